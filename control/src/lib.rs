@@ -1,0 +1,1 @@
+//! The control plane: admin API, accounting, audit, snapshot.

@@ -1,0 +1,1 @@
+//! The Rust types of the custom resources, and the YAML generated from them.

@@ -1,0 +1,1 @@
+//! Holds the borders, sizes and bans that the compiler cannot.

@@ -1,0 +1,1 @@
+//! What the two planes say to each other, and the small types both speak.

@@ -1,0 +1,1 @@
+//! Every decision about a request, and no I/O.

@@ -1,0 +1,1 @@
+//! The data plane: sockets, upstream connections, snapshot sources, reports, telemetry.

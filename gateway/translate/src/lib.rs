@@ -1,0 +1,1 @@
+//! Anthropic and Gemini wire formats to and from OpenAI's. No I/O.
