@@ -1,1 +1,27 @@
-//! What the two planes say to each other, and the small types both speak.
+//! What the two planes of FastLLM Proxy say to each other, and the small types
+//! that both speak.
+//!
+//! Control builds a [`Snapshot`] (everything a gateway needs to decide about a
+//! request, pre-flattened) and takes back [`UsageBatch`]es and
+//! [`HealthReport`]s. All of it is JSON over HTTP under the proxy token.
+//!
+//! Invariant: unknown fields are ignored in both directions, and every field
+//! added after a release has a default, so that any two releases can talk.
+
+mod health;
+mod ids;
+mod secret;
+mod snapshot;
+mod usage;
+
+pub use health::{BackendHealth, HealthReport, ProcessCounters};
+pub use ids::{
+    BackendId, InvalidKeyHash, InvalidModelName, KeyHash, KeyId, Micros, ModelName, PrincipalId,
+    Timestamp, Tokens,
+};
+pub use secret::Secret;
+pub use snapshot::{
+    Backend, FORMAT, KeyEntry, KeyMap, KeyShard, MissingPart, Model, Part, Principal, Protocol,
+    Snapshot, shard_prefix,
+};
+pub use usage::{RefusalKind, UsageBatch, UsageEvent, UsageReply};

@@ -1,0 +1,99 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{KeyId, Micros, ModelName, PrincipalId, Timestamp, Tokens};
+
+/// A batch of usage events under its idempotency key. The gateway freezes a
+/// batch when it first sends it and repeats it unchanged until it is answered.
+///
+/// Invariant: within one (`replica`, `boot_id`) batches are sent one at a time
+/// and `sequence` only grows, so that one high-water mark tells a repetition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageBatch {
+    /// The gateway's name (its pod's name).
+    pub replica: String,
+    /// A random text per start of the gateway.
+    pub boot_id: String,
+    /// 1 for the first batch of a start, then counting up.
+    pub sequence: u64,
+    /// At most [`UsageBatch::MAX_EVENTS`].
+    pub events: Vec<UsageEvent>,
+}
+
+impl UsageBatch {
+    /// How many events a gateway puts into a batch, and control accepts.
+    pub const MAX_EVENTS: usize = 500;
+}
+
+/// What control did with a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReply {
+    /// Events stored now.
+    pub accepted: u64,
+    /// Events left out because their principal or model no longer exists.
+    pub dropped: u64,
+    /// The batch was stored before: nothing was done.
+    #[serde(default)]
+    pub duplicate: bool,
+}
+
+/// One attributable request: answered by a backend, or refused by the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageEvent {
+    /// Who asked.
+    pub principal_id: PrincipalId,
+    /// With which key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_id: Option<KeyId>,
+    /// The concrete model that answered, or for which it was refused.
+    pub model: ModelName,
+    /// The name asked for, where it differs from `model`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_model: Option<ModelName>,
+    /// Tokens of the prompt; 0 when `usage_reported` is false.
+    pub prompt_tokens: Tokens,
+    /// Tokens of the answer; 0 when `usage_reported` is false.
+    pub completion_tokens: Tokens,
+    /// Whether the counts are known: unknown is not zero.
+    #[serde(default = "yes")]
+    pub usage_reported: bool,
+    /// Why the gateway refused; absent for everything a backend answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<RefusalKind>,
+    /// When the request arrived.
+    pub at: Timestamp,
+    /// From arrival to the end of the answer, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u32>,
+    /// From arrival to the first event of a stream, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_ms: Option<u32>,
+    /// The status that the client saw; 499 when it left before one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What the provider said that the request cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<Micros>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Why the gateway itself refused an attributable request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// 403: no candidate is granted.
+    Authorisation,
+    /// 429: a rate or concurrency limit.
+    RateLimit,
+    /// 402: a budget is spent.
+    Budget,
+    /// 502 or 504: no backend answered.
+    NoBackend,
+    /// 503: the gateway sheds load.
+    Overload,
+    /// One that this release does not know.
+    #[serde(other)]
+    Unknown,
+}
