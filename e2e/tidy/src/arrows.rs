@@ -1,0 +1,80 @@
+use std::fs;
+
+use crate::{Finding, Tree};
+
+/// A crate's folder, the crates of this project that it may use, and the
+/// libraries that it may not.
+type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+const SOCKETS: &[&str] = &[
+    "tokio", "mio", "socket2", "hyper", "hyper-util", "reqwest", "axum", "sqlx", "kube",
+    "tokio-util", "tokio-rustls",
+];
+const PLANES: &[&str] = &["sqlx", "kube", "k8s-openapi", "axum"];
+
+const ARROWS: [Arrow; 10] = [
+    ("gateway/contract", &[], &["serde_json", "tokio", "hyper", "sqlx", "kube"]),
+    ("gateway/engine", &["fastllm-contract"], SOCKETS),
+    ("gateway/wire", &[], SOCKETS),
+    ("gateway/translate", &["fastllm-contract", "fastllm-wire"], SOCKETS),
+    (
+        "gateway",
+        &["fastllm-contract", "fastllm-engine", "fastllm-wire", "fastllm-translate"],
+        PLANES,
+    ),
+    ("control", &["fastllm-contract", "fastllm-engine", "fastllm-crds"], &[]),
+    ("control/fastllm-proxy", &["fastllm-gateway", "fastllm-control"], PLANES),
+    ("crds", &[], &["sqlx", "axum", "reqwest", "tokio"]),
+    ("operator", &["fastllm-crds"], &["sqlx"]),
+    ("e2e/tidy", &[], SOCKETS),
+];
+
+/// Finds dependencies that the architecture does not allow, and workspace
+/// members without a rule.
+pub fn broken_arrows(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for member in members(tree) {
+        match ARROWS.iter().find(|(folder, ..)| *folder == member) {
+            Some(arrow) => findings.extend(check(tree, arrow)),
+            None => findings.push(format!("{member}/Cargo.toml:1: no rule in e2e/tidy for this crate")),
+        }
+    }
+    findings
+}
+
+fn members(tree: &Tree) -> Vec<String> {
+    let manifest = parse(tree, "");
+    let members = manifest
+        .get("workspace")
+        .and_then(|workspace| workspace.get("members"))
+        .and_then(toml::Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    members
+        .iter()
+        .filter_map(|member| member.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn check(tree: &Tree, (folder, ours, banned): &Arrow) -> Vec<Finding> {
+    let manifest = parse(tree, folder);
+    let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else {
+        return Vec::new();
+    };
+    dependencies
+        .keys()
+        .filter(|name| {
+            banned.contains(&name.as_str())
+                || name.starts_with("fastllm-") && !ours.contains(&name.as_str())
+        })
+        .map(|name| format!("{folder}/Cargo.toml:1: may not depend on {name}"))
+        .collect()
+}
+
+fn parse(tree: &Tree, folder: &str) -> toml::Table {
+    let path = tree.root.join(folder).join("Cargo.toml");
+    fs::read_to_string(path)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,86 @@
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A file of the checkout.
+pub struct Source {
+    /// Path from the checkout's root, with `/`.
+    pub path: String,
+    /// Its text.
+    pub text: String,
+}
+
+impl Source {
+    /// Whether the file holds nothing but tests.
+    pub fn is_test(&self) -> bool {
+        self.path.contains("/tests/")
+            || self.path.contains("/tests_unit/")
+            || self.path.ends_with("/tests.rs")
+    }
+}
+
+/// The files of a checkout that people write: builds, caches and generated
+/// files left out.
+pub struct Tree {
+    /// The checkout.
+    pub root: PathBuf,
+    /// Its text files, sorted by path.
+    pub sources: Vec<Source>,
+}
+
+const SKIPPED: [&str; 8] = [
+    ".git",
+    ".sqlx",
+    "target",
+    "node_modules",
+    "dist",
+    "golden",
+    "snapshots",
+    "__pycache__",
+];
+
+const READ: [&str; 11] = [
+    "rs", "py", "sh", "md", "toml", "yaml", "yml", "sql", "ts", "tsx", "Dockerfile",
+];
+
+impl Tree {
+    /// The checkout that this crate was built in.
+    pub fn of_this_checkout() -> io::Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        Self::read(&root)
+    }
+
+    /// Reads the tree below `root`.
+    pub fn read(root: &Path) -> io::Result<Self> {
+        let root = root.canonicalize()?;
+        let mut sources = Vec::new();
+        let mut folders = vec![root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if entry.file_type()?.is_dir() {
+                    if !SKIPPED.contains(&name.as_str()) {
+                        folders.push(entry.path());
+                    }
+                } else if READ.contains(&name.rsplit('.').next().unwrap_or_default()) {
+                    let full = entry.path();
+                    let path = full.strip_prefix(&root).unwrap_or(&full);
+                    sources.push(Source {
+                        path: path.to_string_lossy().replace('\\', "/"),
+                        text: fs::read_to_string(&full)?,
+                    });
+                }
+            }
+        }
+        sources.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Self { root, sources })
+    }
+
+    /// The files with one of these endings.
+    pub fn with_ending<'a>(&'a self, endings: &'a [&str]) -> impl Iterator<Item = &'a Source> {
+        self.sources
+            .iter()
+            .filter(move |source| endings.iter().any(|ending| source.path.ends_with(ending)))
+    }
+}

@@ -1,0 +1,24 @@
+//! The checkout keeps its own rules.
+
+use fastllm_tidy::{Tree, banned, broken_arrows, oversized};
+
+fn assert_none(findings: &[String]) {
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
+
+#[test]
+fn files_keep_their_size() {
+    assert_none(&oversized(&Tree::of_this_checkout().unwrap()));
+}
+
+#[test]
+fn arrows_point_one_way() {
+    assert_none(&broken_arrows(&Tree::of_this_checkout().unwrap()));
+}
+
+#[test]
+fn nothing_banned_is_used() {
+    let tree = Tree::of_this_checkout().unwrap();
+    assert!(tree.sources.len() > 20, "the tree was read");
+    assert_none(&banned(&tree));
+}
