@@ -1,0 +1,1 @@
+"""Services that run on this machine, thrown away after use: PostgreSQL and a model server."""

