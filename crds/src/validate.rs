@@ -1,0 +1,107 @@
+//! The admission rules, once more in Rust.
+//!
+//! The API server holds new objects to the CEL rules of the types; objects
+//! that were stored before a rule existed meet the same rules here. A test
+//! against a real API server keeps the two in step.
+
+use std::fmt;
+
+use kube::ResourceExt as _;
+
+use crate::{FastllmProxy, SecretKeyRef};
+
+/// Longest name of a resource: `NAME-bootstrap` is the longest name of a child,
+/// and a child's name may have 63 characters.
+pub const MAX_NAME_LENGTH: usize = 63 - "-bootstrap".len();
+
+/// A rule that a resource breaks.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Violation {
+    /// Path of the field, as in `spec.database.name`.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub message: &'static str,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// Every rule that the resource breaks, in the order of the fields.
+#[must_use]
+pub fn validate(proxy: &FastllmProxy) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut hold = |field, rule: bool, message| {
+        if !rule {
+            found.push(Violation { field, message });
+        }
+    };
+    let name = proxy.name_any();
+    let spec = &proxy.spec;
+    hold(
+        "metadata.name",
+        name.len() <= MAX_NAME_LENGTH,
+        "has more than 53 characters",
+    );
+    hold(
+        "metadata.name",
+        is_service_name(&name),
+        "is not a name for a Service",
+    );
+    hold("spec.image", !spec.image.is_empty(), "is empty");
+    for (field, reference) in references(proxy) {
+        hold(field, !reference.name.is_empty(), "names no Secret");
+        hold(
+            field,
+            !reference.key.is_empty(),
+            "names no key of the Secret",
+        );
+    }
+    let login = spec.bootstrap.as_ref();
+    hold(
+        "spec.bootstrap.name",
+        login.is_none_or(|b| !b.name.is_empty()),
+        "is empty",
+    );
+    hold(
+        "spec.control.replicas",
+        spec.control.replicas >= 0,
+        "is negative",
+    );
+    hold(
+        "spec.proxy.replicas",
+        spec.proxy.replicas >= 0,
+        "is negative",
+    );
+    hold(
+        "spec.observability.logLevel",
+        !spec.observability.log_level.is_empty(),
+        "is empty",
+    );
+    found
+}
+
+/// Each Secret reference with the path of its field, in the order of the fields.
+fn references(proxy: &FastllmProxy) -> impl Iterator<Item = (&'static str, &SecretKeyRef)> {
+    let spec = &proxy.spec;
+    [
+        ("spec.database", &spec.database),
+        ("spec.proxyToken", &spec.proxy_token),
+        ("spec.encryptionKey", &spec.encryption_key),
+    ]
+    .into_iter()
+    .chain(
+        spec.bootstrap
+            .iter()
+            .map(|b| ("spec.bootstrap.password", &b.password)),
+    )
+}
+
+fn is_service_name(name: &str) -> bool {
+    let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.ends_with(alphanumeric)
+        && name.chars().all(|c| alphanumeric(c) || c == '-')
+}

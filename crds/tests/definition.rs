@@ -1,0 +1,80 @@
+//! The definition that is checked in is the one that the types give.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use fastllm_crds::{crd, crd_yaml};
+use serde_json::Value;
+
+#[test]
+fn checked_in_definition_is_the_generated_one() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../config/crd/fastllmproxies.yaml"
+    );
+    let checked_in = std::fs::read_to_string(path).unwrap();
+    assert!(
+        checked_in == crd_yaml().unwrap(),
+        "config/crd/fastllmproxies.yaml is stale: \
+         cargo run --release -p fastllm-crds --example crd > config/crd/fastllmproxies.yaml"
+    );
+}
+
+fn schema() -> Value {
+    let definition = serde_json::to_value(crd()).unwrap();
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+#[test]
+fn every_field_has_a_description() {
+    fn walk(path: &str, node: &Value, missing: &mut Vec<String>) {
+        if let Some(fields) = node.get("properties").and_then(Value::as_object) {
+            for (name, field) in fields {
+                let path = format!("{path}.{name}");
+                if field.get("description").is_none() && path != ".metadata" {
+                    missing.push(path.clone());
+                }
+                walk(&path, field, missing);
+            }
+        }
+        if let Some(items) = node.get("items") {
+            walk(&format!("{path}[]"), items, missing);
+        }
+    }
+    let mut missing = Vec::new();
+    walk("", &schema(), &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+#[test]
+fn a_new_resource_is_not_taken_for_a_finished_one() {
+    assert_eq!(
+        schema()["properties"]["status"]["default"],
+        serde_json::json!({"observedGeneration": -1})
+    );
+}
+
+#[test]
+fn planes_that_are_not_mentioned_have_their_defaults() {
+    let spec = &schema()["properties"]["spec"]["properties"];
+    assert_eq!(spec["control"]["default"]["replicas"], 1);
+    assert_eq!(spec["proxy"]["default"]["replicas"], 2);
+    assert_eq!(spec["imagePullPolicy"]["default"], "IfNotPresent");
+    assert_eq!(spec["observability"]["default"]["logLevel"], "info");
+    assert_eq!(spec["image"]["default"], fastllm_crds::default_image());
+}
+
+#[test]
+fn rules_come_from_the_types() {
+    let schema = schema();
+    let spec = &schema["properties"]["spec"]["properties"];
+    let rule = |node: &Value| node["x-kubernetes-validations"][0]["rule"].clone();
+    assert_eq!(rule(&spec["encryptionKey"]), "self == oldSelf");
+    assert_eq!(rule(&spec["proxy"]["properties"]["replicas"]), "self >= 0");
+    assert_eq!(
+        rule(&spec["database"]["properties"]["key"]),
+        "self.size() > 0"
+    );
+    assert_eq!(
+        schema["x-kubernetes-validations"].as_array().unwrap().len(),
+        2
+    );
+}
