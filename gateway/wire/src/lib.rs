@@ -1,1 +1,28 @@
-//! What crosses a socket, as bytes in and bytes out. No I/O.
+//! What crosses a socket, as bytes in and bytes out. No I/O, no clock, no
+//! tasks: every part is a function of the bytes that it was given.
+//!
+//! | module | question it answers |
+//! | --- | --- |
+//! | [`scan`] | which model, streamed or not, what ceiling does this request body name? |
+//! | [`splice`] | what does the upstream get, with as few bytes changed as possible? |
+//! | [`sse`] | where does each event of a stream end, whatever the reads? |
+//! | [`usage`] | what did the answer say that it used? |
+//! | [`stream`] | which bytes of a streamed answer does the client get? |
+//! | [`json`] | which members has the outermost object of this text? |
+//!
+//! Invariant: nothing here keeps more than a stated number of bytes, and
+//! nothing recurses on what a peer sent.
+
+pub mod error;
+pub mod json;
+pub mod scan;
+pub mod splice;
+pub mod sse;
+pub mod stream;
+pub mod usage;
+
+pub use error::ScanError;
+pub use scan::{Members, scan_chat};
+pub use splice::{Piece, Splice};
+pub use stream::{First, Forward, StreamTail};
+pub use usage::{HeadTail, Usage};

@@ -1,0 +1,229 @@
+//! Walks the outermost object of a JSON text without parsing what is in it.
+//!
+//! Strings are skipped by looking for quotes and counting the backslashes in
+//! front of them, nested values by counting brackets outside strings. On a
+//! valid text the walk is exact; whether what is nested is valid is for the
+//! one who parses it to judge.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memchr;
+
+use crate::error::ScanError;
+
+/// One member of the outermost object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member<'a> {
+    /// The name, decoded. It was not checked to be UTF-8.
+    pub name: Cow<'a, [u8]>,
+    /// Where its value lies in the text, without surrounding white space.
+    pub at: Range<usize>,
+    /// The value as it was written.
+    pub value: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    First,
+    Next,
+    Over,
+}
+
+/// An iterator over the members of the outermost object. It ends after the
+/// first error; an object that is followed by anything but white space gives
+/// [`ScanError::Trailing`] as its last item.
+#[derive(Debug, Clone)]
+pub struct Object<'a> {
+    text: &'a [u8],
+    pos: usize,
+    inside: usize,
+    state: State,
+}
+
+impl<'a> Object<'a> {
+    /// Starts at the beginning of `text`.
+    ///
+    /// # Errors
+    /// [`ScanError::NotAnObject`] if the first byte after white space is no `{`.
+    pub fn open(text: &'a [u8]) -> Result<Self, ScanError> {
+        let start = skip_space(text, 0);
+        if text.get(start) != Some(&b'{') {
+            return Err(ScanError::NotAnObject);
+        }
+        let inside = start + 1;
+        Ok(Self {
+            text,
+            pos: inside,
+            inside,
+            state: State::First,
+        })
+    }
+
+    /// Offset of the byte after the opening brace.
+    pub fn inside(&self) -> usize {
+        self.inside
+    }
+
+    fn close(&mut self) -> Option<Result<Member<'a>, ScanError>> {
+        self.state = State::Over;
+        let end = skip_space(self.text, self.pos);
+        (end != self.text.len()).then_some(Err(ScanError::Trailing { at: end }))
+    }
+
+    fn member(&mut self) -> Result<Member<'a>, usize> {
+        let open = self.pos;
+        if self.text.get(open) != Some(&b'"') {
+            return Err(open);
+        }
+        let end = string_end(self.text, open + 1).ok_or(open)?;
+        let name = name(self.text.get(open..=end).unwrap_or_default()).ok_or(open)?;
+        let colon = skip_space(self.text, end + 1);
+        if self.text.get(colon) != Some(&b':') {
+            return Err(colon);
+        }
+        let from = skip_space(self.text, colon + 1);
+        let to = value_end(self.text, from).ok_or(from)?;
+        let value = self.text.get(from..to).ok_or(from)?;
+        self.pos = skip_space(self.text, to);
+        Ok(Member {
+            name,
+            at: from..to,
+            value,
+        })
+    }
+
+    /// Steps over the comma or the brace that follows a member.
+    fn separator(&mut self) -> Result<(), usize> {
+        match self.text.get(self.pos) {
+            Some(b',') => {
+                self.pos = skip_space(self.text, self.pos + 1);
+                self.state = State::Next;
+                // A comma promises a member: `{"a":1,}` is not JSON.
+                if self.text.get(self.pos) == Some(&b'"') {
+                    Ok(())
+                } else {
+                    Err(self.pos)
+                }
+            }
+            Some(b'}') => Ok(()),
+            _ => Err(self.pos),
+        }
+    }
+}
+
+impl<'a> Iterator for Object<'a> {
+    type Item = Result<Member<'a>, ScanError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.state {
+            State::Over => return None,
+            State::First => self.pos = skip_space(self.text, self.pos),
+            State::Next => {}
+        }
+        if self.text.get(self.pos) == Some(&b'}') {
+            self.pos += 1;
+            return self.close();
+        }
+        let found = self
+            .member()
+            .and_then(|member| self.separator().map(|()| member));
+        Some(found.map_err(|at| {
+            self.state = State::Over;
+            ScanError::Malformed { at }
+        }))
+    }
+}
+
+/// The text between the quotes of a string token, escapes decoded. `None` if
+/// an escape is wrong.
+fn name(token: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let [b'"', inner @ .., b'"'] = token else {
+        return None;
+    };
+    if memchr(b'\\', inner).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    let name: String = serde_json::from_slice(token).ok()?;
+    Some(Cow::Owned(name.into_bytes()))
+}
+
+/// Index of the first byte at or after `from` that is no white space.
+pub(crate) fn skip_space(text: &[u8], from: usize) -> usize {
+    let rest = text.get(from..).unwrap_or_default();
+    from + rest.iter().take_while(|byte| is_space(**byte)).count()
+}
+
+/// JSON's four kinds of white space.
+pub(crate) fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// How many backslashes `text` ends with.
+pub(crate) fn backslashes(text: &[u8]) -> usize {
+    text.iter().rev().take_while(|byte| **byte == b'\\').count()
+}
+
+/// Index of the closing quote of a string whose text begins at `start`.
+fn string_end(text: &[u8], start: usize) -> Option<usize> {
+    let mut from = start;
+    loop {
+        let rest = text.get(from..)?;
+        let quote = memchr(b'"', rest)?;
+        // No backslash before `from` counts: the byte there is a quote.
+        if backslashes(rest.get(..quote)?).is_multiple_of(2) {
+            return Some(from + quote);
+        }
+        from += quote + 1;
+    }
+}
+
+/// Index after the value that begins at `from`.
+fn value_end(text: &[u8], from: usize) -> Option<usize> {
+    match text.get(from)? {
+        b'"' => string_end(text, from + 1).map(|quote| quote + 1),
+        b'{' | b'[' => nested_end(text, from + 1),
+        _ => {
+            let rest = text.get(from..)?;
+            let len = rest.iter().take_while(|byte| is_scalar(**byte)).count();
+            (len > 0).then_some(from + len)
+        }
+    }
+}
+
+/// Bytes of numbers, `true`, `false` and `null` (and of the `NaN` and
+/// `Infinity` that some engines take).
+fn is_scalar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
+}
+
+/// Index after the bracket that closes the one before `start`.
+fn nested_end(text: &[u8], start: usize) -> Option<usize> {
+    let mut depth = 1_usize;
+    let mut pos = start;
+    loop {
+        match text.get(pos)? {
+            b'"' => pos = string_end(text, pos + 1)?,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(pos + 1);
+                }
+            }
+            _ => {}
+        }
+        pos += 1;
+    }
+}
+
+/// Whether `value` is an array or object without anything in it.
+pub(crate) fn is_empty(value: &[u8]) -> bool {
+    match value {
+        [b'[', inner @ .., b']'] | [b'{', inner @ .., b'}'] => inner.iter().copied().all(is_space),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

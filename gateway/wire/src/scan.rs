@@ -1,0 +1,315 @@
+//! The members of a request body that the gateway acts on.
+//!
+//! The body is walked, not parsed: names are compared decoded, and anything
+//! that two decoders could read in two ways (a member twice, or in another
+//! case) is refused, so that no model is authorised while another is served.
+
+use std::ops::Range;
+
+use crate::error::ScanError;
+use crate::json::{self, Object};
+
+/// The most bytes that a model's name may have, decoded.
+pub const MODEL_LIMIT: usize = 256;
+
+/// A byte may be written as `\u00XX`, and the token has two quotes.
+const MODEL_TOKEN_LIMIT: usize = MODEL_LIMIT * 6 + 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Acted {
+    Model,
+    Stream,
+    StreamOptions,
+    MaxTokens,
+    MaxCompletionTokens,
+    MaxOutputTokens,
+}
+
+impl Acted {
+    const ALL: [Self; 6] = [
+        Self::Model,
+        Self::Stream,
+        Self::StreamOptions,
+        Self::MaxTokens,
+        Self::MaxCompletionTokens,
+        Self::MaxOutputTokens,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Stream => "stream",
+            Self::StreamOptions => "stream_options",
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+            Self::MaxOutputTokens => "max_output_tokens",
+        }
+    }
+}
+
+const INCLUDE_USAGE: &str = "include_usage";
+const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
+
+/// What the body says about `stream_options`, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StreamOptions {
+    Absent,
+    Null(Range<usize>),
+    Object {
+        /// Offset of the byte after the opening brace.
+        inside: usize,
+        empty: bool,
+        /// The value of `include_usage` (`null` is `None`) and where it lies.
+        include_usage: Option<(Option<bool>, Range<usize>)>,
+    },
+}
+
+/// What [`scan_chat`] found. The offsets that it keeps refer to the body that
+/// was scanned; [`crate::Splice`] wants the same body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Members {
+    model: String,
+    model_at: Range<usize>,
+    inside: usize,
+    stream: Option<bool>,
+    stream_options: StreamOptions,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    max_output_tokens: Option<u64>,
+}
+
+impl Members {
+    /// The model that the client asked for: 1 to [`MODEL_LIMIT`] bytes.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Where the value of `model` lies in the body, quotes included.
+    pub fn model_at(&self) -> Range<usize> {
+        self.model_at.clone()
+    }
+
+    /// Whether the client wants a stream. Absent and `null` are no.
+    pub fn is_stream(&self) -> bool {
+        self.stream == Some(true)
+    }
+
+    /// Whether the client itself asked for a usage event, so that it may see
+    /// one.
+    pub fn wants_usage(&self) -> bool {
+        matches!(
+            self.stream_options,
+            StreamOptions::Object {
+                include_usage: Some((Some(true), _)),
+                ..
+            }
+        )
+    }
+
+    /// `max_tokens`, if it is a number that is not negative.
+    pub fn max_tokens(&self) -> Option<u64> {
+        self.max_tokens
+    }
+
+    /// `max_completion_tokens`, if it is a number that is not negative.
+    pub fn max_completion_tokens(&self) -> Option<u64> {
+        self.max_completion_tokens
+    }
+
+    /// `max_output_tokens`, if it is a number that is not negative.
+    pub fn max_output_tokens(&self) -> Option<u64> {
+        self.max_output_tokens
+    }
+
+    /// The most tokens that the answer may have. Engines differ in which
+    /// spelling wins, so the largest one counts.
+    pub fn ceiling(&self) -> Option<u64> {
+        self.max_tokens
+            .max(self.max_completion_tokens)
+            .max(self.max_output_tokens)
+    }
+
+    pub(crate) fn inside(&self) -> usize {
+        self.inside
+    }
+
+    pub(crate) fn stream_options(&self) -> &StreamOptions {
+        &self.stream_options
+    }
+}
+
+/// Finds the members that the gateway acts on in the JSON body of any proxied
+/// endpoint. The rest of the body is the upstream's to judge.
+///
+/// `stream` and the ceilings may be `null`, which is absent; a negative
+/// ceiling is none (some engines take -1 for that).
+///
+/// # Errors
+/// [`ScanError`], always an answer of status 400.
+pub fn scan_chat(body: &[u8]) -> Result<Members, ScanError> {
+    let mut object = Object::open(body)?;
+    let inside = object.inside();
+    let mut seen = [false; Acted::ALL.len()];
+    let mut model = None;
+    let mut stream = None;
+    let mut stream_options = StreamOptions::Absent;
+    let mut ceilings = [None; 3];
+    for member in &mut object {
+        let member = member?;
+        let Some(acted) = acted(&member.name)? else {
+            continue;
+        };
+        let name = acted.name();
+        if std::mem::replace(&mut seen[acted as usize], true) {
+            return Err(ScanError::Duplicate { member: name });
+        }
+        match acted {
+            Acted::Model => model = Some((model_name(member.value)?, member.at)),
+            Acted::Stream => stream = flag(name, member.value)?,
+            Acted::StreamOptions => stream_options = options(member.value, member.at)?,
+            Acted::MaxTokens => ceilings[0] = ceiling(name, member.value)?,
+            Acted::MaxCompletionTokens => ceilings[1] = ceiling(name, member.value)?,
+            Acted::MaxOutputTokens => ceilings[2] = ceiling(name, member.value)?,
+        }
+    }
+    let (model, model_at) = model.ok_or(ScanError::Missing {
+        member: Acted::Model.name(),
+    })?;
+    let [max_tokens, max_completion_tokens, max_output_tokens] = ceilings;
+    Ok(Members {
+        model,
+        model_at,
+        inside,
+        stream,
+        stream_options,
+        max_tokens,
+        max_completion_tokens,
+        max_output_tokens,
+    })
+}
+
+fn acted(name: &[u8]) -> Result<Option<Acted>, ScanError> {
+    for acted in Acted::ALL {
+        let member = acted.name();
+        if name == member.as_bytes() {
+            return Ok(Some(acted));
+        }
+        if folds_to(name, member) {
+            return Err(ScanError::CaseVariant { member });
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a decoder that ignores case, as Go's `encoding/json` does, would
+/// take `name` for `member` (lower case ASCII). By Unicode's simple folding
+/// two characters outside ASCII fold into it: U+017F to `s`, U+212A to `k`.
+fn folds_to(name: &[u8], member: &str) -> bool {
+    let mut rest = name;
+    for want in member.bytes() {
+        let after = match (want, rest) {
+            (b's', [0xC5, 0xBF, after @ ..]) | (b'k', [0xE2, 0x84, 0xAA, after @ ..]) => after,
+            (_, [byte, after @ ..]) if byte.to_ascii_lowercase() == want => after,
+            _ => return false,
+        };
+        rest = after;
+    }
+    rest.is_empty()
+}
+
+fn model_name(value: &[u8]) -> Result<String, ScanError> {
+    let member = Acted::Model.name();
+    if value.first() != Some(&b'"') {
+        return Err(ScanError::WrongType {
+            member,
+            expected: "a string",
+        });
+    }
+    let too_long = ScanError::TooLong {
+        member,
+        limit: MODEL_LIMIT,
+    };
+    if value.len() > MODEL_TOKEN_LIMIT {
+        return Err(too_long);
+    }
+    let name: String = serde_json::from_slice(value).map_err(|_| ScanError::WrongType {
+        member,
+        expected: "a valid UTF-8 string",
+    })?;
+    match name.len() {
+        0 => Err(ScanError::Empty { member }),
+        1..=MODEL_LIMIT => Ok(name),
+        _ => Err(too_long),
+    }
+}
+
+fn flag(member: &'static str, value: &[u8]) -> Result<Option<bool>, ScanError> {
+    match value {
+        b"true" => Ok(Some(true)),
+        b"false" => Ok(Some(false)),
+        b"null" => Ok(None),
+        _ => Err(ScanError::WrongType {
+            member,
+            expected: "true or false",
+        }),
+    }
+}
+
+fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>, ScanError> {
+    let wrong = ScanError::WrongType {
+        member,
+        expected: "a whole number",
+    };
+    let number: Option<serde_json::Number> = serde_json::from_slice(value).map_err(|_| wrong)?;
+    match number {
+        Some(number) if number.is_f64() => Err(wrong),
+        Some(number) => Ok(number.as_u64()),
+        None => Ok(None),
+    }
+}
+
+fn options(value: &[u8], at: Range<usize>) -> Result<StreamOptions, ScanError> {
+    if value == b"null" {
+        return Ok(StreamOptions::Null(at));
+    }
+    let member = Acted::StreamOptions.name();
+    let nested = |error| match error {
+        ScanError::NotAnObject => ScanError::WrongType {
+            member,
+            expected: "an object",
+        },
+        ScanError::Malformed { at: inner } | ScanError::Trailing { at: inner } => {
+            ScanError::Malformed {
+                at: at.start + inner,
+            }
+        }
+        other => other,
+    };
+    let mut object = Object::open(value).map_err(nested)?;
+    let inside = at.start + object.inside();
+    let mut include_usage = None;
+    for found in &mut object {
+        let found = found.map_err(nested)?;
+        if *found.name == *INCLUDE_USAGE.as_bytes() {
+            let range = at.start + found.at.start..at.start + found.at.end;
+            let flag = flag(INCLUDE_USAGE_PATH, found.value)?;
+            if include_usage.replace((flag, range)).is_some() {
+                return Err(ScanError::Duplicate {
+                    member: INCLUDE_USAGE_PATH,
+                });
+            }
+        } else if folds_to(&found.name, INCLUDE_USAGE) {
+            return Err(ScanError::CaseVariant {
+                member: INCLUDE_USAGE_PATH,
+            });
+        }
+    }
+    Ok(StreamOptions::Object {
+        inside,
+        empty: json::is_empty(value),
+        include_usage,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! The body that the upstream gets: the client's bytes with at most two cuts.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::scan::{Members, StreamOptions};
+
+/// A part of the upstream's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes of the client's body, by their place in it.
+    Kept(Range<usize>),
+    /// Bytes that the gateway wrote.
+    Written(&'a [u8]),
+}
+
+#[derive(Debug, Clone)]
+struct Edit {
+    at: Range<usize>,
+    with: Cow<'static, [u8]>,
+}
+
+/// The edits of one request. Without any, the body goes on as it came.
+///
+/// ```
+/// use fastllm_wire::{Splice, scan_chat};
+///
+/// let body = br#"{"messages": [], "model": "public"}"#;
+/// let members = scan_chat(body).unwrap();
+/// let splice = Splice::new(&members).model("engine").include_usage();
+/// assert_eq!(
+///     splice.to_vec(body),
+///     br#"{"stream_options":{"include_usage":true},"messages": [], "model": "engine"}"#
+/// );
+/// ```
+#[derive(Debug, Clone)]
+pub struct Splice<'m> {
+    members: &'m Members,
+    model: Option<Edit>,
+    usage: Option<Edit>,
+}
+
+impl<'m> Splice<'m> {
+    /// No edit yet. `members` must come from the body that the other methods
+    /// are given.
+    pub fn new(members: &'m Members) -> Self {
+        Self {
+            members,
+            model: None,
+            usage: None,
+        }
+    }
+
+    /// Names the model as the upstream knows it; no edit if that is how the
+    /// client named it.
+    #[must_use]
+    pub fn model(mut self, upstream: &str) -> Self {
+        self.model = (upstream != self.members.model()).then(|| Edit {
+            at: self.members.model_at(),
+            with: Cow::Owned(serde_json::Value::from(upstream).to_string().into_bytes()),
+        });
+        self
+    }
+
+    /// Asks for a usage event at the end of the stream; no edit if the client
+    /// did. Only for a streamed request: engines refuse the option otherwise.
+    #[must_use]
+    pub fn include_usage(mut self) -> Self {
+        self.usage = match self.members.stream_options() {
+            StreamOptions::Absent => {
+                let inside = self.members.inside();
+                // `model` is required, so the object is never empty.
+                edit(
+                    inside..inside,
+                    br#""stream_options":{"include_usage":true},"#,
+                )
+            }
+            StreamOptions::Null(at) => edit(at.clone(), br#"{"include_usage":true}"#),
+            StreamOptions::Object {
+                include_usage: Some((Some(true), _)),
+                ..
+            } => None,
+            StreamOptions::Object {
+                include_usage: Some((_, at)),
+                ..
+            } => edit(at.clone(), b"true"),
+            StreamOptions::Object {
+                inside,
+                empty: true,
+                ..
+            } => edit(*inside..*inside, br#""include_usage":true"#),
+            StreamOptions::Object {
+                inside,
+                empty: false,
+                ..
+            } => edit(*inside..*inside, br#""include_usage":true,"#),
+        };
+        self
+    }
+
+    /// Whether the body goes on as it came.
+    pub fn is_identity(&self) -> bool {
+        self.model.is_none() && self.usage.is_none()
+    }
+
+    /// The parts of the upstream's body, in order and none of them empty, for
+    /// a client's body of `len` bytes.
+    pub fn pieces(&self, len: usize) -> impl Iterator<Item = Piece<'_>> {
+        let mut edits = [self.model.as_ref(), self.usage.as_ref()];
+        edits.sort_by_key(|edit| edit.map(|edit| edit.at.start));
+        let mut kept = 0;
+        let ends = edits.into_iter().flatten().map(Some).chain([None]);
+        ends.flat_map(move |edit| {
+            let (until, next) = edit.map_or((len, len), |edit| (edit.at.start, edit.at.end));
+            let before = std::mem::replace(&mut kept, next)..until;
+            let written = edit.map(|edit| Piece::Written(&edit.with));
+            [(!before.is_empty()).then_some(Piece::Kept(before)), written]
+                .into_iter()
+                .flatten()
+        })
+    }
+
+    /// How many bytes the upstream's body has, for its `content-length`, if
+    /// the client's has `len`.
+    pub fn len(&self, len: usize) -> usize {
+        self.pieces(len)
+            .map(|piece| match piece {
+                Piece::Kept(range) => range.len(),
+                Piece::Written(bytes) => bytes.len(),
+            })
+            .sum()
+    }
+
+    /// The upstream's body in one piece.
+    pub fn to_vec(&self, body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len(body.len()));
+        for piece in self.pieces(body.len()) {
+            out.extend_from_slice(match piece {
+                Piece::Kept(range) => body.get(range).unwrap_or_default(),
+                Piece::Written(bytes) => bytes,
+            });
+        }
+        out
+    }
+}
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "every arm of its one caller is an option"
+)]
+fn edit(at: Range<usize>, with: &'static [u8]) -> Option<Edit> {
+    Some(Edit {
+        at,
+        with: Cow::Borrowed(with),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,329 @@
+//! Finds the events of a `text/event-stream`, whatever the reads.
+//!
+//! Lines end with LF, CRLF or CR, an event with a blank line. The framer gives
+//! the raw bytes of each event with its terminator, so that what is forwarded
+//! is what came; fields are looked at only if someone asks.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+/// The most bytes that an event may have before it is no longer gathered.
+pub const EVENT_LIMIT: usize = 1 << 20;
+
+/// What an idle carry buffer may keep of its capacity, in bytes.
+const CARRY_KEPT: usize = 16 << 10;
+
+const BOM: &[u8] = "\u{FEFF}".as_bytes();
+
+/// One event (or a comment, or a stray blank line), as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event<'a> {
+    raw: &'a [u8],
+    text: &'a [u8],
+}
+
+impl<'a> Event<'a> {
+    /// An event whose bytes are already whole, terminator included or not.
+    pub fn new(raw: &'a [u8]) -> Self {
+        Self { raw, text: raw }
+    }
+
+    /// The bytes as they came, terminator included.
+    pub fn raw(&self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// Whether it has a `data` line; a comment or a blank line has none.
+    pub fn has_data(&self) -> bool {
+        self.values(b"data").next().is_some()
+    }
+
+    /// The `data` lines, joined by LF. Copies only if there are several.
+    pub fn data(&self) -> Option<Cow<'a, [u8]>> {
+        let mut values = self.values(b"data");
+        let first = values.next()?;
+        let Some(second) = values.next() else {
+            return Some(Cow::Borrowed(first));
+        };
+        let mut joined = first.to_vec();
+        for value in std::iter::once(second).chain(values) {
+            joined.push(b'\n');
+            joined.extend_from_slice(value);
+        }
+        Some(Cow::Owned(joined))
+    }
+
+    /// The value of the last `event` line.
+    pub fn kind(&self) -> Option<&'a [u8]> {
+        self.values(b"event").last()
+    }
+
+    /// Whether its data is the `[DONE]` that ends an OpenAI stream.
+    pub fn is_done(&self) -> bool {
+        // The mark is short; a long event need not be looked into.
+        self.raw.len() <= 128
+            && self
+                .data()
+                .is_some_and(|data| data.trim_ascii() == b"[DONE]")
+    }
+
+    /// The values of all lines of one field, in order.
+    fn values(&self, field: &'static [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let mut rest = self.text;
+        std::iter::from_fn(move || {
+            while !rest.is_empty() {
+                let (line, after) = split_line(rest);
+                rest = after;
+                let Some(value) = line.strip_prefix(field) else {
+                    continue;
+                };
+                match value {
+                    [] => return Some(value),
+                    [b':', b' ', value @ ..] | [b':', value @ ..] => return Some(value),
+                    _ => {}
+                }
+            }
+            None
+        })
+    }
+}
+
+/// The first line of `text` without its end (LF, CRLF or CR), and the rest.
+fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
+    let Some(end) = memchr2(b'\n', b'\r', text) else {
+        return (text, &[]);
+    };
+    let (line, rest) = text.split_at(end);
+    let rest = rest
+        .strip_prefix(b"\r\n")
+        .or_else(|| rest.get(1..))
+        .unwrap_or_default();
+    (line, rest)
+}
+
+/// What a [`Frame`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A complete event, or the unterminated one at the end of the stream.
+    Event,
+    /// The LF of a CRLF whose CR already ended the previous frame.
+    LineEnd,
+    /// A part of an event that is longer than the limit; `last` ends it. The
+    /// last part is empty if the stream broke off in such an event.
+    Overlong {
+        /// Whether the event ends here.
+        last: bool,
+    },
+}
+
+/// What the framer gives out. The bytes of all frames, put together, are the
+/// stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// What it is.
+    pub kind: FrameKind,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Where the bytes lie in the read that was pushed; `None` if they had to
+    /// be gathered from several.
+    pub at: Option<usize>,
+    opens_stream: bool,
+}
+
+impl<'a> Frame<'a> {
+    /// The event, if the frame is one.
+    pub fn event(&self) -> Option<Event<'a>> {
+        (self.kind == FrameKind::Event).then(|| {
+            let mark = if self.opens_stream { BOM } else { &[] };
+            Event {
+                raw: self.bytes,
+                text: self.bytes.strip_prefix(mark).unwrap_or(self.bytes),
+            }
+        })
+    }
+}
+
+/// Looks for the blank line, across reads.
+#[derive(Debug, Clone)]
+struct Boundary {
+    /// The current line has no byte yet.
+    blank: bool,
+    /// The last byte was a CR that ended a line: an LF now belongs to it.
+    after_cr: bool,
+}
+
+impl Boundary {
+    /// Index after the terminator of the event that `bytes` goes on with.
+    fn find(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut from = 0;
+        if self.after_cr && !bytes.is_empty() {
+            self.after_cr = false;
+            from = usize::from(bytes.starts_with(b"\n"));
+        }
+        loop {
+            let rest = bytes.get(from..)?;
+            let Some(len) = memchr2(b'\n', b'\r', rest) else {
+                self.blank &= rest.is_empty();
+                return None;
+            };
+            let ended = self.blank && len == 0;
+            self.blank = true;
+            from += len + 1;
+            if rest.get(len) == Some(&b'\r') {
+                match rest.get(len + 1) {
+                    Some(b'\n') => from += 1,
+                    Some(_) => {}
+                    None => self.after_cr = true,
+                }
+            }
+            if ended {
+                return Some(from);
+            }
+        }
+    }
+}
+
+/// Cuts a stream into events. It keeps at most `limit` bytes of an event that
+/// is not complete; of a longer one it gives the parts as they come.
+#[derive(Debug, Clone)]
+pub struct Framer {
+    limit: usize,
+    boundary: Boundary,
+    carry: Vec<u8>,
+    /// Within an event that is longer than the limit.
+    overlong: bool,
+    /// No frame was given out yet.
+    at_start: bool,
+}
+
+impl Default for Framer {
+    fn default() -> Self {
+        Self::new(EVENT_LIMIT)
+    }
+}
+
+impl Framer {
+    /// A framer that gathers events of up to `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            boundary: Boundary {
+                blank: true,
+                after_cr: false,
+            },
+            carry: Vec::new(),
+            overlong: false,
+            at_start: true,
+        }
+    }
+
+    /// How many bytes of an incomplete event are kept.
+    pub fn carried(&self) -> usize {
+        self.carry.len()
+    }
+
+    /// Takes one read. Every event that is complete with it is given to `sink`
+    /// before this returns.
+    pub fn push(&mut self, input: &[u8], mut sink: impl FnMut(Frame<'_>)) {
+        let mut at = 0;
+        if self.boundary.after_cr && self.between() && input.starts_with(b"\n") {
+            self.boundary.after_cr = false;
+            self.give(
+                FrameKind::LineEnd,
+                input.get(..1).unwrap_or_default(),
+                Some(0),
+                &mut sink,
+            );
+            at = 1;
+        }
+        while let Some(rest) = input.get(at..)
+            && !rest.is_empty()
+        {
+            if let Some(len) = self.boundary.find(rest) {
+                self.complete(rest.get(..len).unwrap_or_default(), at, &mut sink);
+                at += len;
+            } else {
+                self.keep(rest, at, &mut sink);
+                return;
+            }
+        }
+    }
+
+    /// Takes the end of the stream: gives out an event without a blank line.
+    pub fn finish(&mut self, mut sink: impl FnMut(Frame<'_>)) {
+        if std::mem::take(&mut self.overlong) {
+            self.give(FrameKind::Overlong { last: true }, &[], None, &mut sink);
+        }
+        if !self.carry.is_empty() {
+            self.give_carry(FrameKind::Event, &mut sink);
+        }
+        self.boundary = Boundary {
+            blank: true,
+            after_cr: false,
+        };
+    }
+
+    /// Whether no byte of the next event has come.
+    fn between(&self) -> bool {
+        self.carry.is_empty() && !self.overlong
+    }
+
+    fn complete(&mut self, part: &[u8], at: usize, sink: &mut impl FnMut(Frame<'_>)) {
+        if self.overlong || self.carry.len() + part.len() > self.limit {
+            self.release(sink);
+            self.give(FrameKind::Overlong { last: true }, part, Some(at), sink);
+            self.overlong = false;
+        } else if self.carry.is_empty() {
+            self.give(FrameKind::Event, part, Some(at), sink);
+        } else {
+            self.carry.extend_from_slice(part);
+            self.give_carry(FrameKind::Event, sink);
+        }
+    }
+
+    fn keep(&mut self, part: &[u8], at: usize, sink: &mut impl FnMut(Frame<'_>)) {
+        if self.overlong || self.carry.len() + part.len() > self.limit {
+            self.release(sink);
+            self.give(FrameKind::Overlong { last: false }, part, Some(at), sink);
+            self.overlong = true;
+        } else {
+            self.carry.extend_from_slice(part);
+        }
+    }
+
+    /// Gives out what was gathered of an event that became too long.
+    fn release(&mut self, sink: &mut impl FnMut(Frame<'_>)) {
+        if !self.carry.is_empty() {
+            self.give_carry(FrameKind::Overlong { last: false }, sink);
+        }
+    }
+
+    fn give_carry(&mut self, kind: FrameKind, sink: &mut impl FnMut(Frame<'_>)) {
+        let mut carry = std::mem::take(&mut self.carry);
+        self.give(kind, &carry, None, sink);
+        if carry.capacity() <= CARRY_KEPT {
+            carry.clear();
+            self.carry = carry;
+        }
+    }
+
+    fn give(
+        &mut self,
+        kind: FrameKind,
+        bytes: &[u8],
+        at: Option<usize>,
+        sink: &mut impl FnMut(Frame<'_>),
+    ) {
+        let opens_stream = std::mem::take(&mut self.at_start);
+        sink(Frame {
+            kind,
+            bytes,
+            at,
+            opens_stream,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,317 @@
+//! Which bytes of a streamed answer the client gets.
+//!
+//! What is forwarded is what came, and an event leaves with the read that
+//! completes it. One kind is held back: the usage event that only the gateway
+//! asked for.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+
+use crate::json::Object;
+use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
+use crate::usage::{EventUsage, HeadTail, Usage};
+
+/// What the first event with data was. Until the caller knows it, an error can
+/// still fail over, so it should hold what [`StreamTail::push`] gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// Only comments have come, or nothing.
+    Pending,
+    /// An event of the answer.
+    Answer,
+    /// An error that was sent under a good status.
+    Error {
+        /// The HTTP status that the error names as its `code`, if it names one.
+        status: Option<u16>,
+    },
+}
+
+/// The bytes to forward after one read: first what was carried over from
+/// earlier reads, then runs of this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// Bytes of earlier reads, with the end of their event.
+    pub carried: Vec<u8>,
+    run: Range<usize>,
+    more: Vec<Range<usize>>,
+}
+
+impl Forward {
+    /// The parts of the read to forward, in order and none of them empty;
+    /// neighbours are merged, so nearly always there is one.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        std::iter::once(&self.run)
+            .chain(&self.more)
+            .filter(|run| !run.is_empty())
+            .cloned()
+    }
+
+    /// Whether there is nothing to forward.
+    pub fn is_empty(&self) -> bool {
+        self.carried.is_empty() && self.run.is_empty()
+    }
+
+    /// How many bytes there are to forward.
+    pub fn len(&self) -> usize {
+        self.carried.len() + self.runs().map(|run| run.len()).sum::<usize>()
+    }
+
+    /// All bytes to forward, for the read that was pushed.
+    pub fn slices<'a>(&'a self, input: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let carried = (!self.carried.is_empty()).then_some(self.carried.as_slice());
+        carried
+            .into_iter()
+            .chain(self.runs().filter_map(|run| input.get(run)))
+    }
+
+    fn add(&mut self, frame: &Frame<'_>) {
+        let Some(at) = frame.at else {
+            self.carried.extend_from_slice(frame.bytes);
+            return;
+        };
+        let run = at..at + frame.bytes.len();
+        let last = self.more.last_mut().unwrap_or(&mut self.run);
+        if last.start == last.end {
+            *last = run;
+        } else if last.end == run.start {
+            last.end = run.end;
+        } else {
+            self.more.push(run);
+        }
+    }
+}
+
+/// Frames a streamed answer, decides what the client gets of it, and remembers
+/// what the accounting needs.
+///
+/// ```
+/// use fastllm_wire::{First, StreamTail};
+///
+/// let read = b"data: {\"choices\":[{}]}\n\n\
+///     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
+/// let mut tail = StreamTail::new(true);
+/// let forward = tail.push(read);
+/// assert_eq!(forward.runs().collect::<Vec<_>>(), [0..24]);
+/// assert_eq!(tail.first(), First::Answer);
+/// assert_eq!(tail.usage().unwrap().prompt_tokens, 7);
+/// ```
+#[derive(Debug, Clone)]
+pub struct StreamTail {
+    framer: Framer,
+    seen: Seen,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    hide_usage: bool,
+    first: First,
+    usage: Option<Usage>,
+    done: bool,
+    events: u64,
+    data_bytes: u64,
+    /// The last event was held back, so the rest of its line end is, too.
+    held: bool,
+    /// The event that is too long to be looked into.
+    overlong: Option<Box<HeadTail>>,
+}
+
+impl StreamTail {
+    /// `hide_usage`: only the gateway asked for usage, so the client does not
+    /// get the event that carries nothing else.
+    pub fn new(hide_usage: bool) -> Self {
+        Self::with_limit(hide_usage, EVENT_LIMIT)
+    }
+
+    /// Gathers an event that comes in several reads up to `limit` bytes; a
+    /// longer one passes through as it comes.
+    pub fn with_limit(hide_usage: bool, limit: usize) -> Self {
+        Self {
+            framer: Framer::new(limit),
+            seen: Seen {
+                hide_usage,
+                first: First::Pending,
+                usage: None,
+                done: false,
+                events: 0,
+                data_bytes: 0,
+                held: false,
+                overlong: None,
+            },
+        }
+    }
+
+    /// Takes one read of the body and says what of it is forwarded now.
+    pub fn push(&mut self, input: &[u8]) -> Forward {
+        let mut forward = Forward::default();
+        self.framer.push(input, |frame| {
+            if self.seen.passes(&frame) {
+                forward.add(&frame);
+            }
+        });
+        forward
+    }
+
+    /// Takes the end of the body: an event without a blank line is forwarded
+    /// (in [`Forward::carried`]) and counts like any other.
+    pub fn finish(&mut self) -> Forward {
+        let mut forward = Forward::default();
+        self.framer.finish(|frame| {
+            if self.seen.passes(&frame) {
+                forward.add(&frame);
+            }
+        });
+        forward
+    }
+
+    /// What the first event with data was.
+    pub fn first(&self) -> First {
+        self.seen.first
+    }
+
+    /// The last usage that was reported so far.
+    pub fn usage(&self) -> Option<Usage> {
+        self.seen.usage
+    }
+
+    /// Whether the `[DONE]` mark came: without it an OpenAI stream broke off.
+    pub fn saw_done(&self) -> bool {
+        self.seen.done
+    }
+
+    /// How many events with data came, without `[DONE]` and usage-only ones.
+    /// Most engines send one for each token or two.
+    pub fn events(&self) -> u64 {
+        self.seen.events
+    }
+
+    /// The bytes of those events, with field names and line ends.
+    pub fn data_bytes(&self) -> u64 {
+        self.seen.data_bytes
+    }
+
+    /// How many bytes of an incomplete event are held.
+    pub fn carried(&self) -> usize {
+        self.framer.carried()
+    }
+}
+
+impl Seen {
+    /// Takes note of a frame; `false` keeps it from the client.
+    fn passes(&mut self, frame: &Frame<'_>) -> bool {
+        match (frame.kind, frame.event()) {
+            (FrameKind::Overlong { last }, _) => {
+                self.overlong(frame.bytes, last);
+                self.held = false;
+            }
+            (_, Some(event)) => self.held = self.event(&event),
+            (_, None) => {}
+        }
+        !self.held
+    }
+
+    /// Whether the event is held back.
+    fn event(&mut self, event: &Event<'_>) -> bool {
+        let Some(data) = event.data() else {
+            return false;
+        };
+        if event.is_done() {
+            self.done = true;
+            self.open(First::Answer);
+            return false;
+        }
+        if self.first == First::Pending {
+            self.open(first(event, &data));
+        }
+        let found = EventUsage::from_data(&data);
+        self.usage = found.and_then(|found| found.usage).or(self.usage);
+        let only_usage = found.is_some_and(|found| found.only);
+        if !only_usage {
+            self.count(event.raw());
+        }
+        only_usage && self.hide_usage
+    }
+
+    fn overlong(&mut self, part: &[u8], last: bool) {
+        self.open(First::Answer);
+        if self.overlong.is_none() {
+            self.events = self.events.saturating_add(1);
+        }
+        self.data_bytes = self.data_bytes.saturating_add(part.len() as u64);
+        self.overlong.get_or_insert_default().push(part);
+        if last && let Some(mut ends) = self.overlong.take() {
+            self.usage = ends.event_usage().or(self.usage);
+        }
+    }
+
+    fn count(&mut self, raw: &[u8]) {
+        self.events = self.events.saturating_add(1);
+        self.data_bytes = self.data_bytes.saturating_add(raw.len() as u64);
+    }
+
+    fn open(&mut self, first: First) {
+        if self.first == First::Pending {
+            self.first = first;
+        }
+    }
+}
+
+/// Where engines put the status of an error: a number or a string of one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Code {
+    Number(u16),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    code: Option<Code>,
+}
+
+/// Tells an error from an answer: a member `error` that is not null, or an
+/// object that calls itself an error by its `type`, its `object` or its event.
+fn first(event: &Event<'_>, data: &[u8]) -> First {
+    let mut is_error = event.kind() == Some(b"error");
+    let mut status = None;
+    for member in Object::open(data)
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok)
+    {
+        match &*member.name {
+            b"error" if member.value != b"null" => {
+                is_error = true;
+                let body: Option<ErrorBody> = serde_json::from_slice(member.value).ok();
+                status = body
+                    .and_then(|body| body.code)
+                    .and_then(http_status)
+                    .or(status);
+            }
+            b"type" | b"object" => is_error |= member.value == b"\"error\"",
+            b"code" => {
+                let code = serde_json::from_slice(member.value)
+                    .ok()
+                    .and_then(http_status);
+                status = status.or(code);
+            }
+            _ => {}
+        }
+    }
+    if is_error {
+        First::Error { status }
+    } else {
+        First::Answer
+    }
+}
+
+fn http_status(code: Code) -> Option<u16> {
+    let status = match code {
+        Code::Number(status) => status,
+        Code::Text(text) => text.parse().ok()?,
+    };
+    (400..=599).contains(&status).then_some(status)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! What an answer says that it used.
+//!
+//! Figures are taken from the `usage` object of an OpenAI-shaped answer, in
+//! its chat spelling (`prompt_tokens`) or that of the responses API
+//! (`input_tokens`). Absent is unknown, never zero.
+
+mod head_tail;
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+pub use head_tail::HeadTail;
+
+use crate::json::{self, Object};
+
+static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+
+/// Token counts and cost, as the upstream reported them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt, cached ones included.
+    pub prompt_tokens: u64,
+    /// Tokens of the answer, reasoning included. `None` if neither it nor a
+    /// total was reported.
+    pub completion_tokens: Option<u64>,
+    /// Those of the prompt that came from the upstream's cache.
+    pub cached_tokens: Option<u64>,
+    /// Those of the prompt that were written to the upstream's cache.
+    pub cache_write_tokens: Option<u64>,
+    /// Those of the answer that were spent on reasoning.
+    pub reasoning_tokens: Option<u64>,
+    /// What the upstream charged, in millionths of its currency unit.
+    pub cost_micros: Option<u64>,
+}
+
+/// What an event with a `usage` object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventUsage {
+    /// The figures; `None` if the object holds none that can be trusted.
+    pub usage: Option<Usage>,
+    /// Whether the event exists for its usage only: `choices` is an empty
+    /// array and `usage` an object.
+    pub only: bool,
+}
+
+/// A part that may be missing or of another shape without spoiling the rest.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Read(T),
+    Other(IgnoredAny),
+}
+
+impl<T> Lenient<T> {
+    fn read(self) -> Option<T> {
+        match self {
+            Self::Read(value) => Some(value),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Details {
+    cached_tokens: Option<u64>,
+    cache_write_tokens: Option<u64>,
+    reasoning_tokens: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Reported {
+    prompt_tokens: Option<u64>,
+    input_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+    prompt_cache_hit_tokens: Option<Lenient<u64>>,
+    prompt_tokens_details: Option<Lenient<Details>>,
+    input_tokens_details: Option<Lenient<Details>>,
+    completion_tokens_details: Option<Lenient<Details>>,
+    output_tokens_details: Option<Lenient<Details>>,
+    cost: Option<Lenient<f64>>,
+}
+
+impl Usage {
+    /// Reads the value of a `usage` member. `None` if it is no object, names
+    /// no prompt tokens, or has a count that is negative or not whole.
+    pub fn from_object(value: &[u8]) -> Option<Self> {
+        if value.first() != Some(&b'{') {
+            return None;
+        }
+        let reported: Reported = serde_json::from_slice(value).ok()?;
+        let completion = reported.completion_tokens.or(reported.output_tokens);
+        let prompt = reported.prompt_tokens.or(reported.input_tokens);
+        let total = reported.total_tokens;
+        // Rerankers report only a total, embeddings no completion.
+        let prompt_tokens = prompt.or_else(|| total?.checked_sub(completion.unwrap_or(0)))?;
+        let completion_tokens = completion.or_else(|| total?.checked_sub(prompt_tokens));
+        let detail = |one: Option<Lenient<Details>>, other: Option<Lenient<Details>>| {
+            one.and_then(Lenient::read)
+                .or(other.and_then(Lenient::read))
+        };
+        let input = detail(
+            reported.prompt_tokens_details,
+            reported.input_tokens_details,
+        );
+        let output = detail(
+            reported.completion_tokens_details,
+            reported.output_tokens_details,
+        );
+        let cache_hits = reported.prompt_cache_hit_tokens.and_then(Lenient::read);
+        Some(Self {
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens: input
+                .and_then(|details| details.cached_tokens)
+                .or(cache_hits),
+            cache_write_tokens: input.and_then(|details| details.cache_write_tokens),
+            reasoning_tokens: output.and_then(|details| details.reasoning_tokens),
+            cost_micros: reported.cost.and_then(Lenient::read).and_then(micros),
+        })
+    }
+
+    /// Reads a whole JSON answer: the `usage` of its outermost object.
+    pub fn from_answer(body: &[u8]) -> Option<Self> {
+        let mut members = Object::open(body).ok()?.map_while(Result::ok);
+        Self::from_object(members.find(|member| *member.name == *b"usage")?.value)
+    }
+}
+
+impl EventUsage {
+    /// Looks into the data of an event; `None` if it has no `usage` object, of
+    /// its own or of the `response` that it carries.
+    pub fn from_data(data: &[u8]) -> Option<Self> {
+        if !mentions_usage(data) {
+            return None;
+        }
+        let mut found = None;
+        let mut wrapped = None;
+        let mut no_choices = false;
+        for member in Object::open(data).ok()?.map_while(Result::ok) {
+            match &*member.name {
+                b"usage" if member.value.starts_with(b"{") => found = Some(member.value),
+                b"choices" => no_choices = json::is_empty(member.value),
+                // The responses API, and Groq, wrap it once.
+                b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_answer(member.value)),
+                _ => {}
+            }
+        }
+        match (found, wrapped) {
+            (Some(value), _) => Some(Self {
+                usage: Usage::from_object(value),
+                only: no_choices,
+            }),
+            (None, Some(usage)) => Some(Self {
+                usage: Some(usage),
+                only: false,
+            }),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Whether a key `usage` with an object for its value may be in `text`. Quotes
+/// within a string are escaped, so content cannot look like it.
+pub(crate) fn mentions_usage(text: &[u8]) -> bool {
+    USAGE_KEY.find_iter(text).any(|at| {
+        let colon = json::skip_space(text, at + USAGE_KEY.needle().len());
+        let value = json::skip_space(text, colon + 1);
+        text.get(colon) == Some(&b':') && text.get(value) == Some(&b'{')
+    })
+}
+
+/// Millionths, rounded to the nearest; `None` for what is no amount.
+fn micros(cost: f64) -> Option<u64> {
+    /// Above it (9 billion units) an `f64` no longer holds every millionth.
+    const MOST: f64 = 9e15;
+    let micros = (cost * 1e6).round();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range was checked"
+    )]
+    (0.0..=MOST).contains(&micros).then_some(micros as u64)
+}
+
+#[cfg(test)]
+mod tests;
