@@ -62,7 +62,9 @@ class NodeRun:
             images.pause_program(), self.node.mark,
         ])
         init = progress.wait_until(f"{self.node.name}'s namespaces", self.init_pid, seconds=10, log=self._init.log, every=0.01)
-        subprocess.run(["modprobe", "-q", "br_netfilter"], capture_output=True, check=False)
+        modprobe = debian.program("modprobe")
+        if modprobe and not Path("/proc/sys/net/bridge").exists():
+            progress.run([modprobe, "br_netfilter"], log=self._init.log)
         progress.run(self._inside(init) + ["sh", "-c", _PREPARE, "prepare", str(self.folder), self.node.name], log=self._init.log)
         network.connect(self.plan, self.node, init)
 

