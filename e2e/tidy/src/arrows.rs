@@ -4,26 +4,60 @@ use crate::{Finding, Tree};
 
 /// A crate's folder, the crates of this project that it may use, and the
 /// libraries that it may not.
-type Arrow = (&'static str, &'static [&'static str], &'static [&'static str]);
+type Arrow = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
 
 const SOCKETS: &[&str] = &[
-    "tokio", "mio", "socket2", "hyper", "hyper-util", "reqwest", "axum", "sqlx", "kube",
-    "tokio-util", "tokio-rustls",
+    "tokio",
+    "mio",
+    "socket2",
+    "hyper",
+    "hyper-util",
+    "reqwest",
+    "axum",
+    "sqlx",
+    "kube",
+    "tokio-util",
+    "tokio-rustls",
 ];
 const PLANES: &[&str] = &["sqlx", "kube", "k8s-openapi", "axum"];
 
 const ARROWS: [Arrow; 10] = [
-    ("gateway/contract", &[], &["serde_json", "tokio", "hyper", "sqlx", "kube"]),
+    (
+        "gateway/contract",
+        &[],
+        &["serde_json", "tokio", "hyper", "sqlx", "kube"],
+    ),
     ("gateway/engine", &["fastllm-contract"], SOCKETS),
     ("gateway/wire", &[], SOCKETS),
-    ("gateway/translate", &["fastllm-contract", "fastllm-wire"], SOCKETS),
+    (
+        "gateway/translate",
+        &["fastllm-contract", "fastllm-wire"],
+        SOCKETS,
+    ),
     (
         "gateway",
-        &["fastllm-contract", "fastllm-engine", "fastllm-wire", "fastllm-translate"],
+        &[
+            "fastllm-contract",
+            "fastllm-engine",
+            "fastllm-wire",
+            "fastllm-translate",
+        ],
         PLANES,
     ),
-    ("control", &["fastllm-contract", "fastllm-engine", "fastllm-crds"], &[]),
-    ("control/fastllm-proxy", &["fastllm-gateway", "fastllm-control"], PLANES),
+    (
+        "control",
+        &["fastllm-contract", "fastllm-engine", "fastllm-crds"],
+        &[],
+    ),
+    (
+        "control/fastllm-proxy",
+        &["fastllm-gateway", "fastllm-control"],
+        PLANES,
+    ),
     ("crds", &[], &["sqlx", "axum", "reqwest", "tokio"]),
     ("operator", &["fastllm-crds"], &["sqlx"]),
     ("e2e/tidy", &[], SOCKETS),
@@ -36,7 +70,9 @@ pub fn broken_arrows(tree: &Tree) -> Vec<Finding> {
     for member in members(tree) {
         match ARROWS.iter().find(|(folder, ..)| *folder == member) {
             Some(arrow) => findings.extend(check(tree, arrow)),
-            None => findings.push(format!("{member}/Cargo.toml:1: no rule in e2e/tidy for this crate")),
+            None => findings.push(format!(
+                "{member}/Cargo.toml:1: no rule in e2e/tidy for this crate"
+            )),
         }
     }
     findings
@@ -56,8 +92,11 @@ fn members(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-fn check(tree: &Tree, (folder, ours, banned): &Arrow) -> Vec<Finding> {
-    let manifest = parse(tree, folder);
+fn check(tree: &Tree, arrow: &Arrow) -> Vec<Finding> {
+    wrong_dependencies(&parse(tree, arrow.0), arrow)
+}
+
+fn wrong_dependencies(manifest: &toml::Table, (folder, ours, banned): &Arrow) -> Vec<Finding> {
     let Some(dependencies) = manifest.get("dependencies").and_then(toml::Value::as_table) else {
         return Vec::new();
     };
@@ -77,4 +116,25 @@ fn parse(tree: &Tree, folder: &str) -> toml::Table {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_arrow_is_found() {
+        let manifest = "[dependencies]\nserde = '1'\nsqlx = '1'\nfastllm-control.path = 'c'\n\
+            fastllm-contract.path = 'd'\n[dev-dependencies]\ntokio = '1'"
+            .parse()
+            .unwrap();
+        let arrow = ("gateway/engine", &["fastllm-contract"][..], SOCKETS);
+        assert_eq!(
+            wrong_dependencies(&manifest, &arrow),
+            [
+                "gateway/engine/Cargo.toml:1: may not depend on fastllm-control",
+                "gateway/engine/Cargo.toml:1: may not depend on sqlx",
+            ]
+        );
+    }
 }

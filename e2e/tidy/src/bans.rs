@@ -13,14 +13,16 @@ pub fn banned(tree: &Tree) -> Vec<Finding> {
     for source in tree.sources.iter().filter(|source| !is_this_file(source)) {
         findings.extend(vague_name(source));
         findings.extend(unfinished(source));
-        if source.path.ends_with(".rs") {
+        if source.is_rust() {
             findings.extend(rust(source));
             unsafe_blocks += source.text.matches("unsafe {").count();
         }
     }
     findings.extend(sql_outside_db(tree));
     if unsafe_blocks > UNSAFE_BLOCKS {
-        findings.push(format!("{unsafe_blocks} unsafe blocks, at most {UNSAFE_BLOCKS}"));
+        findings.push(format!(
+            "{unsafe_blocks} unsafe blocks, at most {UNSAFE_BLOCKS}"
+        ));
     }
     findings
 }
@@ -38,7 +40,11 @@ fn vague_name(source: &Source) -> Option<Finding> {
 
 fn unfinished(source: &Source) -> Vec<Finding> {
     const WORDS: [&str; 4] = ["TODO", "FIXME", "XXX:", "unimplemented!"];
-    lines_with(source, |line| WORDS.iter().any(|word| line.contains(word)), "unfinished work")
+    lines_with(
+        source,
+        |line| WORDS.iter().any(|word| line.contains(word)),
+        "unfinished work",
+    )
 }
 
 fn rust(source: &Source) -> Vec<Finding> {
@@ -62,10 +68,18 @@ fn rust(source: &Source) -> Vec<Finding> {
 
 /// SQL stands in `control/src/db/` and in migrations, tests aside.
 fn sql_outside_db(tree: &Tree) -> Vec<Finding> {
-    const MACROS: [&str; 5] = ["query!(", "query_as!(", "query_scalar!(", "sqlx::query", "QueryBuilder"];
+    const MACROS: [&str; 5] = [
+        "query!(",
+        "query_as!(",
+        "query_scalar!(",
+        "sqlx::query",
+        "QueryBuilder",
+    ];
     tree.with_ending(&[".rs"])
         .filter(|source| {
-            !source.path.starts_with("control/src/db/") && !source.is_test() && !is_this_file(source)
+            !source.path.starts_with("control/src/db/")
+                && !source.is_test()
+                && !is_this_file(source)
         })
         .flat_map(|source| {
             lines_with(
@@ -106,6 +120,9 @@ mod tests {
         assert_eq!(unfinished(&source("a.rs", "ok\n// TODO later")).len(), 1);
         assert_eq!(rust(&source("a.rs", "#[allow(dead_code)]")).len(), 1);
         assert_eq!(rust(&source("gateway/src/a.rs", "use kube::Api;")).len(), 1);
-        assert_eq!(rust(&source("operator/src/a.rs", "use kube::Api;")), [""; 0]);
+        assert_eq!(
+            rust(&source("operator/src/a.rs", "use kube::Api;")),
+            [""; 0]
+        );
     }
 }

@@ -11,6 +11,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// Whether it is Rust.
+    pub fn is_rust(&self) -> bool {
+        self.path.rsplit('.').next() == Some("rs")
+    }
+
     /// Whether the file holds nothing but tests.
     pub fn is_test(&self) -> bool {
         self.path.contains("/tests/")
@@ -40,7 +45,17 @@ const SKIPPED: [&str; 8] = [
 ];
 
 const READ: [&str; 11] = [
-    "rs", "py", "sh", "md", "toml", "yaml", "yml", "sql", "ts", "tsx", "Dockerfile",
+    "rs",
+    "py",
+    "sh",
+    "md",
+    "toml",
+    "yaml",
+    "yml",
+    "sql",
+    "ts",
+    "tsx",
+    "Dockerfile",
 ];
 
 impl Tree {

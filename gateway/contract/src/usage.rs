@@ -67,7 +67,8 @@ pub struct UsageEvent {
     /// From arrival to the first event of a stream, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<u32>,
-    /// The status that the client saw; 499 when it left before one.
+    /// The status that the client saw; 499 when it left before its answer was
+    /// complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// What the provider said that the request cost.

@@ -1,6 +1,8 @@
 //! Golden snapshots of every released format: a newer reader must accept each
 //! of them, and this release must write its own format byte for byte.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
@@ -33,7 +35,10 @@ fn shard(first: u8, expires_at: Option<Timestamp>) -> KeyShard {
     };
     KeyShard {
         prefix: shard_prefix(&hash),
-        keys: Part::complete(format!("keys-{first}"), KeyMap(BTreeMap::from([(hash, entry)]))),
+        keys: Part::complete(
+            format!("keys-{first}"),
+            KeyMap(BTreeMap::from([(hash, entry)])),
+        ),
     }
 }
 
@@ -60,7 +65,10 @@ fn sample() -> Snapshot {
                 roles: vec!["inference".to_owned()],
             }],
         ),
-        key_shards: vec![shard(0x0a, None), shard(0xa0, Some(Timestamp(1_800_000_000_000_000)))],
+        key_shards: vec![
+            shard(0x0a, None),
+            shard(0xa0, Some(Timestamp(1_800_000_000_000_000))),
+        ],
     }
 }
 
