@@ -8,13 +8,17 @@ from e2e.cluster.config import CLUSTER_DOMAIN, COREDNS_IMAGE
 from e2e.cluster.plan import Plan
 
 _LABELS = {"k8s-app": "kube-dns"}
+# Two blocks, since the plug-in "template" stands before "kubernetes" whatever their order here.
 _COREFILE = f"""
-.:53 {{
+{CLUSTER_DOMAIN}:53 in-addr.arpa:53 ip6.arpa:53 {{
     errors
     ready
     kubernetes {CLUSTER_DOMAIN} in-addr.arpa ip6.arpa {{
         ttl 2
     }}
+}}
+.:53 {{
+    errors
     template ANY ANY {{
         rcode NXDOMAIN
     }}
