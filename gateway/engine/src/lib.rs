@@ -1,1 +1,24 @@
 //! Every decision about a request, and no I/O.
+//!
+//! A request walks the rooms in this order, and each is a function from its
+//! input to the next step or a [`Refusal`]:
+//!
+//! | room | question |
+//! | --- | --- |
+//! | [`identify`] | who is asking? |
+//! | [`route`] | which model, which backend, and may this caller use it? |
+//!
+//! They read one immutable [`Tables`], built from a snapshot away from the
+//! request path. Time is a parameter: nothing here reads a clock.
+
+#[cfg(test)]
+mod fixture;
+pub mod identify;
+pub mod refusal;
+pub mod route;
+pub mod tables;
+
+pub use identify::{Caller, Identified, identify};
+pub use refusal::{Category, Refusal};
+pub use route::{Backend, Chain, InFlight, Live, Origin, Pool, granted_models, resolve};
+pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};

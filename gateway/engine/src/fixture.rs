@@ -1,0 +1,98 @@
+//! Snapshots for the tests of this crate.
+
+use std::collections::BTreeMap;
+
+use fastllm_contract::{
+    Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
+    Principal, PrincipalId, Protocol, Snapshot, Timestamp, shard_prefix,
+};
+
+use crate::identify::hash_key;
+
+pub(crate) fn name(text: &str) -> ModelName {
+    ModelName::new(text).unwrap()
+}
+
+pub(crate) fn backend(id: u64) -> Backend {
+    Backend {
+        id: BackendId(id),
+        api_base: format!("http://10.0.0.{id}:8000/v1"),
+        upstream_model: "served".to_owned(),
+        api_key: None,
+        protocol: Protocol::Openai,
+        auth_header: "authorization".to_owned(),
+        auth_scheme: Some("Bearer".to_owned()),
+        default_max_tokens: None,
+    }
+}
+
+pub(crate) fn model(model: &str, backends: &[u64]) -> Model {
+    Model {
+        name: name(model),
+        backends: backends.iter().map(|id| backend(*id)).collect(),
+    }
+}
+
+pub(crate) fn principal(id: u64, allowed: &[&str]) -> Principal {
+    Principal {
+        id: PrincipalId(id),
+        name: format!("principal-{id}"),
+        allow_all: false,
+        allowed_models: allowed.iter().map(|model| name(model)).collect(),
+        roles: Vec::new(),
+    }
+}
+
+/// A key of a principal; `expires_at` in microseconds.
+pub(crate) struct Key<'a> {
+    pub(crate) secret: &'a str,
+    pub(crate) principal: u64,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) disabled: bool,
+}
+
+pub(crate) fn key(secret: &str, principal: u64) -> Key<'_> {
+    Key {
+        secret,
+        principal,
+        expires_at: None,
+        disabled: false,
+    }
+}
+
+/// Digests follow the debug output, so equal content has equal digests.
+pub(crate) fn snapshot(
+    models: Vec<Model>,
+    principals: Vec<Principal>,
+    keys: &[Key<'_>],
+) -> Snapshot {
+    let mut shards: BTreeMap<String, KeyMap> = BTreeMap::new();
+    for key in keys {
+        let hash = hash_key(key.secret.as_bytes());
+        let entry = KeyEntry {
+            id: KeyId(key.principal * 10),
+            principal: PrincipalId(key.principal),
+            expires_at: key.expires_at.map(Timestamp),
+            disabled: key.disabled,
+        };
+        shards
+            .entry(shard_prefix(&hash))
+            .or_default()
+            .0
+            .insert(hash, entry);
+    }
+    Snapshot {
+        format: FORMAT,
+        version: 1,
+        open: false,
+        models: Part::complete(format!("{models:?}"), models),
+        principals: Part::complete(format!("{principals:?}"), principals),
+        key_shards: shards
+            .into_iter()
+            .map(|(prefix, keys)| KeyShard {
+                prefix,
+                keys: Part::complete(format!("{keys:?}"), keys),
+            })
+            .collect(),
+    }
+}

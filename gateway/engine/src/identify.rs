@@ -1,0 +1,207 @@
+//! Who is asking: from a presented key to a principal.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use fastllm_contract::{KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, PrincipalId, Timestamp};
+
+use crate::refusal::Refusal;
+use crate::tables::{Principal, Tables};
+
+/// Who a request is from.
+#[derive(Debug, Clone)]
+pub enum Caller {
+    /// The snapshot is open: nobody has to say who they are.
+    Anyone,
+    /// The bearer of a valid key.
+    Known(Identified),
+}
+
+/// A principal, known by one of its keys.
+#[derive(Debug, Clone)]
+pub struct Identified {
+    /// Who it is, with its grants.
+    pub principal: Arc<Principal>,
+    /// Which of its keys was presented.
+    pub key: KeyId,
+}
+
+impl Caller {
+    /// The principal, unless the snapshot is open.
+    pub fn identified(&self) -> Option<&Identified> {
+        match self {
+            Self::Anyone => None,
+            Self::Known(identified) => Some(identified),
+        }
+    }
+
+    /// Whether it may use a concrete model.
+    pub fn may_use(&self, model: &str) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Known(identified) => identified.principal.may_use(model),
+        }
+    }
+}
+
+/// Finds out who presents `key` (the secret itself) at the time `now`.
+///
+/// An open snapshot asks for nothing. A key whose principal is not in the
+/// snapshot is as unknown as one that is not there at all.
+pub fn identify(tables: &Tables, key: Option<&[u8]>, now: Timestamp) -> Result<Caller, Refusal> {
+    if tables.open() {
+        return Ok(Caller::Anyone);
+    }
+    let hash = hash_key(key.ok_or(Refusal::InvalidKey)?);
+    let entry = tables.keys().get(&hash).ok_or(Refusal::InvalidKey)?;
+    if entry.disabled {
+        return Err(Refusal::InvalidKey);
+    }
+    if entry.expires_at.is_some_and(|expiry| expiry <= now) {
+        return Err(Refusal::ExpiredKey);
+    }
+    let principal = tables
+        .principal(entry.principal)
+        .ok_or(Refusal::InvalidKey)?;
+    Ok(Caller::Known(Identified {
+        principal: Arc::clone(principal),
+        key: entry.id,
+    }))
+}
+
+/// SHA-256 of a presented key.
+pub fn hash_key(key: &[u8]) -> KeyHash {
+    let digest = ring::digest::digest(&ring::digest::SHA256, key);
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest.as_ref());
+    KeyHash(hash)
+}
+
+/// What is kept of a key, in a table of its shard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyRecord {
+    id: KeyId,
+    principal: PrincipalId,
+    expires_at: Option<Timestamp>,
+    disabled: bool,
+}
+
+impl From<&KeyEntry> for KeyRecord {
+    fn from(entry: &KeyEntry) -> Self {
+        let KeyEntry {
+            id,
+            principal,
+            expires_at,
+            disabled,
+        } = entry.clone();
+        Self {
+            id,
+            principal,
+            expires_at,
+            disabled,
+        }
+    }
+}
+
+/// A SHA-256 value is as random as a hash can be: eight of its bytes do.
+#[derive(Debug, Default)]
+struct SomeBytes(u64);
+
+impl Hasher for SomeBytes {
+    fn write(&mut self, bytes: &[u8]) {
+        // The array's length comes first, in a shorter write; the shard has
+        // used up the first byte.
+        if let Some((_, tail)) = bytes.split_first_chunk::<8>()
+            && let Some(middle) = tail.first_chunk::<8>()
+        {
+            self.0 = u64::from_be_bytes(*middle);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+struct ShardTable {
+    digest: String,
+    records: HashMap<KeyHash, KeyRecord, BuildHasherDefault<SomeBytes>>,
+}
+
+impl ShardTable {
+    fn build(digest: &str, keys: &KeyMap) -> Self {
+        Self {
+            digest: digest.to_owned(),
+            records: keys
+                .0
+                .iter()
+                .map(|(hash, entry)| (*hash, KeyRecord::from(entry)))
+                .collect(),
+        }
+    }
+}
+
+/// Every key of a snapshot, by the first byte of its hash.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    shards: Box<[Option<Arc<ShardTable>>; 256]>,
+    count: usize,
+}
+
+impl Keys {
+    /// Builds the tables of the shards that `held` does not have yet. Shards
+    /// without items or with a malformed prefix hold no keys.
+    pub(crate) fn build(shards: &[KeyShard], held: Option<&Self>) -> Self {
+        let mut tables = Box::new([const { None }; 256]);
+        for shard in shards {
+            let Ok(index) = u8::from_str_radix(&shard.prefix, 16) else {
+                continue;
+            };
+            let index = usize::from(index);
+            let same = held
+                .and_then(|held| held.shards[index].as_ref())
+                .filter(|table| table.digest == shard.keys.digest);
+            tables[index] = match (same, &shard.keys.items) {
+                (Some(table), _) => Some(Arc::clone(table)),
+                (None, Some(keys)) => Some(Arc::new(ShardTable::build(&shard.keys.digest, keys))),
+                (None, None) => None,
+            };
+        }
+        let count = tables
+            .iter()
+            .flatten()
+            .map(|table| table.records.len())
+            .sum();
+        Self {
+            shards: tables,
+            count,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn get(&self, hash: &KeyHash) -> Option<&KeyRecord> {
+        self.shards[usize::from(hash.0[0])]
+            .as_ref()?
+            .records
+            .get(hash)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shares_shard(&self, other: &Self, index: u8) -> bool {
+        match (
+            &self.shards[usize::from(index)],
+            &other.shards[usize::from(index)],
+        ) {
+            (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

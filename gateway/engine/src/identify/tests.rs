@@ -1,0 +1,72 @@
+use fastllm_contract::{KeyId, PrincipalId, Timestamp};
+
+use super::{Caller, identify};
+use crate::fixture::{Key, key, principal, snapshot};
+use crate::{Refusal, Tables};
+
+const NOW: Timestamp = Timestamp(1_000);
+
+fn tables(keys: &[Key<'_>]) -> Tables {
+    let snapshot = snapshot(Vec::new(), vec![principal(7, &["a"])], keys);
+    Tables::build(&snapshot, None).unwrap().tables
+}
+
+#[test]
+fn a_valid_key_gives_its_principal() {
+    let tables = tables(&[key("sk-one", 7)]);
+    let caller = identify(&tables, Some(b"sk-one"), NOW).unwrap();
+    let identified = caller.identified().unwrap();
+    assert_eq!(identified.principal.id(), PrincipalId(7));
+    assert_eq!(identified.key, KeyId(70));
+}
+
+#[test]
+fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
+    let mut disabled = key("sk-disabled", 7);
+    disabled.disabled = true;
+    let tables = tables(&[disabled, key("sk-orphan", 8)]);
+    for presented in [
+        None,
+        Some("sk-unknown"),
+        Some("sk-disabled"),
+        Some("sk-orphan"),
+        Some(""),
+    ] {
+        let refusal = identify(&tables, presented.map(str::as_bytes), NOW).unwrap_err();
+        assert_eq!(refusal, Refusal::InvalidKey, "{presented:?}");
+    }
+}
+
+#[test]
+fn a_key_expires_at_its_very_moment() {
+    let mut expiring = key("sk-one", 7);
+    expiring.expires_at = Some(1_000);
+    let tables = tables(&[expiring]);
+    assert!(identify(&tables, Some(b"sk-one"), Timestamp(999)).is_ok());
+    assert_eq!(
+        identify(&tables, Some(b"sk-one"), NOW).unwrap_err(),
+        Refusal::ExpiredKey
+    );
+}
+
+#[test]
+fn an_open_snapshot_asks_for_no_key() {
+    let mut open = snapshot(Vec::new(), Vec::new(), &[]);
+    open.open = true;
+    let tables = Tables::build(&open, None).unwrap().tables;
+    let caller = identify(&tables, None, NOW).unwrap();
+    assert!(matches!(caller, Caller::Anyone));
+    assert!(caller.may_use("anything"));
+}
+
+#[test]
+fn keys_of_one_shard_are_told_apart() {
+    let secrets: Vec<String> = (0..2_000).map(|number| format!("sk-{number}")).collect();
+    let keys: Vec<Key<'_>> = secrets.iter().map(|secret| key(secret, 7)).collect();
+    let tables = tables(&keys);
+    assert_eq!(tables.key_count(), 2_000);
+    for secret in &secrets {
+        assert!(identify(&tables, Some(secret.as_bytes()), NOW).is_ok());
+    }
+    assert!(identify(&tables, Some(b"sk-2000"), NOW).is_err());
+}

@@ -1,0 +1,283 @@
+//! Why a request is refused, and what the client is told.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use fastllm_contract::RefusalKind;
+
+/// The gateway's own "no" to a request.
+///
+/// Invariant: the text for the client names no backend, no address, no other
+/// caller and no model that the client did not name itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No key, an unknown key or a disabled one.
+    #[error("no valid API key was given")]
+    InvalidKey,
+    /// A key past its expiry.
+    #[error("the API key has expired")]
+    ExpiredKey,
+    /// Not one of our endpoints; told only to those with a key.
+    #[error("no such route")]
+    NoRoute,
+    /// A body or parameter that cannot be understood.
+    #[error("{message}")]
+    InvalidRequest {
+        /// What is wrong, for the client.
+        message: Cow<'static, str>,
+        /// Stable, for programs.
+        code: &'static str,
+        /// The offending member, where there is one.
+        param: Option<&'static str>,
+    },
+    /// The client stopped sending its body.
+    #[error("the request body did not arrive in time")]
+    BodyTimeout,
+    /// A body over the limit.
+    #[error("the request body is larger than {limit} bytes")]
+    PayloadTooLarge {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// A name that nobody serves. The text does not repeat it.
+    #[error("the requested model does not exist")]
+    ModelNotFound,
+    /// The model exists, but none of the candidates is granted.
+    #[error("this API key may not use the requested model")]
+    ModelAccessDenied,
+    /// No candidate produced an answer.
+    #[error("no upstream could answer the request")]
+    UpstreamUnavailable,
+    /// Every attempt that was left waited in vain for an answer.
+    #[error("the upstream did not answer in time")]
+    UpstreamTimeout,
+    /// The gateway sheds load: its memory for request bodies is spent.
+    #[error("the gateway is overloaded; try again shortly")]
+    Overloaded,
+    /// No snapshot is held yet, so nobody can be known.
+    #[error("the gateway has no configuration yet; try again shortly")]
+    NotReady,
+    /// The gateway's own fault.
+    #[error("the gateway could not build the upstream request")]
+    Internal,
+}
+
+/// The word under which a refusal is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Category {
+    /// 401.
+    Unauthenticated,
+    /// 403.
+    Unauthorised,
+    /// 404 for a model.
+    ModelNotFound,
+    /// 404 for a route.
+    NotFound,
+    /// 413.
+    BodyTooLarge,
+    /// 400 and 408.
+    InvalidRequest,
+    /// 503 of a gateway that sheds load.
+    Overloaded,
+    /// 503 of a gateway without a snapshot.
+    NotReady,
+    /// 502, 504 and 500: counted as an outcome, not as a rejection.
+    Unavailable,
+}
+
+impl Category {
+    /// Every category, for registering counters.
+    pub const ALL: [Self; 9] = [
+        Self::Unauthenticated,
+        Self::Unauthorised,
+        Self::ModelNotFound,
+        Self::NotFound,
+        Self::BodyTooLarge,
+        Self::InvalidRequest,
+        Self::Overloaded,
+        Self::NotReady,
+        Self::Unavailable,
+    ];
+
+    /// The label value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unauthenticated => "unauthenticated",
+            Self::Unauthorised => "unauthorised",
+            Self::ModelNotFound => "model_not_found",
+            Self::NotFound => "not_found",
+            Self::BodyTooLarge => "body_too_large",
+            Self::InvalidRequest => "invalid_request",
+            Self::Overloaded => "overloaded",
+            Self::NotReady => "not_ready",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// The `type` of error bodies for requests that are malformed.
+const INVALID_REQUEST: &str = "invalid_request_error";
+
+/// How long a client should wait where the gateway cannot serve it yet.
+const RETRY_SOON: Duration = Duration::from_secs(1);
+
+impl Refusal {
+    /// A 400 without a member to blame.
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::InvalidRequest {
+            message: message.into(),
+            code: "invalid_request",
+            param: None,
+        }
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::InvalidRequest { .. } => 400,
+            Self::InvalidKey | Self::ExpiredKey => 401,
+            Self::ModelAccessDenied => 403,
+            Self::NoRoute | Self::ModelNotFound => 404,
+            Self::BodyTimeout => 408,
+            Self::PayloadTooLarge { .. } => 413,
+            Self::Internal => 500,
+            Self::UpstreamUnavailable => 502,
+            Self::Overloaded | Self::NotReady => 503,
+            Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// The `type` member of the error body.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::InvalidRequest { .. } | Self::BodyTimeout => INVALID_REQUEST,
+            other => other.code(),
+        }
+    }
+
+    /// The `code` member of the error body: stable, for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidKey => "invalid_api_key",
+            Self::ExpiredKey => "expired_api_key",
+            Self::NoRoute => "not_found",
+            Self::InvalidRequest { code, .. } => code,
+            Self::BodyTimeout => "request_timeout",
+            Self::PayloadTooLarge { .. } => "payload_too_large",
+            Self::ModelNotFound => "model_not_found",
+            Self::ModelAccessDenied => "model_access_denied",
+            Self::UpstreamUnavailable => "upstream_unavailable",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Overloaded => "overloaded",
+            Self::NotReady => "not_ready",
+            Self::Internal => "internal_error",
+        }
+    }
+
+    /// The `param` member of the error body.
+    pub fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::InvalidRequest { param, .. } => *param,
+            Self::ModelNotFound | Self::ModelAccessDenied => Some("model"),
+            _ => None,
+        }
+    }
+
+    /// How it is counted.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::InvalidKey | Self::ExpiredKey => Category::Unauthenticated,
+            Self::ModelAccessDenied => Category::Unauthorised,
+            Self::ModelNotFound => Category::ModelNotFound,
+            Self::NoRoute => Category::NotFound,
+            Self::PayloadTooLarge { .. } => Category::BodyTooLarge,
+            Self::InvalidRequest { .. } | Self::BodyTimeout => Category::InvalidRequest,
+            Self::Overloaded => Category::Overloaded,
+            Self::NotReady => Category::NotReady,
+            Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
+                Category::Unavailable
+            }
+        }
+    }
+
+    /// How it stands in a usage event; nothing for those that are only counted.
+    pub fn recorded_as(&self) -> Option<RefusalKind> {
+        match self {
+            Self::ModelAccessDenied => Some(RefusalKind::Authorisation),
+            Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
+                Some(RefusalKind::NoBackend)
+            }
+            Self::Overloaded => Some(RefusalKind::Overload),
+            Self::InvalidKey
+            | Self::ExpiredKey
+            | Self::NoRoute
+            | Self::InvalidRequest { .. }
+            | Self::BodyTimeout
+            | Self::PayloadTooLarge { .. }
+            | Self::ModelNotFound
+            | Self::NotReady => None,
+        }
+    }
+
+    /// What `retry-after` should say.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Overloaded | Self::NotReady => Some(RETRY_SOON),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusal;
+
+    #[test]
+    fn what_clients_see_of_each_refusal_is_stable() {
+        let all = [
+            Refusal::InvalidKey,
+            Refusal::ExpiredKey,
+            Refusal::NoRoute,
+            Refusal::invalid("why"),
+            Refusal::BodyTimeout,
+            Refusal::PayloadTooLarge { limit: 5 },
+            Refusal::ModelNotFound,
+            Refusal::ModelAccessDenied,
+            Refusal::UpstreamUnavailable,
+            Refusal::UpstreamTimeout,
+            Refusal::Overloaded,
+            Refusal::NotReady,
+            Refusal::Internal,
+        ];
+        let table: Vec<String> = all
+            .iter()
+            .map(|refusal| {
+                format!(
+                    "{} {} {} {}",
+                    refusal.status(),
+                    refusal.kind(),
+                    refusal.code(),
+                    refusal.category().as_str()
+                )
+            })
+            .collect();
+        assert_eq!(
+            table,
+            [
+                "401 invalid_api_key invalid_api_key unauthenticated",
+                "401 expired_api_key expired_api_key unauthenticated",
+                "404 not_found not_found not_found",
+                "400 invalid_request_error invalid_request invalid_request",
+                "408 invalid_request_error request_timeout invalid_request",
+                "413 payload_too_large payload_too_large body_too_large",
+                "404 model_not_found model_not_found model_not_found",
+                "403 model_access_denied model_access_denied unauthorised",
+                "502 upstream_unavailable upstream_unavailable unavailable",
+                "504 upstream_timeout upstream_timeout unavailable",
+                "503 overloaded overloaded overloaded",
+                "503 not_ready not_ready not_ready",
+                "500 internal_error internal_error unavailable",
+            ]
+        );
+    }
+}

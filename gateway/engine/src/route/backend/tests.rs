@@ -1,0 +1,115 @@
+use std::sync::Arc;
+
+use fastllm_contract::{Backend as Described, BackendId, Protocol, Secret};
+
+use super::{Backend, Unusable};
+use crate::route::Live;
+
+fn described(api_base: &str) -> Described {
+    Described {
+        id: BackendId(1),
+        api_base: api_base.to_owned(),
+        upstream_model: "served".to_owned(),
+        api_key: Some(Secret::new("canary-credential")),
+        protocol: Protocol::Openai,
+        auth_header: "authorization".to_owned(),
+        auth_scheme: Some("Bearer".to_owned()),
+        default_max_tokens: None,
+    }
+}
+
+fn build(described: &Described) -> Result<Backend, Unusable> {
+    Backend::build(described, Arc::new(Live::default()))
+}
+
+#[test]
+fn an_address_gives_origin_host_and_path() {
+    let cases = [
+        (
+            "http://10.0.0.1:8000/v1",
+            "http://10.0.0.1:8000",
+            "10.0.0.1:8000",
+            "/v1/x",
+        ),
+        (
+            "https://api.example.com/v1/",
+            "https://api.example.com:443",
+            "api.example.com",
+            "/v1/x",
+        ),
+        ("http://[::1]:8000", "http://[::1]:8000", "[::1]:8000", "/x"),
+        (
+            "https://API.Example.com",
+            "https://api.example.com:443",
+            "API.Example.com",
+            "/x",
+        ),
+    ];
+    for (api_base, origin, host, path) in cases {
+        let backend = build(&described(api_base)).unwrap();
+        assert_eq!(backend.origin().to_string(), origin);
+        assert_eq!(backend.host(), host);
+        assert_eq!(backend.path("/x").unwrap().as_str(), path);
+    }
+}
+
+#[test]
+fn unusable_addresses_are_told_apart() {
+    let cases = [
+        ("", Unusable::Address),
+        ("localhost", Unusable::Address),
+        ("/v1", Unusable::Address),
+        ("ftp://a/v1", Unusable::Address),
+        ("http://", Unusable::Address),
+        ("http://a:0/v1", Unusable::Address),
+        ("http://a:99999/v1", Unusable::Address),
+        ("http://a b/v1", Unusable::Address),
+        ("http://user:word@a/v1", Unusable::Userinfo),
+        ("http://a/v1?key=1", Unusable::Query),
+    ];
+    for (api_base, reason) in cases {
+        assert_eq!(
+            build(&described(api_base)).err(),
+            Some(reason),
+            "{api_base}"
+        );
+    }
+}
+
+#[test]
+fn a_credential_that_no_header_can_carry_is_unusable() {
+    let mut bad_value = described("http://a/v1");
+    bad_value.api_key = Some(Secret::new("line\nbreak"));
+    assert_eq!(build(&bad_value).err(), Some(Unusable::Credential));
+
+    for name in ["content-length", "Host", "two words", ""] {
+        let mut bad_name = described("http://a/v1");
+        bad_name.auth_header = name.to_owned();
+        assert_eq!(build(&bad_name).err(), Some(Unusable::AuthHeader), "{name}");
+    }
+}
+
+#[test]
+fn scheme_and_header_are_as_configured_and_never_printed() {
+    let mut raw = described("http://a/v1");
+    raw.auth_header = "X-Api-Key".to_owned();
+    raw.auth_scheme = None;
+    let backend = build(&raw).unwrap();
+    let (name, value) = backend.auth().unwrap();
+    assert_eq!(name, "x-api-key");
+    assert_eq!(value, "canary-credential");
+    assert!(!format!("{backend:?}").contains("canary"));
+
+    let mut open = described("http://a/v1");
+    open.api_key = None;
+    assert!(build(&open).unwrap().auth().is_none());
+}
+
+#[test]
+fn other_wire_formats_are_left_out() {
+    for protocol in [Protocol::Anthropic, Protocol::Gemini, Protocol::Unknown] {
+        let mut native = described("http://a/v1");
+        native.protocol = protocol;
+        assert_eq!(build(&native).err(), Some(Unusable::Protocol));
+    }
+}

@@ -1,0 +1,54 @@
+use fastllm_contract::ModelName;
+
+use super::Backend;
+use super::policy::{LeastLoaded, Policy};
+
+/// A model and the backends that serve it; may be without any.
+#[derive(Debug)]
+pub struct Pool {
+    model: ModelName,
+    backends: Vec<Backend>,
+    policy: Box<dyn Policy>,
+}
+
+impl Pool {
+    /// The policy of pools that ask for no other.
+    pub const DEFAULT_POLICY: &str = LeastLoaded::NAME;
+
+    pub(crate) fn new(model: ModelName, backends: Vec<Backend>) -> Self {
+        Self {
+            model,
+            backends,
+            policy: Box::new(LeastLoaded::default()),
+        }
+    }
+
+    /// The concrete model.
+    pub fn model(&self) -> &ModelName {
+        &self.model
+    }
+
+    /// Its backends, by id.
+    pub fn backends(&self) -> &[Backend] {
+        &self.backends
+    }
+
+    /// Chooses a backend that was not `tried` (indices into
+    /// [`Pool::backends`]). Unhealthy ones are taken only where no healthy one
+    /// is left.
+    pub fn choose(&self, tried: &[usize]) -> Option<usize> {
+        let untried = |index: usize| !tried.contains(&index);
+        if let [_] = self.backends.as_slice() {
+            return untried(0).then_some(0);
+        }
+        let fit = |index: usize| untried(index) && self.backends[index].live().healthy();
+        self.policy
+            .choose(&self.backends, &fit)
+            .or_else(|| self.policy.choose(&self.backends, &untried))
+    }
+
+    /// The name of its policy.
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+}

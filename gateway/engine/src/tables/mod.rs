@@ -1,0 +1,283 @@
+//! What requests are decided by: immutable, built from a snapshot away from
+//! the request path, swapped as a whole.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use fastllm_contract::{
+    BackendId, FORMAT, Model, ModelName, Principal as DescribedPrincipal, PrincipalId, Snapshot,
+};
+
+use crate::identify::Keys;
+use crate::route::{Backend, Identity, Live, Pool, Unusable};
+
+/// A snapshot in the form in which requests ask it.
+#[derive(Debug)]
+pub struct Tables {
+    version: u64,
+    open: bool,
+    models: Arc<Models>,
+    principals: Arc<Principals>,
+    keys: Keys,
+}
+
+/// A principal with its grants.
+#[derive(Debug)]
+pub struct Principal {
+    id: PrincipalId,
+    name: Arc<str>,
+    grants: Grants,
+}
+
+#[derive(Debug)]
+enum Grants {
+    Everything,
+    Only(HashSet<ModelName>),
+}
+
+#[derive(Debug)]
+struct Models {
+    digest: String,
+    pools: BTreeMap<ModelName, Arc<Pool>>,
+    by_name: HashMap<ModelName, Arc<Pool>>,
+    live: HashMap<Identity, Arc<Live>>,
+}
+
+#[derive(Debug)]
+struct Principals {
+    digest: String,
+    by_id: HashMap<PrincipalId, Arc<Principal>>,
+}
+
+/// The outcome of building tables.
+#[derive(Debug)]
+pub struct Built {
+    /// What requests are decided by from now on.
+    pub tables: Tables,
+    /// What could not be used.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A backend that the tables do not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The model that it would have served.
+    pub model: ModelName,
+    /// Which one.
+    pub backend: BackendId,
+    /// Why.
+    pub reason: Unusable,
+}
+
+/// Why a snapshot cannot be used at all.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSnapshot {
+    /// No release ever wrote it.
+    #[error("snapshot format {0} does not exist; this release writes {FORMAT}")]
+    Format(u32),
+    /// A part came without items where nothing was held.
+    #[error("the snapshot lacks the items of its {0}")]
+    Incomplete(&'static str),
+    /// Two models under one name: requests could not tell which.
+    #[error("the snapshot names a model twice: {0}")]
+    DuplicateModel(ModelName),
+    /// Two principals under one id.
+    #[error("the snapshot names principal {0} twice")]
+    DuplicatePrincipal(PrincipalId),
+}
+
+impl Tables {
+    /// Builds tables from a complete snapshot. What `held` was built from and
+    /// is unchanged is shared; counters and health of unchanged backends live
+    /// on. One unusable backend spoils nothing but itself.
+    pub fn build(snapshot: &Snapshot, held: Option<&Self>) -> Result<Built, InvalidSnapshot> {
+        let Snapshot {
+            format,
+            version,
+            open,
+            models,
+            principals,
+            key_shards,
+        } = snapshot;
+        if *format == 0 {
+            return Err(InvalidSnapshot::Format(*format));
+        }
+        let mut left_out = Vec::new();
+        let models = match held.filter(|held| held.models.digest == models.digest) {
+            Some(held) => Arc::clone(&held.models),
+            None => Arc::new(Models::build(
+                &models.digest,
+                models
+                    .items
+                    .as_deref()
+                    .ok_or(InvalidSnapshot::Incomplete("models"))?,
+                held.map(|held| &*held.models),
+                &mut left_out,
+            )?),
+        };
+        let principals = match held.filter(|held| held.principals.digest == principals.digest) {
+            Some(held) => Arc::clone(&held.principals),
+            None => Arc::new(Principals::build(
+                &principals.digest,
+                principals
+                    .items
+                    .as_deref()
+                    .ok_or(InvalidSnapshot::Incomplete("principals"))?,
+            )?),
+        };
+        if key_shards.iter().any(|shard| shard.keys.items.is_none()) {
+            return Err(InvalidSnapshot::Incomplete("keys"));
+        }
+        let keys = Keys::build(key_shards, held.map(|held| &held.keys));
+        Ok(Built {
+            tables: Self {
+                version: *version,
+                open: *open,
+                models,
+                principals,
+                keys,
+            },
+            left_out,
+        })
+    }
+
+    /// The version of the snapshot.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether nobody needs a key.
+    pub fn open(&self) -> bool {
+        self.open
+    }
+
+    /// How many API keys are held.
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Every model, sorted by name.
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.models.pools.values()
+    }
+
+    /// Every backend of every model.
+    pub fn backends(&self) -> impl Iterator<Item = (&ModelName, &Backend)> {
+        self.pools().flat_map(|pool| {
+            pool.backends()
+                .iter()
+                .map(|backend| (pool.model(), backend))
+        })
+    }
+
+    pub(crate) fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.models.by_name.get(name)
+    }
+
+    pub(crate) fn principal(&self, id: PrincipalId) -> Option<&Arc<Principal>> {
+        self.principals.by_id.get(&id)
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
+    }
+}
+
+impl Models {
+    fn build(
+        digest: &str,
+        models: &[Model],
+        held: Option<&Self>,
+        left_out: &mut Vec<LeftOut>,
+    ) -> Result<Self, InvalidSnapshot> {
+        let mut live = HashMap::new();
+        let mut pools = BTreeMap::new();
+        for model in models {
+            let mut backends = Vec::with_capacity(model.backends.len());
+            for described in &model.backends {
+                let identity = Identity::of(described);
+                let counters = live
+                    .get(&identity)
+                    .or_else(|| held.and_then(|held| held.live.get(&identity)))
+                    .cloned()
+                    .unwrap_or_default();
+                match Backend::build(described, Arc::clone(&counters)) {
+                    Ok(backend) => {
+                        live.insert(identity, counters);
+                        backends.push(backend);
+                    }
+                    Err(reason) => left_out.push(LeftOut {
+                        model: model.name.clone(),
+                        backend: described.id,
+                        reason,
+                    }),
+                }
+            }
+            let pool = Arc::new(Pool::new(model.name.clone(), backends));
+            if pools.insert(model.name.clone(), pool).is_some() {
+                return Err(InvalidSnapshot::DuplicateModel(model.name.clone()));
+            }
+        }
+        let by_name = pools
+            .iter()
+            .map(|(name, pool)| (name.clone(), Arc::clone(pool)))
+            .collect();
+        Ok(Self {
+            digest: digest.to_owned(),
+            pools,
+            by_name,
+            live,
+        })
+    }
+}
+
+impl Principals {
+    fn build(digest: &str, principals: &[DescribedPrincipal]) -> Result<Self, InvalidSnapshot> {
+        let mut by_id = HashMap::with_capacity(principals.len());
+        for described in principals {
+            let principal = Arc::new(Principal::build(described));
+            if by_id.insert(described.id, principal).is_some() {
+                return Err(InvalidSnapshot::DuplicatePrincipal(described.id));
+            }
+        }
+        Ok(Self {
+            digest: digest.to_owned(),
+            by_id,
+        })
+    }
+}
+
+impl Principal {
+    fn build(described: &DescribedPrincipal) -> Self {
+        Self {
+            id: described.id,
+            name: Arc::from(described.name.as_str()),
+            grants: if described.allow_all {
+                Grants::Everything
+            } else {
+                Grants::Only(described.allowed_models.iter().cloned().collect())
+            },
+        }
+    }
+
+    /// Identity, also in usage events.
+    pub fn id(&self) -> PrincipalId {
+        self.id
+    }
+
+    /// Its name, for logs.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether it may use a concrete model.
+    pub fn may_use(&self, model: &str) -> bool {
+        match &self.grants {
+            Grants::Everything => true,
+            Grants::Only(models) => models.contains(model),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+use std::sync::Arc;
+
+use fastllm_contract::{BackendId, PrincipalId, Secret};
+
+use super::{InvalidSnapshot, Tables};
+use crate::fixture::{key, model, name, principal, snapshot};
+use crate::identify::hash_key;
+use crate::route::Unusable;
+
+#[test]
+fn an_unusable_backend_spoils_nothing_but_itself() {
+    let mut pair = model("a", &[1, 2]);
+    pair.backends[0].api_base = "not an address".to_owned();
+    let snapshot = snapshot(vec![pair, model("b", &[3])], Vec::new(), &[]);
+    let built = Tables::build(&snapshot, None).unwrap();
+    assert_eq!(built.left_out.len(), 1);
+    assert_eq!(built.left_out[0].backend, BackendId(1));
+    assert_eq!(built.left_out[0].reason, Unusable::Address);
+    let served: Vec<_> = built
+        .tables
+        .backends()
+        .map(|(_, backend)| backend.id())
+        .collect();
+    assert_eq!(served, [BackendId(2), BackendId(3)]);
+}
+
+#[test]
+fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
+    let first = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
+    let first = Tables::build(&first, None).unwrap().tables;
+    for (_, backend) in first.backends() {
+        drop(backend.live().begin());
+        backend.live().probed(false);
+        backend.live().probed(false);
+    }
+
+    let mut changed = model("a", &[1, 2]);
+    changed.backends[1].api_key = Some(Secret::new("new"));
+    let second = snapshot(vec![changed, model("c", &[4])], Vec::new(), &[]);
+    let second = Tables::build(&second, Some(&first)).unwrap().tables;
+    let seen: Vec<_> = second
+        .backends()
+        .map(|(_, backend)| (backend.live().requests(), backend.live().healthy()))
+        .collect();
+    assert_eq!(seen, [(1, false), (0, true), (0, true)]);
+}
+
+#[test]
+fn one_address_under_two_models_shares_its_load() {
+    let snapshot = snapshot(vec![model("a", &[1]), model("b", &[1])], Vec::new(), &[]);
+    let tables = Tables::build(&snapshot, None).unwrap().tables;
+    let lives: Vec<_> = tables
+        .backends()
+        .map(|(_, backend)| backend.live())
+        .collect();
+    assert!(Arc::ptr_eq(lives[0], lives[1]));
+}
+
+#[test]
+fn unchanged_parts_are_shared_and_changed_ones_are_not() {
+    let one = snapshot(
+        vec![model("a", &[1])],
+        vec![principal(1, &["a"])],
+        &[key("sk-one", 1), key("sk-two", 1)],
+    );
+    let two = snapshot(
+        vec![model("a", &[1])],
+        vec![principal(1, &[])],
+        &[key("sk-one", 1), key("sk-three", 1)],
+    );
+    let held = Tables::build(&one, None).unwrap().tables;
+    let next = Tables::build(&two, Some(&held)).unwrap().tables;
+    assert!(Arc::ptr_eq(&held.models, &next.models));
+    assert!(!Arc::ptr_eq(&held.principals, &next.principals));
+    assert!(!next.principal(PrincipalId(1)).unwrap().may_use("a"));
+
+    let shard = |secret: &str| hash_key(secret.as_bytes()).0[0];
+    assert!(next.keys().shares_shard(held.keys(), shard("sk-one")));
+    assert!(!next.keys().shares_shard(held.keys(), shard("sk-three")));
+    assert!(next.keys().get(&hash_key(b"sk-two")).is_none());
+    assert!(next.keys().get(&hash_key(b"sk-three")).is_some());
+}
+
+#[test]
+fn a_contradictory_or_incomplete_snapshot_is_refused() {
+    let twice = snapshot(vec![model("a", &[1]), model("a", &[2])], Vec::new(), &[]);
+    assert_eq!(
+        Tables::build(&twice, None).unwrap_err(),
+        InvalidSnapshot::DuplicateModel(name("a"))
+    );
+
+    let twice = snapshot(
+        Vec::new(),
+        vec![principal(1, &[]), principal(1, &["a"])],
+        &[],
+    );
+    assert_eq!(
+        Tables::build(&twice, None).unwrap_err(),
+        InvalidSnapshot::DuplicatePrincipal(PrincipalId(1))
+    );
+
+    let mut format = snapshot(Vec::new(), Vec::new(), &[]);
+    format.format = 0;
+    assert_eq!(
+        Tables::build(&format, None).unwrap_err(),
+        InvalidSnapshot::Format(0)
+    );
+
+    let whole = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
+    assert_eq!(
+        Tables::build(&whole.digests(), None).unwrap_err(),
+        InvalidSnapshot::Incomplete("models")
+    );
+}
