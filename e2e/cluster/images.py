@@ -49,7 +49,7 @@ def _archive(name: str, files: dict[str, Path], config: dict, links: dict[str, s
     for path in files.values():
         about = path.stat()
         key.update(f"{path} {about.st_size} {about.st_mtime_ns}".encode())
-    folder = cache_dir() / "images"
+    folder = cache_dir() / "node-images"
     folder.mkdir(exist_ok=True)
     archive = folder / f"{name.rpartition('/')[2].partition(':')[0]}-{key.hexdigest()[:12]}.tar"
     if not archive.exists():
