@@ -19,11 +19,8 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 def cache_dir() -> Path:
     """The cache folder, made when it is missing."""
     own = os.environ.get("FASTLLM_CACHE")
-    if own:
-        path = Path(own)
-    else:
-        path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastllm"
-    path = path.absolute()
+    parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = (Path(own) if own else parent / "fastllm").absolute()
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+_T = TypeVar("_T")
 _START = time.monotonic()
 
 
@@ -60,9 +62,15 @@ def run(
     """
     words = [str(word) for word in command]
     done = subprocess.run(
-        words, input=stdin, env=None if env is None else {**os.environ, **env}, cwd=cwd,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT if log else subprocess.PIPE,
-        text=True, check=False, errors="replace",
+        words,
+        input=stdin,
+        env=None if env is None else {**os.environ, **env},
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if log else subprocess.PIPE,
+        text=True,
+        check=False,
+        errors="replace",
     )
     if log:
         with log.open("a") as out:
@@ -73,7 +81,9 @@ def run(
     return done.stdout
 
 
-def wait_until(what: str, ready, *, seconds: float, log: Path | None = None, every: float = 0.05):
+def wait_until(
+    what: str, ready: Callable[[], _T], *, seconds: float, log: Path | None = None, every: float = 0.05
+) -> _T:
     """Polls ``ready()`` until it returns something true, and returns that.
 
     Raises StepFailed with the tail of ``log`` when ``seconds`` have gone.

@@ -30,7 +30,13 @@ class Certs:
         self._authority("ca", "kubernetes")
         self._authority("front-proxy-ca", "front-proxy")
         plan = self.plan
-        names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ]
         addresses = sorted({"127.0.0.1", plan.api_ip, plan.kubernetes_ip})
         self._signed("apiserver", "/CN=kube-apiserver", dns=names, ips=addresses)
         self._signed("apiserver-kubelet-client", "/O=system:masters/CN=kube-apiserver-kubelet-client")
@@ -52,21 +58,71 @@ class Certs:
 
     def _authority(self, name: str, subject: str) -> None:
         self._openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", _DAYS,
-            "-subj", f"/CN={subject}", "-config", self.path("openssl.cnf"),
-            "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
-            "-addext", "subjectKeyIdentifier=hash", "-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.crt"),
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            _DAYS,
+            "-subj",
+            f"/CN={subject}",
+            "-config",
+            self.path("openssl.cnf"),
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
+            "-addext",
+            "subjectKeyIdentifier=hash",
+            "-keyout",
+            self.path(f"{name}.key"),
+            "-out",
+            self.path(f"{name}.crt"),
         )
 
-    def _signed(self, name: str, subject: str, *, authority: str = "ca", dns: list[str] | None = None, ips: list[str] | None = None) -> None:
+    def _signed(
+        self,
+        name: str,
+        subject: str,
+        *,
+        authority: str = "ca",
+        dns: list[str] | None = None,
+        ips: list[str] | None = None,
+    ) -> None:
         alternatives = [f"DNS:{one}" for one in dns or []] + [f"IP:{one}" for one in ips or []]
         extra: list[str] = ["-addext", f"subjectAltName={','.join(alternatives)}"] if alternatives else []
         self._openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", _DAYS, "-subj", subject,
-            "-config", self.path("openssl.cnf"), "-CA", self.path(f"{authority}.crt"), "-CAkey", self.path(f"{authority}.key"),
-            "-addext", "basicConstraints=critical,CA:FALSE", "-addext", "keyUsage=critical,digitalSignature",
-            "-addext", "extendedKeyUsage=serverAuth,clientAuth", *extra,
-            "-keyout", self.path(f"{name}.key"), "-out", self.path(f"{name}.crt"),
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            _DAYS,
+            "-subj",
+            subject,
+            "-config",
+            self.path("openssl.cnf"),
+            "-CA",
+            self.path(f"{authority}.crt"),
+            "-CAkey",
+            self.path(f"{authority}.key"),
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-addext",
+            "keyUsage=critical,digitalSignature",
+            "-addext",
+            "extendedKeyUsage=serverAuth,clientAuth",
+            *extra,
+            "-keyout",
+            self.path(f"{name}.key"),
+            "-out",
+            self.path(f"{name}.crt"),
         )
 
     def _openssl(self, *words: str | Path) -> None:

@@ -20,10 +20,11 @@ def unified() -> bool:
 
 
 def _hierarchies() -> list[Path]:
+    """Every hierarchy; beside version 1 there may be one of version 2, where runc makes groups too."""
     if unified():
         return [_ROOT]
-    # Links (cpu,cpuacct → cpu) name a hierarchy twice; "unified" is version 2 beside version 1 and holds nothing of ours.
-    return sorted({path.resolve() for path in _ROOT.iterdir() if path.is_dir() and path.name != "unified"})
+    # Links (cpu,cpuacct → cpu) name a hierarchy twice.
+    return sorted({path.resolve() for path in _ROOT.iterdir() if path.is_dir()})
 
 
 def create(name: str) -> None:

@@ -46,7 +46,16 @@ class Cluster:
     ``index`` (0 to 31) chooses its address ranges, which otherwise follow from the name.
     """
 
-    def __init__(self, name: str = plan.DEFAULT_NAME, profile: str = "full", *, nodes: int = 1, extras: Iterable[str] = (), index: int | None = None, api_port: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str = plan.DEFAULT_NAME,
+        profile: str = "full",
+        *,
+        nodes: int = 1,
+        extras: Iterable[str] = (),
+        index: int | None = None,
+        api_port: int | None = None,
+    ) -> None:
         self.name = checked_name(name)
         self.profile = profile
         self._nodes = nodes
@@ -105,7 +114,8 @@ class Cluster:
     def up(self) -> Cluster:
         """Brings it up from nothing; first clears what an earlier run of the same name left.
 
-        Raises StepFailed with the end of the log that explains it; what came up so far then stays for a look, until ``down``.
+        Raises StepFailed with the end of the log that explains it; what came up so far
+        stays for a look, until ``down``.
         """
         if self.profile == "full" and os.geteuid() != 0:
             raise progress.StepFailed("profile full needs root (namespaces, a bridge, cgroups); profile api does not")
@@ -209,7 +219,12 @@ class Cluster:
         for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
             self._daemon(name).stop(seconds=5)
         # A run whose pid files are gone is known by the paths in its arguments.
-        for mark in (f"--data-dir={self.folder}/etcd", f"--audit-log-path={self.folder}/audit.log", f"--kubeconfig={self.folder}/kube-controller-manager.kubeconfig"):
+        marks = (
+            "--data-dir={}/etcd",
+            "--audit-log-path={}/audit.log",
+            "--kubeconfig={}/kube-controller-manager.kubeconfig",
+        )
+        for mark in (mark.format(self.folder) for mark in marks):
             for pid in process.with_argument(mark):
                 process.end(pid, seconds=5)
         for mount in reversed(_mounts_under(self.folder)):
@@ -232,13 +247,27 @@ class Cluster:
         made = self._plan()
         names = sorted(path.stem for path in (self.folder / "pids").glob("*.pid"))
         running = {name: self._daemon(name).pid is not None for name in names}
-        return Status(self.name, made.profile, made.server, self.kubeconfig, self.folder / "kubectl", made.machine_ip, self.audit_log, running)
+        return Status(
+            self.name,
+            made.profile,
+            made.server,
+            self.kubeconfig,
+            self.folder / "kubectl",
+            made.machine_ip,
+            self.audit_log,
+            running,
+        )
 
     def _kubectl(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         env = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         return subprocess.run(
             [golang.path("kubectl"), "--kubeconfig", self.kubeconfig, *words],
-            input=stdin, stdin=subprocess.DEVNULL if stdin is None else None, capture_output=True, text=True, check=False, env=env,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=env,
         )
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ def kubeconfig(plan: Plan, user: str, ca: bytes, certificate: bytes, key: bytes)
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": plan.name, "cluster": {"server": plan.server, "certificate-authority-data": inline(ca)}}],
-        "users": [{"name": user, "user": {"client-certificate-data": inline(certificate), "client-key-data": inline(key)}}],
+        "users": [
+            {"name": user, "user": {"client-certificate-data": inline(certificate), "client-key-data": inline(key)}}
+        ],
         "contexts": [{"name": plan.name, "context": {"cluster": plan.name, "user": user}}],
         "current-context": plan.name,
     }
@@ -50,8 +53,12 @@ def audit_policy() -> dict[str, Any]:
 def etcd_flags(plan: Plan) -> list[str]:
     """etcd without fsync: the data is thrown away."""
     return [
-        "--name=etcd", f"--data-dir={plan.folder / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn",
-        f"--listen-client-urls={plan.etcd}", f"--advertise-client-urls={plan.etcd}",
+        "--name=etcd",
+        f"--data-dir={plan.folder / 'etcd'}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+        f"--listen-client-urls={plan.etcd}",
+        f"--advertise-client-urls={plan.etcd}",
         f"--listen-peer-urls=http://127.0.0.1:{plan.etcd_peer_port}",
         f"--initial-advertise-peer-urls=http://127.0.0.1:{plan.etcd_peer_port}",
         f"--initial-cluster=etcd=http://127.0.0.1:{plan.etcd_peer_port}",
@@ -61,22 +68,38 @@ def etcd_flags(plan: Plan) -> list[str]:
 def apiserver_flags(plan: Plan, pki: Path) -> list[str]:
     """kube-apiserver, with an audit log and room for aggregated APIs."""
     flags = [
-        f"--etcd-servers={plan.etcd}", f"--bind-address={plan.api_ip}", f"--secure-port={plan.api_port}",
-        f"--advertise-address={plan.api_ip}", f"--service-cluster-ip-range={plan.service_range}",
-        "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
-        f"--client-ca-file={pki}/ca.crt", f"--tls-cert-file={pki}/apiserver.crt", f"--tls-private-key-file={pki}/apiserver.key",
+        f"--etcd-servers={plan.etcd}",
+        f"--bind-address={plan.api_ip}",
+        f"--secure-port={plan.api_port}",
+        f"--advertise-address={plan.api_ip}",
+        f"--service-cluster-ip-range={plan.service_range}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+        f"--client-ca-file={pki}/ca.crt",
+        f"--tls-cert-file={pki}/apiserver.crt",
+        f"--tls-private-key-file={pki}/apiserver.key",
         f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
-        f"--service-account-key-file={pki}/sa.pub", f"--service-account-signing-key-file={pki}/sa.key",
-        f"--audit-policy-file={plan.folder}/audit-policy.json", f"--audit-log-path={plan.folder}/audit.log", "--profiling=false",
-        f"--requestheader-client-ca-file={pki}/front-proxy-ca.crt", "--requestheader-allowed-names=front-proxy-client",
-        "--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-", f"--proxy-client-cert-file={pki}/front-proxy-client.crt",
-        f"--proxy-client-key-file={pki}/front-proxy-client.key", "--enable-aggregator-routing=true",
+        f"--service-account-key-file={pki}/sa.pub",
+        f"--service-account-signing-key-file={pki}/sa.key",
+        f"--audit-policy-file={plan.folder}/audit-policy.json",
+        f"--audit-log-path={plan.folder}/audit.log",
+        "--profiling=false",
+        f"--requestheader-client-ca-file={pki}/front-proxy-ca.crt",
+        "--requestheader-allowed-names=front-proxy-client",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki}/front-proxy-client.crt",
+        f"--proxy-client-key-file={pki}/front-proxy-client.key",
+        "--enable-aggregator-routing=true",
     ]
     if plan.nodes:
         flags += [
-            f"--kubelet-certificate-authority={pki}/ca.crt", f"--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt",
-            f"--kubelet-client-key={pki}/apiserver-kubelet-client.key", "--kubelet-preferred-address-types=InternalIP,Hostname",
+            f"--kubelet-certificate-authority={pki}/ca.crt",
+            f"--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt",
+            f"--kubelet-client-key={pki}/apiserver-kubelet-client.key",
+            "--kubelet-preferred-address-types=InternalIP,Hostname",
         ]
     else:
         # A Service's endpoint cannot be a loopback address, and nobody is there to use it.
@@ -87,12 +110,20 @@ def apiserver_flags(plan: Plan, pki: Path) -> list[str]:
 def controller_manager_flags(plan: Plan, pki: Path) -> list[str]:
     """kube-controller-manager; it serves nothing, so that several run beside each other."""
     return [
-        f"--kubeconfig={plan.folder}/kube-controller-manager.kubeconfig", "--use-service-account-credentials=true",
-        f"--root-ca-file={pki}/ca.crt", f"--service-account-private-key-file={pki}/sa.key",
-        f"--cluster-signing-cert-file={pki}/ca.crt", f"--cluster-signing-key-file={pki}/ca.key", "--allocate-node-cidrs=false",
-        f"--service-cluster-ip-range={plan.service_range}", "--leader-elect=false", "--secure-port=0",
-        "--horizontal-pod-autoscaler-sync-period=2s", "--horizontal-pod-autoscaler-initial-readiness-delay=5s",
-        "--horizontal-pod-autoscaler-downscale-stabilization=10s", "--node-monitor-grace-period=20s",
+        f"--kubeconfig={plan.folder}/kube-controller-manager.kubeconfig",
+        "--use-service-account-credentials=true",
+        f"--root-ca-file={pki}/ca.crt",
+        f"--service-account-private-key-file={pki}/sa.key",
+        f"--cluster-signing-cert-file={pki}/ca.crt",
+        f"--cluster-signing-key-file={pki}/ca.key",
+        "--allocate-node-cidrs=false",
+        f"--service-cluster-ip-range={plan.service_range}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--horizontal-pod-autoscaler-sync-period=2s",
+        "--horizontal-pod-autoscaler-initial-readiness-delay=5s",
+        "--horizontal-pod-autoscaler-downscale-stabilization=10s",
+        "--node-monitor-grace-period=20s",
     ]
 
 
@@ -108,7 +139,11 @@ def kubelet(plan: Plan, node: Node, pki: Path) -> dict[str, Any]:
         "kind": "KubeletConfiguration",
         "address": node.ip,
         "healthzBindAddress": "127.0.0.1",
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, "x509": {"clientCAFile": f"{pki}/ca.crt"}},
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": f"{pki}/ca.crt"},
+        },
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": f"{pki}/{node.name}.crt",
         "tlsPrivateKeyFile": f"{pki}/{node.name}.key",
@@ -125,7 +160,12 @@ def kubelet(plan: Plan, node: Node, pki: Path) -> dict[str, Any]:
         "maxPods": 60,
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        "evictionHard": {"memory.available": "1%", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
+        "evictionHard": {
+            "memory.available": "1%",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+        },
         "syncFrequency": "10s",
         "nodeStatusUpdateFrequency": "4s",
         "registerNode": True,
@@ -153,11 +193,12 @@ def kube_proxy(plan: Plan, node: Node) -> dict[str, Any]:
 
 def containerd(node_folder: Path, snapshotter: str) -> str:
     """containerd's own file: CRI on, nothing that needs CAP_SYS_RESOURCE or a kernel module."""
+    unused = json.dumps([f"io.containerd.snapshotter.v1.{name}" for name in ("aufs", "btrfs", "devmapper", "zfs")])
     return f"""version = 2
 root = "{node_folder}/containerd"
 state = "/run/containerd"
 oom_score = 0
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.aufs"]
+disabled_plugins = {unused}
 [grpc]
   address = "/run/containerd/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -186,9 +227,15 @@ def cni(plan: Plan, node: Node, node_folder: Path) -> dict[str, Any]:
         "name": "pods",
         "plugins": [
             {
-                "type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True,
+                "type": "bridge",
+                "bridge": "cni0",
+                "isGateway": True,
+                "ipMasq": False,
+                "hairpinMode": True,
                 "ipam": {
-                    "type": "host-local", "dataDir": str(node_folder / "cni-leases"), "ranges": [[{"subnet": node.pod_range}]],
+                    "type": "host-local",
+                    "dataDir": str(node_folder / "cni-leases"),
+                    "ranges": [[{"subnet": node.pod_range}]],
                     "routes": [{"dst": "0.0.0.0/0"}],
                 },
             },

@@ -43,7 +43,11 @@ def write_kubeconfigs(plan: Plan, certs: Certs) -> None:
 def write_kubeconfig(plan: Plan, certs: Certs, user: str, path: Path) -> None:
     """Writes one kubeconfig, readable by its owner alone."""
     content = config.kubeconfig(
-        plan, user, certs.path("ca.crt").read_bytes(), certs.path(f"{user}.crt").read_bytes(), certs.path(f"{user}.key").read_bytes(),
+        plan,
+        user,
+        certs.path("ca.crt").read_bytes(),
+        certs.path(f"{user}.crt").read_bytes(),
+        certs.path(f"{user}.key").read_bytes(),
     )
     path.touch(mode=0o600)
     path.write_text(json.dumps(content))
@@ -78,7 +82,10 @@ def wait_until_ready(plan: Plan, certs: Certs, etcd: Daemon, apiserver: Daemon) 
 
 def start_controller_manager(plan: Plan, certs: Certs, starter: Starter) -> Daemon:
     """Starts the controllers: Deployments, Jobs, garbage collection, namespaces' ends, service accounts."""
-    return starter("kube-controller-manager", [golang.path("kube-controller-manager"), *config.controller_manager_flags(plan, certs.folder)])
+    return starter(
+        "kube-controller-manager",
+        [golang.path("kube-controller-manager"), *config.controller_manager_flags(plan, certs.folder)],
+    )
 
 
 def start_scheduler(plan: Plan, starter: Starter) -> Daemon:

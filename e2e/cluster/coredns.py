@@ -50,7 +50,10 @@ def _rights() -> list[dict[str, Any]]:
     return [
         _named(f"{rbac}/v1", "ClusterRole", "coredns", namespaced=False, rules=rules),
         _named(
-            f"{rbac}/v1", "ClusterRoleBinding", "coredns", namespaced=False,
+            f"{rbac}/v1",
+            "ClusterRoleBinding",
+            "coredns",
+            namespaced=False,
             roleRef={"apiGroup": rbac, "kind": "ClusterRole", "name": "coredns"},
             subjects=[{"kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system"}],
         ),
@@ -67,7 +70,10 @@ def _deployment() -> dict[str, Any]:
         "image": COREDNS_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "args": ["-conf", "/etc/coredns/Corefile"],
-        "ports": [{"containerPort": 53, "protocol": "UDP", "name": "dns"}, {"containerPort": 53, "protocol": "TCP", "name": "dns-tcp"}],
+        "ports": [
+            {"containerPort": 53, "protocol": "UDP", "name": "dns"},
+            {"containerPort": 53, "protocol": "TCP", "name": "dns-tcp"},
+        ],
         "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns"}],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
     }
@@ -78,7 +84,11 @@ def _deployment() -> dict[str, Any]:
         "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
         "tolerations": [{"operator": "Exists"}],
     }
-    spec = {"replicas": 1, "selector": {"matchLabels": _LABELS}, "template": {"metadata": {"labels": _LABELS}, "spec": pod}}
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": _LABELS},
+        "template": {"metadata": {"labels": _LABELS}, "spec": pod},
+    }
     return _named("apps/v1", "Deployment", "coredns", spec=spec)
 
 

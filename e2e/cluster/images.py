@@ -38,7 +38,9 @@ def archives() -> list[Path]:
         _archive(PAUSE_IMAGE, {"/pause": pause_program()}, {"Entrypoint": ["/pause"], "User": "65535:65535"}),
         _archive(COREDNS_IMAGE, {"/coredns": golang.path("coredns")}, {"Entrypoint": ["/coredns"]}),
         _archive(
-            SHELL_IMAGE, {"/bin/busybox": busybox}, {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]},
+            SHELL_IMAGE,
+            {"/bin/busybox": busybox},
+            {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]},
             {f"/bin/{applet}": "busybox" for applet in applets},
         ),
     ]

@@ -50,28 +50,46 @@ class NodeRun:
 
     def daemon(self, name: str) -> process.Daemon:
         """The handle of one of its programs."""
-        return process.Daemon(f"{self.node.name}-{name}", self.plan.folder / "pids", self.logs / f"{self.node.name}-{name}.log")
+        return process.Daemon(
+            f"{self.node.name}-{name}", self.plan.folder / "pids", self.logs / f"{self.node.name}-{name}.log"
+        )
 
     def begin(self) -> None:
         """Makes the namespaces, mounts, the cgroup and the link to the bridge."""
         for name in ("var-lib/kubelet", "var-lib/cni", "var-log/pods", "var-log/containers", "containerd", "cni"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         cgroups.create(self.node.cgroup)
-        self._init.start([
-            "unshare", "--fork", "--kill-child", "--mount-proc", "--net", "--mount", "--pid", "--uts",
-            images.pause_program(), self.node.mark,
-        ])
-        init = progress.wait_until(f"{self.node.name}'s namespaces", self.init_pid, seconds=10, log=self._init.log, every=0.01)
+        self._init.start(
+            [
+                "unshare",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "--net",
+                "--mount",
+                "--pid",
+                "--uts",
+                images.pause_program(),
+                self.node.mark,
+            ]
+        )
+        init = progress.wait_until(
+            f"{self.node.name}'s namespaces", self.init_pid, seconds=10, log=self._init.log, every=0.01
+        )
         modprobe = debian.program("modprobe")
         if modprobe and not Path("/proc/sys/net/bridge").exists():
             progress.run([modprobe, "br_netfilter"], log=self._init.log)
-        progress.run(self._inside(init) + ["sh", "-c", _PREPARE, "prepare", str(self.folder), self.node.name], log=self._init.log)
+        progress.run(
+            self._inside(init) + ["sh", "-c", _PREPARE, "prepare", str(self.folder), self.node.name], log=self._init.log
+        )
         network.connect(self.plan, self.node, init)
 
     def init_pid(self) -> int | None:
         """The pid (as the machine counts) of the node's init, once its /proc is its own."""
         self._init.alive()
-        return next((pid for pid in process.with_argument(self.node.mark) if _program(pid) == images.pause_program().name), None)
+        return next(
+            (pid for pid in process.with_argument(self.node.mark) if _program(pid) == images.pause_program().name), None
+        )
 
     def _inside(self, init: int | None = None) -> list[str]:
         pid = init or self.init_pid()
@@ -89,7 +107,9 @@ class NodeRun:
         """Starts containerd; its images come by ``load_image``."""
         (self.folder / "containerd.toml").write_text(config.containerd(self.folder, _snapshotter(self.folder)))
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(config.cni(self.plan, self.node, self.folder)))
-        return self.start("containerd", [debian.program("containerd") or "containerd", "--config", self.folder / "containerd.toml"])
+        return self.start(
+            "containerd", [debian.program("containerd") or "containerd", "--config", self.folder / "containerd.toml"]
+        )
 
     def wait_for_containerd(self) -> None:
         """Returns when it answers."""
@@ -102,7 +122,15 @@ class NodeRun:
         progress.wait_until(f"{self.node.name}: containerd", answers, seconds=20, log=daemon.log)
 
     def _ctr(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
-        command = [*self._inside(), "ctr", "--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", *words]
+        command = [
+            *self._inside(),
+            "ctr",
+            "--address",
+            "/run/containerd/containerd.sock",
+            "--namespace",
+            "k8s.io",
+            *words,
+        ]
         return subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
 
     def load_image(self, archive: Path) -> list[str]:
@@ -117,10 +145,16 @@ class NodeRun:
         """Starts kubelet, which registers the node."""
         path = self.folder / "kubelet.json"
         path.write_text(json.dumps(config.kubelet(self.plan, self.node, certs.folder)))
-        return self.start("kubelet", [
-            golang.path("kubelet"), f"--config={path}", f"--kubeconfig={self.plan.folder}/{self.node.name}.kubeconfig",
-            f"--hostname-override={self.node.name}", f"--node-ip={self.node.ip}",
-        ])
+        return self.start(
+            "kubelet",
+            [
+                golang.path("kubelet"),
+                f"--config={path}",
+                f"--kubeconfig={self.plan.folder}/{self.node.name}.kubeconfig",
+                f"--hostname-override={self.node.name}",
+                f"--node-ip={self.node.ip}",
+            ],
+        )
 
     def start_kube_proxy(self) -> process.Daemon:
         """Starts kube-proxy in iptables mode."""

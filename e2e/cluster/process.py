@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,15 +30,28 @@ class Daemon:
         self.pid_file = folder / f"{name}.pid"
         self.log = log or folder / f"{name}.log"
 
-    def start(self, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, user: int | None = None) -> int:
-        """Starts it in a session of its own, so that it outlives us, and returns its pid. Does not wait until it is ready."""
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: int | None = None,
+    ) -> int:
+        """Starts it in a session of its own, so that it outlives us, and returns its pid at once."""
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, cwd=cwd, env=None if env is None else {**os.environ, **env}, **identity,
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=cwd,
+                env=None if env is None else {**os.environ, **env},
+                **identity,
             )
         self.pid_file.write_text(f"{process.pid} {started_at(process.pid)}\n")
         # It outlives us: nobody waits for it, and that is no mistake to warn of.
@@ -86,10 +100,8 @@ def end(pid: int, *, how: int = signal.SIGTERM, seconds: float = 10) -> None:
 
 
 def _reap(pid: int) -> None:
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
 
 
 def with_argument(mark: str) -> list[int]:

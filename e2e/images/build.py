@@ -42,7 +42,13 @@ class Image:
     names: tuple[str, ...]
 
 
-def build(tags: Sequence[str] = ("e2e",), *, only: Iterable[str] = (), repository: str = REPOSITORY, binaries: Path | None = None) -> dict[str, Image]:
+def build(
+    tags: Sequence[str] = ("e2e",),
+    *,
+    only: Iterable[str] = (),
+    repository: str = REPOSITORY,
+    binaries: Path | None = None,
+) -> dict[str, Image]:
     """Builds ``<repository>/fastllm-proxy`` and ``<repository>/fastllm-operator``, each under every tag, by image name.
 
     ``only`` names the images wanted; ``binaries`` is the folder of the compiled programs (``target/release``).
@@ -52,7 +58,9 @@ def build(tags: Sequence[str] = ("e2e",), *, only: Iterable[str] = (), repositor
     source = binaries or CHECKOUT / "target" / "release"
     wanted = tuple(only) or tuple(_RECIPES)
     if not tags or (unknown := set(wanted) - _RECIPES.keys()):
-        raise ValueError(f"a tag is needed, and images among {', '.join(_RECIPES)}" + (f", not {unknown}" if tags else ""))
+        raise ValueError(
+            f"a tag is needed, and images among {', '.join(_RECIPES)}" + (f", not {unknown}" if tags else "")
+        )
     folder = state_dir() / "images"
     folder.mkdir(exist_ok=True)
     made = {}
@@ -92,11 +100,30 @@ def _context(context: Path, source: Path, recipe: _Recipe) -> Path:
 def _buildah(name: str, recipe: _Recipe, context: Path, names: Sequence[str], folder: Path) -> Path:
     log = folder / f"{name}.log"
     local = f"localhost/fastllm-e2e/{name}:built"
-    progress.run([
-        *_storage(), "bud", "--isolation", "chroot", "--pull-never", "--layers=false", "--format", "oci",
-        "--build-arg", "BINARIES=prebuilt", "--build-arg", f"BASE={_BASE}", "--build-arg", f"REVISION={_revision()}",
-        "--tag", local, "--file", CHECKOUT / recipe.dockerfile, context,
-    ], log=log)
+    progress.run(
+        [
+            *_storage(),
+            "bud",
+            "--isolation",
+            "chroot",
+            "--pull-never",
+            "--layers=false",
+            "--format",
+            "oci",
+            "--build-arg",
+            "BINARIES=prebuilt",
+            "--build-arg",
+            f"BASE={_BASE}",
+            "--build-arg",
+            f"REVISION={_revision()}",
+            "--tag",
+            local,
+            "--file",
+            CHECKOUT / recipe.dockerfile,
+            context,
+        ],
+        log=log,
+    )
     plain, archive = folder / f"{name}.plain.tar", folder / f"{name}.tar"
     plain.unlink(missing_ok=True)
     progress.run([*_storage(), "push", "--disable-compression", local, f"oci-archive:{plain}:built"], log=log)
@@ -124,7 +151,12 @@ def _load_base(binaries: Iterable[Path]) -> None:
     files = {str(path): path for binary in binaries for path in libraries(binary)}
     files |= {"/etc/passwd": passwd, str(_CERTIFICATES): _CERTIFICATES}
     try:
-        oci.write(archive, [_BASE], files, {"User": "65532:65532", "Env": ["PATH=/usr/local/bin", f"SSL_CERT_FILE={_CERTIFICATES}"]})
+        oci.write(
+            archive,
+            [_BASE],
+            files,
+            {"User": "65532:65532", "Env": ["PATH=/usr/local/bin", f"SSL_CERT_FILE={_CERTIFICATES}"]},
+        )
         image = progress.run([*_storage(), "pull", "--quiet", f"oci-archive:{archive}"]).split()[-1]
         progress.run([*_storage(), "tag", image, _BASE])
     finally:

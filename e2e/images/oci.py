@@ -22,20 +22,33 @@ def architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def write(archive: Path, names: Sequence[str], files: Mapping[str, Path], config: Mapping[str, Any], links: Mapping[str, str] | None = None) -> None:
-    """Writes an image of one layer: ``files`` by their path in it, ``links`` as symbolic links, ``config`` as its run configuration.
+def write(
+    archive: Path,
+    names: Sequence[str],
+    files: Mapping[str, Path],
+    config: Mapping[str, Any],
+    links: Mapping[str, str] | None = None,
+) -> None:
+    """Writes an image of one layer: ``files`` by their path in it, ``links`` as symbolic links.
 
-    The same input gives the same bytes.
+    ``config`` is its run configuration. The same input gives the same bytes.
     """
     layer = _layer(files, links or {})
     image = {
-        "architecture": architecture(), "os": "linux", "config": dict(config),
+        "architecture": architecture(),
+        "os": "linux",
+        "config": dict(config),
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
     }
     blobs = [layer, json.dumps(image).encode()]
-    manifest = json.dumps({
-        "schemaVersion": 2, "mediaType": _MANIFEST, "config": _descriptor(_CONFIG, blobs[1]), "layers": [_descriptor(_LAYER, layer)],
-    }).encode()
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": _descriptor(_CONFIG, blobs[1]),
+            "layers": [_descriptor(_LAYER, layer)],
+        }
+    ).encode()
     blobs.append(manifest)
     index = _index(names, _descriptor(_MANIFEST, manifest))
     with tarfile.open(archive, "w") as out:

@@ -22,7 +22,16 @@ class Engine:
     hold, ``threads`` its processor threads. ``/metrics`` is on.
     """
 
-    def __init__(self, name: str = "engine", listen: str = "127.0.0.1:0", alias: str = "smollm2", *, parallel: int = 2, context: int = 2048, threads: int = 1) -> None:
+    def __init__(
+        self,
+        name: str = "engine",
+        listen: str = "127.0.0.1:0",
+        alias: str = "smollm2",
+        *,
+        parallel: int = 2,
+        context: int = 2048,
+        threads: int = 1,
+    ) -> None:
         self.name = checked_name(name)
         self.alias = alias
         self._listen = listen
@@ -68,8 +77,13 @@ class Engine:
     def start(self) -> None:
         """Starts it on the address that it had, after ``stop``, and waits until the model is loaded."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
-        flags = [f"--{name}={value}" for name, value in {"host": host, "port": port, "alias": self.alias, **self._sizes}.items()]
-        self._daemon.start([venv.tests_venv() / "bin" / "python", "-m", "e2e.services.engine_server", *flags], cwd=CHECKOUT)
+        flags = [
+            f"--{name}={value}"
+            for name, value in {"host": host, "port": port, "alias": self.alias, **self._sizes}.items()
+        ]
+        self._daemon.start(
+            [venv.tests_venv() / "bin" / "python", "-m", "e2e.services.engine_server", *flags], cwd=CHECKOUT
+        )
 
         def ready() -> bool:
             self._daemon.alive()

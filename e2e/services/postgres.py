@@ -21,9 +21,17 @@ from e2e.setup.versions import POSTGRES_PROGRAMS
 USER = "fastllm"
 
 _FAST = {
-    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0",
-    "max_connections": "200", "shared_buffers": "64MB", "unix_socket_directories": "''", "logging_collector": "off",
-    "log_destination": "stderr", "timezone": "UTC",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "unix_socket_directories": "''",
+    "logging_collector": "off",
+    "log_destination": "stderr",
+    "timezone": "UTC",
 }
 
 
@@ -91,10 +99,25 @@ class Postgres:
         os.chown(password_file, owner.pw_uid, owner.pw_gid)
         try:
             password_file.write_text(password)
-            self._as_owner([
-                _program("initdb"), "--pgdata", data, "--username", USER, "--pwfile", password_file, "--auth", "scram-sha-256",
-                "--encoding", "UTF8", "--locale", "C.UTF-8", "--no-sync", "--no-instructions",
-            ])
+            self._as_owner(
+                [
+                    _program("initdb"),
+                    "--pgdata",
+                    data,
+                    "--username",
+                    USER,
+                    "--pwfile",
+                    password_file,
+                    "--auth",
+                    "scram-sha-256",
+                    "--encoding",
+                    "UTF8",
+                    "--locale",
+                    "C.UTF-8",
+                    "--no-sync",
+                    "--no-instructions",
+                ]
+            )
         finally:
             password_file.unlink()
         with (data / "postgresql.auto.conf").open("a") as settings:
@@ -104,7 +127,9 @@ class Postgres:
     def _as_owner(self, command: list[str | Path]) -> None:
         owner = _owner()
         identity = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-        done = subprocess.run([str(word) for word in command], cwd="/", capture_output=True, text=True, check=False, **identity)
+        done = subprocess.run(
+            [str(word) for word in command], cwd="/", capture_output=True, text=True, check=False, **identity
+        )
         if done.returncode:
             raise progress.StepFailed(f"{command[0]}:\n{done.stdout}{done.stderr}")
 
@@ -114,7 +139,8 @@ class Postgres:
         owner = _owner()
         self._daemon.start(
             [_program("postgres"), "-D", self._data(), "-h", about["host"], "-p", str(about["port"])],
-            cwd=Path("/"), user=owner.pw_uid if os.geteuid() == 0 else None,
+            cwd=Path("/"),
+            user=owner.pw_uid if os.geteuid() == 0 else None,
         )
 
         def answers() -> bool:
@@ -149,7 +175,25 @@ class Postgres:
     def _psql(self, database: str, sql: str) -> subprocess.CompletedProcess[str]:
         about = self._about()
         env = {**os.environ, "PGPASSWORD": about["password"], "PGCONNECT_TIMEOUT": "3"}
-        command = [_program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", about["host"], "-p", str(about["port"]), "-U", USER, "-d", database, "-c", sql]
+        command = [
+            _program("psql"),
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            about["host"],
+            "-p",
+            str(about["port"]),
+            "-U",
+            USER,
+            "-d",
+            database,
+            "-c",
+            sql,
+        ]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     def _about(self) -> dict:

@@ -55,7 +55,9 @@ def install_missing(parts: set[str]) -> None:
     if not packages:
         return
     if not shutil.which("apt-get"):
-        raise progress.StepFailed(f"apt-get is not here; install by your own means what Debian calls: {' '.join(packages)}")
+        raise progress.StepFailed(
+            f"apt-get is not here; install by your own means what Debian calls: {' '.join(packages)}"
+        )
     if os.geteuid() != 0:
         raise progress.StepFailed(
             "root is needed once, to install packages:\n"
@@ -67,7 +69,9 @@ def install_missing(parts: set[str]) -> None:
         progress.run(["apt-get", "update", "-q"], log=log, env=env)
     with progress.step(f"apt-get install {' '.join(packages)}"), _no_service_starts():
         progress.run(
-            ["apt-get", "install", "-q", "-y", "--no-install-recommends", "--no-remove", *packages], log=log, env=env,
+            ["apt-get", "install", "-q", "-y", "--no-install-recommends", "--no-remove", *packages],
+            log=log,
+            env=env,
         )
     if still := missing(parts):
         raise progress.StepFailed(f"installed, but their commands are not there: {' '.join(still)}; see {log}")

@@ -22,7 +22,9 @@ _FLAGS = ("-trimpath", "-buildvcs=false")
 
 def version(module: GoModule) -> str:
     """The pinned version, as in go.mod (``v1.37.2``)."""
-    found = re.search(rf"^(?:require|\t)\s*{re.escape(module.versioned)} (v\S+)", (module.folder / "go.mod").read_text(), re.MULTILINE)
+    found = re.search(
+        rf"^(?:require|\t)\s*{re.escape(module.versioned)} (v\S+)", (module.folder / "go.mod").read_text(), re.MULTILINE
+    )
     if not found:
         raise progress.StepFailed(f"{module.folder}/go.mod does not require {module.versioned}")
     return found.group(1)
@@ -42,7 +44,12 @@ def ldflags(module: GoModule) -> str:
 def folder(module: GoModule) -> Path:
     """Where its programs lie: ``cache/bin/<name>-<version>-<hash>``."""
     key = hashlib.sha256()
-    for part in ((module.folder / "go.mod").read_bytes(), (module.folder / "go.sum").read_bytes(), *(f.encode() for f in _FLAGS), ldflags(module).encode()):
+    for part in (
+        (module.folder / "go.mod").read_bytes(),
+        (module.folder / "go.sum").read_bytes(),
+        *(f.encode() for f in _FLAGS),
+        ldflags(module).encode(),
+    ):
         key.update(part)
     return cache_dir() / "bin" / f"{module.name}-{version(module)}-{key.hexdigest()[:12]}"
 
@@ -98,11 +105,26 @@ def _build(go: str, module: GoModule, programs: dict[str, str]) -> None:
     unfinished.mkdir(parents=True)
     log = cache_dir() / "bin" / f"{module.name}.log"
     env = {
-        **os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off",
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
         "GOCACHE": str(cache_dir() / "go-build"),
     }
     with progress.step(f"{module.name} {version(module)}: {', '.join(programs)}"):
-        command = [go, "build", "-v", "-p", str(os.cpu_count() or 2), *_FLAGS, "-ldflags", ldflags(module), "-o", f"{unfinished}/"]
+        command = [
+            go,
+            "build",
+            "-v",
+            "-p",
+            str(os.cpu_count() or 2),
+            *_FLAGS,
+            "-ldflags",
+            ldflags(module),
+            "-o",
+            f"{unfinished}/",
+        ]
         _go(command, [*programs.values()], module, env, log)
         target.mkdir(exist_ok=True)
         for name, package in programs.items():
@@ -123,9 +145,17 @@ def _go(command: list[str], packages: list[str], module: GoModule, env: dict[str
             progress.say(f"  {module.name}: {compiled} packages compiled, {time.monotonic() - began:.0f} s")
 
     reporter = threading.Thread(target=report, daemon=True)
-    with log.open("w") as out, subprocess.Popen(
-        [*command, *packages], cwd=module.folder, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as build:
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            [*command, *packages],
+            cwd=module.folder,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as build,
+    ):
         reporter.start()
         try:
             for line in build.stdout or ():

@@ -31,5 +31,6 @@ def check() -> None:
         have = f"this machine has {said.strip() or 'one that does not start'}"
     raise StepFailed(
         f"Rust {wanted} or newer is needed; {have}.\n"
-        f"Get it from https://rustup.rs, or, where rustup is installed: rustup toolchain install {wanted} && rustup default {wanted}"
+        "Get it from https://rustup.rs, or, where rustup is installed: "
+        f"rustup toolchain install {wanted} && rustup default {wanted}"
     )

@@ -25,7 +25,10 @@ def _made(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path
     with progress.step(f"venv: {what}"):
         progress.run([sys.executable, "-m", "venv", folder], log=log)
         for install in installs:
-            progress.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install], log=log)
+            progress.run(
+                [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install],
+                log=log,
+            )
     finished.touch()
     return folder
 
@@ -34,8 +37,10 @@ def tests_venv() -> Path:
     """The venv that runs the tests: pytest, the clients, the model server and its model."""
     full, bare = _E2E / "requirements.txt", _E2E / "requirements-nodeps.txt"
     return _made(
-        "venv", full.read_bytes() + bare.read_bytes(),
-        [["-r", str(full)], ["--no-deps", "-r", str(bare)]], "pytest, clients, model server",
+        "venv",
+        full.read_bytes() + bare.read_bytes(),
+        [["-r", str(full)], ["--no-deps", "-r", str(bare)]],
+        "pytest, clients, model server",
     )
 
 

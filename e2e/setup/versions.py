@@ -20,11 +20,22 @@ POSTGRES_PROGRAMS = Path("/usr/lib/postgresql")
 DEBIAN: dict[str, dict[str, str]] = {
     "api": {"openssl": "openssl"},
     "full": {
-        "containerd": "containerd", "containerd-shim-runc-v2": "containerd", "ctr": "containerd",
-        "runc": "runc", f"{CNI_PLUGINS}/bridge": "containernetworking-plugins", "ip": "iproute2",
-        "iptables": "iptables", "conntrack": "conntrack", "socat": "socat", "ethtool": "ethtool",
-        "unshare": "util-linux", "nsenter": "util-linux", "mount": "mount", "cc": "gcc",
-        "/usr/lib/*/libc.a": "libc6-dev", "/bin/busybox": "busybox-static",
+        "containerd": "containerd",
+        "containerd-shim-runc-v2": "containerd",
+        "ctr": "containerd",
+        "runc": "runc",
+        f"{CNI_PLUGINS}/bridge": "containernetworking-plugins",
+        "ip": "iproute2",
+        "iptables": "iptables",
+        "conntrack": "conntrack",
+        "socat": "socat",
+        "ethtool": "ethtool",
+        "unshare": "util-linux",
+        "nsenter": "util-linux",
+        "mount": "mount",
+        "cc": "gcc",
+        "/usr/lib/*/libc.a": "libc6-dev",
+        "/bin/busybox": "busybox-static",
     },
     "images": {"buildah": "buildah", "/etc/ssl/certs/ca-certificates.crt": "ca-certificates"},
     "postgres": {f"{POSTGRES_PROGRAMS}/*/bin/postgres": "postgresql"},
@@ -57,7 +68,8 @@ def _k8s(*names: str) -> dict[str, str]:
 GO_MODULES = (
     GoModule("etcd", "go.etcd.io/etcd/server/v3", {"api": {"etcd": "go.etcd.io/etcd/server/v3"}}),
     GoModule(
-        "kubernetes", "k8s.io/kubernetes",
+        "kubernetes",
+        "k8s.io/kubernetes",
         {
             "api": _k8s("kube-apiserver", "kubectl", "kube-controller-manager"),
             "full": _k8s("kube-scheduler", "kubelet", "kube-proxy"),

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from e2e.cluster import Cluster, cgroups, network, process
+from e2e.cluster import Cluster, network, process
 from e2e.cluster.images import SHELL_IMAGE
 from e2e.cluster.plan import Node
 from e2e.progress import StepFailed, wait_until
@@ -25,14 +24,16 @@ NAME = "smoke"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(NAME) as up:
+        [bridge] = network.bridges_of(NAME)
         yield up
     node = Node(NAME, 0, 1)
     assert not process.with_argument(node.mark)
     assert not network.bridges_of(NAME)
-    assert not cgroups.left(node.cgroup)
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/{node.cgroup}"))
     assert not up.folder.exists()
     assert str(up.folder) not in Path("/proc/self/mountinfo").read_text()
-    assert "fllm" not in subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout or network.foreign_indexes(NAME)
+    routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
+    assert f"dev {bridge}" not in routes
 
 
 def deployment(name: str, image: str, replicas: int, command: list[str]) -> str:
@@ -78,7 +79,11 @@ def test_short_names_resolve_and_foreign_names_do_not(cluster: Cluster, web: str
 def test_the_machine_reaches_node_port_cluster_ip_and_pod(cluster: Cluster, web: str) -> None:
     service = json.loads(cluster.kubectl("get", "service", web, "-o", "json"))
     pod = cluster.kubectl("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].status.podIP}")
-    for address in (f"{cluster.node_ip}:{service['spec']['ports'][0]['nodePort']}", service["spec"]["clusterIP"], f"{pod}:8080"):
+    for address in (
+        f"{cluster.node_ip}:{service['spec']['ports'][0]['nodePort']}",
+        service["spec"]["clusterIP"],
+        f"{pod}:8080",
+    ):
         with urllib.request.urlopen(f"http://{address}/", timeout=5) as answer:
             assert answer.read().startswith(b"web-")
 
@@ -95,7 +100,10 @@ def test_a_pod_reaches_a_program_of_the_machine(cluster: Cluster, web: str) -> N
 
     with http.server.HTTPServer((cluster.machine_ip, 0), Hello) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert in_pod(cluster, "wget", "-q", "-O-", f"http://{cluster.machine_ip}:{server.server_port}/") == "hello from the machine"
+        assert (
+            in_pod(cluster, "wget", "-q", "-O-", f"http://{cluster.machine_ip}:{server.server_port}/")
+            == "hello from the machine"
+        )
         server.shutdown()
 
 
@@ -116,7 +124,14 @@ def test_an_image_that_does_not_exist_is_a_true_pull_error(cluster: Cluster) -> 
     cluster.kubectl("apply", "-f", "-", stdin=deployment("broken", "localhost/no/such:1", 1, ["/x"]))
 
     def reason() -> bool:
-        said = cluster.kubectl("get", "pods", "-l", "app=broken", "-o", "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}")
+        said = cluster.kubectl(
+            "get",
+            "pods",
+            "-l",
+            "app=broken",
+            "-o",
+            "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}",
+        )
         return said in ("ErrImagePull", "ImagePullBackOff")
 
     wait_until("ErrImagePull", reason, seconds=30, every=0.2)

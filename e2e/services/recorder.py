@@ -1,0 +1,98 @@
+"""A TCP relay that keeps what it carried: what did the engine really send?"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from urllib.parse import urlsplit
+
+__all__ = ["Exchange", "Recorder"]
+
+
+class Exchange:
+    """One connection: the bytes of both directions so far."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.answered = bytearray()
+
+
+class Recorder:
+    """Listens on ``address`` (a free port) and carries every connection to ``target`` (a URL)."""
+
+    def __init__(self, address: str, target: str) -> None:
+        to = urlsplit(target)
+        self._target = (to.hostname, to.port)
+        self._listener = socket.create_server((address, 0))
+        self.url = f"http://{address}:{self._listener.getsockname()[1]}"
+        self.exchanges: list[Exchange] = []
+
+    def __enter__(self) -> Recorder:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        exchange = Exchange()
+        self.exchanges.append(exchange)
+        with client, socket.create_connection(self._target) as engine:
+            there = threading.Thread(target=_copy, args=(client, engine, exchange.sent), daemon=True)
+            there.start()
+            _copy(engine, client, exchange.answered)
+            there.join(timeout=5)
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of all answers so far, in order, chunked coding removed."""
+        return [body for exchange in self.exchanges for body in _bodies(bytes(exchange.answered))]
+
+    def requests(self) -> bytes:
+        """Everything that was sent to the engine."""
+        return b"".join(bytes(exchange.sent) for exchange in self.exchanges)
+
+
+def _copy(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+    try:
+        while piece := source.recv(65536):
+            kept += piece
+            sink.sendall(piece)
+    except OSError:
+        pass
+    for end in (source, sink):
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def _bodies(answers: bytes) -> list[bytes]:
+    bodies = []
+    while answers:
+        head, _, rest = answers.partition(b"\r\n\r\n")
+        headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
+        if headers.get(b"transfer-encoding") == b"chunked":
+            body, answers = _unchunked(rest)
+        else:
+            length = int(headers.get(b"content-length", len(rest)))
+            body, answers = rest[:length], rest[length:]
+        bodies.append(body)
+    return bodies
+
+
+def _unchunked(rest: bytes) -> tuple[bytes, bytes]:
+    body = b""
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size.split(b";")[0] or b"0", 16)
+        if length == 0:
+            return body, rest.removeprefix(b"\r\n")
+        body, rest = body + rest[:length], rest[length + 2:]
