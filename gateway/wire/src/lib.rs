@@ -26,3 +26,6 @@ pub use scan::{Members, scan_chat};
 pub use splice::{Piece, Splice};
 pub use stream::{First, Forward, StreamTail};
 pub use usage::{HeadTail, Usage};
+
+#[cfg(test)]
+mod tests;

@@ -185,7 +185,7 @@ impl StreamTail {
         self.seen.events
     }
 
-    /// The bytes of those events, with field names and line ends.
+    /// The bytes of the data of those events (of an overlong one, of all of it).
     pub fn data_bytes(&self) -> u64 {
         self.seen.data_bytes
     }
@@ -227,7 +227,7 @@ impl Seen {
         self.usage = found.and_then(|found| found.usage).or(self.usage);
         let only_usage = found.is_some_and(|found| found.only);
         if !only_usage {
-            self.count(event.raw());
+            self.count(data.len());
         }
         only_usage && self.hide_usage
     }
@@ -244,9 +244,9 @@ impl Seen {
         }
     }
 
-    fn count(&mut self, raw: &[u8]) {
+    fn count(&mut self, data: usize) {
         self.events = self.events.saturating_add(1);
-        self.data_bytes = self.data_bytes.saturating_add(raw.len() as u64);
+        self.data_bytes = self.data_bytes.saturating_add(data as u64);
     }
 
     fn open(&mut self, first: First) {

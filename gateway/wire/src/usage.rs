@@ -65,9 +65,12 @@ impl<T> Lenient<T> {
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 struct Details {
-    cached_tokens: Option<u64>,
-    cache_write_tokens: Option<u64>,
-    reasoning_tokens: Option<u64>,
+    #[serde(rename = "cached_tokens")]
+    cached: Option<u64>,
+    #[serde(rename = "cache_write_tokens")]
+    cache_write: Option<u64>,
+    #[serde(rename = "reasoning_tokens")]
+    reasoning: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -115,11 +118,9 @@ impl Usage {
         Some(Self {
             prompt_tokens,
             completion_tokens,
-            cached_tokens: input
-                .and_then(|details| details.cached_tokens)
-                .or(cache_hits),
-            cache_write_tokens: input.and_then(|details| details.cache_write_tokens),
-            reasoning_tokens: output.and_then(|details| details.reasoning_tokens),
+            cached_tokens: input.and_then(|details| details.cached).or(cache_hits),
+            cache_write_tokens: input.and_then(|details| details.cache_write),
+            reasoning_tokens: output.and_then(|details| details.reasoning),
             cost_micros: reported.cost.and_then(Lenient::read).and_then(micros),
         })
     }

@@ -1,1 +1,241 @@
+use proptest::prelude::*;
+
 use super::*;
+
+fn scan(body: &str) -> Result<Members, ScanError> {
+    scan_chat(body.as_bytes())
+}
+
+#[test]
+fn finds_the_members_in_any_order() {
+    let body = r#"{"messages":[{"role":"user","content":"say \"model\":\"x\" {"}],
+        "max_tokens": 10,"stream":true,"stream_options":{"include_usage":true},
+        "max_output_tokens":30,"max_completion_tokens":20,"model":"m\u0031"}"#;
+    let members = scan(body).unwrap();
+    assert_eq!(members.model(), "m1");
+    assert_eq!(&body[members.model_at()], r#""m\u0031""#);
+    assert!(members.is_stream());
+    assert!(members.wants_usage());
+    assert_eq!(members.max_tokens(), Some(10));
+    assert_eq!(members.max_completion_tokens(), Some(20));
+    assert_eq!(members.max_output_tokens(), Some(30));
+    assert_eq!(members.ceiling(), Some(30));
+}
+
+#[test]
+fn absent_members_have_their_defaults() {
+    let members = scan(r#"{"model":"m"}"#).unwrap();
+    assert!(!members.is_stream() && !members.wants_usage());
+    assert_eq!(members.ceiling(), None);
+    let nulls = r#"{"model":"m","stream":null,"stream_options":null,"max_tokens":null}"#;
+    let members = scan(nulls).unwrap();
+    assert!(!members.is_stream() && !members.wants_usage());
+    assert_eq!(members.ceiling(), None);
+}
+
+#[test]
+fn a_negative_ceiling_is_none_and_a_broken_one_is_refused() {
+    assert_eq!(
+        scan(r#"{"model":"m","max_tokens":-1}"#).unwrap().ceiling(),
+        None
+    );
+    for value in [
+        "\"10\"",
+        "1.5",
+        "1e3",
+        "[1]",
+        "true",
+        "18446744073709551616",
+        "1x",
+    ] {
+        let error = scan(&format!(r#"{{"model":"m","max_tokens":{value}}}"#)).unwrap_err();
+        assert_eq!(error.member(), Some("max_tokens"), "{value}");
+        assert_eq!((error.code(), error.status()), ("invalid_type", 400));
+    }
+}
+
+#[test]
+fn the_model_must_be_a_name() {
+    let missing = Err(ScanError::Missing { member: "model" });
+    assert_eq!(scan("{}"), missing);
+    assert_eq!(scan(r#"{"messages":[{"model":"x"}]}"#), missing);
+    for value in [
+        "null",
+        "1",
+        "[\"m\"]",
+        "{}",
+        r#""\ud800""#,
+        "\"a\nb\"",
+        r#""\x""#,
+    ] {
+        let error = scan(&format!(r#"{{"model":{value}}}"#)).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ScanError::WrongType {
+                    member: "model",
+                    ..
+                }
+            ),
+            "{value}"
+        );
+    }
+    assert_eq!(
+        scan(r#"{"model":""}"#),
+        Err(ScanError::Empty { member: "model" })
+    );
+    let invalid = scan_chat(b"{\"model\":\"\xC1\xAD\"}").unwrap_err();
+    assert!(matches!(
+        invalid,
+        ScanError::WrongType {
+            member: "model",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn the_model_is_bounded() {
+    let named = |name: String| scan(&format!(r#"{{"model":"{name}"}}"#));
+    assert_eq!(
+        named("m".repeat(MODEL_LIMIT)).unwrap().model().len(),
+        MODEL_LIMIT
+    );
+    assert_eq!(
+        named("\\u006d".repeat(MODEL_LIMIT)).unwrap().model().len(),
+        MODEL_LIMIT
+    );
+    let too_long = Err(ScanError::TooLong {
+        member: "model",
+        limit: MODEL_LIMIT,
+    });
+    assert_eq!(named("m".repeat(MODEL_LIMIT + 1)), too_long);
+    assert_eq!(named("m".repeat(MODEL_LIMIT * 100)), too_long);
+}
+
+#[test]
+fn a_duplicate_is_refused_however_it_is_spelled() {
+    for (body, member) in [
+        (r#"{"model":"a","model":"a"}"#, "model"),
+        (r#"{"model":"a","x":1,"mod\u0065l":"b"}"#, "model"),
+        (r#"{"model":"a","stream":true,"stream":true}"#, "stream"),
+        (
+            r#"{"max_tokens":1,"model":"a","max_tokens":2}"#,
+            "max_tokens",
+        ),
+        (
+            r#"{"model":"a","stream_options":null,"stream_options":null}"#,
+            "stream_options",
+        ),
+        (
+            r#"{"model":"a","stream_options":{"include_usage":true,"include_us\u0061ge":false}}"#,
+            "stream_options.include_usage",
+        ),
+    ] {
+        assert_eq!(scan(body), Err(ScanError::Duplicate { member }), "{body}");
+    }
+    assert!(scan(r#"{"model":"a","other":1,"other":2}"#).is_ok());
+}
+
+#[test]
+fn a_variant_in_case_is_refused() {
+    for (name, member) in [
+        ("Model", "model"),
+        ("MODEL", "model"),
+        (r"\u004dodel", "model"),
+        ("Stream", "stream"),
+        ("\u{17F}tream", "stream"),
+        (r"\u017ftream_option\u017f", "stream_options"),
+        ("max_to\u{212A}ens", "max_tokens"),
+        ("MAX_TO\u{212A}EN\u{17F}", "max_tokens"),
+        ("max_completion_Tokens", "max_completion_tokens"),
+        ("max_Output_tokens", "max_output_tokens"),
+    ] {
+        for body in [
+            format!(r#"{{"model":"a","{name}":"b"}}"#),
+            format!(r#"{{"{name}":"b","model":"a"}}"#),
+        ] {
+            assert_eq!(
+                scan(&body),
+                Err(ScanError::CaseVariant { member }),
+                "{body}"
+            );
+        }
+    }
+    let body = r#"{"model":"a","stream_options":{"Include_Usage":true}}"#;
+    let member = "stream_options.include_usage";
+    assert_eq!(scan(body), Err(ScanError::CaseVariant { member }));
+    for name in [
+        "models",
+        "mode",
+        "model ",
+        "\u{FF4D}odel",
+        "mödel",
+        "k",
+        "\u{212A}",
+    ] {
+        assert!(
+            scan(&format!(r#"{{"model":"a","{name}":1}}"#)).is_ok(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn switches_are_true_or_false() {
+    for value in ["1", "\"true\"", "[]", "True", "tru"] {
+        let error = scan(&format!(r#"{{"model":"a","stream":{value}}}"#)).unwrap_err();
+        assert_eq!(error.member(), Some("stream"), "{value}");
+        let options = format!(r#"{{"model":"a","stream_options":{{"include_usage":{value}}}}}"#);
+        assert_eq!(
+            scan(&options).unwrap_err().member(),
+            Some("stream_options.include_usage")
+        );
+    }
+    let error = scan(r#"{"model":"a","stream_options":[]}"#).unwrap_err();
+    assert_eq!(error.member(), Some("stream_options"));
+}
+
+#[test]
+fn errors_speak_to_the_client_without_repeating_it() {
+    let error = scan(r#"{"sk-secret":1}"#).unwrap_err();
+    assert_eq!(error.to_string(), "`model` is required");
+    assert_eq!(error.code(), "missing_required_parameter");
+    let body = r#"{"model":"a","stream_options":{"a":1 "b":2}}"#;
+    let ScanError::Malformed { at } = scan(body).unwrap_err() else {
+        unreachable!("the options are broken");
+    };
+    assert_eq!(&body[at..=at], "\"");
+    assert_eq!(scan("[]").unwrap_err().code(), "invalid_json");
+}
+
+proptest! {
+    /// What is accepted is read as a parser reads it.
+    #[test]
+    fn agrees_with_a_parser(
+        others in proptest::collection::btree_map("[a-z\\\\\"{}é]{0,8}", crate::tests::value(), 0..6),
+        model in "[a-zA-Z0-9/._\"\\\\é😀-]{1,40}",
+        stream in any::<Option<bool>>(),
+        max_tokens in any::<Option<u64>>(),
+        pretty: bool,
+    ) {
+        let mut value = serde_json::Value::Object(others.into_iter().collect());
+        value["model"] = model.clone().into();
+        value["stream"] = stream.into();
+        value["max_tokens"] = max_tokens.into();
+        let members = scan(&crate::tests::written(&value, pretty)).unwrap();
+        prop_assert_eq!(members.model(), model);
+        prop_assert_eq!(members.is_stream(), stream == Some(true));
+        prop_assert_eq!(members.ceiling(), max_tokens);
+    }
+
+    #[test]
+    fn folding_is_that_of_unicode(name in "[a-zſK_]{1,8}") {
+        let folded: String = name.chars().flat_map(|c| match c {
+            'ſ' => 's'.to_lowercase(),
+            c => c.to_lowercase(),
+        }).collect();
+        prop_assert!(folds_to(name.as_bytes(), &folded));
+        prop_assert!(folds_to(name.to_uppercase().as_bytes(), &folded));
+    }
+}

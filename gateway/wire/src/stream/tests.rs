@@ -1,1 +1,235 @@
+use proptest::prelude::*;
+
 use super::*;
+use crate::tests::cut;
+
+const TEXT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n";
+const USAGE: &str =
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+/// What the client gets of these reads, and the state at the end.
+fn forwarded(mut tail: StreamTail, reads: &[Vec<u8>]) -> (Vec<u8>, StreamTail) {
+    let mut out = Vec::new();
+    for read in reads {
+        let forward = tail.push(read);
+        let before = out.len();
+        forward
+            .slices(read)
+            .for_each(|part| out.extend_from_slice(part));
+        assert_eq!(out.len() - before, forward.len());
+        assert_eq!(forward.is_empty(), out.len() == before);
+        assert!(forward.runs().all(|run| !run.is_empty()));
+    }
+    let forward = tail.finish();
+    forward
+        .slices(&[])
+        .for_each(|part| out.extend_from_slice(part));
+    (out, tail)
+}
+
+fn whole(hide_usage: bool, stream: &str) -> (String, StreamTail) {
+    let (out, tail) = forwarded(StreamTail::new(hide_usage), &[stream.as_bytes().to_vec()]);
+    (String::from_utf8(out).unwrap(), tail)
+}
+
+#[test]
+fn only_the_gateways_own_usage_event_is_held() {
+    let stream = [TEXT, TEXT, USAGE, DONE].concat();
+    let (out, tail) = whole(true, &stream);
+    assert_eq!(out, [TEXT, TEXT, DONE].concat());
+    assert_eq!(tail.usage().unwrap().completion_tokens, Some(3));
+    assert!(tail.saw_done());
+    assert_eq!(
+        (tail.events(), tail.data_bytes()),
+        (2, 2 * (TEXT.len() - "data: \n\n".len()) as u64)
+    );
+    let (out, tail) = whole(false, &stream);
+    assert_eq!(out, stream);
+    assert_eq!(tail.usage().unwrap().prompt_tokens, 7);
+    assert_eq!(tail.events(), 2);
+}
+
+#[test]
+fn what_resembles_a_usage_event_is_forwarded() {
+    for event in [
+        "data: {\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
+        "data: {\"choices\":[{}],\"usage\":{\"prompt_tokens\":1}}\n\n",
+        "data: {\"usage\":{\"prompt_tokens\":1}}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"choices\\\":[],\\\"usage\\\":{}\"}}]}\n\n",
+        ": \"choices\":[],\"usage\":{}\n\n",
+        "data: not json \"usage\":{}\n\n",
+        "\n",
+    ] {
+        assert_eq!(whole(true, event).0, event);
+    }
+}
+
+#[test]
+fn one_read_is_one_run_unless_something_is_held() {
+    let mut tail = StreamTail::new(true);
+    let plain = [TEXT, TEXT, ": ping\n\n"].concat();
+    let forward = tail.push(plain.as_bytes());
+    assert!(forward.carried.is_empty());
+    assert_eq!(
+        forward.runs().collect::<Vec<_>>(),
+        std::iter::once(0..plain.len()).collect::<Vec<_>>()
+    );
+    let forward = tail.push([TEXT, USAGE, DONE].concat().as_bytes());
+    let after = TEXT.len() + USAGE.len();
+    assert_eq!(
+        forward.runs().collect::<Vec<_>>(),
+        [0..TEXT.len(), after..after + DONE.len()]
+    );
+    let forward = tail.push(USAGE.as_bytes());
+    assert!(forward.is_empty());
+}
+
+#[test]
+fn an_event_in_two_reads_leaves_with_the_second() {
+    let mut tail = StreamTail::new(true);
+    let (one, two) = TEXT.split_at(20);
+    assert!(tail.push(one.as_bytes()).is_empty());
+    assert_eq!(tail.carried(), 20);
+    let read = [two, TEXT].concat();
+    let forward = tail.push(read.as_bytes());
+    assert_eq!(forward.carried, TEXT.as_bytes());
+    assert_eq!(
+        forward.runs().collect::<Vec<_>>(),
+        std::iter::once(two.len()..read.len()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn the_line_end_of_a_held_event_is_held() {
+    let usage = USAGE.replace('\n', "\r\n");
+    let (one, two) = usage.split_at(usage.len() - 1);
+    let reads = [one, two, "data: [DONE]\r\n\r", "\n"].map(|read| read.as_bytes().to_vec());
+    let (out, tail) = forwarded(StreamTail::new(true), &reads);
+    assert_eq!(out, b"data: [DONE]\r\n\r\n");
+    assert!(tail.usage().is_some());
+}
+
+#[test]
+fn the_last_event_needs_no_terminator() {
+    let (out, tail) = whole(true, &[TEXT, USAGE.trim_end()].concat());
+    assert_eq!(out, TEXT);
+    assert!(tail.usage().is_some());
+    let (out, tail) = whole(true, &[TEXT, DONE.trim_end()].concat());
+    assert_eq!(out, [TEXT, DONE.trim_end()].concat());
+    assert!(tail.saw_done());
+}
+
+#[test]
+fn the_last_usage_counts_and_a_broken_one_does_not() {
+    let later = USAGE.replace('3', "4");
+    let broken = USAGE.replace('3', "-4");
+    let (_, tail) = whole(true, &[USAGE, &later, &broken].concat());
+    assert_eq!(tail.usage().unwrap().completion_tokens, Some(4));
+}
+
+#[test]
+fn an_error_is_told_from_an_answer_once_an_event_is_there() {
+    let first = |stream: &str| whole(true, stream).1.first();
+    assert_eq!(first(""), First::Pending);
+    assert_eq!(first(": ping\n\n: ping\n\n\n"), First::Pending);
+    assert_eq!(first(&[": ping\n\n", TEXT].concat()), First::Answer);
+    assert_eq!(first(DONE), First::Answer);
+    assert_eq!(
+        first("data: {\"error\":null,\"choices\":[]}\n\n"),
+        First::Answer
+    );
+    assert_eq!(
+        first("data: {\"type\":\"message_start\"}\n\n"),
+        First::Answer
+    );
+    let error = |status| First::Error { status };
+    for (event, status) in [
+        (
+            "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n",
+            Some(429),
+        ),
+        (
+            "data: {\"error\":{\"message\":\"busy\",\"code\":\"503\"}}\n\n",
+            Some(503),
+        ),
+        ("data: {\"error\":{\"code\":\"rate_limit\"}}\n\n", None),
+        ("data: {\"error\":{\"code\":-1}}\n\n", None),
+        ("data: {\"error\":\"busy\",\"code\":500}\n\n", Some(500)),
+        (
+            "data: {\"object\":\"error\",\"message\":\"x\",\"code\":400}\n\n",
+            Some(400),
+        ),
+        (
+            "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
+            None,
+        ),
+        ("event: error\ndata: busy\n\n", None),
+        (": ping\n\ndata: {\"error\":{}}\n\n", None),
+    ] {
+        assert_eq!(first(event), error(status), "{event}");
+        assert_eq!(first(&[event, TEXT].concat()), error(status));
+        assert_eq!(first(&[TEXT, event].concat()), First::Answer);
+    }
+}
+
+#[test]
+fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
+    let text = "x".repeat(50_000);
+    let event = format!(
+        "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"output\":\"{text}\",\
+         \"usage\":{{\"input_tokens\":7,\"output_tokens\":3}},\"user\":null}}}}\n\n"
+    );
+    let stream = [&event, USAGE, DONE].concat();
+    let mut tail = StreamTail::with_limit(true, 1000);
+    assert_eq!(tail.push(&event.as_bytes()[..2000]).len(), 2000);
+    assert_eq!(
+        (tail.first(), tail.events(), tail.carried()),
+        (First::Answer, 1, 0)
+    );
+    let forward = tail.push(&event.as_bytes()[2000..]);
+    assert_eq!(forward.len(), event.len() - 2000);
+    assert_eq!(tail.usage().unwrap().completion_tokens, Some(3));
+    assert_eq!((tail.events(), tail.data_bytes()), (1, event.len() as u64));
+
+    let reads: Vec<_> = stream.as_bytes().chunks(700).map(<[u8]>::to_vec).collect();
+    let (out, tail) = forwarded(StreamTail::with_limit(true, 1000), &reads);
+    assert!(out == [&event, DONE].concat().as_bytes());
+    assert!(tail.saw_done());
+}
+
+proptest! {
+    /// However the stream is cut, the client gets it without the held events,
+    /// byte for byte, and the accounting sees the same.
+    #[test]
+    fn any_chunking_gives_the_same_result(
+        parts in proptest::collection::vec((0_usize..7, 0_usize..3), 0..12),
+        places in proptest::collection::vec(any::<usize>(), 0..20),
+        hide_usage: bool,
+    ) {
+        let kinds = [TEXT, USAGE, DONE, ": ping\n\n", "\n", "event: x\ndata: {\n\n", "data: é\ndata\n\n"];
+        let mut stream = String::new();
+        let mut expected = String::new();
+        for (kind, end) in parts {
+            let event = kinds[kind].replace('\n', ["\n", "\r\n", "\r"][end]);
+            // A CR before an event that begins with LF is one line end.
+            let merges = stream.ends_with('\r') && event.starts_with('\n');
+            if merges {
+                continue;
+            }
+            stream.push_str(&event);
+            if !(hide_usage && kind == 1) {
+                expected.push_str(&event);
+            }
+        }
+        let bytes = stream.as_bytes();
+        let (whole, one) = forwarded(StreamTail::new(hide_usage), &[bytes.to_vec()]);
+        prop_assert_eq!(&whole, expected.as_bytes());
+        let (parts, many) = forwarded(StreamTail::new(hide_usage), &cut(bytes, &places));
+        prop_assert_eq!(parts, whole);
+        prop_assert_eq!(one.usage(), many.usage());
+        prop_assert_eq!(one.first(), many.first());
+        prop_assert_eq!(one.saw_done(), many.saw_done());
+        prop_assert_eq!((one.events(), one.data_bytes()), (many.events(), many.data_bytes()));
+    }
+}

@@ -173,3 +173,26 @@ fn string_start(text: &[u8], close: usize) -> Option<usize> {
         until = quote;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keeps_exactly_the_ends(len in 0_usize..40_000, read in 1_usize..20_000) {
+            let body: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+            let mut ends = HeadTail::new();
+            body.chunks(read).for_each(|part| ends.push(part));
+            prop_assert_eq!(&ends.kept[..len.min(1024)], &body[..len.min(1024)]);
+            if len > 9216 {
+                prop_assert_eq!(ends.tail(), &body[len - 8192..]);
+            } else {
+                prop_assert_eq!(ends.tail(), &body[..]);
+            }
+            prop_assert!(ends.kept.len() <= 9216);
+        }
+    }
+}

@@ -1,1 +1,246 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::*;
+
+const REPORT: &str = r#"{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}"#;
+
+fn tokens(prompt_tokens: u64, completion_tokens: Option<u64>) -> Usage {
+    Usage {
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens: None,
+        cache_write_tokens: None,
+        reasoning_tokens: None,
+        cost_micros: None,
+    }
+}
+
+fn of(value: &Value) -> Option<Usage> {
+    Usage::from_object(value.to_string().as_bytes())
+}
+
+fn kept(body: &[u8], read: usize) -> HeadTail {
+    let mut ends = HeadTail::new();
+    body.chunks(read).for_each(|part| ends.push(part));
+    assert_eq!(ends.total(), body.len() as u64);
+    ends
+}
+
+#[test]
+fn both_spellings_are_read() {
+    let chat = json!({
+        "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
+        "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 5, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 12}, "cost": 0.000_123_4,
+    });
+    let expected = Usage {
+        prompt_tokens: 100,
+        completion_tokens: Some(20),
+        cached_tokens: Some(64),
+        cache_write_tokens: Some(5),
+        reasoning_tokens: Some(12),
+        cost_micros: Some(123),
+    };
+    assert_eq!(of(&chat), Some(expected));
+    let responses = json!({
+        "input_tokens": 100, "output_tokens": 20,
+        "input_tokens_details": {"cached_tokens": 64},
+        "output_tokens_details": {"reasoning_tokens": 12},
+    });
+    let expected = Usage {
+        cache_write_tokens: None,
+        cost_micros: None,
+        ..expected
+    };
+    assert_eq!(of(&responses), Some(expected));
+}
+
+#[test]
+fn absent_is_unknown() {
+    assert_eq!(of(&json!({"prompt_tokens": 5})), Some(tokens(5, None)));
+    assert_eq!(
+        of(&json!({"prompt_tokens": 5, "total_tokens": 5})),
+        Some(tokens(5, Some(0)))
+    );
+    assert_eq!(
+        of(&json!({"prompt_tokens": 5, "total_tokens": 4})),
+        Some(tokens(5, None))
+    );
+    assert_eq!(of(&json!({"total_tokens": 5})), Some(tokens(5, Some(0))));
+    assert_eq!(of(&json!({"completion_tokens": 5})), None);
+    assert_eq!(of(&json!({})), None);
+    assert_eq!(of(&json!(null)), None);
+    assert_eq!(of(&json!({"type": "duration", "seconds": 3})), None);
+}
+
+#[test]
+fn counts_that_are_none_are_not_trusted() {
+    for prompt in [json!(-1), json!(1.5), json!("7"), json!(1e30), json!([7])] {
+        assert_eq!(
+            of(&json!({"prompt_tokens": prompt, "completion_tokens": 1})),
+            None
+        );
+    }
+    let nulls =
+        json!({"prompt_tokens": 1, "completion_tokens": null, "prompt_tokens_details": null});
+    assert_eq!(of(&nulls), Some(tokens(1, None)));
+}
+
+#[test]
+fn odd_details_do_not_spoil_the_counts() {
+    for odd in [
+        json!([]),
+        json!("none"),
+        json!({"cached_tokens": -1}),
+        json!(1),
+    ] {
+        let report = json!({
+            "prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": odd, "cost": "1",
+        });
+        assert_eq!(of(&report), Some(tokens(1, Some(2))), "{odd}");
+    }
+    let hits = json!({"prompt_tokens": 9, "completion_tokens": 2, "prompt_cache_hit_tokens": 8});
+    assert_eq!(of(&hits).unwrap().cached_tokens, Some(8));
+}
+
+#[test]
+fn cost_is_rounded_to_millionths() {
+    let cost = |cost: Value| {
+        of(&json!({"prompt_tokens": 1, "cost": cost}))
+            .unwrap()
+            .cost_micros
+    };
+    assert_eq!(cost(json!(0)), Some(0));
+    assert_eq!(cost(json!(1)), Some(1_000_000));
+    assert_eq!(cost(json!(0.000_001_4)), Some(1));
+    assert_eq!(cost(json!(0.000_001_6)), Some(2));
+    assert_eq!(cost(json!(12.345_678_9)), Some(12_345_679));
+    assert_eq!(cost(json!(-0.5)), None);
+    assert_eq!(cost(json!(1e300)), None);
+}
+
+#[test]
+fn an_event_is_looked_into_only_if_it_has_usage() {
+    let read = |data: &str| EventUsage::from_data(data.as_bytes());
+    let usage = Some(tokens(7, Some(3)));
+    let only = read(&format!(r#"{{"choices": [ ],"usage": {REPORT}}}"#));
+    assert_eq!(only, Some(EventUsage { usage, only: true }));
+    let with_text = read(&format!(
+        r#"{{"usage":{REPORT},"choices":[{{"delta":{{}}}}]}}"#
+    ));
+    assert_eq!(with_text, Some(EventUsage { usage, only: false }));
+    let wrapped = read(&format!(
+        r#"{{"type":"response.completed","response":{{"usage":{REPORT}}}}}"#
+    ));
+    assert_eq!(wrapped, Some(EventUsage { usage, only: false }));
+    let broken = read(r#"{"choices":[],"usage":{"prompt_tokens":-1}}"#);
+    assert_eq!(
+        broken,
+        Some(EventUsage {
+            usage: None,
+            only: true
+        })
+    );
+    for data in [
+        r#"{"choices":[],"usage":null}"#,
+        r#"{"choices":[{"delta":{"content":"usage"}}]}"#,
+        r#"{"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":1}"}}],"usage":null}"#,
+        r#"{"choices":[{"usage":{"prompt_tokens":1}}]}"#,
+        r#"{"choices":[]}"#,
+        "[DONE]",
+        "",
+    ] {
+        assert_eq!(read(data), None, "{data}");
+    }
+}
+
+#[test]
+fn a_small_answer_is_read_whole() {
+    let body =
+        format!(r#"{{"choices":[{{"usage":{{"prompt_tokens":1}}}}],"usage":{REPORT},"x":[]}}"#);
+    assert_eq!(kept(body.as_bytes(), 10).usage(), Some(tokens(7, Some(3))));
+    assert_eq!(kept(b"", 1).usage(), None);
+    assert_eq!(kept(b"not json", 3).usage(), None);
+}
+
+fn answer(text: &str, order: [&str; 3]) -> String {
+    let text = Value::from(text).to_string();
+    let members = order.map(|name| match name {
+        "usage" => format!(r#""usage": {REPORT}"#),
+        "choices" => format!(r#""choices":[{{"message":{{"content":{text}}}}}]"#),
+        other => format!(r#""{other}":{{"a":["x",{{"usage":{{"prompt_tokens":99}}}}]}}"#),
+    });
+    format!("{{{}}}\n", members.join(","))
+}
+
+#[test]
+fn usage_is_found_at_either_end_of_a_long_answer() {
+    for text in [
+        "a".repeat(100_000),
+        "\\\"".repeat(30_000),
+        "\"usage\":{".repeat(10_000),
+    ] {
+        for order in [
+            ["id", "choices", "usage"],
+            ["choices", "usage", "id"],
+            ["usage", "choices", "id"],
+        ] {
+            let body = answer(&text, order);
+            for read in [997, 8192, 65_536, body.len()] {
+                let usage = kept(body.as_bytes(), read).usage();
+                assert_eq!(usage, Some(tokens(7, Some(3))), "{order:?} {read}");
+            }
+        }
+    }
+}
+
+#[test]
+fn text_cannot_pose_as_usage() {
+    let lie = r#"","usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
+    for text in [lie.repeat(1000), format!("{}{lie}\\", "b".repeat(20_000))] {
+        let long = Value::from(text).to_string();
+        let body = format!(r#"{{"choices":[{{"message":{long}}}]}}"#);
+        assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
+        // Nor if the answer breaks off within it.
+        let cut = body.get(..body.rfind("}}").unwrap() + 2).unwrap();
+        assert_eq!(kept(cut.as_bytes(), 4096).usage(), None);
+    }
+}
+
+#[test]
+fn usage_in_the_middle_of_a_long_answer_is_unknown() {
+    let long = "a".repeat(20_000);
+    let body = format!(r#"{{"a":"{long}","usage":{REPORT},"b":"{long}"}}"#);
+    assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
+}
+
+proptest! {
+    /// Whatever the answer holds, and however it is read, usage is that of the
+    /// top level, or unknown if it was in the part that was not kept.
+    #[test]
+    fn only_the_top_level_counts(
+        before in crate::tests::value(), after in crate::tests::value(),
+        filler in 0_usize..20_000, pretty: bool, read in 1_usize..5000,
+    ) {
+        let value = json!({
+            "a": before, "b": "\"\\".repeat(filler), "usage": {"prompt_tokens": 4}, "z": after,
+        });
+        let body = crate::tests::written(&value, pretty);
+        let expected = Some(tokens(4, None));
+        prop_assert_eq!(kept(body.as_bytes(), read).usage(), expected);
+    }
+
+    #[test]
+    fn takes_whatever_comes(
+        body in proptest::collection::vec(
+            prop::sample::select(b"{}[]\":,\\ 1usage".to_vec()), 0..20_000,
+        ),
+        read in 1_usize..20_000,
+    ) {
+        let mut ends = kept(&body, read);
+        let first = ends.usage();
+        prop_assert_eq!(ends.usage(), first);
+        let _ = ends.event_usage();
+    }
+}
