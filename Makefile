@@ -1,0 +1,44 @@
+# The commands of this project. `make` alone lists them.
+# KUBECONFIG never redirects any of them: they use a local cluster of their own.
+
+unexport KUBECONFIG
+PYTHON ?= python3
+TOOLS = $$($(PYTHON) -c 'from e2e.setup import venv; print(venv.tools_venv())')/bin
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-down test check build fmt sqlx-prepare crds secrets-baseline
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: python ## a local Kubernetes with operator, deployment and a real model; stays up
+	@$(PYTHON) -m e2e.demo up
+
+demo-down: ## stops the demo; packages and caches stay
+	@$(PYTHON) -m e2e.demo down
+
+test: python ## every check and every test, with the counts at the end
+	@$(PYTHON) -m e2e.suite test
+
+check: python ## format, lints, dependency policy, borders, secrets, links
+	@$(PYTHON) -m e2e.suite check
+
+build: ## the programs, into target/release
+	cargo build --release --locked --workspace --bins
+
+fmt: ## formats the Rust sources
+	cargo fmt --all
+
+sqlx-prepare: ## writes .sqlx, the query data that builds use instead of a database
+	@$(PYTHON) -m e2e.setup postgres
+	@$(PYTHON) -m e2e.suite.queries
+
+crds: ## writes the YAML of the custom resources from their Rust types
+	cargo run --release --locked -p fastllm-operator -- crd > config/crd/fastllmproxies.yaml
+
+secrets-baseline: ## accepts what the secrets scan finds now
+	$(TOOLS)/detect-secrets scan --no-verify $$(git ls-files | grep -vE '\.lock$$|go\.sum$$|secrets-baseline') > .config/secrets-baseline.json
+
+.PHONY: python
+python:
+	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends --no-remove python3 python3-venv; }

@@ -1,0 +1,63 @@
+"""A client of the admin API, as a script of a platform team would have it."""
+
+from __future__ import annotations
+
+import httpx
+
+__all__ = ["Admin"]
+
+
+class Admin:
+    """A session on the admin API. Raises ``httpx.HTTPStatusError`` with the body's text when refused."""
+
+    def __init__(self, url: str, name: str, password: str) -> None:
+        self.http = httpx.Client(base_url=url, timeout=20)
+        self.post("/login", name=name, password=password)
+
+    def request(self, method: str, path: str, **arguments) -> httpx.Response:
+        """One call; the answer, which was not an error."""
+        answer = self.http.request(method, path, **arguments)
+        if answer.is_error:
+            raise httpx.HTTPStatusError(
+                f"{method} {path}: {answer.status_code} {answer.text}", request=answer.request, response=answer
+            )
+        return answer
+
+    def get(self, path: str, **query):
+        """GET, the answer's JSON."""
+        return self.request("GET", path, params=query).json()
+
+    def post(self, path: str, **body):
+        """POST of a JSON object, the answer's JSON or None."""
+        answer = self.request("POST", path, json=body)
+        return answer.json() if answer.content else None
+
+    def model(self, name: str, *api_bases: str, upstream_model: str | None = None, key: str | None = None) -> int:
+        """Creates a model with a backend at each address; its id."""
+        model = self.post("/admin/models", name=name)["id"]
+        for api_base in api_bases:
+            backend = {"api_base": api_base}
+            if upstream_model:
+                backend["upstream_model"] = upstream_model
+            if key:
+                backend["upstream_api_key"] = key
+            self.post(f"/admin/models/{model}/backends", **backend)
+        return model
+
+    def principal(self, name: str, *grants: str) -> int:
+        """Creates a service account that may use the named models through a role of its own; its id."""
+        principal = self.post("/admin/principals", name=name)["id"]
+        role = f"{name}-models"
+        self.post("/admin/roles", name=role)
+        for model in grants:
+            self.post(f"/admin/roles/{role}/permissions", verb="model:invoke", resource=f"model/{model}")
+        self.post(f"/admin/principals/{principal}/roles", role=role)
+        return principal
+
+    def key(self, principal: int, name: str = "key") -> str:
+        """Creates a key; the only time that its text is seen."""
+        return self.post("/admin/keys", name=name, principal_id=principal)["key"]
+
+    def usage(self, **query) -> list[dict]:
+        """The newest usage events first."""
+        return self.get("/admin/usage/events", **query)

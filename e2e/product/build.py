@@ -1,0 +1,40 @@
+"""From the checkout to binaries and images."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from e2e import images as image_builder
+from e2e import paths, progress
+
+__all__ = ["binaries", "images", "version"]
+
+# Where a name without a host leads to: the CRD's default image is `fastllm/fastllm-proxy:<version>`.
+REPOSITORY = "docker.io/fastllm"
+
+
+def version() -> str:
+    """The version of this checkout (root Cargo.toml)."""
+    for line in (paths.CHECKOUT / "Cargo.toml").read_text().splitlines():
+        if line.startswith("version = "):
+            return line.split('"')[1]
+    raise ValueError("the root Cargo.toml names no version")
+
+
+def binaries() -> Path:
+    """Builds all programs with cargo (progress is cargo's own) and returns their folder."""
+    with progress.step("programs built by cargo"):
+        command = ["cargo", "build", "--release", "--locked", "--workspace", "--bins"]
+        if subprocess.run(command, cwd=paths.CHECKOUT, check=False).returncode:
+            raise progress.StepFailed("cargo build failed; its errors stand above")
+    return paths.CHECKOUT / "target" / "release"
+
+
+def images(*tags: str) -> list[Path]:
+    """Builds the product's and the operator's image from the binaries, under this version and each further tag.
+
+    Returns the archives to load into a cluster.
+    """
+    built = image_builder.build([version(), *tags], repository=REPOSITORY)
+    return [image.archive for image in built.values()]

@@ -1,0 +1,60 @@
+"""A client that hangs up cancels the engine's work: seen in the engine's own metrics."""
+
+from __future__ import annotations
+
+import re
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from e2e import progress
+from e2e.services.engine import Engine
+from e2e.tests.caller import Caller
+
+LONG = {"text": "Write a very long story about the sea.", "max_tokens": 1800}
+
+
+def metric(engine: Engine, name: str) -> float:
+    """One figure of the engine's /metrics."""
+    text = httpx.get(f"{engine.url}/metrics").text
+    found = re.search(rf"^llamacpp:{name} ([0-9.e+]+)$", text, re.MULTILINE)
+    assert found, f"the engine has no metric {name}"
+    return float(found.group(1))
+
+
+def busy(engines: list[Engine]) -> bool:
+    """Whether an engine works on a request."""
+    return any(metric(engine, "requests_processing") > 0 for engine in engines)
+
+
+def predicted(engines: list[Engine]) -> float:
+    """Tokens that the engines have made so far."""
+    return sum(metric(engine, "tokens_predicted_total") for engine in engines)
+
+
+@pytest.fixture(autouse=True)
+def idle(engines: list[Engine]) -> None:
+    progress.wait_until("idle engines", lambda: not busy(engines), seconds=30)
+
+
+def test_in_the_middle_of_a_stream(caller: Caller, engines: list[Engine]) -> None:
+    before = predicted(engines)
+    with caller.http.stream("POST", "/v1/chat/completions", json=caller.body(stream=True, **LONG)) as answer:
+        next(answer.iter_raw())
+        assert busy(engines)
+    progress.wait_until("the engines stop", lambda: not busy(engines), seconds=4)
+    assert predicted(engines) - before < LONG["max_tokens"] / 2
+
+
+def test_before_an_unstreamed_answer(caller: Caller, engines: list[Engine]) -> None:
+    before = predicted(engines)
+    request = caller.http.build_request("POST", "/v1/chat/completions", json=caller.body(**LONG))
+    at = urlsplit(caller.url)
+    with socket.create_connection((at.hostname, at.port)) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + request.content)
+        progress.wait_until("an engine works", lambda: busy(engines), seconds=5)
+    progress.wait_until("the engines stop", lambda: not busy(engines), seconds=4)
+    assert predicted(engines) - before < LONG["max_tokens"] / 2

@@ -1,0 +1,146 @@
+"""What keeps working while something is away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import httpx
+
+from e2e import progress
+from e2e.product import Admin, Deployment
+from e2e.services.address import parse
+from e2e.services.postgres import Postgres
+from e2e.tests.caller import Caller
+from e2e.tests.conftest import still_served
+
+
+def rows(deployment: Deployment, caller: Caller) -> int:
+    """How many requests of the caller are recorded (at most a page)."""
+    return len(deployment.admin().usage(principal_id=caller.principal, limit=1000))
+
+
+def asked(caller: Caller, times: int) -> None:
+    """Requests that must be served."""
+    for _ in range(times):
+        assert caller.chat(max_tokens=1).status_code == 200
+
+
+def settled(deployment: Deployment, caller: Caller) -> int:
+    """How many rows there are once a marker request has arrived, so that earlier ones have, too."""
+    before = rows(deployment, caller)
+    asked(caller, 1)
+    progress.wait_until("the queue is empty", lambda: rows(deployment, caller) > before, seconds=20, every=0.3)
+    return rows(deployment, caller)
+
+
+def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later(healthy: Deployment, caller: Caller) -> None:
+    before = settled(healthy, caller)
+    healthy.kubectl("scale", "deployment", f"{healthy.name}-control", "--replicas=0")
+    pods = [pod["metadata"]["name"] for pod in healthy.pods("control")]
+    healthy.kubectl("delete", "pod", *pods, "--wait=false", "--grace-period=1")
+    asked(caller, 7)
+    ready = [pod for pod in healthy.pods("proxy") if is_ready(pod)]
+    assert len(ready) == 2, "a gateway's readiness does not depend on control"
+    healthy.wait("Ready=True", seconds=90)
+    progress.wait_until("usage of the outage", lambda: rows(healthy, caller) >= before + 7, seconds=40, every=0.5)
+    assert rows(healthy, caller) == before + 7
+
+
+def is_ready(pod: dict) -> bool:
+    """Whether the kubelet found it ready."""
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"]["conditions"])
+
+
+def test_without_postgres_both_planes_stay_ready(healthy: Deployment, caller: Caller, postgres: Postgres) -> None:
+    before = settled(healthy, caller)
+    control = healthy.url("control")
+    postgres.stop()
+    try:
+        asked(caller, 5)
+
+        def says_so() -> bool:
+            answer = httpx.get(f"{control}/readyz")
+            return answer.status_code == 200 and "unreachable" in answer.text
+
+        progress.wait_until("control says what it misses", says_so, seconds=15)
+        assert healthy.values.database not in httpx.get(f"{control}/readyz").text
+        assert still_served(caller)
+        assert all(is_ready(pod) for pod in healthy.pods("control") + healthy.pods("proxy"))
+    finally:
+        postgres.start()
+    progress.wait_until("usage of the outage", lambda: rows(healthy, caller) >= before + 6, seconds=40, every=0.5)
+    assert rows(healthy, caller) == before + 6
+
+
+def gateway(programs: Path, deployment: Deployment, control: str, cache: Path, log: Path) -> tuple[subprocess.Popen, str]:
+    """The gateway's program on this machine."""
+    _, port = parse("127.0.0.1:0")
+    environment = {"PATH": os.environ["PATH"], "FASTLLM_PROXY_TOKEN": deployment.values.proxy_token}
+    command = [programs / "fastllm-gateway", "--port", str(port), "--control-url", control, "--snapshot-cache", cache]
+    process = subprocess.Popen([str(word) for word in command], env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def ready(url: str) -> bool:
+    """Whether /readyz answers 200."""
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_gateway_started_without_control_serves_from_its_file(
+    healthy: Deployment, caller: Caller, programs: Path, tmp_path: Path, admin: Admin
+) -> None:
+    cache, log = tmp_path / "snapshot.json", tmp_path / "gateway.log"
+    process, url = gateway(programs, healthy, healthy.url("control"), cache, log)
+    try:
+        progress.wait_until("ready from control", lambda: ready(url) and cache.exists(), seconds=10, log=log)
+    finally:
+        process.terminate()
+        assert process.wait(timeout=40) == 0
+    assert cache.stat().st_mode & 0o777 == 0o600
+    process, url = gateway(programs, healthy, "http://127.0.0.1:9", cache, log)
+    try:
+        progress.wait_until("ready from the file", lambda: ready(url), seconds=10, log=log)
+        assert Caller(url, caller.key, caller.principal).chat(max_tokens=1).status_code == 200
+    finally:
+        process.terminate()
+        process.wait(timeout=40)
+
+
+def test_a_gateway_without_anything_waits(healthy: Deployment, programs: Path, tmp_path: Path) -> None:
+    process, url = gateway(programs, healthy, "http://127.0.0.1:9", tmp_path / "none.json", tmp_path / "gateway.log")
+    try:
+        def answers() -> bool:
+            try:
+                return httpx.get(f"{url}/health").status_code == 503
+            except httpx.TransportError:
+                return False
+
+        progress.wait_until("it answers 503", answers, seconds=10)
+        assert not ready(url)
+        assert httpx.get(f"{url}/livez").status_code == 200
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait(timeout=40)
+
+
+def test_a_terminated_gateway_finishes_its_streams(healthy: Deployment, caller: Caller, programs: Path, tmp_path: Path) -> None:
+    process, url = gateway(programs, healthy, healthy.url("control"), tmp_path / "s.json", tmp_path / "gateway.log")
+    try:
+        progress.wait_until("ready", lambda: ready(url), seconds=10)
+        mine = Caller(url, caller.key, caller.principal)
+        body = mine.body(text="Count to one hundred.", max_tokens=300, stream=True)
+        with mine.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            pieces = answer.iter_raw()
+            got = next(pieces)
+            process.terminate()
+            got += b"".join(pieces)
+        assert got.endswith(b"data: [DONE]\n\n")
+    finally:
+        process.terminate()
+        assert process.wait(timeout=40) == 0

@@ -1,0 +1,157 @@
+"""What a client sees, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from e2e import progress
+from e2e.product import Admin
+from e2e.services.recorder import Recorder
+from e2e.tests.caller import Caller
+
+
+def usage_only(event: bytes) -> bool:
+    """Whether an event is the chunk that `include_usage` brings."""
+    if not event.startswith(b"data: {"):
+        return False
+    chunk = json.loads(event[6:])
+    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+
+
+def newest(admin: Admin, caller: Caller, after: int, count: int = 1) -> list[dict]:
+    """The caller's usage rows newer than id ``after``, once there are ``count``."""
+    def rows() -> list[dict] | None:
+        found = [row for row in admin.usage(principal_id=caller.principal) if row["id"] > after]
+        return found if len(found) >= count else None
+
+    return progress.wait_until("usage rows", rows, seconds=20, every=0.2)
+
+
+def last_id(admin: Admin, caller: Caller) -> int:
+    """The newest usage row's id, once nothing more arrives for what was asked so far."""
+    rows = admin.usage(principal_id=caller.principal)
+    return rows[0]["id"] if rows else 0
+
+
+def test_the_official_client_works_plain_and_streamed(caller: Caller) -> None:
+    client = caller.openai()
+    assert [model.id for model in client.models.list()] == ["recorded", "smollm2", "unreachable"]
+    question = {"model": "smollm2", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 24}
+    plain = client.chat.completions.create(**question)
+    assert plain.choices[0].message.content
+    assert plain.usage.completion_tokens > 0
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**question, stream=True))
+    assert streamed == plain.choices[0].message.content
+
+
+def test_a_stream_is_what_the_engine_sent_without_the_chunk_that_only_the_gateway_asked_for(
+    caller: Caller, recorder: Recorder, admin: Admin
+) -> None:
+    before = last_id(admin, caller)
+    answer = caller.stream_bytes(model="recorded")
+    sent = recorder.bodies()[-1]
+    events = [event + b"\n\n" for event in sent.split(b"\n\n") if event]
+    assert sum(usage_only(event) for event in events) == 1, "the gateway asked for usage"
+    assert answer == b"".join(event for event in events if not usage_only(event))
+    assert answer.endswith(b"data: [DONE]\n\n")
+    told = next(json.loads(event[6:])["usage"] for event in events if usage_only(event))
+    row = newest(admin, caller, before)[0]
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (told["prompt_tokens"], told["completion_tokens"])
+    assert row["usage_reported"] is True and row["status"] == 200 and row["ttft_ms"] is not None
+
+
+def test_a_client_that_asks_for_usage_gets_it(caller: Caller, recorder: Recorder) -> None:
+    answer = caller.stream_bytes(model="recorded", stream_options={"include_usage": True})
+    assert answer == recorder.bodies()[-1]
+    assert sum(usage_only(event) for event in answer.split(b"\n\n")) == 1
+
+
+def test_a_plain_answer_is_what_the_engine_sent_and_is_recorded(caller: Caller, recorder: Recorder, admin: Admin) -> None:
+    before = last_id(admin, caller)
+    answer = caller.chat("recorded")
+    assert answer.status_code == 200
+    assert answer.content == recorder.bodies()[-1]
+    row = newest(admin, caller, before)[0]
+    assert row["model"] == "recorded"
+    assert row["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
+    assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
+    assert row["duration_ms"] is not None
+
+
+def error(answer: httpx.Response, status: int, kind: str) -> dict:
+    """The error of an answer, which must have OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    said = answer.json()["error"]
+    assert set(said) == {"message", "type", "param", "code"}
+    assert isinstance(said["message"], str) and isinstance(said["code"], str)
+    assert said["type"] == kind
+    return said
+
+
+def test_errors_have_one_shape_and_tell_nothing_internal(caller: Caller) -> None:
+    body = caller.body()
+    url = f"{caller.url}/v1/chat/completions"
+    error(httpx.post(url, json=body, headers={"authorization": "Bearer sk-wrong"}), 401, "invalid_api_key")
+    error(httpx.post(url, json=body), 401, "invalid_api_key")
+    error(caller.chat("secret-model"), 403, "model_access_denied")
+    unknown = error(caller.chat("no-such-model"), 404, "model_not_found")
+    assert "smollm2" not in unknown["message"] and "secret-model" not in unknown["message"]
+    unreachable = error(caller.chat("unreachable"), 502, "upstream_unavailable")
+    assert "10.77" not in unreachable["message"] and ":9" not in unreachable["message"]
+    assert error(caller.raw(b'{"model": "smollm2"'), 400, "invalid_request_error")["message"]
+    assert error(caller.raw(b'{"messages": []}'), 400, "invalid_request_error")["param"] == "model"
+    error(caller.raw(b'{"model": "smollm2", "x": "' + b"a" * (64 << 20) + b'"}'), 413, "payload_too_large")
+    error(caller.http.get("/v1/nowhere"), 404, "not_found")
+
+
+def test_a_key_works_as_x_api_key(caller: Caller) -> None:
+    answer = httpx.get(f"{caller.url}/v1/models", headers={"x-api-key": caller.key})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("body", [
+    b'{"model": "smollm2", "model": "secret-model", "messages": []}',
+    b'{"model": "smollm2", "mod\\u0065l": "secret-model", "messages": []}',
+    b'{"model": "smollm2", "Model": "secret-model", "messages": []}',
+    b'{"MODEL": "secret-model", "messages": []}',
+])
+def test_a_second_model_member_never_gets_past_the_grant(caller: Caller, body: bytes) -> None:
+    said = error(caller.raw(body), 400, "invalid_request_error")
+    assert said["param"] == "model"
+
+
+def test_refused_requests_are_recorded_with_their_kind(caller: Caller, admin: Admin) -> None:
+    before = last_id(admin, caller)
+    caller.chat("secret-model")
+    caller.chat("unreachable")
+    rows = {row["refusal"]: row for row in newest(admin, caller, before, count=2) if row["refusal"]}
+    assert set(rows) == {"authorisation", "no_backend"}
+    for row in rows.values():
+        assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 0)
+    assert rows["authorisation"]["status"] == 403
+    assert rows["no_backend"]["status"] == 502
+
+
+def test_a_new_key_works_and_a_revoked_one_stops_at_once(caller: Caller, admin: Admin) -> None:
+    key = admin.key(caller.principal, "short-lived")
+    url = f"{caller.url}/v1/models"
+
+    def status() -> int:
+        return httpx.get(url, headers={"authorization": f"Bearer {key}"}).status_code
+
+    progress.wait_until("the key works", lambda: status() == 200, seconds=5)
+    wanted = next(row for row in admin.get("/admin/keys") if row["name"] == "short-lived")
+    admin.request("DELETE", f"/admin/keys/{wanted['id']}")
+    progress.wait_until("the key stops", lambda: [status() for _ in range(6)] == [401] * 6, seconds=5)
+
+
+def test_both_gateways_report_to_the_fleet(deployment, admin: Admin) -> None:
+    names = {pod["metadata"]["name"] for pod in deployment.pods("proxy")}
+
+    def reported() -> bool:
+        return {report["replica"] for report in admin.get("/admin/fleet")} >= names
+
+    progress.wait_until("health reports", reported, seconds=25)

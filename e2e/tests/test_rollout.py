@@ -1,0 +1,170 @@
+"""What the operator does to a running deployment, and what it leaves alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+
+from e2e import progress
+from e2e.cluster import Cluster
+from e2e.product import Deployment, Secrets
+from e2e.services.postgres import Postgres
+from e2e.tests.caller import Caller
+from e2e.tests.conftest import NEXT, still_served
+
+MISSING = "fastllm/fastllm-proxy:9.9.9-missing"
+
+
+def uids(deployment: Deployment, plane: str) -> set[str]:
+    """Which pods a plane has."""
+    return {pod["metadata"]["uid"] for pod in deployment.pods(plane)}
+
+
+def generations(deployment: Deployment) -> dict[str, int]:
+    """The generation of both Deployments: it moves with every change of their spec."""
+    found = json.loads(deployment.kubectl("get", "deployments", "-o", "json"))["items"]
+    return {one["metadata"]["name"]: one["metadata"]["generation"] for one in found}
+
+
+def patch(deployment: Deployment, spec: dict) -> None:
+    """Changes the resource as a user does."""
+    deployment.kubectl("patch", "fllm", deployment.name, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def test_kubectl_get_shows_it(healthy: Deployment) -> None:
+    header, row = healthy.kubectl("get", "fllm").strip().splitlines()
+    assert header.split() == ["NAME", "PHASE", "GATEWAY", "CONTROL", "IMAGE", "AGE"]
+    assert row.split()[1:3] == ["Ready", "2/2"]
+    described = healthy.kubectl("explain", "fllm.spec.proxy.replicas")
+    assert "DESCRIPTION" in described
+
+
+def test_every_condition_type_is_there(healthy: Deployment) -> None:
+    assert set(healthy.conditions()) == {
+        "Ready", "Reconciling", "Stalled", "Available", "SecretsResolved", "Upgrading", "Bootstrapped", "ModelsServed", "Paused"}
+
+
+def test_an_image_that_does_not_exist_takes_nothing_down_and_reverting_heals(healthy: Deployment, caller: Caller, admin) -> None:
+    gateways, controls = uids(healthy, "proxy"), uids(healthy, "control")
+    good = healthy.resource()["spec"].get("image")
+    patch(healthy, {"image": MISSING})
+    conditions = healthy.wait("Stalled=True/ImagePullFailed", "Available=True", "Ready=False")
+    assert MISSING in conditions["Stalled"]["message"]
+    stuck = [pod for pod in healthy.pods("control") if pod["metadata"]["uid"] not in controls]
+    assert len(stuck) == 1 and stuck[0]["metadata"]["name"] in conditions["Stalled"]["message"]
+    assert MISSING not in healthy.resource()["status"]["observedImage"]
+    assert still_served(caller)
+    assert admin.get("/admin/models")
+    assert uids(healthy, "proxy") == gateways
+    patch(healthy, {"image": good})
+    healthy.wait("Ready=True", "Stalled=False")
+    progress.wait_until("the stuck pod goes", lambda: uids(healthy, "control") == controls, seconds=30)
+    assert uids(healthy, "proxy") == gateways
+
+
+def test_an_upgrade_rolls_control_first_and_serves_throughout(healthy: Deployment, caller: Caller) -> None:
+    good = healthy.resource()["spec"].get("image")
+    refused, done = [], threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            if not still_served(caller):
+                refused.append(1)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        seen = watch_order(healthy, f"fastllm/fastllm-proxy:{NEXT}")
+    finally:
+        done.set()
+        thread.join()
+    assert seen, "the gateway's template had the new image before control was complete"
+    assert not refused
+    assert healthy.resource()["status"]["observedImage"].endswith(NEXT)
+    patch(healthy, {"image": good})
+    healthy.wait("Ready=True", seconds=120)
+
+
+def watch_order(deployment: Deployment, image: str) -> bool:
+    """Upgrades; whether control was rolled out each time that the gateway's template had the new image."""
+    in_order = []
+
+    def planes() -> dict[str, dict]:
+        found = json.loads(deployment.kubectl("get", "deployments", "-o", "json"))["items"]
+        return {one["metadata"]["name"].removeprefix(f"{deployment.name}-"): one for one in found}
+
+    def has(one: dict) -> bool:
+        return any(c["image"] == image for c in one["spec"]["template"]["spec"]["containers"])
+
+    def complete(one: dict) -> bool:
+        status, wanted = one["status"], one["spec"]["replicas"]
+        return has(one) and status.get("observedGeneration") == one["metadata"]["generation"] and all(
+            status.get(field, 0) == wanted for field in ("replicas", "updatedReplicas", "readyReplicas"))
+
+    def finished() -> bool:
+        now = planes()
+        if has(now["proxy"]):
+            in_order.append(complete(now["control"]))
+        return complete(now["proxy"])
+
+    patch(deployment, {"image": image})
+    progress.wait_until("the upgrade", finished, seconds=120, every=0.1)
+    deployment.wait("Ready=True", seconds=60)
+    return bool(in_order) and all(in_order)
+
+
+def test_a_deleted_secret_is_reported_and_touches_nothing(healthy: Deployment, caller: Caller) -> None:
+    before = generations(healthy), uids(healthy, "proxy"), uids(healthy, "control")
+    name = healthy.resource()["spec"]["proxyToken"]["name"]
+    secret = json.loads(healthy.kubectl("get", "secret", name, "-o", "json"))
+    healthy.kubectl("delete", "secret", name)
+    conditions = healthy.wait("SecretsResolved=False/SecretNotFound", "Stalled=True", "Available=True", seconds=5)
+    message = conditions["SecretsResolved"]["message"]
+    assert name in message and "proxyToken" in message and healthy.resource()["spec"]["proxyToken"]["key"] in message
+    assert still_served(caller)
+    kept = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": secret["data"]}
+    healthy.kubectl("apply", "-f", "-", stdin=json.dumps(kept))
+    healthy.wait("SecretsResolved=True/Resolved", "Ready=True", seconds=10)
+    assert (generations(healthy), uids(healthy, "proxy"), uids(healthy, "control")) == before
+
+
+def test_a_new_database_url_rolls_control_once_and_no_gateway(healthy: Deployment) -> None:
+    gateways, before = uids(healthy, "proxy"), generations(healthy)
+    reference = healthy.resource()["spec"]["database"]
+    value = base64.b64encode(f"{healthy.values.database}?application_name=rotated".encode()).decode()
+    healthy.kubectl("patch", "secret", reference["name"], "-p", json.dumps({"data": {reference["key"]: value}}))
+    control, proxy = f"{healthy.name}-control", f"{healthy.name}-proxy"
+    progress.wait_until("the roll", lambda: generations(healthy)[control] == before[control] + 1, seconds=10)
+    healthy.wait("Ready=True")
+    progress.wait_until("one control pod", lambda: len(uids(healthy, "control")) == 1, seconds=60)
+    assert generations(healthy) == {control: before[control] + 1, proxy: before[proxy]}
+    assert uids(healthy, "proxy") == gateways
+    events = healthy.kubectl("get", "events.events.k8s.io", "-o", "json")
+    assert f"SecretChanged({reference['name']}/{reference['key']})" in events
+
+
+def test_deleted_and_made_again_it_starts_clean(cluster: Cluster, postgres: Postgres, tmp_path) -> None:
+    again = Deployment(cluster, "again", Secrets(postgres.create_database("again")))
+    again.apply(tmp_path, {"proxy": {"replicas": 1}})
+    first = again.wait("Ready=True") and again.resource()
+    assert not first["metadata"].get("finalizers")
+    again.kubectl("delete", "fllm", again.name)
+    again.apply(tmp_path, {"proxy": {"replicas": 1}})
+    second = again.wait("Ready=True") and again.resource()
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    owners = json.loads(again.kubectl("get", "deployments,services", "-o", "json"))["items"]
+    assert {o["uid"] for one in owners for o in one["metadata"]["ownerReferences"]} == {second["metadata"]["uid"]}
+    delete_while_the_operator_is_away(cluster, "again")
+
+
+def delete_while_the_operator_is_away(cluster: Cluster, namespace: str) -> None:
+    """Nothing of ours blocks the deletion of a namespace."""
+    operator = ("-n", "fastllm-system", "scale", "deployment/fastllm-operator")
+    replicas = cluster.kubectl("-n", "fastllm-system", "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}")
+    cluster.kubectl(*operator, "--replicas=0")
+    try:
+        cluster.kubectl("delete", "namespace", namespace, "--timeout=90s")
+    finally:
+        cluster.kubectl(*operator, f"--replicas={replicas}")
+        cluster.kubectl("-n", "fastllm-system", "rollout", "status", "deployment/fastllm-operator", "--timeout=60s")
