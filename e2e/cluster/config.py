@@ -120,6 +120,9 @@ def controller_manager_flags(plan: Plan, pki: Path) -> list[str]:
         f"--service-cluster-ip-range={plan.service_range}",
         "--leader-elect=false",
         "--secure-port=0",
+        # A client a controller: at the default rate, making them takes 5 s.
+        "--kube-api-qps=500",
+        "--kube-api-burst=1000",
         "--horizontal-pod-autoscaler-sync-period=2s",
         "--horizontal-pod-autoscaler-initial-readiness-delay=5s",
         "--horizontal-pod-autoscaler-downscale-stabilization=10s",
