@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from urllib.parse import urlsplit
@@ -61,17 +62,13 @@ class Recorder:
 
 
 def _copy(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
-    try:
+    with contextlib.suppress(OSError):
         while piece := source.recv(65536):
             kept += piece
             sink.sendall(piece)
-    except OSError:
-        pass
     for end in (source, sink):
-        try:
+        with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
 
 
 def _bodies(answers: bytes) -> list[bytes]:
@@ -95,4 +92,4 @@ def _unchunked(rest: bytes) -> tuple[bytes, bytes]:
         length = int(size.split(b";")[0] or b"0", 16)
         if length == 0:
             return body, rest.removeprefix(b"\r\n")
-        body, rest = body + rest[:length], rest[length + 2:]
+        body, rest = body + rest[:length], rest[length + 2 :]
