@@ -134,12 +134,14 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// The event, if the frame is one.
     pub fn event(&self) -> Option<Event<'a>> {
-        (self.kind == FrameKind::Event).then(|| {
-            let mark = if self.opens_stream { BOM } else { &[] };
-            Event {
-                raw: self.bytes,
-                text: self.bytes.strip_prefix(mark).unwrap_or(self.bytes),
-            }
+        let text = if self.opens_stream {
+            self.bytes.strip_prefix(BOM).unwrap_or(self.bytes)
+        } else {
+            self.bytes
+        };
+        (self.kind == FrameKind::Event).then_some(Event {
+            raw: self.bytes,
+            text,
         })
     }
 }

@@ -1,0 +1,41 @@
+//! However a stream is cut, the client gets the same bytes and the accounting
+//! sees the same figures.
+
+#![no_main]
+
+use fastllm_wire::StreamTail;
+use libfuzzer_sys::fuzz_target;
+
+fn run<'a>(
+    hide: bool,
+    limit: usize,
+    reads: impl Iterator<Item = &'a [u8]>,
+) -> (Vec<u8>, StreamTail) {
+    let mut tail = StreamTail::with_limit(hide, limit);
+    let mut out = Vec::new();
+    for read in reads {
+        let forward = tail.push(read);
+        forward
+            .slices(read)
+            .for_each(|part| out.extend_from_slice(part));
+        assert!(tail.carried() <= limit);
+    }
+    out.extend_from_slice(&tail.finish().carried);
+    (out, tail)
+}
+
+fuzz_target!(|input: (u8, bool, &[u8])| {
+    let (read, hide, stream) = input;
+    let read = usize::from(read).max(1);
+    let (whole, one) = run(hide, 1 << 20, std::iter::once(stream));
+    let (parts, many) = run(hide, 1 << 20, stream.chunks(read));
+    assert_eq!(whole, parts);
+    assert_eq!(one.usage(), many.usage());
+    assert_eq!(one.first(), many.first());
+    assert_eq!(
+        (one.events(), one.data_bytes()),
+        (many.events(), many.data_bytes())
+    );
+    let (shown, _) = run(false, 16, stream.chunks(read));
+    assert_eq!(shown, stream);
+});

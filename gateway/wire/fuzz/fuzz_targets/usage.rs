@@ -1,0 +1,36 @@
+//! The usage of an answer of which only the ends were kept is that of its top
+//! level, or unknown.
+
+#![no_main]
+
+use fastllm_wire::usage::EventUsage;
+use fastllm_wire::{HeadTail, Usage};
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+
+fuzz_target!(|input: (u8, u16, &[u8])| {
+    let (read, filler, text) = input;
+    let _ = EventUsage::from_data(text);
+    let mut ends = HeadTail::new();
+    text.chunks(usize::from(read).max(1))
+        .for_each(|part| ends.push(part));
+    assert!(text.len() > 9216 || ends.usage() == Usage::from_answer(text));
+
+    // The same object, made long by a member in front or behind.
+    let Ok(Value::Object(members)) = serde_json::from_slice(text) else {
+        return;
+    };
+    let exact = Usage::from_answer(Value::Object(members.clone()).to_string().as_bytes());
+    let filler = "\"\\".repeat(usize::from(filler));
+    for name in ["\u{0}", "\u{10FFFF}"] {
+        let mut long = members.clone();
+        long.insert(name.to_owned(), filler.clone().into());
+        let long = Value::Object(long).to_string();
+        let mut ends = HeadTail::new();
+        long.as_bytes()
+            .chunks(usize::from(read) * 64 + 1)
+            .for_each(|part| ends.push(part));
+        let found = ends.usage();
+        assert!(found.is_none() || found == exact);
+    }
+});
