@@ -73,7 +73,7 @@ def main() -> int:
             status = cluster.status()
             _print_status(status)
             return 0 if status.up else 1
-    except (progress.StepFailed, ValueError) as error:
+    except (progress.StepFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

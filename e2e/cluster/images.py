@@ -12,7 +12,8 @@ from e2e.images import oci
 from e2e.paths import cache_dir
 from e2e.setup import golang
 
-# A busybox with sh, wget, nslookup, nc and httpd: what tests ask from inside a pod.
+# A busybox with sh, wget, nslookup, nc and httpd: what tests ask from inside a pod. (Debian's static
+# wget crashes when it is given -T.)
 SHELL_IMAGE = "localhost/fastllm-e2e/shell:1"
 
 _SOURCE = Path(__file__).with_name("pause.c")

@@ -30,7 +30,7 @@ def main() -> int:
             asked.tag or ["e2e"], only=asked.only, repository=asked.repository, binaries=asked.binaries
         ).values():
             print(image.archive, *image.names)
-    except (progress.StepFailed, ValueError) as error:
+    except (progress.StepFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -33,7 +33,7 @@ def main() -> int:
             print(service.up().url)
         else:
             service.down()
-    except (progress.StepFailed, ValueError) as error:
+    except (progress.StepFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

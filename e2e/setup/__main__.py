@@ -16,7 +16,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         ensure(*asked.parts)
-    except (progress.StepFailed, ValueError) as error:
+    except (progress.StepFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     progress.say(f"ready; cache: {paths.cache_dir()}")

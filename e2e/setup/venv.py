@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import sys
@@ -20,6 +21,15 @@ def _made(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path
     finished = folder / ".finished"
     if finished.exists():
         return folder
+    with (cache_dir() / f"{prefix}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            _make(folder, prefix, installs, what)
+            finished.touch()
+    return folder
+
+
+def _make(folder: Path, prefix: str, installs: list[list[str]], what: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     log = cache_dir() / f"{prefix}.log"
     with progress.step(f"venv: {what}"):
@@ -29,8 +39,6 @@ def _made(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path
                 [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *install],
                 log=log,
             )
-    finished.touch()
-    return folder
 
 
 def tests_venv() -> Path:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 from e2e.cluster import Cluster, network, process
 from e2e.cluster.images import SHELL_IMAGE
 from e2e.cluster.plan import Node
+from e2e.images import build
 from e2e.progress import StepFailed, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -136,6 +139,23 @@ def test_an_image_that_does_not_exist_is_a_true_pull_error(cluster: Cluster) -> 
 
     wait_until("ErrImagePull", reason, seconds=30, every=0.2)
     cluster.kubectl("delete", "deployment", "broken", "--wait=false")
+
+
+def test_an_image_built_from_a_dockerfile_runs_under_each_of_its_tags(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binaries = tmp_path / "release"
+    binaries.mkdir()
+    shutil.copy("/usr/bin/sleep", binaries / "fastllm-operator")
+    monkeypatch.setattr(sys.modules[build.__module__], "state_dir", lambda: tmp_path)
+    image = build(["one", "two"], only=["fastllm-operator"], binaries=binaries)["fastllm-operator"]
+    assert set(image.names) <= set(cluster.load_image(image.archive))
+    for name in image.names:
+        pod = f"image-{name.rpartition(':')[2]}"
+        command = ["run", pod, f"--image={name}", "--image-pull-policy=IfNotPresent", "--", "600"]
+        cluster.kubectl(*command)
+        cluster.kubectl("wait", f"pod/{pod}", "--for=condition=Ready", "--timeout=30s")
+        cluster.kubectl("delete", "pod", pod, "--wait=false", "--grace-period=0", "--force")
 
 
 def test_a_killed_run_is_cleared_by_the_next_one(cluster: Cluster) -> None:
