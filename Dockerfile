@@ -1,22 +1,13 @@
 # The product: both planes in one image. `docker build .` compiles everything;
 # BINARIES=prebuilt takes the binaries of target/release instead.
 ARG RUST=rust:1.95-bookworm
-ARG NODE=node:24-bookworm-slim
 # Needs glibc, libgcc and a bundle of certificates; no shell.
 ARG BASE=gcr.io/distroless/cc-debian12:nonroot
 ARG BINARIES=compiled
 
-FROM ${NODE} AS web
-WORKDIR /src/web
-COPY web/package.json web/package-lock.json ./
-RUN npm ci
-COPY web/ ./
-RUN npm run build
-
 FROM ${RUST} AS compile
 WORKDIR /src
 COPY . .
-COPY --from=web /src/web/dist web/dist
 RUN cargo build --release --locked -p fastllm-gateway -p fastllm-control -p fastllm-proxy
 
 FROM scratch AS compiled

@@ -76,6 +76,7 @@ def ask(url: str, key: str, *, stream: bool) -> str:
 
 def recorded(admin: Admin, count: int) -> list[dict]:
     """The usage rows, once ``count`` of them have arrived."""
+
     def rows() -> list[dict] | None:
         found = admin.usage()
         return found if len(found) >= count else None
@@ -94,15 +95,21 @@ def tell(deployment: Deployment, admin: Admin, key: str) -> None:
     if not ask(url, key, stream=True):
         raise progress.StepFailed("the streamed answer was empty")
     row = recorded(admin, 2)[0]
-    print("\nIts usage row: " + ", ".join(
-        f"{name} {row[name]}" for name in ("model", "prompt_tokens", "completion_tokens", "status", "duration_ms", "ttft_ms")))
+    print(
+        "\nIts usage row: "
+        + ", ".join(
+            f"{name} {row[name]}"
+            for name in ("model", "prompt_tokens", "completion_tokens", "status", "duration_ms", "ttft_ms")
+        )
+    )
     cluster = deployment.cluster
     print(f"""
 gateway   {url}/v1   (key {key})
 control   {deployment.url("control")}   (log in as admin / {deployment.values.password})
 
 curl {url}/v1/chat/completions -H "authorization: Bearer {key}" \\
-  -H "content-type: application/json" -d '{{"model": "{parts.MODEL}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+  -H "content-type: application/json" \\
+  -d '{{"model": "{parts.MODEL}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
 curl {deployment.url("control")}/login -c cookies -H "content-type: application/json" \\
   -d '{{"name": "admin", "password": "{deployment.values.password}"}}'
 {cluster.status().kubectl} -n {deployment.namespace} get fllm,pods
@@ -112,6 +119,7 @@ make demo-down     stops all of it
 
 def _until_served(url: str, key: str) -> None:
     """The new key is at the gateways within a quarter of a second; the Service's endpoints may take longer."""
+
     def served() -> bool:
         try:
             models = httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=5)

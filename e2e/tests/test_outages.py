@@ -35,7 +35,9 @@ def settled(deployment: Deployment, caller: Caller) -> int:
     return rows(deployment, caller)
 
 
-def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later(healthy: Deployment, caller: Caller) -> None:
+def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later(
+    healthy: Deployment, caller: Caller
+) -> None:
     before = settled(healthy, caller)
     healthy.kubectl("scale", "deployment", f"{healthy.name}-control", "--replicas=0")
     pods = [pod["metadata"]["name"] for pod in healthy.pods("control")]
@@ -74,12 +76,16 @@ def test_without_postgres_both_planes_stay_ready(healthy: Deployment, caller: Ca
     assert rows(healthy, caller) == before + 6
 
 
-def gateway(programs: Path, deployment: Deployment, control: str, cache: Path, log: Path) -> tuple[subprocess.Popen, str]:
+def gateway(
+    programs: Path, deployment: Deployment, control: str, cache: Path, log: Path
+) -> tuple[subprocess.Popen, str]:
     """The gateway's program on this machine."""
     _, port = parse("127.0.0.1:0")
     environment = {"PATH": os.environ["PATH"], "FASTLLM_PROXY_TOKEN": deployment.values.proxy_token}
     command = [programs / "fastllm-gateway", "--port", str(port), "--control-url", control, "--snapshot-cache", cache]
-    process = subprocess.Popen([str(word) for word in command], env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        [str(word) for word in command], env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT
+    )
     return process, f"http://127.0.0.1:{port}"
 
 
@@ -114,6 +120,7 @@ def test_a_gateway_started_without_control_serves_from_its_file(
 def test_a_gateway_without_anything_waits(healthy: Deployment, programs: Path, tmp_path: Path) -> None:
     process, url = gateway(programs, healthy, "http://127.0.0.1:9", tmp_path / "none.json", tmp_path / "gateway.log")
     try:
+
         def answers() -> bool:
             try:
                 return httpx.get(f"{url}/health").status_code == 503
@@ -129,7 +136,9 @@ def test_a_gateway_without_anything_waits(healthy: Deployment, programs: Path, t
         process.wait(timeout=40)
 
 
-def test_a_terminated_gateway_finishes_its_streams(healthy: Deployment, caller: Caller, programs: Path, tmp_path: Path) -> None:
+def test_a_terminated_gateway_finishes_its_streams(
+    healthy: Deployment, caller: Caller, programs: Path, tmp_path: Path
+) -> None:
     process, url = gateway(programs, healthy, healthy.url("control"), tmp_path / "s.json", tmp_path / "gateway.log")
     try:
         progress.wait_until("ready", lambda: ready(url), seconds=10)

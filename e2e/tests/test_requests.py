@@ -23,6 +23,7 @@ def usage_only(event: bytes) -> bool:
 
 def newest(admin: Admin, caller: Caller, after: int, count: int = 1) -> list[dict]:
     """The caller's usage rows newer than id ``after``, once there are ``count``."""
+
     def rows() -> list[dict] | None:
         found = [row for row in admin.usage(principal_id=caller.principal) if row["id"] > after]
         return found if len(found) >= count else None
@@ -39,11 +40,18 @@ def last_id(admin: Admin, caller: Caller) -> int:
 def test_the_official_client_works_plain_and_streamed(caller: Caller) -> None:
     client = caller.openai()
     assert [model.id for model in client.models.list()] == ["recorded", "smollm2", "unreachable"]
-    question = {"model": "smollm2", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 24}
+    question = {
+        "model": "smollm2",
+        "messages": [{"role": "user", "content": "Say hello."}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
     plain = client.chat.completions.create(**question)
     assert plain.choices[0].message.content
     assert plain.usage.completion_tokens > 0
-    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**question, stream=True))
+    streamed = "".join(
+        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**question, stream=True)
+    )
     assert streamed == plain.choices[0].message.content
 
 
@@ -69,7 +77,9 @@ def test_a_client_that_asks_for_usage_gets_it(caller: Caller, recorder: Recorder
     assert sum(usage_only(event) for event in answer.split(b"\n\n")) == 1
 
 
-def test_a_plain_answer_is_what_the_engine_sent_and_is_recorded(caller: Caller, recorder: Recorder, admin: Admin) -> None:
+def test_a_plain_answer_is_what_the_engine_sent_and_is_recorded(
+    caller: Caller, recorder: Recorder, admin: Admin
+) -> None:
     before = last_id(admin, caller)
     answer = caller.chat("recorded")
     assert answer.status_code == 200
@@ -112,12 +122,15 @@ def test_a_key_works_as_x_api_key(caller: Caller) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("body", [
-    b'{"model": "smollm2", "model": "secret-model", "messages": []}',
-    b'{"model": "smollm2", "mod\\u0065l": "secret-model", "messages": []}',
-    b'{"model": "smollm2", "Model": "secret-model", "messages": []}',
-    b'{"MODEL": "secret-model", "messages": []}',
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model": "smollm2", "model": "secret-model", "messages": []}',
+        b'{"model": "smollm2", "mod\\u0065l": "secret-model", "messages": []}',
+        b'{"model": "smollm2", "Model": "secret-model", "messages": []}',
+        b'{"MODEL": "secret-model", "messages": []}',
+    ],
+)
 def test_a_second_model_member_never_gets_past_the_grant(caller: Caller, body: bytes) -> None:
     said = error(caller.raw(body), 400, "invalid_request_error")
     assert said["param"] == "model"

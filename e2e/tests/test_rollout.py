@@ -42,10 +42,21 @@ def test_kubectl_get_shows_it(healthy: Deployment) -> None:
 
 def test_every_condition_type_is_there(healthy: Deployment) -> None:
     assert set(healthy.conditions()) == {
-        "Ready", "Reconciling", "Stalled", "Available", "SecretsResolved", "Upgrading", "Bootstrapped", "ModelsServed", "Paused"}
+        "Ready",
+        "Reconciling",
+        "Stalled",
+        "Available",
+        "SecretsResolved",
+        "Upgrading",
+        "Bootstrapped",
+        "ModelsServed",
+        "Paused",
+    }
 
 
-def test_an_image_that_does_not_exist_takes_nothing_down_and_reverting_heals(healthy: Deployment, caller: Caller, admin) -> None:
+def test_an_image_that_does_not_exist_takes_nothing_down_and_reverting_heals(
+    healthy: Deployment, caller: Caller, admin
+) -> None:
     gateways, controls = uids(healthy, "proxy"), uids(healthy, "control")
     good = healthy.resource()["spec"].get("image")
     patch(healthy, {"image": MISSING})
@@ -99,8 +110,11 @@ def watch_order(deployment: Deployment, image: str) -> bool:
 
     def complete(one: dict) -> bool:
         status, wanted = one["status"], one["spec"]["replicas"]
-        return has(one) and status.get("observedGeneration") == one["metadata"]["generation"] and all(
-            status.get(field, 0) == wanted for field in ("replicas", "updatedReplicas", "readyReplicas"))
+        return (
+            has(one)
+            and status.get("observedGeneration") == one["metadata"]["generation"]
+            and all(status.get(field, 0) == wanted for field in ("replicas", "updatedReplicas", "readyReplicas"))
+        )
 
     def finished() -> bool:
         now = planes()
@@ -161,7 +175,9 @@ def test_deleted_and_made_again_it_starts_clean(cluster: Cluster, postgres: Post
 def delete_while_the_operator_is_away(cluster: Cluster, namespace: str) -> None:
     """Nothing of ours blocks the deletion of a namespace."""
     operator = ("-n", "fastllm-system", "scale", "deployment/fastllm-operator")
-    replicas = cluster.kubectl("-n", "fastllm-system", "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}")
+    replicas = cluster.kubectl(
+        "-n", "fastllm-system", "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}"
+    )
     cluster.kubectl(*operator, "--replicas=0")
     try:
         cluster.kubectl("delete", "namespace", namespace, "--timeout=90s")
