@@ -156,17 +156,17 @@ struct Boundary {
 }
 
 impl Boundary {
-    /// Index after the terminator of the event that `bytes` goes on with.
+    /// Index after the terminator of the event that `bytes`, of which there is
+    /// one at least, goes on with.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut from = 0;
-        if self.after_cr && !bytes.is_empty() {
-            self.after_cr = false;
+        if std::mem::take(&mut self.after_cr) {
             from = usize::from(bytes.starts_with(b"\n"));
         }
         loop {
             let rest = bytes.get(from..)?;
             let Some(len) = memchr2(b'\n', b'\r', rest) else {
-                self.blank &= rest.is_empty();
+                self.blank = rest.is_empty();
                 return None;
             };
             let ended = self.blank && len == 0;

@@ -43,10 +43,8 @@ impl HeadTail {
         let room = (HEAD + TAIL).saturating_sub(self.kept.len());
         let (fits, rest) = bytes.split_at(room.min(bytes.len()));
         self.kept.extend_from_slice(fits);
-        // More than the ring's size would overwrite itself.
-        let skipped = rest.len().saturating_sub(TAIL);
-        self.next = (self.next + skipped) % TAIL;
-        let (_, rest) = rest.split_at(skipped);
+        // What does not fit the ring would be overwritten at once.
+        let (_, rest) = rest.split_at(rest.len().saturating_sub(TAIL));
         let Some(ring) = self.kept.get_mut(HEAD..) else {
             return;
         };

@@ -209,6 +209,30 @@ fn text_cannot_pose_as_usage() {
 }
 
 #[test]
+fn a_name_of_which_the_tail_has_but_the_end_is_not_taken() {
+    let named = |name: &str| {
+        let end = format!(r#""usage":{REPORT},"z":"#);
+        let fill = "z".repeat(8192 - end.len() - 3);
+        format!(r#"{{"b":"{}",{name}{end}"{fill}"}}"#, "b".repeat(9000))
+    };
+    // The tail begins with the quote, which belongs to the name `"usage`.
+    let body = named(r#""\"#);
+    assert_eq!(&body[body.len() - 8192..][..8], r#""usage":"#);
+    assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
+    // What is unknown is not guessed, even if it would have been right.
+    assert_eq!(kept(named("").as_bytes(), 4096).usage(), None);
+}
+
+#[test]
+fn an_answer_that_breaks_off_in_a_text_is_unknown() {
+    let long = "b".repeat(20_000);
+    let body = format!(r#"{{"b":"{long}","x":{{"usage":{REPORT},"content":"f(\"a\"){{}}"#);
+    assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
+    let body = format!(r#"{{"b":"{long}","x":{{"usage":{REPORT},"content":"\"}}"#);
+    assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
+}
+
+#[test]
 fn usage_in_the_middle_of_a_long_answer_is_unknown() {
     let long = "a".repeat(20_000);
     let body = format!(r#"{{"a":"{long}","usage":{REPORT},"b":"{long}"}}"#);
