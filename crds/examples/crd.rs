@@ -1,4 +1,4 @@
-//! Prints the CustomResourceDefinition: `cargo run --release -p fastllm-crds --example crd > config/crd/fastllmproxies.yaml`.
+//! Prints the definition of the resource: `cargo run --release -p fastllm-crds --example crd > config/crd/fastllmproxies.yaml`.
 #![expect(
     clippy::print_stdout,
     reason = "printing the definition is what this is for"

@@ -1,0 +1,55 @@
+//! The control plane's Deployment.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Container, ContainerPort};
+use kube::ResourceExt as _;
+
+use super::deployment::deployment;
+use super::{Wanted, pod};
+use crate::names::Component;
+
+/// Port of the admin API and of `/snapshot`.
+pub const ADMIN_PORT: i32 = 4001;
+
+/// The control plane. Every replica is active, so an upgrade rolls with one
+/// pod more and none less: a bad image takes nothing down.
+#[must_use]
+pub fn control(wanted: Wanted<'_>) -> Deployment {
+    let proxy = wanted.proxy;
+    let spec = &proxy.spec;
+    let mut args = vec![
+        "--host=0.0.0.0".to_owned(),
+        format!("--admin-port={ADMIN_PORT}"),
+        format!("--shutdown-delay={}", pod::SHUTDOWN_DELAY),
+        format!("--shutdown-grace={}", pod::SHUTDOWN_GRACE),
+    ];
+    args.extend(pod::log_args(wanted));
+    let resource = format!(
+        "{}/{}",
+        proxy.namespace().unwrap_or_default(),
+        proxy.name_any()
+    );
+    let container = Container {
+        command: Some(vec!["fastllm-control".to_owned()]),
+        args: Some(args),
+        env: Some(vec![
+            pod::from_secret("FASTLLM_DATABASE_URL", &spec.database),
+            pod::from_secret("FASTLLM_PROXY_TOKEN", &spec.proxy_token),
+            pod::from_secret("FASTLLM_ENCRYPTION_KEY", &spec.encryption_key),
+            pod::plain("FASTLLM_OPERATOR_RESOURCE", resource),
+        ]),
+        ports: Some(vec![ContainerPort {
+            name: Some("http".to_owned()),
+            container_port: ADMIN_PORT,
+            protocol: Some("TCP".to_owned()),
+            ..ContainerPort::default()
+        }]),
+        startup_probe: Some(pod::probe("/livez", "http", 1, 120)),
+        liveness_probe: Some(pod::probe("/livez", "http", 20, 3)),
+        readiness_probe: Some(pod::probe("/readyz", "http", 5, 3)),
+        resources: spec.control.resources.clone(),
+        ..pod::container(wanted, Component::Control)
+    };
+    let template = pod::template(wanted, Component::Control, Component::Control, container);
+    deployment(wanted, Component::Control, spec.control.replicas, template)
+}

@@ -1,0 +1,97 @@
+//! The gateway's Deployment.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EmptyDirVolumeSource, TopologySpreadConstraint, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::ResourceExt as _;
+
+use super::control::ADMIN_PORT;
+use super::deployment::deployment;
+use super::{Wanted, pod};
+use crate::names::{Component, selector};
+
+/// Port of the API that clients call.
+pub const PUBLIC_PORT: i32 = 4000;
+/// Port of probes, metrics and the detailed `/health`.
+pub const STATUS_PORT: u16 = 4002;
+/// Where the gateway keeps the last snapshot.
+const CACHE_DIR: &str = "/var/lib/fastllm";
+
+/// The gateway. It is spread over nodes and rolls with one pod more and none less.
+#[must_use]
+pub fn gateway(wanted: Wanted<'_>) -> Deployment {
+    let spec = &wanted.proxy.spec;
+    let container = Container {
+        resources: spec.proxy.resources.clone(),
+        ..container(wanted)
+    };
+    let mut template = pod::template(wanted, Component::Gateway, Component::Gateway, container);
+    if let Some(pod) = template.spec.as_mut() {
+        pod.topology_spread_constraints = Some(vec![TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            when_unsatisfiable: "ScheduleAnyway".to_owned(),
+            label_selector: Some(LabelSelector {
+                match_labels: Some(selector(&wanted.proxy.name_any(), Component::Gateway)),
+                ..LabelSelector::default()
+            }),
+            ..TopologySpreadConstraint::default()
+        }]);
+        pod.volumes = Some(vec![Volume {
+            name: "snapshot".to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource {
+                size_limit: Some(Quantity("256Mi".to_owned())),
+                ..EmptyDirVolumeSource::default()
+            }),
+            ..Volume::default()
+        }]);
+    }
+    deployment(wanted, Component::Gateway, spec.proxy.replicas, template)
+}
+
+fn container(wanted: Wanted<'_>) -> Container {
+    let proxy = wanted.proxy;
+    let control_url = format!(
+        "http://{}.{}.svc:{ADMIN_PORT}/snapshot",
+        Component::Control.object_name(&proxy.name_any()),
+        proxy.namespace().unwrap_or_default(),
+    );
+    let mut args = vec![
+        "--host=0.0.0.0".to_owned(),
+        format!("--port={PUBLIC_PORT}"),
+        format!("--status-port={STATUS_PORT}"),
+        format!("--shutdown-delay={}", pod::SHUTDOWN_DELAY),
+        format!("--shutdown-grace={}", pod::SHUTDOWN_GRACE),
+    ];
+    args.extend(pod::log_args(wanted));
+    let port = |name: &str, number: i32| ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: number,
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    };
+    Container {
+        command: Some(vec!["fastllm-gateway".to_owned()]),
+        args: Some(args),
+        env: Some(vec![
+            pod::plain("FASTLLM_CONTROL_URL", control_url),
+            pod::from_secret("FASTLLM_PROXY_TOKEN", &proxy.spec.proxy_token),
+        ]),
+        ports: Some(vec![
+            port("http", PUBLIC_PORT),
+            port("status", i32::from(STATUS_PORT)),
+        ]),
+        startup_probe: Some(pod::probe("/livez", "status", 1, 60)),
+        liveness_probe: Some(pod::probe("/livez", "status", 20, 3)),
+        readiness_probe: Some(pod::probe("/readyz", "status", 5, 3)),
+        volume_mounts: Some(vec![VolumeMount {
+            name: "snapshot".to_owned(),
+            mount_path: CACHE_DIR.to_owned(),
+            ..VolumeMount::default()
+        }]),
+        ..pod::container(wanted, Component::Gateway)
+    }
+}

@@ -1,0 +1,151 @@
+//! What every pod has in common: identity, hardening, hashes.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, EnvVar, EnvVarSource, HTTPGetAction, LocalObjectReference,
+    PodSecurityContext, PodSpec, PodTemplateSpec, Probe, SeccompProfile, SecretKeySelector,
+    SecurityContext,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt as _;
+
+use super::{Wanted, annotate, body, hash};
+use crate::names::{CONFIG_HASH, Component, TEMPLATE_HASH, labels};
+
+/// User and group of every container.
+const NOBODY: i64 = 65532;
+/// Seconds between SIGTERM and SIGKILL: 5 until the endpoints are gone, 25 for
+/// requests in flight, 10 to spare.
+const TERMINATION_GRACE: i64 = 40;
+
+/// Seconds that a plane stays open after it became unready.
+pub(super) const SHUTDOWN_DELAY: u32 = 5;
+/// Seconds that requests in flight are given.
+pub(super) const SHUTDOWN_GRACE: u32 = 25;
+
+/// An environment variable with a value.
+pub(super) fn plain(name: &str, value: String) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: Some(value),
+        ..EnvVar::default()
+    }
+}
+
+/// An environment variable that the kubelet fills from a Secret.
+pub(super) fn from_secret(name: &str, reference: &fastllm_crds::SecretKeyRef) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: reference.name.clone(),
+                key: reference.key.clone(),
+                optional: Some(false),
+            }),
+            ..EnvVarSource::default()
+        }),
+        ..EnvVar::default()
+    }
+}
+
+/// The flags about logs, which both planes take.
+pub(super) fn log_args(wanted: Wanted<'_>) -> [String; 2] {
+    let logs = &wanted.proxy.spec.observability;
+    [
+        format!("--log={}", logs.log_level),
+        format!("--log-format={}", logs.log_format.as_str()),
+    ]
+}
+
+/// A probe of a path on a named port.
+pub(super) fn probe(path: &str, port: &str, period: i32, failures: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::String(port.to_owned()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period),
+        failure_threshold: Some(failures),
+        timeout_seconds: Some(2),
+        ..Probe::default()
+    }
+}
+
+/// A container of the product's image.
+pub(super) fn container(wanted: Wanted<'_>, component: Component) -> Container {
+    let spec = &wanted.proxy.spec;
+    Container {
+        name: component.container().to_owned(),
+        image: Some(spec.image.clone()),
+        image_pull_policy: Some(spec.image_pull_policy.as_str().to_owned()),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                ..Capabilities::default()
+            }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+/// A pod template around a container, with both hashes. Service links stay
+/// off: they would set `FASTLLM_…` variables that the planes read as flags.
+pub(super) fn template(
+    wanted: Wanted<'_>,
+    component: Component,
+    account: Component,
+    container: Container,
+) -> PodTemplateSpec {
+    let name = wanted.proxy.name_any();
+    let secrets = &wanted.proxy.spec.image_pull_secrets;
+    let pull_secrets = secrets.iter().map(|secret| LocalObjectReference {
+        name: secret.clone(),
+    });
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels(&name, component)),
+            annotations: Some(BTreeMap::from([(
+                CONFIG_HASH.to_owned(),
+                wanted.inputs.plane_hash(wanted.proxy, component),
+            )])),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(PodSpec {
+            service_account_name: Some(account.object_name(&name)),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            termination_grace_period_seconds: Some(TERMINATION_GRACE),
+            image_pull_secrets: (!secrets.is_empty()).then(|| pull_secrets.collect()),
+            security_context: Some(PodSecurityContext {
+                run_as_non_root: Some(true),
+                run_as_user: Some(NOBODY),
+                run_as_group: Some(NOBODY),
+                fs_group: Some(NOBODY),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
+                ..PodSecurityContext::default()
+            }),
+            containers: vec![container],
+            ..PodSpec::default()
+        }),
+    }
+}
+
+/// Adds the hash of the template to it; the last thing that is done to it.
+pub(super) fn sealed(mut template: PodTemplateSpec) -> PodTemplateSpec {
+    let hash = hash(&body(&template));
+    annotate(
+        template.metadata.get_or_insert_default(),
+        TEMPLATE_HASH,
+        hash,
+    );
+    template
+}

@@ -1,0 +1,29 @@
+//! The address of a plane.
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt as _;
+
+use super::Wanted;
+use crate::names::{Component, metadata, selector};
+
+/// The Service of a plane, with the one port that others call.
+#[must_use]
+pub fn service(wanted: Wanted<'_>, component: Component, port: i32) -> Service {
+    Service {
+        metadata: metadata(wanted.proxy, component),
+        spec: Some(ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            selector: Some(selector(&wanted.proxy.name_any(), component)),
+            ports: Some(vec![ServicePort {
+                name: Some("http".to_owned()),
+                port,
+                protocol: Some("TCP".to_owned()),
+                target_port: Some(IntOrString::String("http".to_owned())),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}

@@ -1,0 +1,152 @@
+//! Names, labels and annotations of everything that is created for a resource.
+
+use std::collections::BTreeMap;
+
+use fastllm_crds::FastllmProxy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{Resource as _, ResourceExt as _};
+
+/// Field manager of every write.
+pub const FIELD_MANAGER: &str = "fastllm-operator";
+/// Label that selects what this operator created.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Label with the name of the resource.
+pub const INSTANCE: &str = "app.kubernetes.io/instance";
+/// Label with the part of the deployment.
+pub const COMPONENT: &str = "app.kubernetes.io/component";
+const NAME: &str = "app.kubernetes.io/name";
+const PRODUCT: &str = "fastllm-proxy";
+
+/// On pod templates: keyed hash of the Secret values that the pod reads.
+pub const CONFIG_HASH: &str = "fastllm.io/config-hash";
+/// On pod templates: hash of the rest of the template, so that a pod tells of which template it is.
+pub const TEMPLATE_HASH: &str = "fastllm.io/template-hash";
+/// On objects: hash of what was applied, so that a field that is asked for no more is noticed.
+pub const APPLIED_HASH: &str = "fastllm.io/applied-hash";
+/// On Deployments: keyed hash of each Secret value, so that a roll can say which one changed.
+pub const INPUT_HASHES: &str = "fastllm.io/input-hashes";
+/// On Deployments: why the pods were last replaced.
+pub const ROLL_REASON: &str = "fastllm.io/roll-reason";
+/// On a resource: the operator changes nothing while it is `"true"`.
+pub const PAUSE: &str = "fastllm.io/pause";
+
+/// A part of a deployment that has pods.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Component {
+    /// The control plane.
+    Control,
+    /// The gateway.
+    Gateway,
+    /// The Job that creates the first login.
+    Bootstrap,
+}
+
+impl Component {
+    /// Suffix of the names of its objects.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Gateway => "proxy",
+            Self::Bootstrap => "bootstrap",
+        }
+    }
+
+    /// Name of its container, by which an image is found also behind injected sidecars.
+    #[must_use]
+    pub fn container(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Gateway => "gateway",
+            Self::Bootstrap => "bootstrap",
+        }
+    }
+
+    /// Name of its objects for a resource of this name.
+    #[must_use]
+    pub fn object_name(self, resource: &str) -> String {
+        format!("{resource}-{}", self.suffix())
+    }
+
+    /// The component of a label value.
+    #[must_use]
+    pub fn from_label(value: &str) -> Option<Self> {
+        [Self::Control, Self::Gateway, Self::Bootstrap]
+            .into_iter()
+            .find(|c| c.suffix() == value)
+    }
+}
+
+/// Labels that select the pods of a component. They never change.
+#[must_use]
+pub fn selector(resource: &str, component: Component) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (NAME.to_owned(), PRODUCT.to_owned()),
+        (INSTANCE.to_owned(), resource.to_owned()),
+        (COMPONENT.to_owned(), component.suffix().to_owned()),
+    ])
+}
+
+/// Labels of an object or pod of a component.
+#[must_use]
+pub fn labels(resource: &str, component: Component) -> BTreeMap<String, String> {
+    let mut labels = selector(resource, component);
+    labels.insert(MANAGED_BY.to_owned(), FIELD_MANAGER.to_owned());
+    labels
+}
+
+/// Metadata of an object of a component, owned by the resource.
+#[must_use]
+pub fn metadata(proxy: &FastllmProxy, component: Component) -> ObjectMeta {
+    let name = proxy.name_any();
+    ObjectMeta {
+        name: Some(component.object_name(&name)),
+        namespace: proxy.namespace(),
+        labels: Some(labels(&name, component)),
+        owner_references: Some(vec![owner(proxy)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The owner reference by which the garbage collector finds the children.
+/// `blockOwnerDeletion` stays off: it would need the right to update finalizers.
+fn owner(proxy: &FastllmProxy) -> OwnerReference {
+    OwnerReference {
+        api_version: FastllmProxy::api_version(&()).into_owned(),
+        kind: FastllmProxy::kind(&()).into_owned(),
+        name: proxy.name_any(),
+        uid: proxy.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }
+}
+
+/// Whose an object is, seen from a resource.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ownership {
+    /// The resource controls it.
+    Ours,
+    /// A resource of the same name, now gone, controlled it: the garbage
+    /// collector is about to remove it.
+    Leftover,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// Whose an object is. An object that is being deleted counts as left over.
+#[must_use]
+pub fn ownership(proxy: &FastllmProxy, meta: &ObjectMeta) -> Ownership {
+    let own = owner(proxy);
+    let controller = meta
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|o| o.controller == Some(true));
+    match controller {
+        Some(o) if o.uid == own.uid && meta.deletion_timestamp.is_none() => Ownership::Ours,
+        Some(o) if o.uid == own.uid => Ownership::Leftover,
+        Some(o) if o.kind == own.kind && o.name == own.name && o.api_version == own.api_version => {
+            Ownership::Leftover
+        }
+        _ => Ownership::Foreign,
+    }
+}

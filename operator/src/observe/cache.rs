@@ -1,0 +1,99 @@
+//! Read-your-writes over a watch cache.
+//!
+//! A watch cache lags behind what we have just written. A pass that read the
+//! older state would repeat a write, or move a transition time, so what was
+//! written last is kept beside the cache until the cache has caught up.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Resource, ResourceExt as _};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Longest time that a written object is believed in without the cache: an
+/// object that was deleted right after it was written shows up as such by then.
+const TRUST: Duration = Duration::from_secs(10);
+
+/// What was written, and when.
+type Written<K> = HashMap<ObjectRef<K>, (Instant, Arc<K>)>;
+
+/// A watch cache, and what was written since.
+pub struct Latest<K>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    store: Store<K>,
+    written: Mutex<Written<K>>,
+}
+
+impl<K> Latest<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + 'static,
+{
+    /// Wraps a cache.
+    #[must_use]
+    pub fn new(store: Store<K>) -> Self {
+        Self {
+            store,
+            written: Mutex::default(),
+        }
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn store(&self) -> &Store<K> {
+        &self.store
+    }
+
+    /// The newest state that is known of an object.
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let key = ObjectRef::new(name).within(namespace);
+        let cached = self.store.get(&key);
+        let mut written = self.written.lock();
+        let Some((at, object)) = written.get(&key) else {
+            return cached;
+        };
+        let caught_up = cached
+            .as_deref()
+            .is_some_and(|cached| !is_older(cached, object));
+        if caught_up || at.elapsed() > TRUST {
+            written.remove(&key);
+            return cached;
+        }
+        Some(Arc::clone(object))
+    }
+
+    /// Remembers the answer to a write.
+    pub fn wrote(&self, object: K) {
+        let mut written = self.written.lock();
+        written.retain(|_, (at, _)| at.elapsed() <= TRUST);
+        written.insert(
+            ObjectRef::from_obj(&object),
+            (Instant::now(), Arc::new(object)),
+        );
+    }
+
+    /// Forgets an object that was deleted.
+    pub fn forget(&self, namespace: &str, name: &str) {
+        let key = ObjectRef::new(name).within(namespace);
+        self.written.lock().remove(&key);
+    }
+}
+
+/// Whether one state of an object is older than another. Resource versions of
+/// one kind compare as numbers; where they are not numbers, the cache is believed.
+fn is_older<K: Resource>(cached: &K, written: &K) -> bool {
+    let version = |object: &K| object.resource_version()?.parse::<u128>().ok();
+    match (version(cached), version(written)) {
+        (Some(cached), Some(written)) => cached < written,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

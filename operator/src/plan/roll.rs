@@ -1,0 +1,103 @@
+//! Why a plane's pods are replaced.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fastllm_crds::{FastllmProxy, SecretKeyRef};
+use k8s_openapi::api::apps::v1::Deployment;
+
+use crate::build::{annotation, inputs_of};
+use crate::names::{Component, INPUT_HASHES};
+use crate::observe::{image_of, template_hash};
+
+/// Why a plane's pods are replaced.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RollReason {
+    /// Another image.
+    ImageChanged(String),
+    /// Another value, or another Secret or key.
+    SecretChanged(SecretKeyRef),
+    /// Something else in the pod template: flags, resources.
+    TemplateChanged,
+}
+
+impl fmt::Display for RollReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ImageChanged(image) => write!(f, "ImageChanged({image})"),
+            Self::SecretChanged(reference) => write!(f, "SecretChanged({reference})"),
+            Self::TemplateChanged => f.write_str("TemplateChanged"),
+        }
+    }
+}
+
+/// Several reasons as one text.
+pub(super) fn join(reasons: &[RollReason]) -> String {
+    let words: Vec<_> = reasons.iter().map(RollReason::to_string).collect();
+    words.join(",")
+}
+
+/// The fields whose values differ between two Deployments of a plane.
+pub(super) fn changed_inputs(live: &Deployment, wanted: &Deployment) -> Vec<String> {
+    let (live, wanted) = (input_hashes(live), input_hashes(wanted));
+    let changed = wanted
+        .into_iter()
+        .filter(|(field, hash)| live.get(field).is_some_and(|live| live != hash));
+    changed.map(|(field, _)| field.to_owned()).collect()
+}
+
+fn input_hashes(deployment: &Deployment) -> BTreeMap<&str, &str> {
+    let hashes = annotation(&deployment.metadata, INPUT_HASHES).unwrap_or_default();
+    hashes
+        .split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .collect()
+}
+
+/// Every reason why applying `wanted` replaces the pods of `live`; empty if it does not.
+#[must_use]
+pub fn roll_reasons(
+    proxy: &FastllmProxy,
+    live: &Deployment,
+    wanted: &Deployment,
+    component: Component,
+) -> Vec<RollReason> {
+    if template_hash(live) == template_hash(wanted) {
+        return Vec::new();
+    }
+    let mut reasons = Vec::new();
+    let image = image_of(wanted, component);
+    if image_of(live, component) != image {
+        reasons.push(RollReason::ImageChanged(
+            image.unwrap_or_default().to_owned(),
+        ));
+    }
+    let changed = changed_inputs(live, wanted);
+    for (field, reference) in inputs_of(proxy, component) {
+        if changed.iter().any(|c| c == field) || !reads(live, component, reference) {
+            reasons.push(RollReason::SecretChanged(reference.clone()));
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push(RollReason::TemplateChanged);
+    }
+    reasons
+}
+
+/// Whether a Deployment's container reads a key of a Secret.
+fn reads(deployment: &Deployment, component: Component, reference: &SecretKeyRef) -> bool {
+    let pod = deployment.spec.template.spec.as_ref();
+    let container = pod.and_then(|p| {
+        p.containers
+            .iter()
+            .find(|c| c.name == component.container())
+    });
+    let variables = container.and_then(|c| c.env.as_deref()).unwrap_or_default();
+    variables.iter().any(|variable| {
+        let source = variable
+            .value_from
+            .as_ref()
+            .and_then(|s| s.secret_key_ref.as_ref());
+        source.is_some_and(|s| s.name == reference.name && s.key == reference.key)
+    })
+}

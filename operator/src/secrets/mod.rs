@@ -1,0 +1,101 @@
+//! What the referenced Secrets say: checks before anything is applied, and the
+//! hashes by which a changed value is noticed.
+
+mod hash;
+mod preflight;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fastllm_crds::{FastllmProxy, SecretKeyRef};
+
+use crate::build::inputs_of;
+use crate::names::Component;
+
+pub use hash::Keyed;
+pub use preflight::preflight;
+
+/// A Secret's value. Neither `Debug` nor `Display` shows it.
+#[derive(Clone, Eq, PartialEq)]
+pub struct SecretValue(Vec<u8>);
+
+impl SecretValue {
+    /// Takes the bytes in.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes, for a check or a hash.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretValue(…)")
+    }
+}
+
+/// The data of one Secret.
+pub type SecretData = BTreeMap<String, SecretValue>;
+
+/// The hashes of the values that a resource references; the values stay behind.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Inputs {
+    values: BTreeMap<&'static str, String>,
+    keyed: Keyed,
+}
+
+impl Inputs {
+    /// Hashes each value under a key that is derived from the encryption key.
+    #[must_use]
+    pub fn new(encryption_key: &SecretValue, values: &BTreeMap<&'static str, SecretValue>) -> Self {
+        let keyed = Keyed::derive(encryption_key);
+        let values = values
+            .iter()
+            .map(|(field, value)| (*field, keyed.digest(&[field.as_bytes(), value.expose()])))
+            .collect();
+        Self { values, keyed }
+    }
+
+    /// Hash of the value of a field, empty if the field was not read.
+    #[must_use]
+    pub fn value_hash(&self, field: &str) -> &str {
+        self.values.get(field).map_or("", String::as_str)
+    }
+
+    /// One hash of all values that a component reads. Another plane's values
+    /// are left out, so that they do not roll this one.
+    #[must_use]
+    pub fn plane_hash(&self, proxy: &FastllmProxy, component: Component) -> String {
+        let fields = inputs_of(proxy, component);
+        let mut parts: Vec<&[u8]> = vec![component.container().as_bytes()];
+        for (field, _) in &fields {
+            parts.push(field.as_bytes());
+            parts.push(self.value_hash(field).as_bytes());
+        }
+        self.keyed.digest(&parts)
+    }
+}
+
+/// Every reference that has to resolve, with the path of its field. The first
+/// login's password is needed until the login exists, and never again.
+#[must_use]
+pub fn needed(proxy: &FastllmProxy, bootstrapped: bool) -> Vec<(&'static str, &SecretKeyRef)> {
+    let spec = &proxy.spec;
+    let mut all = vec![
+        ("database", &spec.database),
+        ("proxyToken", &spec.proxy_token),
+        ("encryptionKey", &spec.encryption_key),
+    ];
+    if let Some(login) = spec.bootstrap.as_ref().filter(|_| !bootstrapped) {
+        all.push(("bootstrap.password", &login.password));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Checks of the referenced Secrets before anything is applied.
+
+use std::collections::BTreeMap;
+use std::str;
+
+use fastllm_crds::{FastllmProxy, Reason, SecretKeyRef};
+use url::Url;
+
+use super::{Inputs, SecretData, SecretValue, needed};
+use crate::observe::Read;
+use crate::plan::{About, Problem};
+
+/// Looks at every reference that is needed.
+///
+/// # Errors
+/// Everything that is missing or unusable, in the order of the fields, so that
+/// one look is enough to repair it all.
+#[must_use]
+pub fn preflight(
+    proxy: &FastllmProxy,
+    secrets: &BTreeMap<String, Read<Option<SecretData>>>,
+    bootstrapped: bool,
+) -> Result<Inputs, Vec<Problem>> {
+    let mut values = BTreeMap::new();
+    let mut problems = Vec::new();
+    for (field, reference) in needed(proxy, bootstrapped) {
+        match value(field, reference, secrets) {
+            Ok(value) => drop(values.insert(field, value)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    match values.get("encryptionKey").cloned() {
+        Some(key) if problems.is_empty() => Ok(Inputs::new(&key, &values)),
+        _ => Err(problems),
+    }
+}
+
+fn value(
+    field: &'static str,
+    reference: &SecretKeyRef,
+    secrets: &BTreeMap<String, Read<Option<SecretData>>>,
+) -> Result<SecretValue, Problem> {
+    let SecretKeyRef { name, key } = reference;
+    let problem =
+        |reason, what: &str| Problem::new(About::Secrets, reason, format!("spec.{field}: {what}"));
+    let data = match secrets.get(name) {
+        Some(Read::Known(Some(data))) => data,
+        Some(Read::Known(None)) => {
+            let what = format!("Secret {name:?} does not exist (key {key:?} is wanted)");
+            return Err(problem(Reason::SecretNotFound, &what));
+        }
+        Some(Read::Unknown(failure)) => {
+            let what = format!("Secret {name:?} could not be read (key {key:?}): {failure}");
+            return Err(problem(failure.reason(), &what));
+        }
+        None => {
+            let what = format!("Secret {name:?} was not read (key {key:?})");
+            return Err(problem(Reason::ReadFailed, &what));
+        }
+    };
+    let Some(value) = data.get(key) else {
+        let what = format!("Secret {name:?} has no key {key:?}");
+        return Err(problem(Reason::KeyNotFound, &what));
+    };
+    if value.expose().is_empty() {
+        let what = format!("key {key:?} of Secret {name:?} is empty");
+        return Err(problem(Reason::KeyNotFound, &what));
+    }
+    match check(field, value.expose()) {
+        Ok(()) => Ok(value.clone()),
+        Err(what) => {
+            let what = format!("key {key:?} of Secret {name:?} {what}");
+            Err(problem(Reason::InvalidValue, &what))
+        }
+    }
+}
+
+/// Whether a value has the form that its field needs. The answer never
+/// contains the value.
+fn check(field: &str, value: &[u8]) -> Result<(), &'static str> {
+    let text = str::from_utf8(value).map_err(|_| "is not text")?;
+    if text.trim() != text {
+        return Err("begins or ends with white space");
+    }
+    match field {
+        "database" => match Url::parse(text) {
+            Ok(url) if matches!(url.scheme(), "postgres" | "postgresql") => Ok(()),
+            _ => Err("is not a postgres:// or postgresql:// URL"),
+        },
+        "encryptionKey" => {
+            let hexadecimal = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+            hexadecimal
+                .then_some(())
+                .ok_or("is not 64 hexadecimal digits")
+        }
+        "proxyToken" => {
+            let visible = text.bytes().all(|b| b.is_ascii_graphic());
+            visible
+                .then_some(())
+                .ok_or("is not one word of visible ASCII characters")
+        }
+        _ => Ok(()),
+    }
+}
