@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastllm_crds::{ConditionType, FastllmProxy};
 use futures_util::stream::{self, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt as _};
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
@@ -311,7 +311,6 @@ impl<P: ModelsProbe> Shared<P> {
     /// Observe, plan, apply, tell. The answer is whether the resource is as
     /// wanted; an error is a pass that has to be repeated.
     async fn pass(&self, proxy: &FastllmProxy) -> Result<bool, ()> {
-        let name = ObjectRef::from_obj(proxy);
         let namespace = proxy.namespace().unwrap_or_default();
         let job = Component::Bootstrap.object_name(&proxy.name_any());
         let job = self.caches.jobs.get(&namespace, &job);
@@ -320,10 +319,10 @@ impl<P: ModelsProbe> Shared<P> {
         let plan = plan(proxy, &observed);
         let applied = apply::run(&self.api, proxy, &plan, &observed).await;
         for step in applied.done() {
-            tracing::info!(resource = %name, "{step}");
+            tracing::info!("{step}");
             self.count(step);
         }
-        let now = Timestamp::now().round(Unit::Second).unwrap_or_default();
+        let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let pass = Pass {
             proxy,
             observed: &observed,
@@ -335,7 +334,7 @@ impl<P: ModelsProbe> Shared<P> {
         let previous = proxy.status.clone().unwrap_or_default();
         let mut failed = plan.problems.iter().any(Problem::is_unknown);
         if let Some(error) = applied.failure() {
-            tracing::warn!(resource = %name, ?error, "a step did not work");
+            tracing::warn!(?error, "a step did not work");
             failed = true;
         }
         if status != previous {
@@ -344,7 +343,7 @@ impl<P: ModelsProbe> Shared<P> {
                 // The resource is gone, or another took its name.
                 Err(error) if error.is(404) || error.is(409) => return Ok(false),
                 Err(error) => {
-                    tracing::warn!(resource = %name, %error, "the status was not written");
+                    tracing::warn!(%error, "the status was not written");
                     failed = true;
                 }
             }

@@ -1,5 +1,6 @@
 //! The operator's program: parse, configure, run.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ fn start(config: &RunConfig) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&config.log).context("--log")?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match config.log_format {
         LogFormat::Text => lines.init(),

@@ -15,7 +15,6 @@ use crate::plan::{About, Problem};
 /// # Errors
 /// Everything that is missing or unusable, in the order of the fields, so that
 /// one look is enough to repair it all.
-#[must_use]
 pub fn preflight(
     proxy: &FastllmProxy,
     secrets: &BTreeMap<String, Read<Option<SecretData>>>,
