@@ -1,1 +1,28 @@
 //! The control plane: admin API, accounting, audit, snapshot.
+//!
+//! Postgres holds everything that lasts. Each change is one transaction with
+//! its audit row and raises the configuration's version; every replica follows
+//! the database and gives the gateways the same snapshot of it.
+
+mod api;
+mod app;
+mod clock;
+mod config;
+mod crypto;
+mod db;
+mod error;
+mod housekeeping;
+mod logging;
+mod machine;
+mod metrics;
+mod run;
+mod serve;
+mod set_password;
+mod snapshot;
+
+pub use api::openapi_document;
+pub use config::{Command, Config, DatabaseConfig, SetPassword};
+pub use error::Error;
+pub use logging::{LogFormat, init_logging};
+pub use run::{Control, run};
+pub use set_password::{PasswordOutcome, set_password};

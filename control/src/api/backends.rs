@@ -1,0 +1,302 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use fastllm_contract::Secret;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::checks;
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, PathOf};
+use super::patch::Patch;
+use crate::app::App;
+use crate::crypto::{Sealed, Vault};
+use crate::db::backends;
+use crate::db::backends::{BackendFields, BackendRow};
+use crate::db::models::ModelRow;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+}
+
+/// One upstream address of a model. Its credential is never shown.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BackendView {
+    id: i64,
+    /// Without trailing slash.
+    api_base: String,
+    /// What the upstream calls the model.
+    upstream_model: String,
+    has_upstream_api_key: bool,
+    protocol: String,
+    auth_header: String,
+    /// The word before the credential; `null` sends the credential alone.
+    auth_scheme: Option<String>,
+    /// The answer's token ceiling where the client sends none.
+    default_max_tokens: Option<i32>,
+}
+
+impl From<BackendRow> for BackendView {
+    fn from(row: BackendRow) -> Self {
+        let BackendRow {
+            id,
+            model_id: _,
+            fields,
+        } = row;
+        let BackendFields {
+            api_base,
+            upstream_model,
+            upstream_api_key,
+            protocol,
+            auth_header,
+            auth_scheme,
+            default_max_tokens,
+        } = fields;
+        Self {
+            id,
+            api_base,
+            upstream_model,
+            has_upstream_api_key: upstream_api_key.is_some(),
+            protocol,
+            auth_header,
+            auth_scheme,
+            default_max_tokens,
+        }
+    }
+}
+
+/// The wire format of a backend.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Wire {
+    #[default]
+    Openai,
+    Anthropic,
+    Gemini,
+}
+
+impl Wire {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Openai => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+        }
+    }
+
+    /// The header and the word before the credential that its vendor expects.
+    fn auth(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Openai => ("authorization", Some("Bearer")),
+            Self::Anthropic => ("x-api-key", None),
+            Self::Gemini => ("x-goog-api-key", None),
+        }
+    }
+}
+
+/// An upstream address to be added.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewBackend {
+    /// Absolute http or https URL, `/v1` included where the upstream has it;
+    /// no credentials, query or fragment.
+    #[schema(example = "http://vllm:8000/v1")]
+    api_base: String,
+    /// By default the model's own name.
+    upstream_model: Option<String>,
+    #[schema(value_type = Option<String>, format = Password)]
+    upstream_api_key: Option<Secret>,
+    #[serde(default)]
+    protocol: Wire,
+    /// By default as the protocol has it.
+    auth_header: Option<String>,
+    /// By default as the protocol has it; `null` sends the credential alone.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    auth_scheme: Patch<String>,
+    #[schema(minimum = 1)]
+    default_max_tokens: Option<i32>,
+}
+
+/// Changes of a backend: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackendPatch {
+    #[schema(nullable = false)]
+    api_base: Option<String>,
+    #[schema(nullable = false)]
+    upstream_model: Option<String>,
+    #[schema(value_type = Option<String>, format = Password)]
+    #[serde(default)]
+    upstream_api_key: Patch<Secret>,
+    #[schema(nullable = false)]
+    protocol: Option<Wire>,
+    #[schema(nullable = false)]
+    auth_header: Option<String>,
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    auth_scheme: Patch<String>,
+    #[schema(value_type = Option<i32>, minimum = 1)]
+    #[serde(default)]
+    default_max_tokens: Patch<i32>,
+}
+
+impl NewBackend {
+    /// The row, and whether it has a credential.
+    pub(super) fn row(
+        self,
+        id: i64,
+        model: &ModelRow,
+        vault: &Vault,
+    ) -> Result<(BackendRow, bool), ApiError> {
+        let (header, scheme) = self.protocol.auth();
+        let scheme = match self.auth_scheme {
+            Patch::Keep => scheme.map(str::to_owned),
+            Patch::Clear => None,
+            Patch::Set(scheme) => Some(checks::auth_scheme(scheme)?),
+        };
+        let header = self
+            .auth_header
+            .as_deref()
+            .map_or(Ok(header.to_owned()), checks::auth_header);
+        let key = self
+            .upstream_api_key
+            .map(|key| seal(vault, id, &key))
+            .transpose()?;
+        let upstream = self.upstream_model.unwrap_or_else(|| model.name.clone());
+        checks::model_name(&upstream).map_err(|error| error.field("upstream_model"))?;
+        let has_secret = key.is_some();
+        let fields = BackendFields {
+            api_base: checks::api_base(&self.api_base)?,
+            upstream_model: upstream,
+            upstream_api_key: key,
+            protocol: self.protocol.name().to_owned(),
+            auth_header: header?,
+            auth_scheme: scheme,
+            default_max_tokens: self.default_max_tokens.map(max_tokens).transpose()?,
+        };
+        Ok((
+            BackendRow {
+                id,
+                model_id: model.id,
+                fields,
+            },
+            has_secret,
+        ))
+    }
+}
+
+impl BackendPatch {
+    fn apply(self, old: BackendFields, id: i64, vault: &Vault) -> Result<BackendFields, ApiError> {
+        let key = self.upstream_api_key.try_map(|key| seal(vault, id, &key))?;
+        let scheme = self.auth_scheme.try_map(checks::auth_scheme)?;
+        let ceiling = self.default_max_tokens.try_map(max_tokens)?;
+        let base = self.api_base.as_deref().map(checks::api_base).transpose()?;
+        let header = self
+            .auth_header
+            .as_deref()
+            .map(checks::auth_header)
+            .transpose()?;
+        if let Some(upstream) = &self.upstream_model {
+            checks::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
+        }
+        Ok(BackendFields {
+            api_base: base.unwrap_or(old.api_base),
+            upstream_model: self.upstream_model.unwrap_or(old.upstream_model),
+            upstream_api_key: key.apply(old.upstream_api_key),
+            protocol: self
+                .protocol
+                .map_or(old.protocol, |protocol| protocol.name().to_owned()),
+            auth_header: header.unwrap_or(old.auth_header),
+            auth_scheme: scheme.apply(old.auth_scheme),
+            default_max_tokens: ceiling.apply(old.default_max_tokens),
+        })
+    }
+}
+
+fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<Sealed, ApiError> {
+    let key = Secret::new(checks::credential(key.expose().to_owned())?);
+    Ok(vault.seal(&backends::identity(id), &key)?)
+}
+
+fn max_tokens(value: i32) -> Result<i32, ApiError> {
+    checks::positive("default_max_tokens")(i64::from(value)).map(|_| value)
+}
+
+/// Shows one backend.
+#[utoipa::path(get, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
+    responses((status = 200, body = BackendView, description = "The backend")))]
+async fn get(
+    State(app): State<App>,
+    PathOf(id): PathOf<i64>,
+) -> Result<Json<BackendView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = backends::get(&mut connection, id)
+        .await
+        .map_err(ApiError::of_row("backend"))?;
+    Ok(Json(row.into()))
+}
+
+/// Changes a backend. An absent `upstream_api_key` keeps the credential, `null`
+/// removes it.
+#[utoipa::path(patch, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
+    request_body = BackendPatch, responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<BackendPatch>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let old = backends::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("backend"))?;
+    let secret = match &patch.upstream_api_key {
+        Patch::Keep => None,
+        Patch::Clear => Some(false),
+        Patch::Set(_) => Some(true),
+    };
+    let fields = patch.apply(old.fields.clone(), id, &app.vault)?;
+    let new = BackendRow {
+        id,
+        model_id: old.model_id,
+        fields,
+    };
+    backends::put(connection, &new).await?;
+    let mut detail = Detail::new("backend.update")
+        .id(id)
+        .changed(&BackendView::from(old), &BackendView::from(new));
+    if let Some(is_set) = secret {
+        detail = detail.secret("upstream_api_key", is_set);
+    }
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a backend out of its model's pool.
+#[utoipa::path(delete, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
+    responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let old = backends::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("backend"))?;
+    backends::delete(connection, id).await?;
+    let detail = Detail::new("backend.delete")
+        .id(id)
+        .deleted(&BackendView::from(old));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,335 @@
+//! What values of the admin API have to look like.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fastllm_contract::ModelName;
+use http::HeaderName;
+use time::OffsetDateTime;
+use url::{Host, Url};
+
+use super::error::ApiError;
+use crate::clock;
+
+const MAX_NAME: usize = 128;
+const MAX_TEXT: usize = 2048;
+const MAX_SECRET: usize = 16 * 1024;
+
+/// The balancing policies.
+pub(crate) const POLICIES: [&str; 4] = [
+    "cache-affinity",
+    "least-loaded",
+    "round-robin",
+    "lowest-latency",
+];
+
+/// Headers that belong to the connection or the body: a credential in one of
+/// them would break requests or smuggle them.
+const RESERVED_HEADERS: [&str; 14] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "proxy-connection",
+];
+
+/// Names of principals, roles and keys.
+pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
+    if text.is_empty() || text.len() > MAX_NAME {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must have 1 to {MAX_NAME} bytes"),
+        ));
+    }
+    if text.trim() != text || text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may not begin or end with a space or hold control characters"),
+        ));
+    }
+    Ok(text)
+}
+
+/// A role's name is a part of paths.
+pub(crate) fn role_name(text: String) -> Result<String, ApiError> {
+    if text.contains(['/', '%', '?', '#']) {
+        return Err(ApiError::invalid(
+            "name",
+            "a role's name may not hold / % ? #",
+        ));
+    }
+    name("name", text)
+}
+
+/// Names of models, as the gateway accepts them.
+pub(crate) fn model_name(text: &str) -> Result<ModelName, ApiError> {
+    if text.trim() != text {
+        return Err(ApiError::invalid(
+            "name",
+            "a model name may not begin or end with a space",
+        ));
+    }
+    ModelName::new(text).map_err(|error| ApiError::invalid("name", error.to_string()))
+}
+
+/// Descriptions and addresses of people.
+pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
+    if value.len() > MAX_TEXT {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may have {MAX_TEXT} bytes at most"),
+        ));
+    }
+    Ok(value)
+}
+
+/// One of the four balancing policies.
+pub(crate) fn policy(value: String) -> Result<String, ApiError> {
+    if POLICIES.contains(&value.as_str()) {
+        Ok(value)
+    } else {
+        Err(ApiError::invalid(
+            "policy",
+            format!("policy must be one of {}", POLICIES.join(", ")),
+        ))
+    }
+}
+
+/// A number that may be zero.
+pub(crate) fn not_negative(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
+    move |value| {
+        if value < 0 {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be 0 or more"),
+            ));
+        }
+        Ok(value)
+    }
+}
+
+/// A number that may not be zero.
+pub(crate) fn positive(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
+    move |value| {
+        if value < 1 {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be 1 or more"),
+            ));
+        }
+        Ok(value)
+    }
+}
+
+/// The base address of an upstream, without its trailing slash.
+pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
+    let wrong = |reason: &str| ApiError::invalid("api_base", format!("api_base {reason}"));
+    if text.len() > MAX_TEXT {
+        return Err(wrong("is too long"));
+    }
+    let url = Url::parse(text).map_err(|_| wrong("must be an absolute http or https URL"))?;
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err(wrong("must be an absolute http or https URL"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("may not hold credentials: use upstream_api_key"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("may not have a query or a fragment"));
+    }
+    let host = url.host().ok_or_else(|| wrong("needs a host"))?;
+    if is_metadata_host(&host) {
+        return Err(wrong(
+            "may not be a link-local address: machines' metadata is served there",
+        ));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// Cloud machines hand out their credentials at such addresses.
+fn is_metadata_host(host: &Host<&str>) -> bool {
+    let link_local_v4 = |address: Ipv4Addr| address.is_link_local();
+    match host {
+        Host::Ipv4(address) => link_local_v4(*address),
+        Host::Ipv6(address) => {
+            address.to_ipv4().is_some_and(link_local_v4)
+                || address.is_unicast_link_local()
+                || *address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
+        }
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.');
+            name == "metadata.google.internal"
+                || name.parse::<IpAddr>().is_ok_and(|address| match address {
+                    IpAddr::V4(address) => link_local_v4(address),
+                    IpAddr::V6(address) => address.is_unicast_link_local(),
+                })
+        }
+    }
+}
+
+/// The header that carries a credential, in lower case.
+pub(crate) fn auth_header(text: &str) -> Result<String, ApiError> {
+    let header = HeaderName::from_bytes(text.as_bytes())
+        .map_err(|_| ApiError::invalid("auth_header", "auth_header must be a header's name"))?;
+    if RESERVED_HEADERS.contains(&header.as_str()) {
+        return Err(ApiError::invalid(
+            "auth_header",
+            "auth_header may not be a header of the connection or the body",
+        ));
+    }
+    Ok(header.as_str().to_owned())
+}
+
+/// The word before a credential.
+pub(crate) fn auth_scheme(text: String) -> Result<String, ApiError> {
+    if text.is_empty() || text.len() > 64 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ApiError::invalid(
+            "auth_scheme",
+            "auth_scheme must be one word, or null to send the credential alone",
+        ));
+    }
+    Ok(text)
+}
+
+/// A credential must fit into a header. The error does not repeat it.
+pub(crate) fn credential(text: String) -> Result<String, ApiError> {
+    let fits = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if text.trim().is_empty() || text.trim() != text || text.len() > MAX_SECRET || !fits {
+        return Err(ApiError::invalid(
+            "upstream_api_key",
+            "upstream_api_key must be printable ASCII without spaces around it, or null",
+        ));
+    }
+    Ok(text)
+}
+
+/// When a key expires.
+pub(crate) fn in_the_future(at: OffsetDateTime) -> Result<OffsetDateTime, ApiError> {
+    if at <= clock::now() {
+        return Err(ApiError::invalid(
+            "expires_at",
+            "expires_at must be in the future",
+        ));
+    }
+    if at.year() > 9999 {
+        return Err(ApiError::invalid(
+            "expires_at",
+            "expires_at is too far away",
+        ));
+    }
+    Ok(at)
+}
+
+/// What a role can grant: a verb of the closed list, on a resource that fits it.
+pub(crate) fn permission(verb: &str, resource: &str) -> Result<(), ApiError> {
+    let prefix = match verb {
+        "usage:read" | "key:create" | "key:revoke" | "config:write" => {
+            return if resource == "*" {
+                Ok(())
+            } else {
+                Err(ApiError::invalid(
+                    "resource",
+                    format!("{verb} is granted on * only"),
+                ))
+            };
+        }
+        "model:invoke" => "model/",
+        "mcp:invoke" => "mcp/",
+        "agent:invoke" => "agent/",
+        _ => {
+            return Err(ApiError::invalid(
+                "verb",
+                "verb must be one of usage:read, key:create, key:revoke, config:write, \
+                 model:invoke, mcp:invoke, agent:invoke",
+            ));
+        }
+    };
+    let rest = resource.strip_prefix(prefix).unwrap_or_default();
+    let stars = rest.trim_end_matches('*').contains('*') || rest.ends_with("**");
+    if rest.is_empty() || stars || rest.len() > ModelName::MAX_BYTES {
+        return Err(ApiError::invalid(
+            "resource",
+            format!("resource must be {prefix}NAME, {prefix}PREFIX* or {prefix}*"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_addresses() {
+        assert_eq!(
+            api_base("http://vllm:8000/v1/").unwrap(),
+            "http://vllm:8000/v1"
+        );
+        assert_eq!(
+            api_base("https://api.example.org").unwrap(),
+            "https://api.example.org"
+        );
+        for wrong in [
+            "vllm:8000/v1",
+            "/v1",
+            "ftp://h/v1",
+            "http://user:pw@h/v1",
+            "http://h/v1?x=1",
+            "http://h/v1#f",
+            "http://169.254.169.254/latest",
+            "http://2852039166/",
+            "http://0xa9fea9fe/",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[fe80::1]/",
+            "http://metadata.google.internal./v1",
+            "",
+        ] {
+            assert!(api_base(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn headers_and_credentials() {
+        assert_eq!(auth_header("X-Api-Key").unwrap(), "x-api-key");
+        for wrong in ["", "a b", "Transfer-Encoding", "host", "ä"] {
+            assert!(auth_header(wrong).is_err(), "{wrong}");
+        }
+        assert!(auth_scheme("Bearer".to_owned()).is_ok());
+        assert!(auth_scheme("a b".to_owned()).is_err());
+        assert!(credential("sk-x".to_owned()).is_ok());
+        let error = credential("canary\r\nx: y".to_owned()).unwrap_err();
+        assert!(!format!("{error:?}").contains("canary"));
+    }
+
+    #[test]
+    fn permissions_are_a_closed_list() {
+        for (verb, resource) in [
+            ("usage:read", "*"),
+            ("model:invoke", "model/*"),
+            ("model:invoke", "model/Qwen/Qwen3*"),
+            ("mcp:invoke", "mcp/files"),
+        ] {
+            assert!(permission(verb, resource).is_ok(), "{verb} {resource}");
+        }
+        for (verb, resource) in [
+            ("usage:read", "model/*"),
+            ("model:invoke", "*"),
+            ("model:invoke", "model/"),
+            ("model:invoke", "model/a*b"),
+            ("model:invoke", "mcp/x"),
+            ("model:delete", "*"),
+        ] {
+            assert!(permission(verb, resource).is_err(), "{verb} {resource}");
+        }
+    }
+}

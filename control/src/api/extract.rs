@@ -1,0 +1,210 @@
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::error::ApiError;
+
+/// A JSON body. Unknown, missing and wrong fields are refused by name.
+pub(crate) struct Body<T>(pub(crate) T);
+
+/// Parameters of the query string.
+pub(crate) struct Params<T>(pub(crate) T);
+
+/// Parameters of the path.
+pub(crate) struct PathOf<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if !is_json(request.headers()) {
+            return Err(ApiError::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "send the body as application/json",
+            ));
+        }
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| unreadable(&rejection))?;
+        parse(&bytes).map(Self)
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let media = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = media
+        .and_then(|media| media.split(';').next())
+        .unwrap_or_default()
+        .trim();
+    essence.eq_ignore_ascii_case("application/json")
+}
+
+fn unreadable(rejection: &BytesRejection) -> ApiError {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_large",
+            "the body is too large",
+        )
+    } else {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_body",
+            "the body cannot be read",
+        )
+    }
+}
+
+/// Reads JSON. The error's text names fields and types, never a value: a value
+/// can be a secret in the wrong place.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let malformed = |text: String| ApiError::new(StatusCode::BAD_REQUEST, "malformed_body", text);
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        if !inner.is_data() {
+            let (line, column) = (inner.line(), inner.column());
+            return malformed(format!("not valid JSON at line {line}, column {column}"));
+        }
+        let text = inner.to_string();
+        if let Some(name) = quoted_after(&text, "unknown field `") {
+            ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "unknown_field",
+                format!("there is no field {name}"),
+            )
+            .field(name)
+        } else if let Some(name) = quoted_after(&text, "missing field `") {
+            ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "missing_field",
+                format!("the field {name} is missing"),
+            )
+            .field(name)
+        } else {
+            let expected = text
+                .split_once("expected ")
+                .map_or("", |(_, rest)| rest)
+                .split(" at line")
+                .next()
+                .unwrap_or_default();
+            let hint = if expected.is_empty() {
+                text_without_value(&text)
+            } else {
+                expected
+            };
+            ApiError::invalid(&path, format!("{path}: expected {hint}"))
+        }
+    })?;
+    reader
+        .end()
+        .map_err(|_| malformed("there is something after the JSON value".to_owned()))?;
+    Ok(value)
+}
+
+fn quoted_after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
+    text.strip_prefix(start)?.split('`').next()
+}
+
+/// Serde's own texts quote what they found; ours (from `custom`) do not.
+fn text_without_value(text: &str) -> &str {
+    if text.contains('`') || text.contains('"') {
+        "another value"
+    } else {
+        text
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Query(params) =
+            Query::<T>::from_request_parts(parts, state)
+                .await
+                .map_err(|rejection| {
+                    let text = rejection.body_text();
+                    let reason = text.rsplit("query string: ").next().unwrap_or_default();
+                    ApiError::new(
+                        StatusCode::BAD_REQUEST,
+                        "invalid_parameter",
+                        format!("a query parameter is wrong: {reason}"),
+                    )
+                })?;
+        Ok(Self(params))
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let Path(value) = Path::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| {
+                ApiError::new(
+                    StatusCode::BAD_REQUEST,
+                    "invalid_parameter",
+                    "the path does not hold a number where an id belongs",
+                )
+            })?;
+        Ok(Self(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Example {
+        #[expect(dead_code, reason = "only read")]
+        name: String,
+        #[expect(dead_code, reason = "only read")]
+        count: Option<u32>,
+    }
+
+    fn refusal(body: &str) -> String {
+        let error = parse::<Example>(body.as_bytes()).unwrap_err();
+        assert_eq!(error.status_for_test(), StatusCode::BAD_REQUEST);
+        error.code_and_field_for_test()
+    }
+
+    impl ApiError {
+        fn status_for_test(&self) -> StatusCode {
+            ApiError::new(StatusCode::BAD_REQUEST, "x", "x")
+                .into_response()
+                .status()
+        }
+
+        fn code_and_field_for_test(&self) -> String {
+            format!("{self:?}")
+        }
+    }
+
+    #[test]
+    fn the_field_is_named_and_its_value_is_not() {
+        let unknown = refusal(r#"{"name": "n", "canary-1": 2}"#);
+        assert!(unknown.contains("unknown_field") && unknown.contains("canary-1"));
+        assert!(refusal(r#"{"count": 2}"#).contains("missing_field"));
+        let wrong = refusal(r#"{"name": "n", "count": "canary-2"}"#);
+        assert!(
+            wrong.contains("invalid_value") && wrong.contains("count"),
+            "{wrong}"
+        );
+        assert!(!wrong.contains("canary-2"), "{wrong}");
+        assert!(refusal("{").contains("malformed_body"));
+        assert!(refusal(r#"{"name": "n"} x"#).contains("malformed_body"));
+    }
+}

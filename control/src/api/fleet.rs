@@ -1,0 +1,78 @@
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Verb, guarded};
+use super::error::ApiError;
+use crate::app::App;
+use crate::db::gateways;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+}
+
+/// What a gateway said of itself last.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct GatewayView {
+    #[serde(flatten)]
+    report: Report,
+    /// Since it said so.
+    age_seconds: f64,
+}
+
+/// The report of a gateway, as far as it is shown.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct Report {
+    replica: String,
+    /// Differs after each start.
+    boot_id: String,
+    version: String,
+    snapshot_version: u64,
+    uptime_seconds: u64,
+    backends: Vec<BackendReport>,
+    process: ProcessReport,
+}
+
+/// One gateway's view of one backend.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct BackendReport {
+    id: u64,
+    api_base: String,
+    model: String,
+    healthy: bool,
+    inflight: u64,
+    requests_total: u64,
+    errors_total: u64,
+}
+
+/// Counters of one gateway since its start.
+#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct ProcessReport {
+    requests_ok: u64,
+    requests_failed: u64,
+    usage_dropped: u64,
+    usage_queued: u64,
+    rejected_unauthenticated: u64,
+    rejected_model_not_found: u64,
+}
+
+/// Lists the gateways that reported within the last 30 seconds, by name.
+#[utoipa::path(get, path = "/admin/fleet", tag = "fleet",
+    responses((status = 200, body = Vec<GatewayView>, description = "Gateways")))]
+async fn list(State(app): State<App>) -> Result<Json<Vec<GatewayView>>, ApiError> {
+    let rows = gateways::list(&mut *app.db.acquire().await?).await?;
+    let views = rows.into_iter().filter_map(|row| {
+        let report = serde_json::from_value(row.report).ok()?;
+        Some(GatewayView {
+            report,
+            age_seconds: row.age_seconds,
+        })
+    });
+    Ok(Json(views.collect()))
+}

@@ -1,0 +1,276 @@
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::Patch;
+use super::{checks, page};
+use crate::app::App;
+use crate::clock;
+use crate::crypto::ApiKey;
+use crate::db::keys::{KeyRow, NewKey};
+use crate::db::{DbError, keys, principals};
+
+/// A key that nobody gave a lifetime.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::KeyCreate, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update)))
+        .routes(guarded(Verb::KeyRevoke, routes!(revoke)))
+}
+
+/// An API key; the key itself is shown only when it is made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyView {
+    id: i64,
+    /// Its first 11 characters.
+    prefix: String,
+    name: String,
+    principal_id: i64,
+    /// Name of the principal.
+    principal: String,
+    /// `null`: never.
+    #[serde(with = "time::serde::rfc3339::option")]
+    expires_at: Option<OffsetDateTime>,
+    disabled: bool,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Exact to a minute.
+    #[serde(with = "time::serde::rfc3339::option")]
+    last_used_at: Option<OffsetDateTime>,
+}
+
+impl From<KeyRow> for KeyView {
+    fn from(row: KeyRow) -> Self {
+        let KeyRow {
+            id,
+            prefix,
+            name,
+            principal_id,
+            principal,
+            expires_at,
+            disabled,
+            created_at,
+            last_used_at,
+        } = row;
+        Self {
+            id,
+            prefix,
+            name,
+            principal_id,
+            principal,
+            expires_at,
+            disabled,
+            created_at,
+            last_used_at,
+        }
+    }
+}
+
+/// A key to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyRequest {
+    name: String,
+    principal_id: i64,
+    /// By default in 90 days; `null`: never.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Patch<String>,
+}
+
+/// The new key. It cannot be shown again.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedKey {
+    id: i64,
+    key: String,
+    #[serde(with = "time::serde::rfc3339::option")]
+    expires_at: Option<OffsetDateTime>,
+}
+
+/// Changes of a key: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeyPatch {
+    #[schema(nullable = false)]
+    name: Option<String>,
+    /// `null`: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    #[serde(default)]
+    expires_at: Patch<String>,
+    #[schema(nullable = false)]
+    disabled: Option<bool>,
+}
+
+/// Which keys.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+    /// Only this principal's.
+    principal_id: Option<i64>,
+}
+
+fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
+    let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
+        ApiError::invalid(
+            "expires_at",
+            "expires_at must be a time like 2030-01-31T00:00:00Z",
+        )
+    })?;
+    checks::in_the_future(at)
+}
+
+/// Lists keys, by id.
+#[utoipa::path(get, path = "/admin/keys", tag = "keys", params(ListParams),
+    responses((status = 200, body = Vec<KeyView>, description = "Keys")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let mut connection = app.db.acquire().await?;
+    let rows = keys::list(&mut connection, params.principal_id, page).await?;
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, KeyView::from(row)))
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one key, without the key itself.
+#[utoipa::path(get, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
+    responses((status = 200, body = KeyView, description = "The key")))]
+async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<KeyView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = keys::get(&mut connection, id)
+        .await
+        .map_err(ApiError::of_row("key"))?;
+    Ok(Json(row.into()))
+}
+
+/// Makes a key. The answer is the only place where it is ever shown.
+#[utoipa::path(post, path = "/admin/keys", tag = "keys", request_body = KeyRequest,
+    responses((status = 200, body = CreatedKey, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(request): Body<KeyRequest>,
+) -> Result<Json<CreatedKey>, ApiError> {
+    let KeyRequest {
+        name,
+        principal_id,
+        expires_at,
+    } = request;
+    let name = checks::name("name", name)?;
+    let expires_at = match expires_at {
+        Patch::Keep => Some(clock::now() + DEFAULT_LIFETIME),
+        Patch::Clear => None,
+        Patch::Set(text) => Some(expiry(&text)?),
+    };
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    principals::get(connection, principal_id)
+        .await
+        .map_err(|error| match error {
+            DbError::NotFound => ApiError::invalid("principal_id", "there is no such principal"),
+            other => other.into(),
+        })?;
+    let ApiKey {
+        plaintext,
+        hash,
+        prefix,
+    } = ApiKey::generate()?;
+    let new = NewKey {
+        hash,
+        prefix: &prefix,
+        name: &name,
+        principal_id,
+        expires_at,
+    };
+    let id = keys::insert(connection, &new).await?;
+    let view = KeyView::from(keys::get(connection, id).await?);
+    let detail = Detail::new("key.create").id(id).created(&view);
+    app.commit(change, detail.entry()).await?;
+    Ok(Json(CreatedKey {
+        id,
+        key: plaintext.expose().to_owned(),
+        expires_at,
+    }))
+}
+
+/// Changes a key's name, lifetime, or whether it is accepted.
+#[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
+    request_body = KeyPatch, responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<KeyPatch>,
+) -> Result<StatusCode, ApiError> {
+    let KeyPatch {
+        name,
+        expires_at,
+        disabled,
+    } = patch;
+    let name = name.map(|name| checks::name("name", name)).transpose()?;
+    let expires_at = expires_at.try_map(|text| expiry(&text))?;
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let old = keys::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("key"))?;
+    let name = name.unwrap_or_else(|| old.name.clone());
+    let expires_at = expires_at.apply(old.expires_at);
+    let disabled = disabled.unwrap_or(old.disabled);
+    keys::update(connection, id, &name, expires_at, disabled).await?;
+    let new = keys::get(connection, id).await?;
+    let detail = Detail::new("key.update")
+        .id(id)
+        .changed(&KeyView::from(old), &KeyView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Revokes a key: it is refused from now on, its row is kept.
+#[utoipa::path(delete, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
+    responses((status = 204, description = "Revoked")))]
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let old = keys::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("key"))?;
+    keys::update(connection, id, &old.name, old.expires_at, true).await?;
+    let new = keys::get(connection, id).await?;
+    let detail = Detail::new("key.revoke")
+        .id(id)
+        .changed(&KeyView::from(old), &KeyView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,231 @@
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use fastllm_contract::Secret;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::session_token;
+use super::error::{ApiError, ErrorBody};
+use super::extract::Body;
+use crate::app::App;
+use crate::clock;
+use crate::crypto::{SessionToken, digest};
+use crate::db::sessions;
+use crate::metrics::LoginLabel;
+
+/// The cookie that holds a session's token.
+pub(crate) const COOKIE: &str = "fastllm_session";
+/// From the login on; using the session does not prolong it.
+pub(crate) const SESSION_HOURS: u32 = 12;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(login))
+        .routes(routes!(logout))
+}
+
+/// A name and its password.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    name: String,
+    #[schema(value_type = String, format = Password)]
+    password: Secret,
+}
+
+/// Who is logged in now.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LoggedIn {
+    name: String,
+}
+
+/// Begins a session: answers with the cookie `fastllm_session`.
+///
+/// After five wrong passwords for a name, further attempts for it have to wait,
+/// longer each time, up to a minute.
+#[utoipa::path(post, path = "/login", tag = "session", request_body = Credentials, responses(
+    (status = 200, body = LoggedIn, description = "Logged in"),
+    (status = "default", body = ErrorBody, description = "Refused or failed"),
+))]
+async fn login(
+    State(app): State<App>,
+    Body(Credentials { name, password }): Body<Credentials>,
+) -> Result<Response, ApiError> {
+    if let Err(wait) = app.throttle.admit(&name, clock::monotonic()) {
+        app.metrics.login(LoginLabel::Throttled);
+        let seconds = wait.as_secs().max(1);
+        return Err(ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "throttled",
+            format!("too many wrong passwords; try again in {seconds} s"),
+        )
+        .retry_after(seconds));
+    }
+    let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
+    let hash = known.as_ref().and_then(|row| row.password_hash.clone());
+    let right = app
+        .passwords
+        .verify(password, hash)
+        .await
+        .ok_or_else(ApiError::busy)?;
+    let Some(known) = known.filter(|_| right) else {
+        app.throttle.failed(&name, clock::monotonic());
+        app.metrics.login(LoginLabel::Failed);
+        tracing::info!("a login failed");
+        return Err(ApiError::unauthenticated(
+            "the name or the password is wrong",
+        ));
+    };
+    app.throttle.succeeded(&name);
+    let token = SessionToken::generate()?;
+    let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
+    let mut connection = app.db.acquire().await?;
+    sessions::insert(&mut connection, &token.hash, known.principal_id, expires_at).await?;
+    app.metrics.login(LoginLabel::Succeeded);
+    tracing::info!(principal = known.principal_id, "logged in");
+    let cookie = cookie(token.plaintext.expose(), SESSION_HOURS * 3600, app.tls)?;
+    Ok((
+        [(header::SET_COOKIE, cookie)],
+        Json(LoggedIn { name: known.name }),
+    )
+        .into_response())
+}
+
+/// Ends the session.
+#[utoipa::path(post, path = "/logout", tag = "session", responses(
+    (status = 204, description = "Logged out, also when there was no session"),
+    (status = "default", body = ErrorBody, description = "Refused or failed"),
+))]
+async fn logout(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
+    if let Some(token) = session_token(&headers) {
+        let mut connection = app.db.acquire().await?;
+        sessions::delete(&mut connection, &digest(token.as_bytes())).await?;
+    }
+    let cookie = cookie("", 0, app.tls)?;
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
+}
+
+fn cookie(token: &str, max_age: u32, tls: bool) -> Result<HeaderValue, ApiError> {
+    let secure = if tls { "; Secure" } else { "" };
+    let text =
+        format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age}{secure}");
+    HeaderValue::from_str(&text).map_err(|_| ApiError::internal())
+}
+
+/// Wrong passwords that cost nothing.
+const FREE_FAILURES: u32 = 5;
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// A name without failures for so long starts over.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
+/// Names under watch at a time; the one that failed longest ago makes room.
+const MOST_NAMES: usize = 10_000;
+
+/// Slows down guessing: after [`FREE_FAILURES`] wrong passwords for a name each
+/// further failure doubles the wait before the next attempt, up to
+/// [`LONGEST_WAIT`], so that nobody can lock somebody else out for longer.
+#[derive(Default)]
+pub(crate) struct Throttle(Mutex<HashMap<[u8; 32], Failures>>);
+
+struct Failures {
+    count: u32,
+    last: Instant,
+}
+
+impl Failures {
+    fn wait(&self) -> Duration {
+        let over = self.count.saturating_sub(FREE_FAILURES - 1);
+        if over == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_secs(1 << over.min(6)).min(LONGEST_WAIT)
+    }
+}
+
+impl Throttle {
+    /// Whether an attempt may be made now, or how long to wait.
+    fn admit(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        let held = self.0.lock();
+        let Some(failures) = held.get(&digest(name.as_bytes())) else {
+            return Ok(());
+        };
+        let wait = failures
+            .wait()
+            .saturating_sub(now.duration_since(failures.last));
+        if wait.is_zero() { Ok(()) } else { Err(wait) }
+    }
+
+    fn failed(&self, name: &str, now: Instant) {
+        let mut held = self.0.lock();
+        let key = digest(name.as_bytes());
+        if held.len() >= MOST_NAMES && !held.contains_key(&key) {
+            held.retain(|_, failures| now.duration_since(failures.last) < FORGOTTEN_AFTER);
+            let oldest = held
+                .iter()
+                .min_by_key(|(_, failures)| failures.last)
+                .map(|(key, _)| *key);
+            if let Some(oldest) = oldest.filter(|_| held.len() >= MOST_NAMES) {
+                held.remove(&oldest);
+            }
+        }
+        let failures = held.entry(key).or_insert(Failures {
+            count: 0,
+            last: now,
+        });
+        if now.duration_since(failures.last) >= FORGOTTEN_AFTER {
+            failures.count = 0;
+        }
+        failures.count = failures.count.saturating_add(1);
+        failures.last = now;
+    }
+
+    fn succeeded(&self, name: &str) {
+        self.0.lock().remove(&digest(name.as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guessing_becomes_slow_and_stays_bounded() {
+        let throttle = Throttle::default();
+        let mut now = clock::monotonic();
+        for _ in 0..FREE_FAILURES {
+            assert_eq!(throttle.admit("root", now), Ok(()));
+            throttle.failed("root", now);
+        }
+        assert_eq!(throttle.admit("root", now), Err(Duration::from_secs(2)));
+        assert_eq!(throttle.admit("other", now), Ok(()));
+        for _ in 0..20 {
+            throttle.failed("root", now);
+        }
+        assert_eq!(throttle.admit("root", now), Err(LONGEST_WAIT));
+        now += LONGEST_WAIT;
+        assert_eq!(throttle.admit("root", now), Ok(()));
+        throttle.succeeded("root");
+        throttle.failed("root", now);
+        assert_eq!(throttle.admit("root", now), Ok(()));
+    }
+
+    #[test]
+    fn the_map_has_a_bound() {
+        let throttle = Throttle::default();
+        let now = clock::monotonic();
+        for number in 0..MOST_NAMES + 50 {
+            throttle.failed(
+                &number.to_string(),
+                now + Duration::from_micros(number as u64),
+            );
+        }
+        assert_eq!(throttle.0.lock().len(), MOST_NAMES);
+    }
+}

@@ -1,0 +1,77 @@
+//! The admin API: one file per resource, with its types, handlers, permission
+//! and documentation.
+
+mod access;
+mod audit;
+mod backends;
+mod checks;
+mod detail;
+mod error;
+mod extract;
+mod fleet;
+mod keys;
+mod login;
+mod models;
+mod page;
+mod patch;
+mod principals;
+mod roles;
+mod settings;
+mod usage;
+
+use utoipa::OpenApi;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::app::App;
+
+pub(crate) use error::{ApiError, ErrorBody};
+pub(crate) use extract::{Body, Params};
+pub(crate) use login::Throttle;
+
+/// Largest body of an admin request, in bytes.
+const MAX_BODY: usize = 1024 * 1024;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "FastLLM Proxy admin API",
+        description = "Configuration, keys, usage and audit of a FastLLM Proxy deployment.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(ErrorBody))
+)]
+struct Document;
+
+/// The admin API's routes and their description.
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    let mut document = Document::openapi();
+    if let Some(components) = &mut document.components {
+        let cookie = ApiKey::Cookie(ApiKeyValue::new(login::COOKIE));
+        components.add_security_scheme(access::SCHEME, SecurityScheme::ApiKey(cookie));
+    }
+    OpenApiRouter::with_openapi(document)
+        .merge(login::routes())
+        .merge(models::routes())
+        .merge(backends::routes())
+        .merge(principals::routes())
+        .merge(roles::routes())
+        .merge(keys::routes())
+        .merge(usage::routes())
+        .merge(audit::routes())
+        .merge(fleet::routes())
+        .merge(settings::routes())
+        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// The OpenAPI document, as JSON with a final newline.
+///
+/// # Errors
+/// Never in practice: the document is built from constants.
+pub fn openapi_document() -> Result<String, crate::Error> {
+    let document = routes().into_openapi();
+    document
+        .to_pretty_json()
+        .map(|json| json + "\n")
+        .map_err(|_| crate::Error::Internal("the OpenAPI document cannot be written"))
+}

@@ -1,0 +1,350 @@
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::backends::{BackendView, NewBackend};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::Patch;
+use super::{checks, page};
+use crate::app::App;
+use crate::db::models::{ModelFields, ModelRow};
+use crate::db::{DbError, backends, models};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(guarded(Verb::ConfigWrite, routes!(add_backend)))
+}
+
+/// A name that requests are routed to, and its pool.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ModelView {
+    id: i64,
+    /// What clients ask for.
+    name: String,
+    #[serde(flatten)]
+    fields: ModelFieldsView,
+    backends: Vec<BackendView>,
+}
+
+/// The fields of a model that can change.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ModelFieldsView {
+    description: Option<String>,
+    /// Micro-units per million tokens.
+    input_price_per_mtok: Option<i64>,
+    /// Micro-units per million tokens.
+    output_price_per_mtok: Option<i64>,
+    cache_ttl_seconds: Option<i64>,
+    /// Tokens.
+    context_length: Option<i64>,
+    /// How the pool is balanced; `null`: as the gateway is configured.
+    policy: Option<String>,
+}
+
+impl From<ModelFields> for ModelFieldsView {
+    fn from(fields: ModelFields) -> Self {
+        let ModelFields {
+            description,
+            input_price_per_mtok,
+            output_price_per_mtok,
+            cache_ttl_seconds,
+            context_length,
+            policy,
+        } = fields;
+        Self {
+            description,
+            input_price_per_mtok,
+            output_price_per_mtok,
+            cache_ttl_seconds,
+            context_length,
+            policy,
+        }
+    }
+}
+
+/// A model to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewModel {
+    name: String,
+    description: Option<String>,
+    #[schema(minimum = 0)]
+    input_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    output_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    cache_ttl_seconds: Option<i64>,
+    #[schema(minimum = 1)]
+    context_length: Option<i64>,
+    policy: Option<String>,
+}
+
+/// What was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedModel {
+    id: i64,
+    name: String,
+}
+
+/// Changes of a model: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ModelPatch {
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    description: Patch<String>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    input_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    output_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    cache_ttl_seconds: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 1)]
+    #[serde(default)]
+    context_length: Patch<i64>,
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    policy: Patch<String>,
+}
+
+impl ModelPatch {
+    fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
+        use checks::{not_negative, policy, positive, text};
+        let input = self
+            .input_price_per_mtok
+            .try_map(not_negative("input_price_per_mtok"))?;
+        let output = self
+            .output_price_per_mtok
+            .try_map(not_negative("output_price_per_mtok"))?;
+        let ttl = self
+            .cache_ttl_seconds
+            .try_map(not_negative("cache_ttl_seconds"))?;
+        let context = self.context_length.try_map(positive("context_length"))?;
+        let description = self
+            .description
+            .try_map(|value| text("description", value))?;
+        Ok(ModelFields {
+            description: description.apply(old.description),
+            input_price_per_mtok: input.apply(old.input_price_per_mtok),
+            output_price_per_mtok: output.apply(old.output_price_per_mtok),
+            cache_ttl_seconds: ttl.apply(old.cache_ttl_seconds),
+            context_length: context.apply(old.context_length),
+            policy: self.policy.try_map(policy)?.apply(old.policy),
+        })
+    }
+}
+
+impl NewModel {
+    /// A creation is checked as the change from nothing.
+    fn fields(self) -> Result<(String, ModelFields), ApiError> {
+        fn set<T>(value: Option<T>) -> Patch<T> {
+            value.map_or(Patch::Clear, Patch::Set)
+        }
+        let Self {
+            name,
+            description,
+            input_price_per_mtok,
+            output_price_per_mtok,
+            cache_ttl_seconds,
+            context_length,
+            policy,
+        } = self;
+        checks::model_name(&name)?;
+        let patch = ModelPatch {
+            description: set(description),
+            input_price_per_mtok: set(input_price_per_mtok),
+            output_price_per_mtok: set(output_price_per_mtok),
+            cache_ttl_seconds: set(cache_ttl_seconds),
+            context_length: set(context_length),
+            policy: set(policy),
+        };
+        let nothing = ModelFields {
+            description: None,
+            input_price_per_mtok: None,
+            output_price_per_mtok: None,
+            cache_ttl_seconds: None,
+            context_length: None,
+            policy: None,
+        };
+        Ok((name, patch.apply(nothing)?))
+    }
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+async fn views(
+    connection: &mut PgConnection,
+    rows: Vec<ModelRow>,
+) -> Result<Vec<ModelView>, DbError> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut pools: BTreeMap<i64, Vec<BackendView>> = BTreeMap::new();
+    for backend in backends::of_models(connection, &ids).await? {
+        pools
+            .entry(backend.model_id)
+            .or_default()
+            .push(backend.into());
+    }
+    Ok(rows
+        .into_iter()
+        .map(|ModelRow { id, name, fields }| ModelView {
+            backends: pools.remove(&id).unwrap_or_default(),
+            fields: fields.into(),
+            id,
+            name,
+        })
+        .collect())
+}
+
+/// Lists models with their backends, by id.
+#[utoipa::path(get, path = "/admin/models", tag = "models", params(ListParams),
+    responses((status = 200, body = Vec<ModelView>, description = "Models")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let mut connection = app.db.acquire().await?;
+    let rows = models::list(&mut connection, page).await?;
+    let views = views(&mut connection, rows).await?;
+    let rows = views.into_iter().map(|view| (view.id, view)).collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one model.
+#[utoipa::path(get, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
+    responses((status = 200, body = ModelView, description = "The model")))]
+async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<ModelView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = models::get(&mut connection, id)
+        .await
+        .map_err(ApiError::of_row("model"))?;
+    let view = views(&mut connection, vec![row]).await?.pop();
+    view.map(Json).ok_or_else(|| ApiError::not_found("model"))
+}
+
+/// Makes a model, at first without backends.
+#[utoipa::path(post, path = "/admin/models", tag = "models", request_body = NewModel,
+    responses((status = 201, body = CreatedModel, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewModel>,
+) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
+    let (name, fields) = new.fields()?;
+    let mut change = app.change(caller.actor).await?;
+    let taken = ApiError::of_unique("name", "there is a model or virtual model of this name");
+    let id = models::insert(change.connection(), &name, &fields)
+        .await
+        .map_err(taken)?;
+    let detail = Detail::new("model.create")
+        .id(id)
+        .with("name", name.as_str());
+    let detail = detail.created(&ModelFieldsView::from(fields));
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(CreatedModel { id, name })))
+}
+
+/// Changes a model.
+#[utoipa::path(patch, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
+    request_body = ModelPatch, responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<ModelPatch>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let row = models::get(change.connection(), id)
+        .await
+        .map_err(ApiError::of_row("model"))?;
+    let fields = patch.apply(row.fields.clone())?;
+    models::update(change.connection(), id, &fields).await?;
+    let (before, after) = (
+        ModelFieldsView::from(row.fields),
+        ModelFieldsView::from(fields),
+    );
+    let detail = Detail::new("model.update").id(id).changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a model with its backends. Its usage stays.
+#[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
+    responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let row = models::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("model"))?;
+    let view = views(connection, vec![row]).await?;
+    models::delete(connection, id).await?;
+    let detail = Detail::new("model.delete").id(id);
+    let detail = view
+        .iter()
+        .fold(detail, |detail, view| detail.deleted(view));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Adds an upstream address to a model's pool.
+#[utoipa::path(post, path = "/admin/models/{id}/backends", tag = "backends",
+    params(("id" = i64, Path)), request_body = NewBackend,
+    responses((status = 201, body = BackendView, description = "Added")))]
+async fn add_backend(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(new): Body<NewBackend>,
+) -> Result<(StatusCode, Json<BackendView>), ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let connection = change.connection();
+    let model = models::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("model"))?;
+    let backend = backends::next_id(connection).await?;
+    let (row, has_secret) = new.row(backend, &model, &app.vault)?;
+    backends::put(connection, &row).await?;
+    let view = BackendView::from(row);
+    let mut detail = Detail::new("backend.create")
+        .id(backend)
+        .with("model_id", id)
+        .created(&view);
+    if has_secret {
+        detail = detail.secret("upstream_api_key", true);
+    }
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}

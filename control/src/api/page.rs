@@ -1,0 +1,86 @@
+use axum::Json;
+use axum::http::{HeaderValue, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::error::ApiError;
+use crate::db::Page;
+
+/// Most rows of an answer, and the default: a list without parameters is
+/// complete up to here.
+const MOST: i64 = 1000;
+
+/// Checks `limit` and `after`.
+pub(crate) fn page(limit: Option<i64>, default: i64, after: Option<i64>) -> Result<Page, ApiError> {
+    let limit = limit.unwrap_or(default);
+    if !(1..=MOST).contains(&limit) {
+        return Err(ApiError::invalid(
+            "limit",
+            format!("limit must be from 1 to {MOST}"),
+        ));
+    }
+    Ok(Page { after, limit })
+}
+
+/// Checks `limit` and `after` of a list that comes whole by default.
+pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiError> {
+    page(limit, MOST, after)
+}
+
+/// An array, with `Link: <…>; rel="next"` when there may be more. `cursor` is
+/// the parameter that continues: `after`, or `before` where the newest come
+/// first.
+pub(crate) fn answer<T: Serialize>(
+    uri: &Uri,
+    page: Page,
+    cursor: &str,
+    rows: Vec<(i64, T)>,
+) -> Response {
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == page.limit);
+    let next = rows
+        .last()
+        .filter(|_| full)
+        .map(|(id, _)| next_link(uri, cursor, *id));
+    let items: Vec<T> = rows.into_iter().map(|(_, row)| row).collect();
+    let mut response = Json(items).into_response();
+    if let Some(link) = next.and_then(|link| HeaderValue::from_str(&link).ok()) {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    response
+}
+
+fn next_link(uri: &Uri, cursor: &str, last: i64) -> String {
+    let others = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty() && pair.split('=').next() != Some(cursor));
+    let query: Vec<String> = others
+        .map(str::to_owned)
+        .chain([format!("{cursor}={last}")])
+        .collect();
+    format!("<{}?{}>; rel=\"next\"", uri.path(), query.join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_link_keeps_the_other_parameters() {
+        let uri: Uri = "/admin/keys?limit=2&after=5&principal_id=1"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            next_link(&uri, "after", 9),
+            "</admin/keys?limit=2&principal_id=1&after=9>; rel=\"next\""
+        );
+    }
+
+    #[test]
+    fn limits_have_bounds() {
+        assert!(whole(Some(0), None).is_err());
+        assert!(whole(Some(1001), None).is_err());
+        assert_eq!(whole(None, Some(3)).unwrap().limit, MOST);
+    }
+}

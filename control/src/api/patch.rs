@@ -1,0 +1,43 @@
+use serde::{Deserialize, Deserializer};
+
+/// A field of a change: absent keeps the value, `null` clears it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Patch<T> {
+    /// Absent.
+    #[default]
+    Keep,
+    /// `null`.
+    Clear,
+    /// A value.
+    Set(T),
+}
+
+impl<T> Patch<T> {
+    /// The new value, where `old` is the one before.
+    pub(crate) fn apply(self, old: Option<T>) -> Option<T> {
+        match self {
+            Self::Keep => old,
+            Self::Clear => None,
+            Self::Set(value) => Some(value),
+        }
+    }
+
+    /// Checks or changes the value, if there is one.
+    pub(crate) fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Patch<U>, E> {
+        Ok(match self {
+            Self::Keep => Patch::Keep,
+            Self::Clear => Patch::Clear,
+            Self::Set(value) => Patch::Set(f(value)?),
+        })
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patch<T> {
+    /// With `#[serde(default)]` on the field for the absent case.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Option::<T>::deserialize(deserializer)? {
+            Some(value) => Self::Set(value),
+            None => Self::Clear,
+        })
+    }
+}

@@ -1,0 +1,356 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use fastllm_contract::Secret;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::Patch;
+use super::{checks, page};
+use crate::app::App;
+use crate::crypto::check_policy;
+use crate::db::principals::PrincipalRow;
+use crate::db::{Change, principals, roles, sessions};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(guarded(Verb::ConfigWrite, routes!(add_role)))
+        .routes(guarded(Verb::ConfigWrite, routes!(remove_role)))
+        .routes(guarded(Verb::ConfigWrite, routes!(set_password)))
+        .routes(guarded(Verb::ConfigWrite, routes!(revoke_all)))
+}
+
+/// A person or service.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PrincipalView {
+    id: i64,
+    /// `user` or `service_account`.
+    kind: String,
+    name: String,
+    email: Option<String>,
+    /// Cannot log in, and its keys are refused.
+    disabled: bool,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// Names of the roles that it holds.
+    roles: Vec<String>,
+    has_password: bool,
+}
+
+impl From<PrincipalRow> for PrincipalView {
+    fn from(row: PrincipalRow) -> Self {
+        let PrincipalRow {
+            id,
+            kind,
+            name,
+            email,
+            disabled,
+            created_at,
+            roles,
+            has_password,
+        } = row;
+        Self {
+            id,
+            kind,
+            name,
+            email,
+            disabled,
+            created_at,
+            roles,
+            has_password,
+        }
+    }
+}
+
+/// What a principal is.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    User,
+    #[default]
+    ServiceAccount,
+}
+
+/// A principal to be made. It holds no role at first.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewPrincipal {
+    name: String,
+    #[serde(default)]
+    kind: Kind,
+    email: Option<String>,
+}
+
+/// Changes of a principal: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PrincipalPatch {
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    email: Patch<String>,
+    #[schema(nullable = false)]
+    disabled: Option<bool>,
+}
+
+/// A role to be given.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RoleGrant {
+    role: String,
+}
+
+/// A new password.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewPassword {
+    /// 8 characters or more.
+    #[schema(value_type = String, format = Password, min_length = 8)]
+    password: Secret,
+}
+
+/// How many sessions ended.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Revoked {
+    revoked: u64,
+    /// The caller has to log in again, too.
+    includes_caller: bool,
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+/// Refuses a change after which nobody could administer any more. To be asked
+/// inside the change, after its statements: changes are serial.
+pub(super) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
+    if principals::administrators(change.connection()).await? == 0 {
+        return Err(ApiError::last_administrator());
+    }
+    Ok(())
+}
+
+async fn row(change: &mut Change, id: i64) -> Result<PrincipalRow, ApiError> {
+    principals::get(change.connection(), id)
+        .await
+        .map_err(ApiError::of_row("principal"))
+}
+
+/// Lists principals, by id.
+#[utoipa::path(get, path = "/admin/principals", tag = "principals", params(ListParams),
+    responses((status = 200, body = Vec<PrincipalView>, description = "Principals")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let rows = principals::list(&mut *app.db.acquire().await?, page).await?;
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, PrincipalView::from(row)))
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one principal.
+#[utoipa::path(get, path = "/admin/principals/{id}", tag = "principals",
+    params(("id" = i64, Path)),
+    responses((status = 200, body = PrincipalView, description = "The principal")))]
+async fn get(
+    State(app): State<App>,
+    PathOf(id): PathOf<i64>,
+) -> Result<Json<PrincipalView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = principals::get(&mut connection, id)
+        .await
+        .map_err(ApiError::of_row("principal"))?;
+    Ok(Json(row.into()))
+}
+
+/// Makes a principal. It may do nothing until it is given a role.
+#[utoipa::path(post, path = "/admin/principals", tag = "principals", request_body = NewPrincipal,
+    responses((status = 201, body = PrincipalView, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewPrincipal>,
+) -> Result<(StatusCode, Json<PrincipalView>), ApiError> {
+    let name = checks::name("name", new.name)?;
+    let email = new
+        .email
+        .map(|email| checks::text("email", email))
+        .transpose()?;
+    let kind = match new.kind {
+        Kind::User => "user",
+        Kind::ServiceAccount => "service_account",
+    };
+    let mut change = app.change(caller.actor).await?;
+    let taken = ApiError::of_unique("name", "there is a principal of this name or email");
+    let id = principals::insert(change.connection(), &name, kind, email.as_deref())
+        .await
+        .map_err(taken)?;
+    let view = PrincipalView::from(row(&mut change, id).await?);
+    let detail = Detail::new("principal.create").id(id).created(&view);
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// Changes a principal. Disabling one ends its sessions and disables its keys.
+#[utoipa::path(patch, path = "/admin/principals/{id}", tag = "principals",
+    params(("id" = i64, Path)), request_body = PrincipalPatch,
+    responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<PrincipalPatch>,
+) -> Result<StatusCode, ApiError> {
+    let email = patch.email.try_map(|email| checks::text("email", email))?;
+    let mut change = app.change(caller.actor).await?;
+    let old = row(&mut change, id).await?;
+    let email = email.apply(old.email.clone());
+    let disabled = patch.disabled.unwrap_or(old.disabled);
+    principals::update(change.connection(), id, email.as_deref(), disabled)
+        .await
+        .map_err(ApiError::of_unique(
+            "email",
+            "there is a principal of this email",
+        ))?;
+    if disabled && !old.disabled {
+        sessions::delete_all(change.connection(), Some(id)).await?;
+    }
+    keep_an_administrator(&mut change).await?;
+    let new = row(&mut change, id).await?;
+    let detail = Detail::new("principal.update")
+        .id(id)
+        .changed(&PrincipalView::from(old), &PrincipalView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a principal with its keys and sessions. Its usage and what it did
+/// stay on record.
+#[utoipa::path(delete, path = "/admin/principals/{id}", tag = "principals",
+    params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let old = row(&mut change, id).await?;
+    principals::delete(change.connection(), id).await?;
+    keep_an_administrator(&mut change).await?;
+    let detail = Detail::new("principal.delete")
+        .id(id)
+        .deleted(&PrincipalView::from(old));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Gives a role; nothing happens when it is held already.
+#[utoipa::path(post, path = "/admin/principals/{id}/roles", tag = "principals",
+    params(("id" = i64, Path)), request_body = RoleGrant,
+    responses((status = 204, description = "Held now")))]
+async fn add_role(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(grant): Body<RoleGrant>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    row(&mut change, id).await?;
+    let role = roles::find(change.connection(), &grant.role)
+        .await
+        .map_err(ApiError::of_row("role"))?;
+    principals::add_role(change.connection(), id, role.id).await?;
+    let detail = Detail::new("principal.role.add")
+        .id(id)
+        .with("role", role.name);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a role away.
+#[utoipa::path(delete, path = "/admin/principals/{id}/roles/{role}", tag = "principals",
+    params(("id" = i64, Path), ("role" = String, Path)),
+    responses((status = 204, description = "Not held any more")))]
+async fn remove_role(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf((id, role)): PathOf<(i64, String)>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    row(&mut change, id).await?;
+    if !principals::remove_role(change.connection(), id, &role).await? {
+        return Err(ApiError::not_found("role of this principal"));
+    }
+    keep_an_administrator(&mut change).await?;
+    let detail = Detail::new("principal.role.remove")
+        .id(id)
+        .with("role", role);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Sets a password, makes the principal a user and ends its sessions.
+#[utoipa::path(put, path = "/admin/principals/{id}/password", tag = "principals",
+    params(("id" = i64, Path)), request_body = NewPassword,
+    responses((status = 204, description = "Set")))]
+async fn set_password(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(NewPassword { password }): Body<NewPassword>,
+) -> Result<StatusCode, ApiError> {
+    check_policy(&password).map_err(|error| ApiError::invalid("password", error.to_string()))?;
+    // Before the change, which keeps all others waiting.
+    let hash = app
+        .passwords
+        .hash(password)
+        .await
+        .ok_or_else(ApiError::busy)??;
+    let mut change = app.change(caller.actor).await?;
+    let ended = principals::set_password(change.connection(), id, &hash)
+        .await
+        .map_err(ApiError::of_row("principal"))?;
+    let detail = Detail::new("principal.password")
+        .id(id)
+        .with("sessions_ended", ended)
+        .secret("password", true);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends every session of everybody.
+#[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
+    responses((status = 200, body = Revoked, description = "Ended")))]
+async fn revoke_all(State(app): State<App>, caller: Caller) -> Result<Json<Revoked>, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let revoked = sessions::delete_all(change.connection(), None).await?;
+    let detail = Detail::new("session.revoke_all").with("revoked", revoked);
+    app.commit(change, detail.entry()).await?;
+    Ok(Json(Revoked {
+        revoked,
+        includes_caller: true,
+    }))
+}

@@ -1,0 +1,273 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::Patch;
+use super::principals::keep_an_administrator;
+use super::{checks, page};
+use crate::app::App;
+use crate::db::roles::RoleRow;
+use crate::db::{Change, DbError, roles};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(guarded(Verb::ConfigWrite, routes!(grant, revoke)))
+}
+
+/// A named set of grants.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RoleView {
+    id: i64,
+    name: String,
+    description: Option<String>,
+    permissions: Vec<PermissionView>,
+}
+
+/// One grant.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct PermissionView {
+    verb: String,
+    resource: String,
+}
+
+impl From<RoleRow> for RoleView {
+    fn from(row: RoleRow) -> Self {
+        let RoleRow {
+            id,
+            name,
+            description,
+            permissions,
+        } = row;
+        let permissions = permissions
+            .into_iter()
+            .map(|(verb, resource)| PermissionView { verb, resource })
+            .collect();
+        Self {
+            id,
+            name,
+            description,
+            permissions,
+        }
+    }
+}
+
+/// A role to be made, at first without grants.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewRole {
+    name: String,
+    description: Option<String>,
+}
+
+/// What was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedRole {
+    id: i64,
+    name: String,
+}
+
+/// Changes of a role: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RolePatch {
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    description: Patch<String>,
+}
+
+/// A grant to be added or taken away.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Permission {
+    /// `usage:read`, `key:create`, `key:revoke`, `config:write`,
+    /// `model:invoke`, `mcp:invoke` or `agent:invoke`.
+    verb: String,
+    /// `*` for the first four; `model/NAME`, `model/PREFIX*` or `model/*` for
+    /// `model:invoke`, and likewise with `mcp/` and `agent/`.
+    #[serde(default = "everything")]
+    resource: String,
+}
+
+fn everything() -> String {
+    "*".to_owned()
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+async fn find(change: &mut Change, name: &str) -> Result<RoleRow, ApiError> {
+    roles::find(change.connection(), name)
+        .await
+        .map_err(ApiError::of_row("role"))
+}
+
+/// Lists roles and their grants, by id.
+#[utoipa::path(get, path = "/admin/roles", tag = "roles", params(ListParams),
+    responses((status = 200, body = Vec<RoleView>, description = "Roles")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let rows = roles::list(&mut *app.db.acquire().await?, page).await?;
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, RoleView::from(row)))
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one role.
+#[utoipa::path(get, path = "/admin/roles/{name}", tag = "roles", params(("name" = String, Path)),
+    responses((status = 200, body = RoleView, description = "The role")))]
+async fn get(
+    State(app): State<App>,
+    PathOf(name): PathOf<String>,
+) -> Result<Json<RoleView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = roles::find(&mut connection, &name)
+        .await
+        .map_err(ApiError::of_row("role"))?;
+    Ok(Json(row.into()))
+}
+
+/// Makes a role.
+#[utoipa::path(post, path = "/admin/roles", tag = "roles", request_body = NewRole,
+    responses((status = 201, body = CreatedRole, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewRole>,
+) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
+    let name = checks::role_name(new.name)?;
+    let description = new
+        .description
+        .map(|text| checks::text("description", text))
+        .transpose()?;
+    let mut change = app.change(caller.actor).await?;
+    let id = roles::insert(change.connection(), &name, description.as_deref())
+        .await
+        .map_err(ApiError::of_unique("name", "there is a role of this name"))?;
+    let detail = Detail::new("role.create")
+        .id(id)
+        .with("name", name.as_str())
+        .with("description", description);
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(CreatedRole { id, name })))
+}
+
+/// Changes a role's description.
+#[utoipa::path(patch, path = "/admin/roles/{name}", tag = "roles",
+    params(("name" = String, Path)), request_body = RolePatch,
+    responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(name): PathOf<String>,
+    Body(patch): Body<RolePatch>,
+) -> Result<StatusCode, ApiError> {
+    let description = patch
+        .description
+        .try_map(|text| checks::text("description", text))?;
+    let mut change = app.change(caller.actor).await?;
+    let old = find(&mut change, &name).await?;
+    let description = description.apply(old.description.clone());
+    roles::update(change.connection(), old.id, description.as_deref()).await?;
+    let new = find(&mut change, &name).await?;
+    let detail = Detail::new("role.update")
+        .id(old.id)
+        .changed(&RoleView::from(old), &RoleView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a role that nobody holds.
+#[utoipa::path(delete, path = "/admin/roles/{name}", tag = "roles",
+    params(("name" = String, Path)), responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(name): PathOf<String>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller.actor).await?;
+    let old = find(&mut change, &name).await?;
+    let id = old.id;
+    roles::delete(change.connection(), id)
+        .await
+        .map_err(|error| match error {
+            DbError::Reference { .. } => ApiError::in_use("a principal holds this role"),
+            other => other.into(),
+        })?;
+    let detail = Detail::new("role.delete")
+        .id(id)
+        .deleted(&RoleView::from(old));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Adds a grant; nothing happens when it is there already.
+#[utoipa::path(post, path = "/admin/roles/{name}/permissions", tag = "roles",
+    params(("name" = String, Path)), request_body = Permission,
+    responses((status = 204, description = "Granted")))]
+async fn grant(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(name): PathOf<String>,
+    Body(Permission { verb, resource }): Body<Permission>,
+) -> Result<StatusCode, ApiError> {
+    checks::permission(&verb, &resource)?;
+    let mut change = app.change(caller.actor).await?;
+    let role = find(&mut change, &name).await?;
+    roles::grant(change.connection(), role.id, &verb, &resource).await?;
+    let detail = Detail::new("role.grant")
+        .id(role.id)
+        .with("verb", verb)
+        .with("resource", resource);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a grant away; nothing happens when it is not there.
+#[utoipa::path(delete, path = "/admin/roles/{name}/permissions", tag = "roles",
+    params(("name" = String, Path)), request_body = Permission,
+    responses((status = 204, description = "Not granted any more")))]
+async fn revoke(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(name): PathOf<String>,
+    Body(Permission { verb, resource }): Body<Permission>,
+) -> Result<StatusCode, ApiError> {
+    checks::permission(&verb, &resource)?;
+    let mut change = app.change(caller.actor).await?;
+    let role = find(&mut change, &name).await?;
+    roles::revoke(change.connection(), role.id, &verb, &resource).await?;
+    keep_an_administrator(&mut change).await?;
+    let detail = Detail::new("role.revoke")
+        .id(role.id)
+        .with("verb", verb)
+        .with("resource", resource);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,148 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+use fastllm_contract::Secret;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::sync::Semaphore;
+
+use crate::Error;
+
+/// Shortest accepted password, in characters.
+const MIN_CHARACTERS: usize = 8;
+/// Longest accepted password, in bytes: hashing is not free.
+const MAX_BYTES: usize = 1024;
+/// Hashes under way at a time: each takes 19 MiB and one core.
+const PARALLEL: usize = 2;
+/// How long a login waits for its turn before it is told to come back.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A password that is too short or too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PasswordPolicyError {
+    #[error("a password needs at least {MIN_CHARACTERS} characters")]
+    TooShort,
+    #[error("a password may have at most {MAX_BYTES} bytes")]
+    TooLong,
+}
+
+/// Holds a new password against the policy.
+pub(crate) fn check_policy(password: &Secret) -> Result<(), PasswordPolicyError> {
+    if password.expose().chars().count() < MIN_CHARACTERS {
+        Err(PasswordPolicyError::TooShort)
+    } else if password.expose().len() > MAX_BYTES {
+        Err(PasswordPolicyError::TooLong)
+    } else {
+        Ok(())
+    }
+}
+
+/// Argon2id with 19 MiB, 2 passes, 1 lane.
+fn hasher() -> Result<Argon2<'static>, Error> {
+    let params = Params::new(19 * 1024, 2, 1, None)
+        .map_err(|_| Error::Internal("unusable Argon2 parameters"))?;
+    Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
+}
+
+/// Hashes on the calling thread: for commands, and for blocking threads.
+pub(crate) fn hash_now(password: &Secret) -> Result<String, Error> {
+    let failed = || Error::Internal("the password cannot be hashed");
+    let mut salt = [0u8; 16];
+    SystemRandom::new().fill(&mut salt).map_err(|_| failed())?;
+    let salt = SaltString::encode_b64(&salt).map_err(|_| failed())?;
+    hasher()?
+        .hash_password(password.expose().as_bytes(), &salt)
+        .map(|hash| hash.to_string())
+        .map_err(|_| failed())
+}
+
+fn verify_now(password: &Secret, hash: &str) -> bool {
+    let Ok(parsed) = PasswordHash::new(hash) else {
+        return false;
+    };
+    hasher().is_ok_and(|argon2| {
+        argon2
+            .verify_password(password.expose().as_bytes(), &parsed)
+            .is_ok()
+    })
+}
+
+/// Hashes and verifies passwords on blocking threads, a few at a time, so that
+/// a flood of logins does not take the control plane's cores.
+pub(crate) struct Passwords {
+    turns: Arc<Semaphore>,
+    /// Verified for unknown names, so that they take as long as known ones.
+    dummy: String,
+}
+
+impl Passwords {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self {
+            turns: Arc::new(Semaphore::new(PARALLEL)),
+            dummy: hash_now(&Secret::new("nobody's password"))?,
+        })
+    }
+
+    /// `None` when the queue is too long.
+    pub(crate) async fn hash(&self, password: Secret) -> Option<Result<String, Error>> {
+        self.blocking(move || hash_now(&password)).await
+    }
+
+    /// Whether `password` is the one of `hash`; an absent hash costs as much
+    /// and is never right. `None` when the queue is too long.
+    pub(crate) async fn verify(&self, password: Secret, hash: Option<String>) -> Option<bool> {
+        let known = hash.is_some();
+        let hash = hash.unwrap_or_else(|| self.dummy.clone());
+        self.blocking(move || verify_now(&password, &hash) && known)
+            .await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.turns).acquire_owned();
+        let turn = tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()?;
+        let done = tokio::task::spawn_blocking(move || {
+            let result = work();
+            drop(turn);
+            result
+        });
+        done.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_right_password_of_somebody_is_right() {
+        let passwords = Passwords::new().unwrap();
+        let hash = passwords
+            .hash(Secret::new("correct horse"))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"));
+        let verify =
+            |text: &str, hash: Option<&String>| passwords.verify(Secret::new(text), hash.cloned());
+        assert_eq!(verify("correct horse", Some(&hash)).await, Some(true));
+        assert_eq!(verify("wrong horse", Some(&hash)).await, Some(false));
+        assert_eq!(verify("nobody's password", None).await, Some(false));
+    }
+
+    #[test]
+    fn the_policy_counts_characters() {
+        assert_eq!(
+            check_policy(&Secret::new("ä".repeat(7))),
+            Err(PasswordPolicyError::TooShort)
+        );
+        assert_eq!(check_policy(&Secret::new("ä".repeat(8))), Ok(()));
+        assert_eq!(
+            check_policy(&Secret::new("a".repeat(1025))),
+            Err(PasswordPolicyError::TooLong)
+        );
+    }
+}

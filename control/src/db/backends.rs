@@ -1,0 +1,126 @@
+use sqlx::PgConnection;
+
+use super::DbError;
+
+/// One upstream address of a model.
+pub(crate) struct BackendRow {
+    pub(crate) id: i64,
+    pub(crate) model_id: i64,
+    pub(crate) fields: BackendFields,
+}
+
+/// The fields of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BackendFields {
+    pub(crate) api_base: String,
+    pub(crate) upstream_model: String,
+    /// Sealed for this row; see [`identity`].
+    pub(crate) upstream_api_key: Option<Vec<u8>>,
+    pub(crate) protocol: String,
+    pub(crate) auth_header: String,
+    pub(crate) auth_scheme: Option<String>,
+    pub(crate) default_max_tokens: Option<i32>,
+}
+
+/// What a backend's credential is sealed for.
+pub(crate) fn identity(id: i64) -> String {
+    format!("fastllm/model_backends/{id}/upstream_api_key")
+}
+
+/// The backends of the given models, by id.
+pub(crate) async fn of_models(
+    connection: &mut PgConnection,
+    model_ids: &[i64],
+) -> Result<Vec<BackendRow>, DbError> {
+    let rows = sqlx::query!(
+        "SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header, \
+                auth_scheme, default_max_tokens \
+           FROM model_backends WHERE model_id = ANY ($1) ORDER BY id",
+        model_ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| BackendRow {
+            id: row.id,
+            model_id: row.model_id,
+            fields: BackendFields {
+                api_base: row.api_base,
+                upstream_model: row.upstream_model,
+                upstream_api_key: row.upstream_api_key,
+                protocol: row.protocol,
+                auth_header: row.auth_header,
+                auth_scheme: row.auth_scheme,
+                default_max_tokens: row.default_max_tokens,
+            },
+        })
+        .collect())
+}
+
+pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<BackendRow, DbError> {
+    let model_id = sqlx::query_scalar!("SELECT model_id FROM model_backends WHERE id = $1", id)
+        .fetch_one(&mut *connection)
+        .await?;
+    of_models(connection, &[model_id])
+        .await?
+        .into_iter()
+        .find(|row| row.id == id)
+        .ok_or(DbError::NotFound)
+}
+
+/// An id for a new backend: its credential is sealed for the id before it is
+/// stored.
+pub(crate) async fn next_id(connection: &mut PgConnection) -> Result<i64, DbError> {
+    let id = sqlx::query_scalar!(
+        r#"SELECT nextval(pg_get_serial_sequence('model_backends', 'id')) AS "id!""#
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(id)
+}
+
+/// Writes a new backend, or all fields of one that is there.
+pub(crate) async fn put(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
+    let BackendRow {
+        id,
+        model_id,
+        fields,
+    } = row;
+    let BackendFields {
+        api_base,
+        upstream_model,
+        upstream_api_key,
+        protocol,
+        auth_header,
+        auth_scheme,
+        default_max_tokens,
+    } = fields;
+    sqlx::query!(
+        "INSERT INTO model_backends (id, model_id, api_base, upstream_model, upstream_api_key, \
+                protocol, auth_header, auth_scheme, default_max_tokens) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+         ON CONFLICT (id) DO UPDATE SET api_base = $3, upstream_model = $4, \
+                upstream_api_key = $5, protocol = $6, auth_header = $7, auth_scheme = $8, \
+                default_max_tokens = $9",
+        *id,
+        *model_id,
+        api_base,
+        upstream_model,
+        upstream_api_key.as_deref(),
+        protocol,
+        auth_header,
+        auth_scheme.as_deref(),
+        *default_max_tokens,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
+    sqlx::query!("DELETE FROM model_backends WHERE id = $1", id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

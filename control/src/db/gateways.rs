@@ -1,0 +1,60 @@
+use serde_json::Value;
+use sqlx::PgConnection;
+
+use super::DbError;
+
+/// A gateway that has not reported for so long is not shown.
+pub(crate) const SHOWN_SECONDS: i32 = 30;
+/// How long a silent gateway's last report is kept.
+const KEPT_HOURS: i32 = 1;
+/// Most gateways that are shown: reports come from whoever holds the token.
+const MOST: i64 = 1000;
+
+/// The newest report of one gateway.
+pub(crate) struct ReportRow {
+    pub(crate) report: Value,
+    /// Since it came.
+    pub(crate) age_seconds: f64,
+}
+
+pub(crate) async fn put(
+    connection: &mut PgConnection,
+    replica: &str,
+    report: &Value,
+) -> Result<(), DbError> {
+    sqlx::query!(
+        "INSERT INTO gateway_reports (replica, report) VALUES ($1, $2) \
+         ON CONFLICT (replica) DO UPDATE SET report = $2, received_at = now()",
+        replica,
+        report,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The gateways that reported lately, by name.
+pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ReportRow>, DbError> {
+    let rows = sqlx::query_as!(
+        ReportRow,
+        r#"SELECT report, extract(epoch FROM now() - received_at)::float8 AS "age_seconds!"
+             FROM gateway_reports
+            WHERE received_at > now() - make_interval(secs => $1)
+            ORDER BY replica LIMIT $2"#,
+        f64::from(SHOWN_SECONDS),
+        MOST,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows)
+}
+
+pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
+    let done = sqlx::query!(
+        "DELETE FROM gateway_reports WHERE received_at < now() - make_interval(hours => $1)",
+        KEPT_HOURS,
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}

@@ -1,0 +1,102 @@
+use fastllm_contract::KeyHash;
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::{DbError, Page};
+
+/// An API key, without its hash.
+pub(crate) struct KeyRow {
+    pub(crate) id: i64,
+    pub(crate) prefix: String,
+    pub(crate) name: String,
+    pub(crate) principal_id: i64,
+    pub(crate) principal: String,
+    pub(crate) expires_at: Option<OffsetDateTime>,
+    pub(crate) disabled: bool,
+    pub(crate) created_at: OffsetDateTime,
+    pub(crate) last_used_at: Option<OffsetDateTime>,
+}
+
+/// A key to be stored.
+pub(crate) struct NewKey<'a> {
+    pub(crate) hash: KeyHash,
+    pub(crate) prefix: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) principal_id: i64,
+    pub(crate) expires_at: Option<OffsetDateTime>,
+}
+
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    principal_id: Option<i64>,
+    page: Page,
+) -> Result<Vec<KeyRow>, DbError> {
+    let rows = sqlx::query_as!(
+        KeyRow,
+        "SELECT k.id, k.prefix, k.name, k.principal_id, p.name AS principal, k.expires_at, \
+                k.disabled, k.created_at, k.last_used_at \
+           FROM api_keys AS k JOIN principals AS p ON p.id = k.principal_id \
+          WHERE ($1::bigint IS NULL OR k.id > $1) AND ($2::bigint IS NULL OR k.principal_id = $2) \
+          ORDER BY k.id LIMIT $3",
+        page.after,
+        principal_id,
+        page.limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows)
+}
+
+pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<KeyRow, DbError> {
+    let page = Page {
+        after: Some(id - 1),
+        limit: 1,
+    };
+    let row = list(connection, None, page).await?.into_iter().next();
+    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+}
+
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    key: &NewKey<'_>,
+) -> Result<i64, DbError> {
+    let NewKey {
+        hash,
+        prefix,
+        name,
+        principal_id,
+        expires_at,
+    } = key;
+    let id = sqlx::query_scalar!(
+        "INSERT INTO api_keys (hash, prefix, name, principal_id, expires_at) \
+         VALUES ($1, $2, $3, $4, $5) RETURNING id",
+        &hash.0[..],
+        *prefix,
+        *name,
+        *principal_id,
+        *expires_at,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(id)
+}
+
+/// Writes the fields that can change after creation.
+pub(crate) async fn update(
+    connection: &mut PgConnection,
+    id: i64,
+    name: &str,
+    expires_at: Option<OffsetDateTime>,
+    disabled: bool,
+) -> Result<(), DbError> {
+    sqlx::query!(
+        "UPDATE api_keys SET name = $2, expires_at = $3, disabled = $4 WHERE id = $1",
+        id,
+        name,
+        expires_at,
+        disabled,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}

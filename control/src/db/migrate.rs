@@ -1,0 +1,110 @@
+use sqlx::migrate::MigrateError;
+use sqlx::{Connection, PgConnection};
+
+use super::{Db, DbError};
+use crate::Error;
+
+/// Any number will do, as long as it stays the same.
+const LOCK: i64 = 0x6661_7374_6c6c_6d00;
+
+/// Brings the schema up to this release, all or nothing, and checks that this
+/// release is not too old for it.
+///
+/// The lock belongs to the transaction, since a connection pooler may hand a
+/// session's lock to somebody else. A schema that is newer than this release
+/// is fine as long as it says that it supports it.
+pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationFailure> {
+    let mut connection = db.acquire().await?;
+    let mut transaction = connection.begin().await.map_err(DbError::from)?;
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK)
+        .execute(&mut *transaction)
+        .await
+        .map_err(DbError::from)?;
+    let mut migrations = sqlx::migrate!("../migrations");
+    migrations.set_locking(false).set_ignore_missing(true);
+    migrations
+        .run_direct(None, &mut *transaction, false)
+        .await
+        .map_err(failure)?;
+    check_oldest_binary(&mut transaction).await?;
+    transaction.commit().await.map_err(DbError::from)?;
+    Ok(())
+}
+
+/// Why the schema is not usable.
+#[derive(Debug)]
+pub(crate) enum MigrationFailure {
+    /// May pass: the database is away.
+    Retry(DbError),
+    /// Will not pass by itself.
+    Final(Error),
+}
+
+impl From<DbError> for MigrationFailure {
+    fn from(error: DbError) -> Self {
+        match error {
+            DbError::Unavailable(_) => Self::Retry(error),
+            other => Self::Final(Error::Database(other.to_string())),
+        }
+    }
+}
+
+impl From<MigrationFailure> for Error {
+    fn from(failure: MigrationFailure) -> Self {
+        match failure {
+            MigrationFailure::Retry(error) => Self::Database(error.to_string()),
+            MigrationFailure::Final(error) => error,
+        }
+    }
+}
+
+fn failure(error: MigrateError) -> MigrationFailure {
+    match error {
+        MigrateError::Execute(error) => DbError::from(error).into(),
+        MigrateError::ExecuteMigration(error, version) => match DbError::from(error) {
+            away @ DbError::Unavailable(_) => MigrationFailure::Retry(away),
+            other => MigrationFailure::Final(Error::Database(format!(
+                "migration {version} failed: {other}"
+            ))),
+        },
+        other => MigrationFailure::Final(Error::Database(other.to_string())),
+    }
+}
+
+async fn check_oldest_binary(connection: &mut PgConnection) -> Result<(), MigrationFailure> {
+    let oldest = sqlx::query_scalar!("SELECT oldest_binary FROM schema_info")
+        .fetch_one(connection)
+        .await
+        .map_err(DbError::from)?;
+    let ours = env!("CARGO_PKG_VERSION");
+    if release(ours) < release(&oldest) {
+        return Err(MigrationFailure::Final(Error::TooOld {
+            ours: ours.to_owned(),
+            oldest,
+        }));
+    }
+    Ok(())
+}
+
+/// The numbers of a release; a pre-release counts as the release.
+fn release(version: &str) -> Vec<u64> {
+    version
+        .split(['-', '+'])
+        .next()
+        .unwrap_or_default()
+        .split('.')
+        .map(|number| number.parse().unwrap_or(0))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn releases_compare_by_their_numbers() {
+        assert!(release("0.9.0") < release("0.10.0"));
+        assert!(release("1.0.0-rc.1") == release("1.0.0"));
+        assert!(release("1.2.3") > release("1.2"));
+    }
+}

@@ -1,0 +1,84 @@
+//! The only place with SQL: one file per table family. Nothing here knows HTTP.
+
+pub(crate) mod audit;
+pub(crate) mod backends;
+mod change;
+mod error;
+pub(crate) mod gateways;
+pub(crate) mod keys;
+mod migrate;
+pub(crate) mod models;
+pub(crate) mod principals;
+pub(crate) mod roles;
+pub(crate) mod sessions;
+pub(crate) mod snapshot;
+pub(crate) mod state;
+pub(crate) mod usage;
+
+use std::time::Duration;
+
+use sqlx::PgPool;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, Postgres};
+
+pub(crate) use change::{Actor, AuditEntry, Change};
+pub(crate) use error::DbError;
+pub(crate) use migrate::{MigrationFailure, migrate};
+
+/// How long a request waits for a connection: Postgres that is down is told
+/// quickly, a busy pool still gets its turn.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The database: a pool that connects when it is first used.
+#[derive(Clone)]
+pub(crate) struct Db {
+    pool: PgPool,
+    /// One connection of its own for LISTEN, so that it never takes one from
+    /// requests.
+    listen_pool: PgPool,
+}
+
+/// Which rows a list shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page {
+    /// Only ids above it (below it, where the newest come first).
+    pub(crate) after: Option<i64>,
+    /// At most so many.
+    pub(crate) limit: i64,
+}
+
+impl Db {
+    /// Opens nothing yet.
+    pub(crate) fn new(options: PgConnectOptions, max_connections: u32) -> Self {
+        let pool = |connections| {
+            PgPoolOptions::new()
+                .max_connections(connections)
+                .min_connections(0)
+                .acquire_timeout(ACQUIRE_TIMEOUT)
+                .idle_timeout(Duration::from_secs(30))
+                .max_lifetime(Duration::from_secs(1800))
+        };
+        Self {
+            pool: pool(max_connections).connect_lazy_with(options.clone()),
+            listen_pool: pool(1).connect_lazy_with(options),
+        }
+    }
+
+    pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, DbError> {
+        Ok(self.pool.acquire().await?)
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    pub(crate) fn listen_pool(&self) -> &PgPool {
+        &self.listen_pool
+    }
+
+    /// Closes every connection.
+    pub(crate) async fn close(&self) {
+        self.listen_pool.close().await;
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,112 @@
+use sqlx::PgConnection;
+
+use super::{DbError, Page};
+
+/// A model without its backends.
+pub(crate) struct ModelRow {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) fields: ModelFields,
+}
+
+/// The fields of a model that can change after creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModelFields {
+    pub(crate) description: Option<String>,
+    /// Micro-units per million tokens.
+    pub(crate) input_price_per_mtok: Option<i64>,
+    /// Micro-units per million tokens.
+    pub(crate) output_price_per_mtok: Option<i64>,
+    pub(crate) cache_ttl_seconds: Option<i64>,
+    pub(crate) context_length: Option<i64>,
+    pub(crate) policy: Option<String>,
+}
+
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    page: Page,
+) -> Result<Vec<ModelRow>, DbError> {
+    let rows = sqlx::query!(
+        "SELECT id, name, description, input_price_per_mtok, output_price_per_mtok, \
+                cache_ttl_seconds, context_length, policy \
+           FROM models WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
+        page.after,
+        page.limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ModelRow {
+            id: row.id,
+            name: row.name,
+            fields: ModelFields {
+                description: row.description,
+                input_price_per_mtok: row.input_price_per_mtok,
+                output_price_per_mtok: row.output_price_per_mtok,
+                cache_ttl_seconds: row.cache_ttl_seconds,
+                context_length: row.context_length,
+                policy: row.policy,
+            },
+        })
+        .collect())
+}
+
+pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<ModelRow, DbError> {
+    let page = Page {
+        after: Some(id - 1),
+        limit: 1,
+    };
+    let row = list(connection, page).await?.into_iter().next();
+    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+}
+
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    name: &str,
+    fields: &ModelFields,
+) -> Result<i64, DbError> {
+    let id = sqlx::query_scalar!("INSERT INTO models (name) VALUES ($1) RETURNING id", name)
+        .fetch_one(&mut *connection)
+        .await?;
+    update(connection, id, fields).await?;
+    Ok(id)
+}
+
+pub(crate) async fn update(
+    connection: &mut PgConnection,
+    id: i64,
+    fields: &ModelFields,
+) -> Result<(), DbError> {
+    let ModelFields {
+        description,
+        input_price_per_mtok,
+        output_price_per_mtok,
+        cache_ttl_seconds,
+        context_length,
+        policy,
+    } = fields;
+    sqlx::query!(
+        "UPDATE models SET description = $2, input_price_per_mtok = $3, \
+                output_price_per_mtok = $4, cache_ttl_seconds = $5, context_length = $6, \
+                policy = $7 \
+          WHERE id = $1",
+        id,
+        description.as_deref(),
+        *input_price_per_mtok,
+        *output_price_per_mtok,
+        *cache_ttl_seconds,
+        *context_length,
+        policy.as_deref(),
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
+    sqlx::query!("DELETE FROM models WHERE id = $1", id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::DbError;
+
+/// Who a valid session belongs to.
+pub(crate) struct SessionRow {
+    pub(crate) principal_id: i64,
+    pub(crate) name: String,
+    /// The admin verbs that its roles grant.
+    pub(crate) verbs: Vec<String>,
+}
+
+/// What a login is checked against.
+pub(crate) struct LoginRow {
+    pub(crate) principal_id: i64,
+    pub(crate) name: String,
+    pub(crate) password_hash: Option<String>,
+}
+
+/// The principal of that name, unless it is disabled.
+pub(crate) async fn login(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<LoginRow>, DbError> {
+    let row = sqlx::query_as!(
+        LoginRow,
+        "SELECT id AS principal_id, name, password_hash FROM principals \
+          WHERE name = $1 AND NOT disabled",
+        name,
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row)
+}
+
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    token_hash: &[u8],
+    principal_id: i64,
+    expires_at: OffsetDateTime,
+) -> Result<(), DbError> {
+    sqlx::query!(
+        "INSERT INTO sessions (token_hash, principal_id, expires_at) VALUES ($1, $2, $3)",
+        token_hash,
+        principal_id,
+        expires_at,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The session of that token, if it has not expired and its principal is not
+/// disabled.
+pub(crate) async fn find(
+    connection: &mut PgConnection,
+    token_hash: &[u8],
+) -> Result<Option<SessionRow>, DbError> {
+    let row = sqlx::query_as!(
+        SessionRow,
+        r#"SELECT p.id AS principal_id, p.name,
+                  ARRAY(SELECT DISTINCT g.verb FROM principal_roles AS h
+                          JOIN role_permissions AS g ON g.role_id = h.role_id
+                         WHERE h.principal_id = p.id AND g.resource = '*') AS "verbs!"
+             FROM sessions AS s JOIN principals AS p ON p.id = s.principal_id
+            WHERE s.token_hash = $1 AND s.expires_at > now() AND NOT p.disabled"#,
+        token_hash,
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row)
+}
+
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    token_hash: &[u8],
+) -> Result<(), DbError> {
+    sqlx::query!("DELETE FROM sessions WHERE token_hash = $1", token_hash)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Ends all sessions, or all of one principal. Returns how many.
+pub(crate) async fn delete_all(
+    connection: &mut PgConnection,
+    principal_id: Option<i64>,
+) -> Result<u64, DbError> {
+    let done = sqlx::query!(
+        "DELETE FROM sessions WHERE $1::bigint IS NULL OR principal_id = $1",
+        principal_id,
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}
+
+pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
+    let done = sqlx::query!("DELETE FROM sessions WHERE expires_at <= now()")
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}

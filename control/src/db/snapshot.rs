@@ -1,0 +1,125 @@
+use fastllm_contract::KeyHash;
+use sqlx::PgTransaction;
+use time::OffsetDateTime;
+
+use super::backends::{self, BackendRow};
+use super::state::{self, ConfigState};
+use super::{Db, DbError};
+
+/// Reads everything of one snapshot from one moment: a read-only transaction
+/// that sees no later commit.
+pub(crate) struct SnapshotReader(PgTransaction<'static>);
+
+/// A principal with its roles' names and `model:invoke` resources, sorted.
+pub(crate) struct PrincipalGrants {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) roles: Vec<String>,
+    pub(crate) resources: Vec<String>,
+}
+
+/// What the snapshot says about a key.
+pub(crate) struct KeyRow {
+    pub(crate) shard: u8,
+    pub(crate) hash: KeyHash,
+    pub(crate) id: i64,
+    pub(crate) principal_id: i64,
+    pub(crate) expires_at: Option<OffsetDateTime>,
+    pub(crate) disabled: bool,
+}
+
+/// Which change touched a shard last.
+pub(crate) struct ShardState {
+    pub(crate) shard: u8,
+    pub(crate) change_id: String,
+}
+
+impl SnapshotReader {
+    pub(crate) async fn begin(db: &Db) -> Result<Self, DbError> {
+        let transaction = db
+            .pool()
+            .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await?;
+        Ok(Self(transaction))
+    }
+
+    pub(crate) async fn state(&mut self) -> Result<ConfigState, DbError> {
+        state::read(&mut self.0).await
+    }
+
+    /// Id and name, by name in byte order.
+    pub(crate) async fn models(&mut self) -> Result<Vec<(i64, String)>, DbError> {
+        let rows = sqlx::query!(r#"SELECT id, name FROM models ORDER BY name COLLATE "C""#)
+            .fetch_all(&mut *self.0)
+            .await?;
+        Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+    }
+
+    pub(crate) async fn backends(&mut self, models: &[i64]) -> Result<Vec<BackendRow>, DbError> {
+        backends::of_models(&mut self.0, models).await
+    }
+
+    /// By id.
+    pub(crate) async fn principals(&mut self) -> Result<Vec<PrincipalGrants>, DbError> {
+        let rows = sqlx::query_as!(
+            PrincipalGrants,
+            r#"SELECT p.id, p.name,
+                      ARRAY(SELECT r.name FROM principal_roles AS h
+                              JOIN roles AS r ON r.id = h.role_id
+                             WHERE h.principal_id = p.id ORDER BY r.name COLLATE "C") AS "roles!",
+                      ARRAY(SELECT DISTINCT g.resource COLLATE "C" FROM principal_roles AS h
+                              JOIN role_permissions AS g ON g.role_id = h.role_id
+                             WHERE h.principal_id = p.id AND g.verb = 'model:invoke'
+                             ORDER BY 1) AS "resources!"
+                 FROM principals AS p ORDER BY p.id"#
+        )
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows)
+    }
+
+    /// By number; all 256.
+    pub(crate) async fn shards(&mut self) -> Result<Vec<ShardState>, DbError> {
+        let rows = sqlx::query!(
+            r#"SELECT shard, change_id::text AS "change_id!" FROM key_shards ORDER BY shard"#
+        )
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| {
+                Some(ShardState {
+                    shard: u8::try_from(row.shard).ok()?,
+                    change_id: row.change_id,
+                })
+            })
+            .collect())
+    }
+
+    /// The keys of the given shards; those of disabled principals are disabled.
+    pub(crate) async fn keys(&mut self, shards: &[u8]) -> Result<Vec<KeyRow>, DbError> {
+        let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
+        let rows = sqlx::query!(
+            r#"SELECT k.shard, k.hash, k.id, k.principal_id, k.expires_at,
+                      k.disabled OR p.disabled AS "disabled!"
+                 FROM api_keys AS k JOIN principals AS p ON p.id = k.principal_id
+                WHERE k.shard = ANY ($1)"#,
+            &shards,
+        )
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| {
+                Some(KeyRow {
+                    shard: u8::try_from(row.shard).ok()?,
+                    hash: KeyHash(row.hash.try_into().ok()?),
+                    id: row.id,
+                    principal_id: row.principal_id,
+                    expires_at: row.expires_at,
+                    disabled: row.disabled,
+                })
+            })
+            .collect())
+    }
+}

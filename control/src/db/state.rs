@@ -1,0 +1,35 @@
+use sqlx::PgConnection;
+
+use super::DbError;
+
+/// The state of the configuration: its version, and which change made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConfigState {
+    pub(crate) version: u64,
+    /// Differs between two histories with the same version (a restored backup).
+    pub(crate) change_id: String,
+}
+
+pub(crate) async fn read(connection: &mut PgConnection) -> Result<ConfigState, DbError> {
+    let row =
+        sqlx::query!(r#"SELECT config_version, change_id::text AS "change_id!" FROM config_state"#)
+            .fetch_one(connection)
+            .await?;
+    Ok(ConfigState {
+        version: row.config_version.unsigned_abs(),
+        change_id: row.change_id,
+    })
+}
+
+/// Sends `token` to whoever listens on `channel`: how a listener finds out
+/// whether notifications pass through a pooler.
+pub(crate) async fn notify(
+    connection: &mut PgConnection,
+    channel: &str,
+    token: &str,
+) -> Result<(), DbError> {
+    sqlx::query!("SELECT pg_notify($1, $2)", channel, token)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

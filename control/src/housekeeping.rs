@@ -1,0 +1,30 @@
+//! Takes out what nobody needs any more, so that no table grows for ever.
+
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::db::{Db, DbError, gateways, sessions, usage};
+
+const EVERY: Duration = Duration::from_secs(600);
+
+/// Runs until `stop`. Any number of control planes may do so at a time.
+pub(crate) async fn run(db: Db, stop: CancellationToken) {
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        match prune(&db).await {
+            Ok(rows) => tracing::debug!(rows, "expired rows are deleted"),
+            Err(error) => tracing::info!(%error, "expired rows are kept for now"),
+        }
+    }
+}
+
+async fn prune(db: &Db) -> Result<u64, DbError> {
+    let mut connection = db.acquire().await?;
+    let sessions = sessions::prune(&mut connection).await?;
+    let reporters = usage::prune_reporters(&mut connection).await?;
+    let gateways = gateways::prune(&mut connection).await?;
+    Ok(sessions + reporters + gateways)
+}

@@ -1,0 +1,60 @@
+//! What gateways ask and report, under the proxy token, with limits of its own.
+//! Unknown fields are ignored, so that any two releases can talk.
+
+mod health;
+mod snapshot;
+mod usage;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use crate::api::ApiError;
+use crate::app::App;
+
+/// Largest report of a gateway, in bytes: 500 events, or some thousand backends.
+const MAX_BODY: usize = 4 * 1024 * 1024;
+/// Longest accepted name of a gateway, and of one of its starts, in bytes.
+const MAX_NAME: usize = 256;
+
+/// The routes for gateways.
+pub(crate) fn routes() -> Router<App> {
+    Router::new()
+        .route("/snapshot", get(snapshot::get))
+        .route("/usage", post(usage::post))
+        .route("/health-report", post(health::post))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .route_layer(from_fn(check))
+}
+
+async fn check(request: Request, next: Next) -> Response {
+    let app = request.extensions().get::<App>();
+    let presented = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let known = app
+        .zip(presented)
+        .is_some_and(|(app, token)| app.tokens.contains(token));
+    if known {
+        next.run(request).await
+    } else {
+        ApiError::unauthenticated("the proxy token is missing or wrong").into_response()
+    }
+}
+
+/// Refuses names that nobody would give a gateway.
+fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must have 1 to {MAX_NAME} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+type AppState = State<App>;

@@ -1,0 +1,158 @@
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::App;
+use crate::db::{MigrationFailure, migrate};
+use crate::serve::{self, Listener};
+use crate::snapshot::Watcher;
+use crate::{Config, Error, housekeeping};
+
+/// Pauses between attempts to reach a database that is away at the start.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Runs a control plane until `shutdown` is ready, then drains it.
+///
+/// The listener opens at once; without a database the process is up but not
+/// ready, and keeps trying.
+///
+/// # Errors
+/// A wrong configuration, a port that is taken, or a database that a newer
+/// release has migrated beyond this one.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+    Control::bind(config).await?.serve(shutdown).await
+}
+
+/// A control plane whose port is open.
+pub struct Control {
+    app: App,
+    listener: Listener,
+    config: Config,
+}
+
+impl Control {
+    /// Checks the configuration and opens the port.
+    ///
+    /// # Errors
+    /// A wrong configuration, or a port that is taken.
+    pub async fn bind(config: Config) -> Result<Self, Error> {
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(serve::acceptor(cert, key)?),
+            _ => None,
+        };
+        if tls.is_none() {
+            tracing::warn!(
+                "the admin port is plain HTTP: set --tls-cert and --tls-key, or keep it behind TLS"
+            );
+        }
+        let app = App::new(&config)?;
+        let listener = Listener::bind(config.address(), tls).await?;
+        Ok(Self {
+            app,
+            listener,
+            config,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listener.address()
+    }
+
+    /// Serves until `shutdown`, then drains.
+    ///
+    /// # Errors
+    /// A database that does not fit this release.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+        let Self {
+            app,
+            listener,
+            config,
+        } = self;
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let router = serve::router(&app)?;
+        tracing::info!(address = ?listener.address(), "control plane listening");
+        let grace = Duration::from_secs(config.shutdown_grace);
+        tasks.spawn(listener.serve(router, stop.clone(), grace));
+        let (unfit, mut unfit_seen) = oneshot::channel();
+        tasks.spawn(follow(
+            app.clone(),
+            config.rebuild_interval(),
+            stop.clone(),
+            unfit,
+        ));
+
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            Ok(error) = &mut unfit_seen => Err(error),
+        };
+        app.draining.cancel();
+        if outcome.is_ok() {
+            tracing::info!("draining");
+            sleep(Duration::from_secs(config.shutdown_delay)).await;
+        }
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        app.db.close().await;
+        outcome
+    }
+}
+
+/// Migrates, then follows the database's changes until `stop`.
+async fn follow(
+    app: App,
+    interval: Duration,
+    stop: CancellationToken,
+    unfit: oneshot::Sender<Error>,
+) {
+    match stop.run_until_cancelled(prepare(&app)).await {
+        None => return,
+        Some(Err(error)) => {
+            // Nobody listens only when the process stops anyway.
+            let _ = unfit.send(error);
+            return;
+        }
+        Some(Ok(())) => {}
+    }
+    let watcher = Watcher {
+        db: app.db.clone(),
+        publisher: Arc::clone(&app.publisher),
+        metrics: Arc::clone(&app.metrics),
+        status: Arc::clone(&app.status),
+        interval,
+    };
+    tokio::join!(
+        watcher.run(stop.clone()),
+        housekeeping::run(app.db.clone(), stop.clone())
+    );
+}
+
+/// Brings the schema up to date, however long the database stays away.
+async fn prepare(app: &App) -> Result<(), Error> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match migrate(&app.db).await {
+            Ok(()) => {
+                app.status.note(None);
+                return Ok(());
+            }
+            Err(MigrationFailure::Final(error)) => return Err(error),
+            Err(MigrationFailure::Retry(error)) => {
+                if app.status.note(Some(error.to_string())) {
+                    tracing::warn!(%error, "the database does not answer; trying again");
+                }
+            }
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,50 @@
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use crate::app::App;
+
+/// What kubelets, load balancers and scrapers ask.
+pub(super) fn routes() -> Router<App> {
+    Router::new()
+        .route("/livez", get(alive))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+}
+
+async fn alive() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+/// Ready once a snapshot is built, and until the process is about to stop. The
+/// database being away is told, but takes nobody out: what was built is served.
+async fn ready(State(app): State<App>) -> Response {
+    let version = app.publisher.current().map(|current| current.etag.version);
+    let (status, text) = if app.draining.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining")
+    } else if version.is_none() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no snapshot has been built yet",
+        )
+    } else {
+        (StatusCode::OK, "ok")
+    };
+    let database = app.status.trouble().unwrap_or_else(|| "ok".to_owned());
+    let body = json!({ "status": text, "snapshot_version": version, "database": database });
+    (status, Json(body)).into_response()
+}
+
+async fn metrics(State(app): State<App>) -> Response {
+    app.metrics
+        .connections(app.db.pool().num_idle(), app.db.pool().size());
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+        app.metrics.render(),
+    )
+        .into_response()
+}

@@ -1,0 +1,92 @@
+use crate::Error;
+use crate::config::SetPassword;
+use crate::crypto::{check_policy, hash_now};
+use crate::db::principals::PrincipalRow;
+use crate::db::{Actor, AuditEntry, Change, Db, DbError, migrate, principals, roles};
+
+/// What `set-password` did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PasswordOutcome {
+    /// The password is set.
+    Set,
+    /// There was one already, and it was to be kept.
+    Kept,
+}
+
+/// Migrates the database, then gives somebody a password and, unless one of
+/// their roles lets them change the configuration already, the role `admin`.
+///
+/// # Errors
+/// A password against the policy; a database that does not answer or fit.
+pub async fn set_password(arguments: &SetPassword) -> Result<PasswordOutcome, Error> {
+    let SetPassword {
+        name,
+        password,
+        create_only,
+        database,
+    } = arguments;
+    if name.is_empty() {
+        return Err(Error::Config("--name may not be empty".to_owned()));
+    }
+    let db = Db::new(database.options()?, 1);
+    migrate(&db).await?;
+    let failed = |error: DbError| Error::Database(error.to_string());
+    let actor = Actor {
+        id: None,
+        name: "set-password".to_owned(),
+        action: "COMMAND".to_owned(),
+        target: "set-password".to_owned(),
+        source: None,
+    };
+    let mut change = Change::begin(&db, actor).await.map_err(failed)?;
+    let principal = find_or_create(&mut change, name).await.map_err(failed)?;
+    if *create_only && principal.has_password {
+        return Ok(PasswordOutcome::Kept);
+    }
+    check_policy(password).map_err(|error| Error::Password(error.to_string()))?;
+    let hash = hash_now(password)?;
+    let entry = apply(&mut change, &principal, &hash)
+        .await
+        .map_err(failed)?;
+    change.commit(entry).await.map_err(failed)?;
+    db.close().await;
+    Ok(PasswordOutcome::Set)
+}
+
+async fn find_or_create(change: &mut Change, name: &str) -> Result<PrincipalRow, DbError> {
+    let connection = change.connection();
+    match principals::find_by_name(connection, name).await {
+        Err(DbError::NotFound) => {
+            let id = principals::insert(connection, name, "user", None).await?;
+            principals::get(connection, id).await
+        }
+        other => other,
+    }
+}
+
+async fn apply(
+    change: &mut Change,
+    principal: &PrincipalRow,
+    hash: &str,
+) -> Result<AuditEntry, DbError> {
+    let connection = change.connection();
+    principals::set_password(connection, principal.id, hash).await?;
+    let granted = !principals::can_configure(connection, principal.id).await?;
+    if granted {
+        let admin = roles::find(connection, "admin").await?;
+        principals::add_role(connection, principal.id, admin.id).await?;
+    }
+    let mut changes = serde_json::json!({
+        "name": { "after": principal.name },
+        "password": "set",
+    });
+    if granted {
+        changes["role"] = serde_json::json!({ "after": "admin" });
+    }
+    let detail = serde_json::json!({
+        "operation": "principal.password",
+        "id": principal.id,
+        "changes": changes,
+    });
+    Ok(AuditEntry { detail })
+}

@@ -1,0 +1,326 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use fastllm_contract::{
+    Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
+    Principal, PrincipalId, Protocol, Snapshot, Timestamp,
+};
+use serde::Serialize;
+use time::OffsetDateTime;
+
+use super::etag::Etag;
+use crate::crypto::{Vault, digest};
+use crate::db::backends::{self, BackendRow};
+use crate::db::snapshot::{KeyRow, PrincipalGrants, ShardState, SnapshotReader};
+use crate::db::state::ConfigState;
+use crate::db::{Db, DbError};
+
+/// A finished snapshot, and what the next build can take over from it.
+pub(super) struct Built {
+    pub(super) state: ConfigState,
+    pub(super) snapshot: Snapshot,
+    pub(super) etag: Etag,
+    /// Which change touched each shard last, by shard.
+    shard_changes: BTreeMap<u8, String>,
+    /// Backends that are left out, so that each is told of once.
+    unusable: BTreeSet<i64>,
+}
+
+/// The rows of one moment.
+struct Rows {
+    state: ConfigState,
+    models: Vec<(i64, String)>,
+    backends: Vec<BackendRow>,
+    principals: Vec<PrincipalGrants>,
+    shards: Vec<ShardState>,
+    /// Of the shards that changed since the last build.
+    keys: Vec<KeyRow>,
+    changed: BTreeSet<u8>,
+}
+
+/// Reads what is needed beside `held`. Nothing, when nothing changed.
+pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRows>, DbError> {
+    let mut reader = SnapshotReader::begin(db).await?;
+    let state = reader.state().await?;
+    if held.is_some_and(|held| held.state == state) {
+        return Ok(None);
+    }
+    let models = reader.models().await?;
+    let ids: Vec<i64> = models.iter().map(|(id, _)| *id).collect();
+    let backends = reader.backends(&ids).await?;
+    let principals = reader.principals().await?;
+    let shards = reader.shards().await?;
+    let changed: BTreeSet<u8> = shards
+        .iter()
+        .filter(|shard| {
+            held.and_then(|held| held.shard_changes.get(&shard.shard)) != Some(&shard.change_id)
+        })
+        .map(|shard| shard.shard)
+        .collect();
+    let wanted: Vec<u8> = changed.iter().copied().collect();
+    let keys = reader.keys(&wanted).await?;
+    let rows = Rows {
+        state,
+        models,
+        backends,
+        principals,
+        shards,
+        keys,
+        changed,
+    };
+    Ok(Some(ReadRows(rows)))
+}
+
+/// Rows that were read, for [`assemble`].
+pub(super) struct ReadRows(Rows);
+
+/// Makes the snapshot. Canonical: the same rows give the same bytes wherever
+/// they are assembled, with or without `held`. CPU only; not for a reactor.
+pub(super) fn assemble(
+    rows: ReadRows,
+    held: Option<&Built>,
+    vault: &Vault,
+) -> Result<Built, serde_json::Error> {
+    let ReadRows(Rows {
+        state,
+        models,
+        backends,
+        principals,
+        shards,
+        keys,
+        changed,
+    }) = rows;
+    let mut unusable = BTreeSet::new();
+    let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
+    for row in backends {
+        let (id, model_id) = (row.id, row.model_id);
+        match backend(row, vault) {
+            Ok(backend) => pools.entry(model_id).or_default().push(backend),
+            Err(reason) => {
+                unusable.insert(id);
+                if !held.is_some_and(|held| held.unusable.contains(&id)) {
+                    tracing::error!(backend = id, reason, "a backend is left out");
+                }
+            }
+        }
+    }
+    let models: Vec<Model> = models
+        .into_iter()
+        .filter_map(|(id, name)| {
+            let name = ModelName::new(&name).ok()?;
+            Some(Model {
+                name,
+                backends: pools.remove(&id).unwrap_or_default(),
+            })
+        })
+        .collect();
+    let principals = principals
+        .into_iter()
+        .map(|row| principal(row, &models))
+        .collect();
+    let snapshot = Snapshot {
+        format: FORMAT,
+        version: state.version,
+        open: false,
+        models: part(models)?,
+        principals: part::<Vec<Principal>>(principals)?,
+        key_shards: key_shards(keys, &changed, held)?,
+    };
+    Ok(Built {
+        etag: etag(&snapshot),
+        shard_changes: shards
+            .into_iter()
+            .map(|row| (row.shard, row.change_id))
+            .collect(),
+        state,
+        snapshot,
+        unusable,
+    })
+}
+
+fn part<T: Serialize>(items: T) -> Result<Part<T>, serde_json::Error> {
+    let text = serde_json::to_vec(&items)?;
+    Ok(Part::complete(hex::encode(&digest(&text)[..16]), items))
+}
+
+fn etag(snapshot: &Snapshot) -> Etag {
+    let Snapshot {
+        format,
+        version,
+        open,
+        models,
+        principals,
+        key_shards,
+    } = snapshot;
+    let mut text = format!("{format} {open} {} {}", models.digest, principals.digest);
+    for KeyShard { prefix, keys } in key_shards {
+        text.extend([" ", prefix.as_str(), ":", keys.digest.as_str()]);
+    }
+    Etag {
+        version: *version,
+        digest: hex::encode(&digest(text.as_bytes())[..8]),
+    }
+}
+
+fn backend(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
+    let BackendRow {
+        id,
+        model_id: _,
+        fields,
+    } = row;
+    let protocol = match fields.protocol.as_str() {
+        "openai" => Protocol::Openai,
+        "anthropic" => Protocol::Anthropic,
+        "gemini" => Protocol::Gemini,
+        other => return Err(format!("protocol {other} is unknown")),
+    };
+    let api_key = fields
+        .upstream_api_key
+        .map(|blob| vault.open(&backends::identity(id), &blob))
+        .transpose()
+        .map_err(|error| format!("its credential does not open: {error}"))?;
+    Ok(Backend {
+        id: BackendId(id.unsigned_abs()),
+        api_base: fields.api_base,
+        upstream_model: fields.upstream_model,
+        api_key,
+        protocol,
+        auth_header: fields.auth_header,
+        auth_scheme: fields.auth_scheme,
+        default_max_tokens: fields
+            .default_max_tokens
+            .and_then(|most| u32::try_from(most).ok()),
+    })
+}
+
+/// Flattens the grants: `model/*` is everything, `model/x*` a prefix.
+fn principal(row: PrincipalGrants, models: &[Model]) -> Principal {
+    let PrincipalGrants {
+        id,
+        name,
+        roles,
+        resources,
+    } = row;
+    let patterns: Vec<&str> = resources
+        .iter()
+        .filter_map(|resource| resource.strip_prefix("model/"))
+        .collect();
+    let allow_all = patterns.contains(&"*");
+    let granted = |name: &ModelName| {
+        patterns
+            .iter()
+            .any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.as_str().starts_with(prefix),
+                None => name.as_str() == *pattern,
+            })
+    };
+    let allowed_models = models
+        .iter()
+        .filter(|model| !allow_all && granted(&model.name))
+        .map(|model| model.name.clone())
+        .collect();
+    Principal {
+        id: PrincipalId(id.unsigned_abs()),
+        name,
+        allow_all,
+        allowed_models,
+        roles,
+    }
+}
+
+/// The shards, those without a change shared with the last build.
+fn key_shards(
+    keys: Vec<KeyRow>,
+    changed: &BTreeSet<u8>,
+    held: Option<&Built>,
+) -> Result<Vec<KeyShard>, serde_json::Error> {
+    let mut maps: BTreeMap<u8, KeyMap> = BTreeMap::new();
+    for row in keys {
+        let KeyRow {
+            shard,
+            hash,
+            id,
+            principal_id,
+            expires_at,
+            disabled,
+        } = row;
+        let entry = KeyEntry {
+            id: KeyId(id.unsigned_abs()),
+            principal: PrincipalId(principal_id.unsigned_abs()),
+            expires_at: expires_at.map(timestamp),
+            disabled,
+        };
+        maps.entry(shard).or_default().0.insert(hash, entry);
+    }
+    let mut shards: BTreeMap<String, KeyShard> = held
+        .iter()
+        .flat_map(|held| &held.snapshot.key_shards)
+        .map(|shard| (shard.prefix.clone(), shard.clone()))
+        .collect();
+    for shard in changed {
+        let prefix = format!("{shard:02x}");
+        match maps.remove(shard) {
+            Some(map) => {
+                shards.insert(
+                    prefix.clone(),
+                    KeyShard {
+                        prefix,
+                        keys: part(map)?,
+                    },
+                );
+            }
+            None => {
+                shards.remove(&prefix);
+            }
+        }
+    }
+    Ok(shards.into_values().collect())
+}
+
+fn timestamp(at: OffsetDateTime) -> Timestamp {
+    let micros = at.unix_timestamp_nanos() / 1000;
+    Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(name: &str) -> Model {
+        Model {
+            name: ModelName::new(name).unwrap(),
+            backends: Vec::new(),
+        }
+    }
+
+    fn grants(resources: &[&str]) -> PrincipalGrants {
+        PrincipalGrants {
+            id: 1,
+            name: "somebody".to_owned(),
+            roles: Vec::new(),
+            resources: resources
+                .iter()
+                .map(|&resource| resource.to_owned())
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn grants_are_flattened() {
+        let models = [model("a-1"), model("a-2"), model("b")];
+        let names = |resources: &[&str]| {
+            let principal = principal(grants(resources), &models);
+            let names = principal.allowed_models.iter().map(ToString::to_string);
+            (principal.allow_all, names.collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]), (false, vec![]));
+        assert_eq!(
+            names(&["model/a-*"]),
+            (false, vec!["a-1".to_owned(), "a-2".to_owned()])
+        );
+        assert_eq!(
+            names(&["model/b", "model/gone"]),
+            (false, vec!["b".to_owned()])
+        );
+        assert_eq!(names(&["model/*", "model/b"]), (true, vec![]));
+    }
+}

@@ -1,0 +1,99 @@
+-- What happened: it outlives the principals, keys and models that it names, so
+-- nothing here refers to them by a foreign key.
+
+CREATE TABLE sessions (
+    token_hash bytea PRIMARY KEY CHECK (octet_length(token_hash) = 32),
+    principal_id bigint NOT NULL REFERENCES principals ON DELETE CASCADE,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX sessions_by_principal ON sessions (principal_id);
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+CREATE TABLE audit_events (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- NULL: a command on the control plane's own host.
+    actor_id bigint,
+    actor_name text NOT NULL,
+    action text NOT NULL,
+    target text NOT NULL,
+    detail jsonb NOT NULL,
+    source text,
+    at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX audit_events_by_actor ON audit_events (actor_id, id);
+CREATE INDEX audit_events_by_time ON audit_events (at);
+
+-- Names of what was deleted: a late usage event still finds its principal and
+-- model, and one that never existed is told apart.
+CREATE TABLE former_principals (
+    id bigint PRIMARY KEY,
+    name text NOT NULL,
+    deleted_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE former_models (
+    id bigint PRIMARY KEY,
+    name text NOT NULL,
+    deleted_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX former_models_by_name ON former_models (name, id);
+
+CREATE FUNCTION remember_principal() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO former_principals (id, name) VALUES (OLD.id, OLD.name) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER principals_remember AFTER DELETE ON principals
+    FOR EACH ROW EXECUTE FUNCTION remember_principal();
+
+CREATE FUNCTION remember_model() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO former_models (id, name) VALUES (OLD.id, OLD.name) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER models_remember AFTER DELETE ON models
+    FOR EACH ROW EXECUTE FUNCTION remember_model();
+
+CREATE TABLE usage_events (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL,
+    received_at timestamptz NOT NULL DEFAULT now(),
+    replica text NOT NULL,
+    principal_id bigint NOT NULL,
+    principal_name text NOT NULL,
+    key_id bigint,
+    model_id bigint NOT NULL,
+    model text NOT NULL,
+    requested_model text,
+    prompt_tokens bigint NOT NULL CHECK (prompt_tokens >= 0),
+    completion_tokens bigint NOT NULL CHECK (completion_tokens >= 0),
+    usage_reported boolean NOT NULL,
+    refusal text,
+    duration_ms bigint,
+    ttft_ms bigint,
+    status integer,
+    -- NULL: unknown (no price, or no counts); never zero for that.
+    cost_micros bigint CHECK (cost_micros >= 0)
+);
+CREATE INDEX usage_events_by_time ON usage_events (at);
+CREATE INDEX usage_events_by_principal ON usage_events (principal_id, id);
+CREATE INDEX usage_events_by_model ON usage_events (model, id);
+
+-- The last batch stored of each start of each gateway: what makes a repeated
+-- batch harmless.
+CREATE TABLE usage_reporters (
+    replica text NOT NULL,
+    boot_id text NOT NULL,
+    sequence bigint NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (replica, boot_id)
+);
+CREATE INDEX usage_reporters_by_time ON usage_reporters (seen_at);
+
+-- The newest report of each gateway, for every control replica to show.
+CREATE TABLE gateway_reports (
+    replica text PRIMARY KEY,
+    report jsonb NOT NULL,
+    received_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX gateway_reports_by_time ON gateway_reports (received_at);
