@@ -1,1 +1,47 @@
-//! The data plane: sockets, upstream connections, snapshot sources, reports, telemetry.
+//! The data plane: sockets, upstream connections, snapshot sources, reports,
+//! telemetry. Every decision about a request is [`fastllm_engine`]'s.
+//!
+//! A request goes through `serve`, then through the rooms that `pipeline` walks
+//! in order, then through `forward`. Nothing on that path touches a file, a
+//! database or a resolver; `snapshot`, `report` and `probe` run beside it.
+
+mod app;
+mod clock;
+mod config;
+mod forward;
+mod link;
+mod pipeline;
+mod probe;
+mod record;
+mod report;
+mod serve;
+mod signals;
+mod snapshot;
+mod tasks;
+mod telemetry;
+mod tls;
+
+pub use app::{Error, Gateway};
+pub use config::Config;
+pub use link::ControlUrl;
+pub use serve::ListenError;
+pub use signals::terminated;
+pub use telemetry::{LogError, LogFormat, LogGuard, init_logging};
+pub use tls::TlsError;
+
+use std::future::Future;
+use std::io;
+
+/// A runtime with as many threads as the configuration asks for.
+pub fn runtime(config: &Config) -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = config.workers {
+        builder.worker_threads(usize::from(workers));
+    }
+    builder.enable_all().thread_name("gateway").build()
+}
+
+/// Runs a gateway until `shutdown` resolves and running answers have finished.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+    Gateway::bind(config)?.serve(shutdown).await
+}

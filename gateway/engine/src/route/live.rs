@@ -69,7 +69,6 @@ impl Live {
     }
 
     /// Counts an attempt; the guard counts it as under way until dropped.
-    #[must_use]
     pub fn begin(self: &Arc<Self>) -> InFlight {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,309 @@
+//! The composition root: builds every room and ties them together.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::config::Config;
+use crate::forward::{Connector, Forwarder, Upstreams};
+use crate::link::Link;
+use crate::pipeline::Pipeline;
+use crate::probe::Prober;
+use crate::record::Ledger;
+use crate::report::{HealthReporter, UsageReporter, Waiting, queue};
+use crate::serve::{BodyLimits, Door, ListenError, Listener, Service, Status};
+use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
+use crate::tasks::{Background, Tasks};
+use crate::telemetry::{LogError, Metrics};
+use crate::tls::{self, TlsError};
+
+/// The least time for the last usage batches, however long answers took.
+const LAST_BATCHES: Duration = Duration::from_secs(2);
+
+/// Why a gateway does not start, or ends by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A port cannot be opened.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Certificates cannot be read.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Logging cannot be set up.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A client library refuses its settings.
+    #[error("cannot set up {what}: {reason}")]
+    Setup {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Something that should run for ever has ended.
+    #[error("{0} has ended unexpectedly")]
+    Ended(&'static str),
+}
+
+impl Error {
+    /// Whether the flags are at fault, so that another start would not help.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Tls(_) | Self::Log(_) => true,
+            Self::Listen(_) | Self::Setup { .. } | Self::Ended(_) => false,
+        }
+    }
+}
+
+/// A gateway whose ports are open, but which does not serve yet.
+#[derive(Debug)]
+pub struct Gateway {
+    config: Config,
+    public: Listener,
+    status: Option<Listener>,
+    rooms: Rooms,
+}
+
+/// What is shared by what runs.
+#[derive(Debug)]
+struct Rooms {
+    link: Link,
+    probes: reqwest::Client,
+    metrics: Arc<Metrics>,
+    ledger: Arc<Ledger>,
+    current: Arc<Current>,
+    upstreams: Upstreams,
+    waiting: Waiting,
+    boot_id: Arc<str>,
+}
+
+fn setup(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
+    move |reason| Error::Setup {
+        what,
+        reason: reason.to_string(),
+    }
+}
+
+impl Rooms {
+    fn build(config: &Config) -> Result<Self, Error> {
+        let tls = tls::client_config(config.ca_bundle.as_deref())?;
+        let link = Link::new(config.control_url.clone(), &config.proxy_token, tls.clone())
+            .map_err(|error| setup("the way to control")(&error))?;
+        let probes = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
+        let metrics = Metrics::new().map_err(|error| setup("metrics")(&error))?;
+        let metrics = Arc::new(metrics);
+        let boot_id = boot_id().map_err(|error| setup("random numbers")(&error))?;
+        let (usage, waiting) = queue(&metrics);
+        let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id));
+        Ok(Self {
+            link,
+            probes,
+            ledger: Arc::new(ledger),
+            current: Arc::new(Current::new(Arc::clone(&metrics))),
+            metrics,
+            upstreams: Upstreams::new(Connector::new(tls), Tasks::default(), config.pool_max_idle),
+            waiting,
+            boot_id,
+        })
+    }
+}
+
+/// A random text per start.
+fn boot_id() -> Result<Arc<str>, ring::error::Unspecified> {
+    let mut bytes = [0_u8; 8];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)?;
+    let number = u64::from_be_bytes(bytes);
+    Ok(Arc::from(format!("{number:016x}")))
+}
+
+impl Gateway {
+    /// Builds everything and opens the ports. Needs a tokio runtime.
+    pub fn bind(config: Config) -> Result<Self, Error> {
+        let rooms = Rooms::build(&config)?;
+        let public = Listener::bind(SocketAddr::new(config.host, config.port))?;
+        let status = config
+            .status_port
+            .map(|port| Listener::bind(SocketAddr::new(config.host, port)))
+            .transpose()?;
+        Ok(Self {
+            config,
+            public,
+            status,
+            rooms,
+        })
+    }
+
+    /// Where clients are served.
+    pub fn address(&self) -> SocketAddr {
+        self.public.address()
+    }
+
+    /// Where the status is served, if on a port of its own.
+    pub fn status_address(&self) -> Option<SocketAddr> {
+        self.status.as_ref().map(Listener::address)
+    }
+
+    /// Serves until `shutdown` resolves, then ends in order: unready, wait,
+    /// close the ports, let running answers finish, send the last usage.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+        let Self {
+            config,
+            public,
+            status: status_port,
+            rooms,
+        } = self;
+        let status = Arc::new(Status::new(
+            Arc::clone(&rooms.current),
+            Arc::clone(&rooms.ledger),
+        ));
+        let pipeline = Arc::new(Pipeline {
+            current: Arc::clone(&rooms.current),
+            ledger: Arc::clone(&rooms.ledger),
+            forwarder: Forwarder {
+                upstreams: rooms.upstreams.clone(),
+                timeout: config.upstream_timeout,
+                max_retries: config.max_retries,
+            },
+            bodies: BodyLimits::new(config.max_body_mb << 20),
+        });
+        let service = Service::Public {
+            pipeline,
+            status: Arc::clone(&status),
+            detailed: status_port.is_none(),
+        };
+        let (door, status_door) = (Door::default(), Door::default());
+        let mut doors = Background::default();
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            address = %public.address(),
+            status_address = status_port.as_ref().map(|port| port.address().to_string()),
+            control = %config.control_url,
+            role = "proxy",
+            "the gateway listens"
+        );
+        doors.spawn("the listener", public.run(service, door.clone()));
+        if let Some(port) = status_port {
+            let service = Service::Status(Arc::clone(&status));
+            doors.spawn(
+                "the status listener",
+                port.run(service, status_door.clone()),
+            );
+        }
+        let mut background = rooms.start(&config);
+
+        let ended = tokio::select! {
+            () = shutdown => None,
+            name = background.ended() => Some(name),
+            name = doors.ended() => Some(name),
+        };
+        status.drain();
+        let closing = Closing {
+            door,
+            status_door,
+            doors,
+            background,
+        };
+        closing.run(&config).await;
+        ended.map_or(Ok(()), |name| Err(Error::Ended(name)))
+    }
+}
+
+impl Rooms {
+    /// Starts what runs beside the request path.
+    fn start(self, config: &Config) -> Background {
+        let Self {
+            link,
+            probes,
+            metrics,
+            ledger,
+            current,
+            upstreams,
+            waiting,
+            boot_id,
+        } = self;
+        let mut background = Background::default();
+        let stop = background.stop();
+        let cache = DiskCache::new(config.snapshot_cache.clone());
+        let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
+        background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
+        background.spawn(
+            "idle connections",
+            upstreams.tend(Arc::clone(&current), stop.clone()),
+        );
+        let prober = Prober {
+            client: probes,
+            current: Arc::clone(&current),
+            every: config.health_interval,
+            timeout: config.health_timeout,
+        };
+        background.spawn("the prober", prober.run(stop.clone()));
+        let usage = UsageReporter {
+            link: link.clone(),
+            waiting,
+            metrics: Arc::clone(&metrics),
+            replica: config.replica.clone(),
+            boot_id: Arc::clone(&boot_id),
+            sequence: 0,
+        };
+        background.spawn("the usage reporter", usage.run(stop.clone(), LAST_BATCHES));
+        let health = HealthReporter {
+            link: link.clone(),
+            current: Arc::clone(&current),
+            ledger,
+            replica: config.replica.clone(),
+            boot_id,
+            every: config.health_report_interval,
+        };
+        background.spawn("the health reporter", health.run(stop.clone()));
+        let follower = Follower {
+            source: HttpSource::new(link),
+            cache,
+            current,
+            metrics,
+            poll: config.config_poll,
+            etag: None,
+        };
+        background.spawn("the snapshot's follower", follower.run(stop));
+        background
+    }
+}
+
+/// What has to end, in order.
+struct Closing {
+    door: Door,
+    status_door: Door,
+    doors: Background,
+    background: Background,
+}
+
+impl Closing {
+    async fn run(self, config: &Config) {
+        let Self {
+            door,
+            status_door,
+            doors,
+            background,
+        } = self;
+        tracing::info!(open = door.connections.len(), "the gateway shuts down");
+        // Whoever routes to us needs time to see that we are not ready.
+        sleep(config.shutdown_delay).await;
+        let until = Instant::now() + config.shutdown_grace;
+        door.closed.cancel();
+        door.last_request.cancel();
+        let left = door.connections.drained(config.shutdown_grace).await;
+        if left > 0 {
+            tracing::warn!(left, "answers were not finished in time");
+        }
+        let grace = until
+            .saturating_duration_since(Instant::now())
+            .max(LAST_BATCHES);
+        background.finish(grace + Duration::from_secs(1)).await;
+        status_door.closed.cancel();
+        status_door.last_request.cancel();
+        doors.finish(Duration::from_secs(1)).await;
+        tracing::info!("the gateway has ended");
+    }
+}

@@ -1,0 +1,202 @@
+//! Flags and environment: the only place that reads either.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fastllm_contract::Secret;
+use url::Url;
+
+use crate::link::ControlUrl;
+use crate::telemetry::LogFormat;
+
+/// Everything that a gateway is told at its start. Its `Debug` output holds no
+/// secret.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Config {
+    /// Address to listen on: IPv4, IPv6 or `localhost`
+    #[arg(long, env = "FASTLLM_HOST", default_value = "127.0.0.1", value_parser = host)]
+    pub host: IpAddr,
+    /// Port for clients
+    #[arg(short, long, env = "FASTLLM_PORT", default_value_t = 4000)]
+    pub port: u16,
+    /// Port of its own for /health, /metrics, /livez and /readyz
+    #[arg(long, env = "FASTLLM_STATUS_PORT")]
+    pub status_port: Option<u16>,
+    /// Address of the control plane, with or without /snapshot
+    #[arg(long, env = "FASTLLM_CONTROL_URL", value_parser = control_url)]
+    pub control_url: ControlUrl,
+    /// Shared secret of both planes
+    #[arg(
+        long,
+        env = "FASTLLM_PROXY_TOKEN",
+        hide_env_values = true,
+        value_parser = secret
+    )]
+    pub proxy_token: Secret,
+    /// Where the last-known-good snapshot is kept
+    #[arg(
+        long,
+        env = "FASTLLM_SNAPSHOT_CACHE",
+        default_value = "/var/lib/fastllm/snapshot.json"
+    )]
+    pub snapshot_cache: PathBuf,
+    /// Seconds between polls where control does not hold a request open
+    #[arg(long, env = "FASTLLM_CONFIG_POLL", default_value = "5", value_parser = positive_seconds)]
+    pub config_poll: Duration,
+    /// Largest request body, in MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub max_body_mb: u64,
+    /// Threads that serve requests; one per core when not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub workers: Option<u16>,
+    /// Seconds that running answers have to finish after SIGTERM
+    #[arg(long, env = "FASTLLM_SHUTDOWN_GRACE", default_value = "25", value_parser = seconds)]
+    pub shutdown_grace: Duration,
+    /// Seconds between turning unready and closing the listeners
+    #[arg(long, env = "FASTLLM_SHUTDOWN_DELAY", default_value = "0", value_parser = seconds)]
+    pub shutdown_delay: Duration,
+    /// Seconds to wait for an upstream's response headers
+    #[arg(long, default_value = "120", value_parser = positive_seconds)]
+    pub upstream_timeout: Duration,
+    /// Further attempts per model before the first byte is sent
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=16))]
+    pub max_retries: u32,
+    /// Idle connections kept per upstream address
+    #[arg(long, default_value_t = 256)]
+    pub pool_max_idle: usize,
+    /// Seconds between two probes of a backend
+    #[arg(long, default_value = "10", value_parser = positive_seconds)]
+    pub health_interval: Duration,
+    /// Seconds that a probe may take, its body included
+    #[arg(long, default_value = "3", value_parser = positive_seconds)]
+    pub health_timeout: Duration,
+    /// Seconds between two reports to the control plane
+    #[arg(
+        long,
+        env = "FASTLLM_HEALTH_REPORT_INTERVAL",
+        default_value = "10",
+        value_parser = positive_seconds
+    )]
+    pub health_report_interval: Duration,
+    /// PEM certificates to trust besides the system's
+    #[arg(long, env = "FASTLLM_CA_BUNDLE")]
+    pub ca_bundle: Option<PathBuf>,
+    /// Log filter, for example `info,fastllm_gateway=debug`
+    #[arg(long, env = "FASTLLM_LOG", default_value = "info")]
+    pub log: String,
+    /// Log format
+    #[arg(long, env = "FASTLLM_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Name of this gateway in reports; the pod's name when not given
+    #[arg(long, env = "HOSTNAME", default_value_t = unnamed())]
+    pub replica: String,
+}
+
+fn unnamed() -> String {
+    format!("unknown-{}", std::process::id())
+}
+
+fn host(text: &str) -> Result<IpAddr, String> {
+    if text == "localhost" {
+        return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(text);
+    bare.parse()
+        .map_err(|_| "expected an IPv4 or IPv6 address, or localhost".to_owned())
+}
+
+fn control_url(text: &str) -> Result<ControlUrl, String> {
+    let url = Url::parse(text).map_err(|error| error.to_string())?;
+    ControlUrl::new(url).map_err(str::to_owned)
+}
+
+fn secret(text: &str) -> Result<Secret, String> {
+    if text.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    Ok(Secret::new(text))
+}
+
+/// Longest interval that is accepted: a day.
+const MOST_SECONDS: u64 = 86_400;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| *seconds <= MOST_SECONDS)
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("expected whole seconds, at most {MOST_SECONDS}"))
+}
+
+fn positive_seconds(text: &str) -> Result<Duration, String> {
+    let duration = seconds(text)?;
+    if duration.is_zero() {
+        return Err("expected at least 1 second".to_owned());
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Config;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        config: Config,
+    }
+
+    fn parse(more: &[&str]) -> Result<Config, clap::Error> {
+        let base = [
+            "fastllm-gateway",
+            "--control-url=http://control:4001/snapshot",
+            "--proxy-token=canary-token",
+        ];
+        Flags::try_parse_from(base.iter().chain(more)).map(|flags| flags.config)
+    }
+
+    #[test]
+    fn hosts_are_addresses_or_localhost() {
+        for (given, parsed) in [
+            ("localhost", "127.0.0.1"),
+            ("0.0.0.0", "0.0.0.0"),
+            ("::", "::"),
+            ("[::1]", "::1"),
+        ] {
+            let config = parse(&["--host", given]).unwrap();
+            assert_eq!(config.host.to_string(), parsed);
+        }
+        assert!(parse(&["--host", "example.com"]).is_err());
+    }
+
+    #[test]
+    fn intervals_of_zero_are_refused_where_they_would_spin() {
+        for flag in [
+            "config-poll",
+            "health-interval",
+            "health-timeout",
+            "health-report-interval",
+        ] {
+            assert!(parse(&[&format!("--{flag}=0")]).is_err(), "{flag}");
+            assert!(parse(&[&format!("--{flag}=1")]).is_ok(), "{flag}");
+        }
+        assert!(parse(&["--shutdown-grace=0", "--shutdown-delay=0"]).is_ok());
+        assert!(parse(&["--shutdown-grace=-1"]).is_err());
+    }
+
+    #[test]
+    fn the_token_is_in_no_output() {
+        let config = parse(&[]).unwrap();
+        assert!(!format!("{config:?}").contains("canary"));
+        let error = parse(&["--help"]).unwrap_err().to_string();
+        assert!(error.contains("--proxy-token") && !error.contains("canary"));
+        let error = parse(&["--port=x"]).unwrap_err().to_string();
+        assert!(!error.contains("canary"));
+    }
+}

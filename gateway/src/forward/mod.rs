@@ -1,0 +1,33 @@
+//! Send, retry, stream back: owned connections to upstreams, and what comes
+//! over them. Only `pool` and `body` know the HTTP library.
+
+mod attempts;
+mod back_off;
+mod body;
+mod connect;
+mod flow;
+mod headers;
+mod pool;
+mod relay;
+
+pub(crate) use attempts::{Forwarder, Outgoing};
+pub(crate) use connect::Connector;
+pub(crate) use pool::Upstreams;
+pub(crate) use relay::{BrokenOff, Relay};
+
+/// Why one attempt brought no answer. The texts hold no address.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AttemptError {
+    /// No connection could be made.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// The connection broke before the answer began.
+    #[error("the connection broke before an answer: {0}")]
+    Broken(String),
+    /// No response headers in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The request could not be built.
+    #[error("the request cannot be built: {0}")]
+    Request(String),
+}

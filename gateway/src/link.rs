@@ -1,0 +1,205 @@
+//! The way to the control plane: one client, its addresses and its token.
+//! Everything has a time limit that covers the body, and a body limit.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fastllm_contract::Secret;
+use http::header::{self, HeaderMap, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response};
+use url::Url;
+
+/// The control plane's address: the base of its endpoints.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ControlUrl(Url);
+
+impl ControlUrl {
+    /// Accepts the base address as well as the one of the snapshot.
+    pub fn new(mut url: Url) -> Result<Self, &'static str> {
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+            return Err("expected an http or https address");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("the address must not hold credentials");
+        }
+        url.set_query(None);
+        url.set_fragment(None);
+        let path = url.path().trim_end_matches('/');
+        let base = path.strip_suffix("/snapshot").unwrap_or(path);
+        let base = format!("{}/", base.trim_end_matches('/'));
+        url.set_path(&base);
+        Ok(Self(url))
+    }
+
+    /// `name` may go on with a query.
+    fn endpoint(&self, name: &str) -> Url {
+        let mut url = self.0.clone();
+        let (name, query) = match name.split_once('?') {
+            Some((name, query)) => (name, Some(query)),
+            None => (name, None),
+        };
+        url.set_path(&format!("{}{name}", self.0.path()));
+        url.set_query(query);
+        url
+    }
+}
+
+impl fmt::Debug for ControlUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+impl fmt::Display for ControlUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+/// Why something did not come across.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// No connection, a time-out or a break-off. Holds no address.
+    #[error("{0}")]
+    Transport(String),
+    /// An answer of another status than those that are understood.
+    #[error("control answered {0}")]
+    Status(u16),
+    /// An answer over its limit.
+    #[error("control's answer is larger than {0} bytes")]
+    TooLarge(usize),
+    /// An answer that is not what it should be.
+    #[error("control's answer is not understood: {0}")]
+    Unreadable(String),
+}
+
+impl From<reqwest::Error> for LinkError {
+    fn from(error: reqwest::Error) -> Self {
+        let error = error.without_url();
+        // The reason of a failed connection is in its sources.
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(inner) = source {
+            text.push_str(": ");
+            text.push_str(&inner.to_string());
+            source = inner.source();
+        }
+        Self::Transport(text)
+    }
+}
+
+/// How long a connection to control may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client of the control plane. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Link {
+    client: reqwest::Client,
+    base: ControlUrl,
+}
+
+impl Link {
+    /// Fails where the token cannot be written into a header or TLS cannot be
+    /// set up.
+    pub(crate) fn new(
+        base: ControlUrl,
+        token: &Secret,
+        tls: rustls::ClientConfig,
+    ) -> Result<Self, LinkError> {
+        let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
+            .map_err(|_| LinkError::Unreadable("the proxy token fits no header".to_owned()))?;
+        value.set_sensitive(true);
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .default_headers(HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("fastllm-gateway/", env!("CARGO_PKG_VERSION")))
+            .no_proxy()
+            .build()?;
+        Ok(Self { client, base })
+    }
+
+    /// A request to one endpoint; `timeout` covers all of it.
+    pub(crate) fn request(&self, method: Method, name: &str, timeout: Duration) -> RequestBuilder {
+        self.client
+            .request(method, self.base.endpoint(name))
+            .timeout(timeout)
+    }
+
+    /// Posts a JSON body and returns status and answer.
+    pub(crate) async fn post(
+        &self,
+        name: &str,
+        json: Bytes,
+        timeout: Duration,
+    ) -> Result<(u16, Bytes), LinkError> {
+        /// Answers to posts are small.
+        const LIMIT: usize = 64 << 10;
+        let answer = self
+            .request(Method::POST, name, timeout)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(json)
+            .send()
+            .await?;
+        let status = answer.status().as_u16();
+        Ok((status, read_limited(answer, LIMIT).await?))
+    }
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(crate) async fn read_limited(mut answer: Response, limit: usize) -> Result<Bytes, LinkError> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = answer.chunk().await? {
+        if body.len() + chunk.len() > limit {
+            return Err(LinkError::TooLarge(limit));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use url::Url;
+
+    use super::ControlUrl;
+
+    #[test]
+    fn base_and_snapshot_address_mean_the_same() {
+        for given in [
+            "http://control:4001",
+            "http://control:4001/",
+            "http://control:4001/snapshot",
+            "http://control:4001/snapshot/",
+            "http://control:4001/snapshot?x=1",
+        ] {
+            let url = ControlUrl::new(Url::parse(given).unwrap()).unwrap();
+            assert_eq!(
+                url.endpoint("usage").as_str(),
+                "http://control:4001/usage",
+                "{given}"
+            );
+        }
+        let below = ControlUrl::new(Url::parse("https://x/llm/snapshot").unwrap()).unwrap();
+        assert_eq!(
+            below.endpoint("snapshot?wait=30s").as_str(),
+            "https://x/llm/snapshot?wait=30s"
+        );
+    }
+
+    #[test]
+    fn an_address_with_credentials_or_another_scheme_is_refused() {
+        for given in [
+            "http://user:word@control/",
+            "ftp://control/",
+            "unix:/socket",
+        ] {
+            assert!(
+                ControlUrl::new(Url::parse(given).unwrap()).is_err(),
+                "{given}"
+            );
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The path of a request: each room in its order, and one place that turns a
+//! refusal into an answer.
+
+use std::sync::Arc;
+
+use fastllm_engine::{Caller, Chain, Refusal, granted_models, identify, resolve};
+use fastllm_wire::{Members, ScanError, scan_chat};
+use http::request::Parts;
+use http::{HeaderMap, Response};
+
+use crate::forward::{Forwarder, Outgoing};
+use crate::record::{Ledger, Record};
+use crate::serve::{AnswerBody, BodyLimits, ClientBody, Endpoint, Received, answer};
+use crate::snapshot::Current;
+
+/// The rooms of the request path.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) current: Arc<Current>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) forwarder: Forwarder,
+    pub(crate) bodies: BodyLimits,
+}
+
+/// A request that was let in: what is needed to forward it.
+struct Admitted {
+    chain: Chain,
+    members: Members,
+    body: Received,
+    ask_usage: bool,
+}
+
+impl Pipeline {
+    /// Answers one request, whatever it is.
+    pub(crate) async fn handle(&self, head: Parts, body: ClientBody) -> Response<AnswerBody> {
+        let mut record = Record::begin(&self.ledger, &head.headers);
+        let (caller, endpoint) = match self.enter(&head, &mut record) {
+            Ok(entered) => entered,
+            Err(refusal) => return refuse(record, &refusal),
+        };
+        match endpoint {
+            Endpoint::Models => self.models(record, &caller),
+            Endpoint::ChatCompletions => self.chat(record, &caller, &head, body).await,
+        }
+    }
+
+    /// Who is it, and do they ask for something that exists?
+    fn enter(&self, head: &Parts, record: &mut Record) -> Result<(Caller, Endpoint), Refusal> {
+        let tables = self.current.load();
+        let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
+        let caller = identify(tables, presented_key(&head.headers), record.at())?;
+        if let Some(identified) = caller.identified() {
+            record.identified(identified);
+        }
+        let endpoint = Endpoint::find(&head.method, head.uri.path()).ok_or(Refusal::NoRoute)?;
+        Ok((caller, endpoint))
+    }
+
+    async fn chat(
+        &self,
+        mut record: Record,
+        caller: &Caller,
+        head: &Parts,
+        body: ClientBody,
+    ) -> Response<AnswerBody> {
+        let admitted = match self.admit(&mut record, caller, &head.headers, body).await {
+            Ok(admitted) => admitted,
+            Err(refusal) => return refuse(record, &refusal),
+        };
+        let outgoing = Outgoing {
+            sub_path: Endpoint::ChatCompletions.sub_path(),
+            headers: &head.headers,
+            body: admitted.body.bytes(),
+            members: &admitted.members,
+            ask_usage: admitted.ask_usage,
+        };
+        match self
+            .forwarder
+            .send(&admitted.chain, &outgoing, &mut record)
+            .await
+        {
+            Ok(arrived) => arrived
+                .into_answer(record)
+                .map(|relay| AnswerBody::Relay(Box::new(relay))),
+            Err(refusal) => refuse(record, &refusal),
+        }
+    }
+
+    async fn admit(
+        &self,
+        record: &mut Record,
+        caller: &Caller,
+        headers: &HeaderMap,
+        body: ClientBody,
+    ) -> Result<Admitted, Refusal> {
+        let body = body.read(headers, &self.bodies).await?;
+        let members = scan_chat(&body.bytes()).map_err(invalid)?;
+        let tables = self.current.load();
+        let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
+        let resolved = resolve(tables, members.model())?;
+        record.requested(resolved.model(), members.is_stream());
+        let chain = resolved.authorise(caller)?;
+        let known = caller.identified().is_some();
+        let ask_usage = known && members.is_stream() && !members.wants_usage();
+        Ok(Admitted {
+            chain,
+            members,
+            body,
+            ask_usage,
+        })
+    }
+
+    fn models(&self, record: Record, caller: &Caller) -> Response<AnswerBody> {
+        let tables = self.current.load();
+        let Some(tables) = tables.as_ref() else {
+            return refuse(record, &Refusal::NotReady);
+        };
+        let list = answer::model_list(granted_models(tables, caller), record.id());
+        record.served();
+        list
+    }
+}
+
+fn refuse(record: Record, refusal: &Refusal) -> Response<AnswerBody> {
+    let response = answer::refusal(refusal, record.id());
+    record.refused(refusal);
+    response
+}
+
+fn invalid(error: ScanError) -> Refusal {
+    Refusal::InvalidRequest {
+        message: error.to_string().into(),
+        code: error.code(),
+        param: error.member(),
+    }
+}
+
+/// The key that a client presents: `authorization: Bearer` (the scheme in any
+/// case) or `x-api-key`.
+fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer ";
+    if let Some(value) = headers.get(http::header::AUTHORIZATION) {
+        let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+        return scheme
+            .eq_ignore_ascii_case(SCHEME)
+            .then(|| key.trim_ascii());
+    }
+    headers
+        .get("x-api-key")
+        .map(|value| value.as_bytes().trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::presented_key;
+
+    fn key(name: &'static str, value: &'static str) -> Option<Vec<u8>> {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, value.parse().unwrap());
+        presented_key(&headers).map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn a_key_comes_as_bearer_in_any_case_or_as_x_api_key() {
+        assert_eq!(key("authorization", "Bearer sk-1").unwrap(), b"sk-1");
+        assert_eq!(key("authorization", "bEARER  sk-1 ").unwrap(), b"sk-1");
+        assert_eq!(key("x-api-key", "sk-1").unwrap(), b"sk-1");
+        assert_eq!(key("authorization", "Basic sk-1"), None);
+        assert_eq!(key("authorization", "Bearer"), None);
+        assert_eq!(key("authorization", "Bearersk-1"), None);
+        assert_eq!(key("cookie", "sk-1"), None);
+    }
+}

@@ -1,0 +1,327 @@
+//! The account of one request: begun at its arrival, ended exactly once.
+//! Metrics, the access line and the usage event come from here and nowhere
+//! else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fastllm_contract::{
+    BackendId, KeyId, Micros, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent,
+};
+use fastllm_engine::{Backend, Identified, Refusal};
+use fastllm_wire::Usage;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::clock;
+use crate::report::UsageQueue;
+use crate::telemetry::{Metrics, Outcome};
+
+/// The header that names a request from client to upstream and back.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The status in accounts of a client that left before its answer was complete.
+const CLIENT_GONE: u16 = 499;
+
+/// Where accounts go, and where request ids come from.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    pub(crate) metrics: Arc<Metrics>,
+    usage: UsageQueue,
+    boot_id: Arc<str>,
+    requests: AtomicU64,
+}
+
+impl Ledger {
+    pub(crate) fn new(metrics: Arc<Metrics>, usage: UsageQueue, boot_id: Arc<str>) -> Self {
+        Self {
+            metrics,
+            usage,
+            boot_id,
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Usage events waiting to be sent.
+    pub(crate) fn queued(&self) -> usize {
+        self.usage.len()
+    }
+
+    /// The client's own request id where it is usable, else a new one.
+    fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
+        /// Longest request id that is taken from a client, in bytes.
+        const LONGEST: usize = 128;
+        let given = headers.get(REQUEST_ID).filter(|value| {
+            (1..=LONGEST).contains(&value.len())
+                && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        });
+        if let Some(given) = given {
+            return given.clone();
+        }
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        HeaderValue::try_from(format!("{}-{number:x}", self.boot_id))
+            .unwrap_or(HeaderValue::from_static("unknown"))
+    }
+}
+
+/// Who asked, as far as accounts go.
+#[derive(Debug)]
+struct Attribution {
+    principal: PrincipalId,
+    name: Arc<str>,
+    key: KeyId,
+}
+
+/// The backend that was asked last.
+#[derive(Debug)]
+struct Asked {
+    id: BackendId,
+    api_base: Arc<str>,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    outcome: Outcome,
+    status: u16,
+    refusal: Option<RefusalKind>,
+}
+
+/// The account of one request.
+///
+/// Invariant: each request is accounted for once. [`Record::refused`] and
+/// [`Record::answered`] take the record; one that is dropped before either
+/// stands for a client that left.
+#[derive(Debug)]
+pub(crate) struct Record {
+    ledger: Arc<Ledger>,
+    id: HeaderValue,
+    at: Timestamp,
+    started: Instant,
+    attribution: Option<Attribution>,
+    requested: Option<ModelName>,
+    model: Option<ModelName>,
+    asked: Option<Asked>,
+    attempts: u32,
+    stream: bool,
+    first_event: Option<Duration>,
+    usage: Option<Usage>,
+    ending: Option<Ending>,
+}
+
+impl Record {
+    pub(crate) fn begin(ledger: &Arc<Ledger>, headers: &HeaderMap) -> Self {
+        Self {
+            id: ledger.request_id(headers),
+            ledger: Arc::clone(ledger),
+            at: clock::timestamp(),
+            started: clock::now(),
+            attribution: None,
+            requested: None,
+            model: None,
+            asked: None,
+            attempts: 0,
+            stream: false,
+            first_event: None,
+            usage: None,
+            ending: None,
+        }
+    }
+
+    /// The request's id, for the upstream and for the answer.
+    pub(crate) fn id(&self) -> &HeaderValue {
+        &self.id
+    }
+
+    /// When it arrived.
+    pub(crate) fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.ledger.metrics
+    }
+
+    /// Somebody is known to have asked.
+    pub(crate) fn identified(&mut self, identified: &Identified) {
+        self.attribution = Some(Attribution {
+            principal: identified.principal.id(),
+            name: Arc::clone(identified.principal.name()),
+            key: identified.key,
+        });
+    }
+
+    /// The name that was asked for exists.
+    pub(crate) fn requested(&mut self, model: &ModelName, stream: bool) {
+        self.requested = Some(model.clone());
+        self.model = Some(model.clone());
+        self.stream = stream;
+    }
+
+    /// A backend of a concrete model is asked.
+    pub(crate) fn asked(&mut self, model: &ModelName, backend: &Backend) {
+        self.model = Some(model.clone());
+        self.asked = Some(Asked {
+            id: backend.id(),
+            api_base: Arc::clone(backend.api_base()),
+        });
+        self.attempts += 1;
+    }
+
+    /// The answer comes from a backend that was asked before the last one.
+    pub(crate) fn answered_by(&mut self, model: &ModelName, id: BackendId, api_base: &Arc<str>) {
+        self.model = Some(model.clone());
+        self.asked = Some(Asked {
+            id,
+            api_base: Arc::clone(api_base),
+        });
+    }
+
+    /// The first event of a stream is there.
+    pub(crate) fn first_event(&mut self) {
+        if self.first_event.is_none() {
+            let after = self.started.elapsed();
+            self.first_event = Some(after);
+            if let Some(model) = &self.model {
+                self.ledger.metrics.first_event(model, after);
+            }
+        }
+    }
+
+    /// What the answer said that it used.
+    pub(crate) fn used(&mut self, usage: Option<Usage>) {
+        self.usage = usage.or(self.usage);
+    }
+
+    /// Ends it: the gateway said no.
+    pub(crate) fn refused(mut self, refusal: &Refusal) {
+        let outcome = match refusal.status() {
+            500 | 502 | 504 => Outcome::Unavailable,
+            _ => {
+                self.ledger.metrics.rejected(refusal.category());
+                Outcome::Rejected
+            }
+        };
+        self.ending = Some(Ending {
+            outcome,
+            status: refusal.status(),
+            refusal: refusal.recorded_as(),
+        });
+    }
+
+    /// Ends it: an upstream's answer with this status went to the client;
+    /// `complete` tells whether all of it did.
+    pub(crate) fn answered(mut self, status: u16, complete: bool) {
+        self.ending = Some(Ending {
+            outcome: if complete && status < 400 {
+                Outcome::Ok
+            } else {
+                Outcome::UpstreamError
+            },
+            status,
+            refusal: None,
+        });
+    }
+
+    /// Ends it: the gateway answered by itself, well.
+    pub(crate) fn served(mut self) {
+        self.ending = Some(Ending {
+            outcome: Outcome::Ok,
+            status: 200,
+            refusal: None,
+        });
+    }
+
+    fn settle(&mut self) {
+        let took = self.started.elapsed();
+        let ending = self.ending.unwrap_or(Ending {
+            outcome: Outcome::ClientGone,
+            status: CLIENT_GONE,
+            refusal: None,
+        });
+        self.count(ending, took);
+        self.report(ending, took);
+        self.log(ending, took);
+    }
+
+    fn count(&self, ending: Ending, took: Duration) {
+        let metrics = &self.ledger.metrics;
+        if ending.outcome == Outcome::Ok && self.asked.is_none() {
+            // The gateway's own answer is no proxied request.
+            return;
+        }
+        metrics.finished(ending.outcome, took);
+        let answered = matches!(
+            ending.outcome,
+            Outcome::Ok | Outcome::UpstreamError | Outcome::ClientGone
+        );
+        if let (true, Some(model), Some(asked)) = (answered, &self.model, &self.asked) {
+            metrics.answered(model, &asked.api_base, took);
+            if let Some(usage) = &self.usage {
+                let completion = usage.completion_tokens.unwrap_or(0);
+                metrics.tokens(model, usage.prompt_tokens, completion);
+            }
+        }
+    }
+
+    /// Whoever is not known, or has not named a model that exists, is counted
+    /// only; so are refusals without a kind.
+    fn report(&self, ending: Ending, took: Duration) {
+        let (Some(attribution), Some(model)) = (&self.attribution, &self.model) else {
+            return;
+        };
+        if ending.outcome == Outcome::Rejected && ending.refusal.is_none() {
+            return;
+        }
+        // A chat answer without completion tokens has not said what it used.
+        let usage = self
+            .usage
+            .filter(|usage| ending.refusal.is_none() && usage.completion_tokens.is_some());
+        let completion = usage.and_then(|usage| usage.completion_tokens);
+        self.ledger.usage.push(UsageEvent {
+            principal_id: attribution.principal,
+            key_id: Some(attribution.key),
+            model: model.clone(),
+            requested_model: self
+                .requested
+                .clone()
+                .filter(|requested| requested != model),
+            prompt_tokens: Tokens(usage.map_or(0, |usage| usage.prompt_tokens)),
+            completion_tokens: Tokens(completion.unwrap_or(0)),
+            usage_reported: usage.is_some() || ending.refusal.is_some(),
+            refusal: ending.refusal,
+            at: self.at,
+            duration_ms: Some(milliseconds(took)),
+            ttft_ms: self.first_event.map(milliseconds),
+            status: Some(ending.status),
+            cost_micros: usage.and_then(|usage| usage.cost_micros).map(Micros),
+        });
+    }
+
+    fn log(&self, ending: Ending, took: Duration) {
+        tracing::info!(
+            target: "fastllm_gateway::access",
+            request_id = self.id.to_str().unwrap_or_default(),
+            principal = self.attribution.as_ref().map(|who| &*who.name),
+            model = self.model.as_ref().map(ModelName::as_str),
+            backend = self.asked.as_ref().map(|asked| asked.id.0),
+            attempts = self.attempts,
+            stream = self.stream,
+            status = ending.status,
+            prompt_tokens = self.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens = self.usage.and_then(|usage| usage.completion_tokens),
+            ms = milliseconds(took),
+            "request"
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+fn milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,89 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastllm_contract::{BackendHealth, HealthReport};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::link::{Link, LinkError};
+use crate::record::Ledger;
+use crate::snapshot::Current;
+
+/// Time limit of one post.
+const POST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Tells control how this gateway and its backends are. Each report is written
+/// when it is sent; one that fails is not repeated.
+#[derive(Debug)]
+pub(crate) struct HealthReporter {
+    pub(crate) link: Link,
+    pub(crate) current: Arc<Current>,
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) replica: String,
+    pub(crate) boot_id: Arc<str>,
+    pub(crate) every: Duration,
+}
+
+impl HealthReporter {
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let started = tokio::time::Instant::now();
+        let mut tick = interval(self.every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            let result = tokio::select! {
+                result = self.post(started.elapsed()) => result,
+                () = stop.cancelled() => return,
+            };
+            let failed_before = std::mem::replace(&mut failing, result.is_err());
+            match result {
+                Err(error) if !failed_before => {
+                    tracing::warn!(%error, "health cannot be reported; trying again");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn post(&self, uptime: Duration) -> Result<(), LinkError> {
+        let report = serde_json::to_vec(&self.report(uptime))
+            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+        match self
+            .link
+            .post("health-report", Bytes::from(report), POST_TIMEOUT)
+            .await?
+        {
+            (200..=299, _) => Ok(()),
+            (status, _) => Err(LinkError::Status(status)),
+        }
+    }
+
+    fn report(&self, uptime: Duration) -> HealthReport {
+        let tables = self.current.tables();
+        let backends = tables.iter().flat_map(|tables| tables.backends());
+        HealthReport {
+            replica: self.replica.clone(),
+            boot_id: self.boot_id.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            snapshot_version: tables.as_ref().map_or(0, |tables| tables.version()),
+            uptime_seconds: uptime.as_secs(),
+            backends: backends
+                .map(|(model, backend)| BackendHealth {
+                    id: backend.id(),
+                    api_base: backend.api_base().to_string(),
+                    model: model.clone(),
+                    healthy: backend.live().healthy(),
+                    inflight: backend.live().in_flight(),
+                    requests_total: backend.live().requests(),
+                    errors_total: backend.live().errors(),
+                })
+                .collect(),
+            process: self.ledger.metrics.process(self.ledger.queued()),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+use std::sync::Arc;
+
+use fastllm_contract::{UsageBatch, UsageEvent};
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use crate::telemetry::{DropReason, Metrics};
+
+/// Billable events that wait at most.
+const BILLABLE: usize = 10_000;
+
+/// Refusals that wait at most: a storm of them displaces nothing billable.
+const REFUSED: usize = 1_000;
+
+/// Where requests leave their usage events. Never waits; what does not fit is
+/// lost and counted. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct UsageQueue {
+    billable: Sender<UsageEvent>,
+    refused: Sender<UsageEvent>,
+    metrics: Arc<Metrics>,
+}
+
+/// The other end of [`UsageQueue`].
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    billable: Receiver<UsageEvent>,
+    refused: Receiver<UsageEvent>,
+}
+
+/// Both ends of the queues of usage events.
+pub(crate) fn queue(metrics: &Arc<Metrics>) -> (UsageQueue, Waiting) {
+    let (billable, billable_waiting) = mpsc::channel(BILLABLE);
+    let (refused, refused_waiting) = mpsc::channel(REFUSED);
+    let queue = UsageQueue {
+        billable,
+        refused,
+        metrics: Arc::clone(metrics),
+    };
+    let waiting = Waiting {
+        billable: billable_waiting,
+        refused: refused_waiting,
+    };
+    (queue, waiting)
+}
+
+impl UsageQueue {
+    pub(crate) fn push(&self, event: UsageEvent) {
+        let (queue, reason) = match event.refusal {
+            None => (&self.billable, DropReason::QueueFull),
+            Some(_) => (&self.refused, DropReason::RefusedQueueFull),
+        };
+        if queue.try_send(event).is_err() {
+            self.metrics.usage_lost(reason, 1);
+        }
+    }
+
+    /// How many events wait.
+    pub(crate) fn len(&self) -> usize {
+        [&self.billable, &self.refused]
+            .iter()
+            .map(|queue| queue.max_capacity() - queue.capacity())
+            .sum()
+    }
+}
+
+impl Waiting {
+    /// Waits for an event and adds what waits to a batch that is not full,
+    /// billable events first. Safe to cancel: no event is lost.
+    pub(crate) async fn take(&mut self, batch: &mut Vec<UsageEvent>) {
+        tokio::select! {
+            biased;
+            Some(event) = self.billable.recv() => batch.push(event),
+            Some(event) = self.refused.recv() => batch.push(event),
+            else => std::future::pending().await,
+        }
+        self.take_waiting(batch);
+    }
+
+    /// Adds what waits right now.
+    pub(crate) fn take_waiting(&mut self, batch: &mut Vec<UsageEvent>) {
+        for queue in [&mut self.billable, &mut self.refused] {
+            while batch.len() < UsageBatch::MAX_EVENTS {
+                match queue.try_recv() {
+                    Ok(event) => batch.push(event),
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+}

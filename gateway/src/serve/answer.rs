@@ -1,0 +1,121 @@
+//! Answers of the gateway's own.
+
+use bytes::Bytes;
+use fastllm_engine::Refusal;
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use crate::forward::Relay;
+use crate::record::REQUEST_ID;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) enum AnswerBody {
+    /// The gateway's own.
+    Full(Bytes),
+    /// An upstream's, as it comes.
+    Relay(Box<Relay>),
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: ErrorFields<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorFields<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: &'a str,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Listed<'a>>,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    id: &'a str,
+    object: &'static str,
+    owned_by: &'static str,
+    created: u32,
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<AnswerBody> {
+    let (status, text) = match serde_json::to_vec(value) {
+        Ok(text) => (status, text),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            (StatusCode::INTERNAL_SERVER_ERROR, Vec::new())
+        }
+    };
+    bytes(status, HeaderValue::from_static("application/json"), text)
+}
+
+/// An answer of any type.
+pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::Full(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The one place where a refusal becomes a response.
+pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Response<AnswerBody> {
+    let message = refusal.to_string();
+    let body = ErrorBody {
+        error: ErrorFields {
+            message: &message,
+            r#type: refusal.kind(),
+            param: refusal.param(),
+            code: refusal.code(),
+        },
+    };
+    let status =
+        StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, &body);
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, request_id.clone());
+    if let Some(wait) = refusal.retry_after() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs()));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The answer to `GET /v1/models`.
+pub(crate) fn model_list<'a>(
+    models: impl Iterator<Item = &'a str>,
+    request_id: &HeaderValue,
+) -> Response<AnswerBody> {
+    let list = List {
+        object: "list",
+        data: models
+            .map(|id| Listed {
+                id,
+                object: "model",
+                owned_by: "fastllm-proxy",
+                created: 0,
+            })
+            .collect(),
+    };
+    let mut response = json(StatusCode::OK, &list);
+    response
+        .headers_mut()
+        .insert(REQUEST_ID, request_id.clone());
+    response
+}
+
+/// The status port's answer to anything that it does not know.
+pub(crate) fn not_found() -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::Full(Bytes::new()));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
+}

@@ -1,0 +1,152 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use fastllm_engine::{Pool, Tables};
+use http::header::HeaderValue;
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use serde::Serialize;
+use serde_json::json;
+
+use super::answer::{self, AnswerBody};
+use crate::clock;
+use crate::record::Ledger;
+use crate::snapshot::Current;
+
+/// How the gateway is: /health, /livez, /readyz, /metrics.
+#[derive(Debug)]
+pub(crate) struct Status {
+    current: Arc<Current>,
+    ledger: Arc<Ledger>,
+    started: Instant,
+    draining: AtomicBool,
+}
+
+#[derive(Serialize)]
+struct Health<'a> {
+    status: &'static str,
+    policy: &'static str,
+    uptime_seconds: u64,
+    snapshot_version: u64,
+    keys: usize,
+    models: Vec<&'a str>,
+    backends: Vec<BackendLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct BackendLine<'a> {
+    api_base: &'a str,
+    model: &'a str,
+    healthy: bool,
+    inflight: u64,
+    requests_total: u64,
+    errors_total: u64,
+}
+
+impl Status {
+    pub(crate) fn new(current: Arc<Current>, ledger: Arc<Ledger>) -> Self {
+        Self {
+            current,
+            ledger,
+            started: clock::now(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// From now on the gateway is not ready.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Answers a status request; nothing where it is none. Without `detailed`
+    /// it says up or down, and has no metrics. `public` ports keep quiet about
+    /// what they do not serve.
+    pub(crate) fn answer(
+        &self,
+        head: &Parts,
+        detailed: bool,
+        public: bool,
+    ) -> Option<Response<AnswerBody>> {
+        if head.method != Method::GET {
+            return None;
+        }
+        match head.uri.path() {
+            "/health" | "/healthz" => Some(self.health(detailed)),
+            "/livez" => Some(answer::json(StatusCode::OK, &json!({"status": "ok"}))),
+            "/readyz" => Some(self.ready()),
+            "/metrics" if detailed || !public => Some(self.metrics()),
+            _ => None,
+        }
+    }
+
+    fn ready(&self) -> Response<AnswerBody> {
+        let (status, text) = if self.draining.load(Ordering::Relaxed) {
+            (StatusCode::SERVICE_UNAVAILABLE, "draining")
+        } else if self.current.load().is_none() {
+            (StatusCode::SERVICE_UNAVAILABLE, "no_snapshot")
+        } else {
+            (StatusCode::OK, "ok")
+        };
+        answer::json(status, &json!({"status": text}))
+    }
+
+    fn health(&self, detailed: bool) -> Response<AnswerBody> {
+        let tables = self.current.tables();
+        let up = tables.as_ref().is_some_and(|tables| {
+            tables
+                .backends()
+                .any(|(_, backend)| backend.live().healthy())
+        });
+        let code = if up {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        if !detailed {
+            let status = if up { "ok" } else { "unavailable" };
+            return answer::json(code, &json!({"status": status}));
+        }
+        answer::json(code, &self.details(tables.as_deref(), up))
+    }
+
+    fn details<'a>(&self, tables: Option<&'a Tables>, up: bool) -> Health<'a> {
+        let backends = tables.into_iter().flat_map(Tables::backends);
+        Health {
+            status: match (up, tables) {
+                (true, _) => "ok",
+                (false, Some(_)) => "no_healthy_backends",
+                (false, None) => "no_snapshot",
+            },
+            policy: Pool::DEFAULT_POLICY,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            snapshot_version: tables.map_or(0, Tables::version),
+            keys: tables.map_or(0, Tables::key_count),
+            models: tables
+                .into_iter()
+                .flat_map(Tables::pools)
+                .map(|pool| pool.model().as_str())
+                .collect(),
+            backends: backends
+                .map(|(model, backend)| BackendLine {
+                    api_base: backend.api_base(),
+                    model: model.as_str(),
+                    healthy: backend.live().healthy(),
+                    inflight: backend.live().in_flight(),
+                    requests_total: backend.live().requests(),
+                    errors_total: backend.live().errors(),
+                })
+                .collect(),
+        }
+    }
+
+    fn metrics(&self) -> Response<AnswerBody> {
+        let tables = self.current.tables();
+        let text = self
+            .ledger
+            .metrics
+            .render(tables.as_deref(), self.ledger.queued());
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        answer::bytes(StatusCode::OK, kind, text)
+    }
+}

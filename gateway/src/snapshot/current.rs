@@ -1,0 +1,81 @@
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+use fastllm_contract::Snapshot;
+use fastllm_engine::{InvalidSnapshot, Tables};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::telemetry::Metrics;
+
+/// What requests are decided by right now.
+#[derive(Debug)]
+pub(crate) struct Current {
+    tables: ArcSwapOption<Tables>,
+    /// The snapshot that they were built from; also taken for publishing, so
+    /// that snapshots are built one after the other.
+    held: Mutex<Option<Arc<Snapshot>>>,
+    published: watch::Sender<u64>,
+    metrics: Arc<Metrics>,
+}
+
+impl Current {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            tables: ArcSwapOption::empty(),
+            held: Mutex::new(None),
+            published: watch::Sender::new(0),
+            metrics,
+        }
+    }
+
+    /// The tables for the length of one decision: not to be held across an
+    /// await.
+    pub(crate) fn load(&self) -> Guard<Option<Arc<Tables>>> {
+        self.tables.load()
+    }
+
+    /// The tables, to keep.
+    pub(crate) fn tables(&self) -> Option<Arc<Tables>> {
+        self.tables.load_full()
+    }
+
+    /// The snapshot behind the tables.
+    pub(crate) fn held(&self) -> Option<Arc<Snapshot>> {
+        self.held.lock().clone()
+    }
+
+    /// Changes with every published snapshot.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.published.subscribe()
+    }
+
+    /// Builds tables from a complete snapshot and serves them from now on. An
+    /// invalid one changes nothing. Takes a while: not for request threads.
+    pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Tables>, InvalidSnapshot> {
+        let mut held = self.held.lock();
+        let before = self.tables.load_full();
+        let built = Tables::build(&snapshot, before.as_deref())?;
+        for left_out in &built.left_out {
+            tracing::warn!(
+                model = left_out.model.as_str(),
+                backend = left_out.backend.0,
+                reason = %left_out.reason,
+                "a backend is left out"
+            );
+        }
+        let tables = Arc::new(built.tables);
+        self.tables.store(Some(Arc::clone(&tables)));
+        *held = Some(snapshot);
+        self.metrics.snapshot_published(&tables);
+        self.published.send_modify(|count| *count += 1);
+        tracing::info!(
+            version = tables.version(),
+            models = tables.pools().count(),
+            backends = tables.backends().count(),
+            keys = tables.key_count(),
+            "a snapshot is served"
+        );
+        Ok(tables)
+    }
+}

@@ -1,0 +1,197 @@
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fastllm_contract::Snapshot;
+use tokio_util::sync::CancellationToken;
+
+use super::Current;
+
+/// The last-known-good snapshot on disk. It holds credentials: mode 0600.
+#[derive(Debug, Clone)]
+pub(crate) struct DiskCache {
+    path: PathBuf,
+}
+
+/// Why the copy on disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiskError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it is not a snapshot: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("writing was interrupted")]
+    Interrupted,
+}
+
+impl DiskCache {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads it; nothing where there is none.
+    pub(crate) fn read(&self) -> Result<Option<Snapshot>, DiskError> {
+        match fs::read(&self.path) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Replaces it atomically: whoever reads sees the old or the new one, also
+    /// after a power cut.
+    pub(crate) fn write(&self, snapshot: &Snapshot) -> Result<(), DiskError> {
+        let bytes = serde_json::to_vec(snapshot)?;
+        let folder = self
+            .path
+            .parent()
+            .filter(|path| !path.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let next = self
+            .path
+            .with_extension(format!("{}.tmp", std::process::id()));
+        let written = replace(&next, &self.path, &bytes, folder);
+        if written.is_err() {
+            // Nothing more can be done about a file that cannot be removed.
+            let _left = fs::remove_file(&next);
+        }
+        Ok(written?)
+    }
+}
+
+fn replace(next: &Path, path: &Path, bytes: &[u8], folder: &Path) -> io::Result<()> {
+    // An old file of this name may have another mode.
+    match fs::remove_file(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(next)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(next, path)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Writes each snapshot that is published, the newest where several wait.
+#[derive(Debug)]
+pub(crate) struct DiskWriter {
+    cache: DiskCache,
+    current: Arc<Current>,
+    written: Option<Arc<Snapshot>>,
+    failing: bool,
+}
+
+impl DiskWriter {
+    pub(crate) fn new(cache: DiskCache, current: Arc<Current>) -> Self {
+        Self {
+            cache,
+            current,
+            written: None,
+            failing: false,
+        }
+    }
+
+    /// Runs until `stop`; what was published before that is still written.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut changes = self.current.changes();
+        loop {
+            self.write_news().await;
+            tokio::select! {
+                alive = changes.changed() => if alive.is_err() { return },
+                () = stop.cancelled() => {
+                    self.write_news().await;
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn write_news(&mut self) {
+        let Some(held) = self.current.held() else {
+            return;
+        };
+        if self
+            .written
+            .as_ref()
+            .is_some_and(|last| Arc::ptr_eq(last, &held))
+        {
+            return;
+        }
+        let result = self.write(Arc::clone(&held)).await;
+        self.written = Some(held);
+        let failed_before = std::mem::replace(&mut self.failing, result.is_err());
+        match result {
+            Err(error) if !failed_before => tracing::warn!(
+                path = %self.cache.path().display(),
+                %error,
+                "the snapshot cannot be kept on disk; a restart without control would lack it"
+            ),
+            _ => {}
+        }
+    }
+
+    async fn write(&self, snapshot: Arc<Snapshot>) -> Result<(), DiskError> {
+        let cache = self.cache.clone();
+        tokio::task::spawn_blocking(move || cache.write(&snapshot))
+            .await
+            .unwrap_or(Err(DiskError::Interrupted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use fastllm_contract::{FORMAT, Part, Snapshot};
+
+    use super::DiskCache;
+
+    fn snapshot(version: u64) -> Snapshot {
+        Snapshot {
+            format: FORMAT,
+            version,
+            open: false,
+            models: Part::complete("m", Vec::new()),
+            principals: Part::complete("p", Vec::new()),
+            key_shards: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_only_the_owner_may() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = DiskCache::new(folder.path().join("snapshot.json"));
+        assert!(cache.read().unwrap().is_none());
+        for version in [1, 2] {
+            cache.write(&snapshot(version)).unwrap();
+            assert_eq!(cache.read().unwrap(), Some(snapshot(version)));
+        }
+        let mode = std::fs::metadata(cache.path())
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_damaged_copy_is_an_error_and_a_missing_folder_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = DiskCache::new(folder.path().join("snapshot.json"));
+        std::fs::write(cache.path(), b"{\"format\":1,").unwrap();
+        assert!(cache.read().is_err());
+        let nowhere = DiskCache::new(folder.path().join("none/snapshot.json"));
+        assert!(nowhere.write(&snapshot(1)).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastllm_contract::{MissingPart, Snapshot};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::http::Fetched;
+use super::{Current, DiskCache, HttpSource};
+use crate::link::LinkError;
+use crate::report::{BackOff, jittered};
+use crate::telemetry::Metrics;
+
+/// How long the first fetch may take before the copy on disk serves: a key
+/// that was revoked meanwhile should not revive where control can say so.
+const FIRST_FETCH: Duration = Duration::from_secs(3);
+
+/// A "nothing new" that comes sooner than this was not held open.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Keeps [`Current`] up to date with control.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    pub(crate) source: HttpSource,
+    pub(crate) cache: DiskCache,
+    pub(crate) current: Arc<Current>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) poll: Duration,
+    pub(crate) etag: Option<String>,
+}
+
+/// Why a fetched snapshot is not served.
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error("{0}")]
+    Link(#[from] LinkError),
+    #[error("the snapshot is not understood: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("{0}")]
+    Invalid(#[from] fastllm_engine::InvalidSnapshot),
+    #[error("{0}")]
+    Incomplete(#[from] MissingPart),
+    #[error("building was interrupted")]
+    Interrupted,
+}
+
+/// What one round brought.
+enum Round {
+    Changed,
+    Unchanged,
+}
+
+impl Follower {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = self.follow() => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    async fn follow(&mut self) {
+        self.begin().await;
+        let mut back_off = BackOff::new(Duration::from_millis(100), self.poll);
+        let mut said = String::new();
+        loop {
+            let asked = tokio::time::Instant::now();
+            let wait = match self.round().await {
+                Ok(round) => {
+                    if !std::mem::take(&mut said).is_empty() {
+                        tracing::info!("control is followed again");
+                    }
+                    back_off.reset();
+                    match round {
+                        // One that does not hold requests open is polled.
+                        Round::Unchanged if asked.elapsed() < AT_ONCE => jittered(self.poll),
+                        Round::Changed | Round::Unchanged => Duration::ZERO,
+                    }
+                }
+                Err(error) => self.failed(&error, &mut said, &mut back_off),
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Control first, and where it is away the copy on disk.
+    async fn begin(&mut self) {
+        let first = timeout(FIRST_FETCH, self.round()).await;
+        match first {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
+            Err(_) => tracing::warn!("control does not answer"),
+        }
+        self.metrics.poll_failed();
+        let (cache, current) = (self.cache.clone(), Arc::clone(&self.current));
+        let path = self.cache.path().display().to_string();
+        let read = tokio::task::spawn_blocking(move || {
+            let snapshot = cache.read().map_err(|error| error.to_string())?;
+            snapshot
+                .map(|snapshot| complete(&current, snapshot).map_err(|error| error.to_string()))
+                .transpose()
+        });
+        match read.await {
+            Ok(Ok(Some(()))) => tracing::warn!(path, "serving the last snapshot from disk"),
+            Ok(Ok(None)) => tracing::warn!(
+                path,
+                "no snapshot on disk; answering 503 until control has one"
+            ),
+            Ok(Err(error)) => tracing::error!(path, error, "the snapshot on disk cannot be used"),
+            Err(_) => tracing::error!(path, "the snapshot on disk cannot be read"),
+        }
+    }
+
+    /// Says once what goes wrong, and gives the time to wait.
+    fn failed(
+        &mut self,
+        error: &FollowError,
+        said: &mut String,
+        back_off: &mut BackOff,
+    ) -> Duration {
+        self.metrics.poll_failed();
+        let text = error.to_string();
+        if text != *said {
+            tracing::warn!(error = text, "the snapshot is not up to date; trying again");
+            *said = text;
+        }
+        match error {
+            FollowError::Link(_) | FollowError::Interrupted => back_off.failed(),
+            // Asked again at once, for all of it.
+            FollowError::Incomplete(_) if self.etag.take().is_some() => Duration::ZERO,
+            // Control would answer with the same one again.
+            FollowError::Incomplete(_) | FollowError::Unreadable(_) | FollowError::Invalid(_) => {
+                jittered(self.poll)
+            }
+        }
+    }
+
+    async fn round(&mut self) -> Result<Round, FollowError> {
+        match self.source.fetch(self.etag.as_deref()).await? {
+            Fetched::Unchanged => Ok(Round::Unchanged),
+            Fetched::Changed { etag, .. } if etag.is_some() && etag == self.etag => {
+                Ok(Round::Unchanged)
+            }
+            Fetched::Changed { etag, body } => {
+                self.publish(body).await?;
+                self.etag = etag;
+                Ok(Round::Changed)
+            }
+        }
+    }
+
+    /// Parses and builds off the request threads.
+    async fn publish(&self, body: Bytes) -> Result<(), FollowError> {
+        let current = Arc::clone(&self.current);
+        tokio::task::spawn_blocking(move || {
+            let snapshot: Snapshot = serde_json::from_slice(&body)?;
+            complete(&current, snapshot)
+        })
+        .await
+        .unwrap_or(Err(FollowError::Interrupted))
+    }
+}
+
+/// Adds the parts that are held and serves the result.
+fn complete(current: &Current, snapshot: Snapshot) -> Result<(), FollowError> {
+    let held = current.held();
+    let whole = snapshot.merge(held.as_deref())?;
+    current.publish(Arc::new(whole))?;
+    Ok(())
+}

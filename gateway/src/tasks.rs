@@ -1,0 +1,79 @@
+//! Tasks with an owner that sees them end.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Short tasks that belong to one room: counted, and aborted by whoever holds
+/// their handle. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tasks(TaskTracker);
+
+impl Tasks {
+    pub(crate) fn spawn<F>(&self, task: F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.0.spawn(task).abort_handle()
+    }
+
+    /// How many run.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Waits until none runs, at most `limit`; says how many are left.
+    pub(crate) async fn drained(&self, limit: Duration) -> usize {
+        self.0.close();
+        match tokio::time::timeout(limit, self.0.wait()).await {
+            Ok(()) => 0,
+            Err(_) => self.0.len(),
+        }
+    }
+}
+
+/// The tasks that run as long as the gateway does. One that ends before it was
+/// told to ends the gateway.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    tasks: JoinSet<&'static str>,
+    stop: CancellationToken,
+}
+
+impl Background {
+    /// Cancelled when the tasks shall end.
+    pub(crate) fn stop(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    pub(crate) fn spawn<F>(&mut self, name: &'static str, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(async move {
+            task.await;
+            name
+        });
+    }
+
+    /// Resolves when one of the tasks ends, with its name.
+    pub(crate) async fn ended(&mut self) -> &'static str {
+        match self.tasks.join_next().await {
+            Some(Ok(name)) => name,
+            Some(Err(_)) => "a task that panicked",
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tells them to end and waits, at most `limit`.
+    pub(crate) async fn finish(mut self, limit: Duration) {
+        self.stop.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(limit, all).await.is_err() {
+            tracing::warn!("background tasks did not end in time");
+        }
+    }
+}

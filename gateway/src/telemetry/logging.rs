@@ -1,0 +1,61 @@
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Lines that wait for a slow reader of the log; later ones are lost.
+const WAITING_LINES: usize = 16_384;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// Not a filter.
+    #[error("the log filter is not understood: {0}")]
+    Filter(String),
+    /// Somebody else has set up logging before.
+    #[error("logging is set up already")]
+    AlreadySet,
+}
+
+/// Writes out what is left when dropped; `main` holds it until the end.
+#[derive(Debug)]
+pub struct LogGuard {
+    _worker: WorkerGuard,
+}
+
+/// Sets up logging to standard error for the whole process. A writer on its
+/// own thread keeps a slow reader from holding up requests.
+pub fn init_logging(filter: &str, format: LogFormat) -> Result<LogGuard, LogError> {
+    let filter = EnvFilter::builder()
+        .parse(filter)
+        .map_err(|error| LogError::Filter(error.to_string()))?;
+    let (writer, worker) = NonBlockingBuilder::default()
+        .lossy(true)
+        .buffered_lines_limit(WAITING_LINES)
+        .thread_name("log")
+        .finish(std::io::stderr());
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
+    let set = match format {
+        LogFormat::Text => lines.with_ansi(false).finish().try_init(),
+        LogFormat::Json => lines
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .finish()
+            .try_init(),
+    };
+    set.map_err(|_| LogError::AlreadySet)?;
+    Ok(LogGuard { _worker: worker })
+}

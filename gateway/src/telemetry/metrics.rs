@@ -1,0 +1,274 @@
+mod backends;
+mod labelled;
+mod register;
+
+use std::time::Duration;
+
+use fastllm_contract::{ModelName, ProcessCounters};
+use fastllm_engine::{Category, Tables};
+use http::StatusCode;
+use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+
+use backends::backend_families;
+use labelled::Labelled;
+use register::{Register, Registered};
+
+/// How a proxied request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Answered well and completely.
+    Ok,
+    /// Refused by the gateway.
+    Rejected,
+    /// The upstream answered with an error, or broke off.
+    UpstreamError,
+    /// No upstream answered.
+    Unavailable,
+    /// The client left before its answer was complete.
+    ClientGone,
+}
+
+impl Outcome {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Ok, "ok"),
+        (Self::Rejected, "rejected"),
+        (Self::UpstreamError, "upstream_error"),
+        (Self::Unavailable, "unavailable"),
+        (Self::ClientGone, "client_gone"),
+    ];
+}
+
+/// Why a usage event was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    /// The queue of billable events was full.
+    QueueFull,
+    /// The queue of refusals was full.
+    RefusedQueueFull,
+    /// Control will never take the batch (400, 413).
+    BatchRefused,
+    /// Control stored the batch without it: principal or model are gone.
+    NotStored,
+    /// Control did not take it before the gateway ended.
+    Shutdown,
+}
+
+impl DropReason {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::QueueFull, "queue_full"),
+        (Self::RefusedQueueFull, "refused_queue_full"),
+        (Self::BatchRefused, "batch_refused"),
+        (Self::NotStored, "not_stored"),
+        (Self::Shutdown, "shutdown"),
+    ];
+}
+
+/// Every counter of the process. Labels come from fixed lists or from the
+/// snapshot, never from a client.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Requests,
+    labelled: Labelled,
+    usage_dropped: Vec<IntCounter>,
+    usage_queued: IntGauge,
+    snapshot_version: IntGauge,
+    snapshot_poll_failures: IntCounter,
+}
+
+/// What is counted of all requests together.
+#[derive(Debug)]
+struct Requests {
+    finished: IntCounter,
+    failed: IntCounter,
+    outcomes: Vec<IntCounter>,
+    rejections: Vec<IntCounter>,
+    upstream_status: IntCounterVec,
+    retries: IntCounter,
+    duration: Histogram,
+    first_token: Histogram,
+}
+
+impl Requests {
+    fn new(register: &Register) -> Registered<Self> {
+        Ok(Self {
+            finished: register.counter("fastllm_requests_total", "Finished proxied requests")?,
+            failed: register.counter(
+                "fastllm_requests_failed_total",
+                "Proxied requests that ended in an error",
+            )?,
+            outcomes: register.fixed(
+                (
+                    "fastllm_request_outcomes_total",
+                    "Proxied requests by outcome",
+                ),
+                "outcome",
+                Outcome::ALL.map(|(_, label)| label),
+            )?,
+            rejections: register.fixed(
+                (
+                    "fastllm_rejections_total",
+                    "Requests refused by the gateway",
+                ),
+                "reason",
+                Category::ALL.map(Category::as_str),
+            )?,
+            upstream_status: register.counters(
+                "fastllm_upstream_status_total",
+                "Upstream answers that were forwarded",
+                &["class"],
+            )?,
+            retries: register.counter(
+                "fastllm_retries_total",
+                "Moves to another backend of one model",
+            )?,
+            duration: register.histogram(
+                "fastllm_request_duration_seconds",
+                "From arrival to the end of the answer",
+            )?,
+            first_token: register.histogram(
+                "fastllm_time_to_first_token_seconds",
+                "From arrival to the first event of a stream",
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Registered<Self> {
+        let register = Register::default();
+        let version = ["version"];
+        register
+            .gauges("fastllm_build_info", "Release of this gateway", &version)?
+            .with_label_values(&[env!("CARGO_PKG_VERSION")])
+            .set(1);
+        Ok(Self {
+            requests: Requests::new(&register)?,
+            labelled: Labelled::new(&register)?,
+            usage_dropped: register.fixed(
+                (
+                    "fastllm_usage_reports_dropped_total",
+                    "Usage events that were lost",
+                ),
+                "reason",
+                DropReason::ALL.map(|(_, label)| label),
+            )?,
+            usage_queued: register.gauge(
+                "fastllm_usage_queue_depth",
+                "Usage events waiting to be sent",
+            )?,
+            snapshot_version: register.gauge(
+                "fastllm_snapshot_version",
+                "Version of the snapshot that is served",
+            )?,
+            snapshot_poll_failures: register.counter(
+                "fastllm_snapshot_poll_failures_total",
+                "Failed attempts to fetch or use a snapshot",
+            )?,
+            registry: register.into_registry(),
+        })
+    }
+
+    /// A proxied request has ended.
+    pub(crate) fn finished(&self, outcome: Outcome, took: Duration) {
+        self.requests.finished.inc();
+        self.requests.outcomes[outcome as usize].inc();
+        if !matches!(outcome, Outcome::Ok | Outcome::ClientGone) {
+            self.requests.failed.inc();
+        }
+        self.requests.duration.observe(took.as_secs_f64());
+    }
+
+    /// The gateway refused a request.
+    pub(crate) fn rejected(&self, category: Category) {
+        self.requests.rejections[category as usize].inc();
+    }
+
+    /// An upstream's answer goes to the client.
+    pub(crate) fn forwarded(&self, status: StatusCode) {
+        let class = match status.as_u16() {
+            429 => "rate_limited",
+            500.. => "server_error",
+            400.. => "client_error",
+            _ => "success",
+        };
+        self.requests
+            .upstream_status
+            .with_label_values(&[class])
+            .inc();
+    }
+
+    /// Another backend is tried.
+    pub(crate) fn retried(&self) {
+        self.requests.retries.inc();
+    }
+
+    /// A model answered completely or in part.
+    pub(crate) fn answered(&self, model: &ModelName, api_base: &str, took: Duration) {
+        self.labelled.answered(model, api_base, took);
+    }
+
+    /// The first event of a stream is there.
+    pub(crate) fn first_event(&self, model: &ModelName, after: Duration) {
+        self.requests.first_token.observe(after.as_secs_f64());
+        self.labelled.first_event(model, after);
+    }
+
+    /// An answer reported what it used.
+    pub(crate) fn tokens(&self, model: &ModelName, prompt: u64, completion: u64) {
+        self.labelled.tokens(model, [prompt, completion]);
+    }
+
+    /// Usage events were lost.
+    pub(crate) fn usage_lost(&self, reason: DropReason, count: u64) {
+        self.usage_dropped[reason as usize].inc_by(count);
+    }
+
+    /// A poll of control failed.
+    pub(crate) fn poll_failed(&self) {
+        self.snapshot_poll_failures.inc();
+    }
+
+    /// Another snapshot is served: labels of models and addresses that are
+    /// gone go, too.
+    pub(crate) fn snapshot_published(&self, tables: &Tables) {
+        self.snapshot_version
+            .set(i64::try_from(tables.version()).unwrap_or(i64::MAX));
+        self.labelled.prune(tables);
+    }
+
+    /// The text format 0.0.4.
+    pub(crate) fn render(&self, tables: Option<&Tables>, queued: usize) -> Vec<u8> {
+        self.usage_queued
+            .set(i64::try_from(queued).unwrap_or(i64::MAX));
+        let mut families = self.registry.gather();
+        if let Some(tables) = tables {
+            match backend_families(tables) {
+                Ok(more) => families.extend(more),
+                Err(error) => tracing::error!(%error, "backend metrics cannot be built"),
+            }
+        }
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
+            tracing::error!(%error, "metrics cannot be encoded");
+        }
+        text
+    }
+
+    /// What a health report tells of the process.
+    pub(crate) fn process(&self, queued: usize) -> ProcessCounters {
+        ProcessCounters {
+            requests_ok: self.requests.outcomes[Outcome::Ok as usize].get(),
+            requests_failed: self.requests.failed.get(),
+            usage_dropped: self.usage_dropped.iter().map(IntCounter::get).sum(),
+            usage_queued: queued as u64,
+            rejected_unauthenticated: self.requests.rejections[Category::Unauthenticated as usize]
+                .get(),
+            rejected_model_not_found: self.requests.rejections[Category::ModelNotFound as usize]
+                .get(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
