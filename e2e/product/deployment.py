@@ -96,10 +96,8 @@ class Deployment:
     def _secret_data(self) -> dict[str, dict[str, str]]:
         return {
             "fastllm-database": {"uri": self.values.database},
-            "fastllm-keys": {
-                "proxy-token": self.values.proxy_token,
-                "encryption-key": self.values.encryption_key,
-            },
+            "fastllm-proxy-token": {"token": self.values.proxy_token},
+            "fastllm-encryption-key": {"key": self.values.encryption_key},
             "fastllm-bootstrap": {"password": self.values.password},
         }
 
