@@ -20,3 +20,5 @@ pub mod secrets;
 pub mod serve;
 pub mod status;
 pub mod tasks;
+#[cfg(test)]
+mod world;

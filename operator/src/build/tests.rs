@@ -1,1 +1,113 @@
+use k8s_openapi::api::core::v1::PodSpec;
 
+use super::{ADMIN_PORT, Object, PUBLIC_PORT, Wanted, hash};
+use crate::names::Component;
+use crate::secrets::{Inputs, preflight};
+use crate::world::World;
+
+fn inputs(world: &World) -> Inputs {
+    preflight(&world.proxy, &world.observe().secrets, false).unwrap()
+}
+
+fn all(world: &World) -> Vec<Object> {
+    let inputs = inputs(world);
+    let wanted = Wanted {
+        proxy: &world.proxy,
+        inputs: &inputs,
+    };
+    let login = world.proxy.spec.bootstrap.as_ref().unwrap();
+    vec![
+        Object::ServiceAccount(Box::new(super::service_account(wanted, Component::Control))),
+        Object::ServiceAccount(Box::new(super::service_account(wanted, Component::Gateway))),
+        Object::Service(Box::new(super::service(
+            wanted,
+            Component::Control,
+            ADMIN_PORT,
+        ))),
+        Object::Service(Box::new(super::service(
+            wanted,
+            Component::Gateway,
+            PUBLIC_PORT,
+        ))),
+        Object::Deployment(Box::new(super::control(wanted))),
+        Object::Deployment(Box::new(super::gateway(wanted))),
+        Object::Job(Box::new(super::bootstrap(wanted, login))),
+    ]
+}
+
+// A release that renders another template rolls every pod of every user: these
+// files change on purpose or not at all.
+#[test]
+fn manifests_are_those_of_the_last_release() {
+    for object in all(&World::new()) {
+        let object = object.sealed();
+        let name = format!("{}_{}", object.kind().to_lowercase(), object.name());
+        insta::assert_yaml_snapshot!(name, object.body());
+    }
+}
+
+fn pods(world: &World) -> Vec<PodSpec> {
+    all(world)
+        .into_iter()
+        .filter_map(|object| match object {
+            Object::Deployment(d) => d.spec.template.spec,
+            Object::Job(j) => j.spec?.template.spec,
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn every_pod_is_hardened() {
+    let pods = pods(&World::new());
+    assert_eq!(pods.len(), 3);
+    for pod in pods {
+        let security = pod.security_context.unwrap();
+        assert_eq!(security.run_as_non_root, Some(true));
+        assert_eq!(security.seccomp_profile.unwrap().type_, "RuntimeDefault");
+        assert_eq!(pod.automount_service_account_token, Some(false));
+        assert_eq!(pod.enable_service_links, Some(false));
+        for container in pod.containers {
+            let security = container.security_context.unwrap();
+            assert_eq!(security.read_only_root_filesystem, Some(true));
+            assert_eq!(security.allow_privilege_escalation, Some(false));
+            assert_eq!(security.capabilities.unwrap().drop.unwrap(), ["ALL"]);
+        }
+    }
+}
+
+#[test]
+fn no_manifest_holds_a_secret_value() {
+    for object in all(&World::new()) {
+        let text = object.body().to_string();
+        assert!(!text.contains("canary"), "{text}");
+        assert!(!text.contains(crate::world::KEY), "{text}");
+    }
+}
+
+#[test]
+fn a_plane_that_does_not_read_a_secret_is_not_rolled_by_it() {
+    let before = World::new();
+    let mut after = World::new();
+    after.set_secret("db", "uri", "postgres://user:other@db/fastllm");
+    let hashes = |world: &World| {
+        let inputs = inputs(world);
+        let plane = |component| inputs.plane_hash(&world.proxy, component);
+        (plane(Component::Control), plane(Component::Gateway))
+    };
+    let (before, after) = (hashes(&before), hashes(&after));
+    assert_ne!(before.0, after.0);
+    assert_eq!(before.1, after.1);
+}
+
+#[test]
+fn the_order_of_members_does_not_change_a_hash() {
+    let one = serde_json::json!({"a": [1, {"x": 2, "y": 3}], "b": null});
+    let other: serde_json::Value =
+        serde_json::from_str(r#"{"b": null, "a": [1, {"y": 3, "x": 2}]}"#).unwrap();
+    assert_eq!(hash(&one), hash(&other));
+    assert_ne!(
+        hash(&one),
+        hash(&serde_json::json!({"a": [1, {"x": 2, "y": 4}], "b": null}))
+    );
+}

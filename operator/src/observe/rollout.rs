@@ -60,10 +60,11 @@ impl Rollout {
         observed && updated == desired && current == desired && ready == desired
     }
 
-    /// Whether pods of an older template are still being replaced.
+    /// Whether pods of an older template are still being replaced, as opposed
+    /// to pods that are added, or are not ready.
     #[must_use]
     pub fn rolling(&self) -> bool {
-        !self.observed || self.updated < self.desired || self.current > self.updated
+        self.current > self.updated || (!self.observed && self.current > 0)
     }
 }
 

@@ -1,1 +1,476 @@
+use std::collections::BTreeMap;
 
+use fastllm_crds::{ConditionType, Phase, Reason};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use proptest::prelude::*;
+
+use super::{RollReason, Step, Why, control_complete, covers, plan};
+use crate::build::annotation;
+use crate::names::{Component, PAUSE, ROLL_REASON};
+use crate::observe::{Read, ReadFailure, template_hash};
+use crate::world::World;
+
+fn template(deployment: Option<&Deployment>) -> Option<PodTemplateSpec> {
+    deployment.map(|d| d.spec.template.clone())
+}
+
+fn rolls(steps: &[Step]) -> Vec<(Component, Vec<RollReason>)> {
+    let roll = |step: &Step| match step {
+        Step::Apply {
+            object,
+            why: Why::Roll(reasons),
+            ..
+        } => Some((object.component().unwrap(), reasons.clone())),
+        _ => None,
+    };
+    steps.iter().filter_map(roll).collect()
+}
+
+fn kinds(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
+    let mut world = World::new();
+    let (plan, _) = world.pass();
+    assert_eq!(
+        kinds(&plan.steps),
+        [
+            "apply ServiceAccount llm-control (Create)",
+            "apply Service llm-control (Create)",
+            "apply ServiceAccount llm-proxy (Create)",
+            "apply Service llm-proxy (Create)",
+            "apply Deployment llm-control (Create)",
+        ]
+    );
+    while world.children.gateway.is_none() {
+        world.tick();
+        let (plan, _) = world.pass();
+        if !plan.steps.is_empty() {
+            assert_eq!(
+                kinds(&plan.steps),
+                [
+                    "apply Job llm-bootstrap (Create)",
+                    "apply Deployment llm-proxy (Create)"
+                ]
+            );
+        }
+    }
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    assert!(world.status().bootstrapped);
+}
+
+#[test]
+fn a_changed_database_url_rolls_control_once_and_says_why() {
+    let mut world = World::ready();
+    let gateway = world.children.gateway.clone();
+    world.set_secret("db", "uri", "postgres://user:other@db/fastllm");
+    let (plan, _) = world.pass();
+    let reference = world.proxy.spec.database.clone();
+    assert_eq!(
+        rolls(&plan.steps),
+        [(
+            Component::Control,
+            vec![RollReason::SecretChanged(reference)]
+        )]
+    );
+    let reason = annotation(
+        &world.children.control.as_ref().unwrap().metadata,
+        ROLL_REASON,
+    );
+    assert_eq!(reason, Some("SecretChanged(db/uri)"));
+    assert!(
+        plan.steps[0]
+            .to_string()
+            .contains("RollReason=SecretChanged(db/uri)")
+    );
+    let before = world.writes;
+    world.settle();
+    assert_eq!(world.writes, before);
+    assert_eq!(
+        template(world.children.gateway.as_ref()),
+        template(gateway.as_ref())
+    );
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn a_reference_that_moves_rolls_once_whatever_the_content() {
+    for value in [crate::world::URL, "postgres://user:other@db/fastllm"] {
+        let mut world = World::ready();
+        world.set_secret("other", "uri", value);
+        world.edit(|spec| spec.database.name = "other".to_owned());
+        let mut seen = Vec::new();
+        for _ in 0..40 {
+            seen.extend(rolls(&world.pass().0.steps));
+            world.tick();
+        }
+        let moved = world.proxy.spec.database.clone();
+        assert_eq!(
+            seen,
+            [(Component::Control, vec![RollReason::SecretChanged(moved)])]
+        );
+    }
+}
+
+#[test]
+fn another_encryption_key_is_refused_once_the_old_one_was_used() {
+    let mut world = World::ready();
+    world.set_secret("key", "key", &"a".repeat(64));
+    let writes = world.writes;
+    let (plan, _) = world.pass();
+    assert_eq!(plan.problems[0].reason, Reason::EncryptionKeyChanged);
+    assert_eq!(world.writes, writes);
+    let status = world.status();
+    assert_eq!(
+        status.condition(ConditionType::Stalled).unwrap().reason,
+        "EncryptionKeyChanged"
+    );
+    assert!(status.is_true(ConditionType::Available));
+    world.set_secret("key", "key", crate::world::KEY);
+    world.pass();
+    assert_eq!(world.writes, writes);
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn the_first_login_is_created_once() {
+    let mut world = World::ready();
+    world.secrets.remove("login");
+    world.children.bootstrap = None; // its time to live is over
+    let writes = world.writes;
+    world.settle();
+    assert_eq!(world.writes, writes);
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    assert!(world.status().bootstrapped);
+}
+
+#[test]
+fn a_first_login_that_failed_is_reported_and_tried_again_with_other_values() {
+    let mut world = World::new();
+    world.set_secret("login", "password", "refused");
+    world.settle();
+    let status = world.status();
+    assert_eq!(status.phase, Some(Phase::Bootstrapping));
+    let bootstrapped = status.condition(ConditionType::Bootstrapped).unwrap();
+    assert!(
+        bootstrapped.message.contains("failed"),
+        "{}",
+        bootstrapped.message
+    );
+    world.set_secret("login", "password", "accepted");
+    let (plan, _) = world.pass();
+    assert_eq!(kinds(&plan.steps), ["delete Job llm-bootstrap (Replace)"]);
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn nothing_is_written_while_a_secret_is_missing_or_unread() {
+    for read in [
+        Read::Known(None),
+        Read::Known(Some(BTreeMap::new())),
+        Read::Unknown(ReadFailure::Forbidden),
+        Read::Unknown(ReadFailure::Failed("timeout")),
+    ] {
+        let mut world = World::ready();
+        world.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
+        let mut observed = world.observe();
+        observed.secrets.insert("token".to_owned(), read);
+        let (plan, _) = world.pass_seeing(&observed);
+        assert_eq!(plan.steps, []);
+        assert_ne!(plan.problems, []);
+    }
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_left_alone() {
+    let mut world = World::new();
+    world.pass();
+    world
+        .children
+        .gateway_service
+        .as_mut()
+        .unwrap()
+        .metadata
+        .owner_references = None;
+    let writes = world.writes;
+    let (plan, _) = world.pass();
+    assert_eq!(world.writes, writes);
+    assert_eq!(plan.problems[0].reason, Reason::NotOwned);
+    assert!(
+        plan.problems[0].message.contains("Service \"llm-proxy\""),
+        "{:?}",
+        plan.problems
+    );
+}
+
+#[test]
+fn a_new_resource_of_the_same_name_waits_for_the_old_ones_objects_to_go() {
+    let mut world = World::ready();
+    world.proxy.metadata.uid = Some("uid-new".to_owned());
+    world.proxy.status = None;
+    let (plan, _) = world.pass();
+    assert_eq!((plan.steps, plan.problems), (vec![], vec![]));
+    assert!(plan.leftovers);
+    world.children = crate::observe::Children::default();
+    world.pods.clear();
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    let control = world.children.control.unwrap();
+    assert_eq!(control.metadata.owner_references.unwrap()[0].uid, "uid-new");
+}
+
+#[test]
+fn a_paused_resource_lists_its_steps_and_takes_none() {
+    let mut world = World::ready();
+    let generation = world.status().observed_generation;
+    world.proxy.metadata.annotations =
+        Some(BTreeMap::from([(PAUSE.to_owned(), "true".to_owned())]));
+    world.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
+    let writes = world.writes;
+    world.pass();
+    assert_eq!(world.writes, writes);
+    let status = world.status();
+    assert_eq!(status.observed_generation, generation);
+    let paused = status.condition(ConditionType::Paused).unwrap();
+    assert_eq!(paused.status, "True");
+    assert!(
+        paused.message.contains("apply Deployment llm-control"),
+        "{}",
+        paused.message
+    );
+    world.proxy.metadata.annotations = None;
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn what_others_add_is_kept_and_what_they_change_is_restored() {
+    let mut world = World::ready();
+    let control = world.children.control.as_mut().unwrap();
+    let pod = control.spec.template.spec.as_mut().unwrap();
+    let mut sidecar = pod.containers[0].clone();
+    sidecar.name = "injected".to_owned();
+    sidecar.image = Some("mesh:1".to_owned());
+    pod.containers.insert(0, sidecar);
+    pod.dns_policy = Some("ClusterFirst".to_owned());
+    assert_eq!(plan(&world.proxy, &world.observe()).steps, []);
+    let control = world.children.control.as_mut().unwrap();
+    control.spec.replicas = Some(7);
+    let steps = plan(&world.proxy, &world.observe()).steps;
+    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
+}
+
+#[test]
+fn a_field_that_is_asked_for_no_more_is_noticed() {
+    let mut world = World::new();
+    world.edit(|spec| {
+        let limits = BTreeMap::from([("cpu".to_owned(), Quantity("500m".to_owned()))]);
+        spec.proxy.resources = Some(k8s_openapi::api::core::v1::ResourceRequirements {
+            limits: Some(limits),
+            ..Default::default()
+        });
+    });
+    world.settle();
+    world.edit(|spec| spec.proxy.resources = None);
+    let steps = plan(&world.proxy, &world.observe()).steps;
+    assert_eq!(
+        rolls(&steps),
+        [(Component::Gateway, vec![RollReason::TemplateChanged])]
+    );
+}
+
+#[test]
+fn quantities_are_compared_by_value() {
+    let limits = |cpu: &str| serde_json::json!({"limits": {"cpu": cpu}, "args": ["1000m"]});
+    for (api, user) in [
+        ("500m", "0.5"),
+        ("1", "1000m"),
+        ("1Gi", "1024Mi"),
+        ("1k", "1e3"),
+        ("1536Mi", "1.5Gi"),
+        ("100M", "0.1G"),
+    ] {
+        assert!(covers(&limits(api), &limits(user)), "{api} {user}");
+    }
+    for (api, user) in [("500m", "5"), ("1Gi", "1G"), ("1", "x")] {
+        assert!(!covers(&limits(api), &limits(user)), "{api} {user}");
+    }
+    let other = serde_json::json!({"limits": {"cpu": "1"}, "args": ["1"]});
+    assert!(!covers(&other, &limits("1")));
+}
+
+#[test]
+fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
+    let mut world = World::ready();
+    let control = world.children.control.clone();
+    let targets = plan(&world.proxy, &world.observe()).targets.unwrap();
+    assert!(control_complete(control.as_ref(), &world.pods, &targets, 1));
+    let mut old = world.pods[0].clone();
+    assert_eq!(old.component, Component::Control);
+    old.template_hash = Some("old".to_owned());
+    old.terminating = true;
+    world.pods.push(old);
+    assert!(!control_complete(
+        control.as_ref(),
+        &world.pods,
+        &targets,
+        1
+    ));
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Happening {
+    Image(usize),
+    LogLevel(usize),
+    ControlReplicas(i32),
+    GatewayReplicas(i32),
+    Secret(usize, usize),
+    Remove(usize),
+    Tick,
+    Pass,
+}
+
+const IMAGES: [&str; 3] = ["fastllm:1", "fastllm:2", "fastllm:missing"];
+const SECRETS: [(&str, &str, [&str; 2]); 3] = [
+    (
+        "db",
+        "uri",
+        [crate::world::URL, "postgres://user:other@db/fastllm"],
+    ),
+    ("token", "token", ["canary-token", "canary-other"]),
+    ("login", "password", ["canary-password", "refused"]),
+];
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        2 => (0..IMAGES.len()).prop_map(Happening::Image),
+        1 => (0..2_usize).prop_map(Happening::LogLevel),
+        1 => (0..3).prop_map(Happening::ControlReplicas),
+        1 => (0..4).prop_map(Happening::GatewayReplicas),
+        2 => (0..SECRETS.len(), 0..2_usize).prop_map(|(s, v)| Happening::Secret(s, v)),
+        1 => (0..SECRETS.len()).prop_map(Happening::Remove),
+        12 => Just(Happening::Tick),
+        8 => Just(Happening::Pass),
+    ]
+}
+
+impl World {
+    fn let_happen(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Image(i) => self.edit(|s| s.image = IMAGES[*i].to_owned()),
+            Happening::LogLevel(i) => {
+                self.edit(|s| s.observability.log_level = ["info", "debug"][*i].to_owned());
+            }
+            Happening::ControlReplicas(n) => self.edit(|s| s.control.replicas = *n),
+            Happening::GatewayReplicas(n) => self.edit(|s| s.proxy.replicas = *n),
+            Happening::Secret(i, v) => {
+                let (name, key, values) = SECRETS[*i];
+                self.set_secret(name, key, values[*v]);
+            }
+            Happening::Remove(i) => drop(self.secrets.remove(SECRETS[*i].0)),
+            Happening::Tick => self.tick(),
+            Happening::Pass => self.checked_pass(),
+        }
+    }
+
+    /// A pass that has to keep every promise.
+    fn checked_pass(&mut self) {
+        let before = self.clone();
+        let (plan, applied) = self.pass();
+        let target = plan.targets.as_ref().map(|t| t.control.as_str());
+        let (was, is) = (
+            before.children.gateway.as_ref(),
+            self.children.gateway.as_ref(),
+        );
+        if template(was) != template(is) {
+            let control = before.children.control.as_ref().unwrap();
+            assert_eq!(
+                template_hash(control),
+                target,
+                "control was not even written"
+            );
+            let pods = before
+                .pods
+                .iter()
+                .filter(|p| p.component == Component::Control);
+            for pod in pods {
+                assert_eq!(
+                    pod.template_hash.as_deref(),
+                    target,
+                    "an old control pod is left"
+                );
+                assert!(pod.ready || pod.terminating, "control is not ready");
+            }
+        }
+        if !plan.problems.is_empty() {
+            assert_eq!(applied.done(), []);
+        }
+        let status = self.status();
+        assert_eq!(status.observed_generation, self.proxy.metadata.generation);
+        let kinds: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
+        let all: Vec<_> = ConditionType::ALL.iter().map(|c| c.as_str()).collect();
+        assert_eq!(kinds, all);
+        for condition in &status.conditions {
+            assert_eq!(
+                condition.observed_generation,
+                self.proxy.metadata.generation
+            );
+            assert!(Reason::ALL.iter().any(|r| r.as_str() == condition.reason));
+        }
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(!text.contains("canary"), "{text}");
+        if status.bootstrapped {
+            assert!(!plan.steps.iter().any(|s| s.to_string().contains("Job")));
+        }
+        assert!(!before.status().bootstrapped || status.bootstrapped);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_keeps_the_promises_and_heals(history in prop::collection::vec(happening(), 1..120)) {
+        let mut world = World::new();
+        for happening in &history {
+            world.let_happen(happening);
+        }
+        // Whatever state that was: with usable values it becomes ready.
+        for (name, key, values) in SECRETS {
+            world.set_secret(name, key, values[0]);
+        }
+        world.edit(|s| {
+            s.image = IMAGES[0].to_owned();
+            s.control.replicas = 1;
+            s.proxy.replicas = 2;
+        });
+        world.settle();
+        let status = world.status();
+        prop_assert_eq!(status.phase, Some(Phase::Ready), "{:#?} {:#?}", status, world.pods);
+        // And then nothing is written any more.
+        let writes = world.writes;
+        for _ in 0..5 {
+            world.checked_pass();
+            world.tick();
+        }
+        prop_assert_eq!(world.writes, writes);
+        prop_assert_eq!(world.status(), status);
+    }
+
+    #[test]
+    fn the_same_inputs_give_the_same_plan(history in prop::collection::vec(happening(), 1..40)) {
+        let mut world = World::new();
+        for happening in &history {
+            world.let_happen(happening);
+        }
+        let observed = world.observe();
+        prop_assert_eq!(plan(&world.proxy, &observed), plan(&world.proxy, &observed.clone()));
+    }
+}

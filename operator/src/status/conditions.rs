@@ -128,7 +128,7 @@ fn stalled(facts: &Facts<'_>) -> Judgement {
 fn available(facts: &Facts<'_>) -> Judgement {
     let ready = facts.gateway.ready;
     if ready > 0 {
-        let reason = if facts.gateway_done {
+        let reason = if facts.gateway.complete() {
             Reason::AllReplicasReady
         } else {
             Reason::RollingGateway

@@ -1,0 +1,310 @@
+//! A model of a cluster, small enough to be true: an API server that keeps
+//! generations, Deployment and Job controllers, a kubelet. For tests of `plan`
+//! and `status` without a cluster.
+
+use std::collections::BTreeMap;
+
+use fastllm_crds::{Bootstrap, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, SecretKeyRef};
+use futures_util::FutureExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
+use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+use parking_lot::Mutex;
+
+use crate::apply::{self, Applied, ApplyError, Cluster};
+use crate::build::Object;
+use crate::names::Component;
+use crate::observe::{Children, Observed, PodView, Read, ReadFailure, image_of, template_hash};
+use crate::plan::{Plan, Precondition, bootstrapped, plan};
+use crate::secrets::{SecretData, SecretValue, needed};
+use crate::status::{Pass, build};
+
+pub(crate) const URL: &str = "postgres://user:canary@db/fastllm";
+pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+fn reference(name: &str, key: &str) -> SecretKeyRef {
+    SecretKeyRef {
+        name: name.to_owned(),
+        key: key.to_owned(),
+    }
+}
+
+/// A resource as users write it.
+pub(crate) fn proxy() -> FastllmProxy {
+    let spec = FastllmProxySpec {
+        image: "fastllm/fastllm-proxy:1".to_owned(),
+        database: reference("db", "uri"),
+        proxy_token: reference("token", "token"),
+        encryption_key: reference("key", "key"),
+        bootstrap: Some(Bootstrap {
+            name: "admin".to_owned(),
+            password: reference("login", "password"),
+        }),
+        ..FastllmProxySpec::default()
+    };
+    let mut proxy = FastllmProxy::new("llm", spec);
+    proxy.metadata.namespace = Some("ns".to_owned());
+    proxy.metadata.uid = Some("uid-llm".to_owned());
+    proxy.metadata.generation = Some(1);
+    proxy
+}
+
+/// The Secrets that it references.
+pub(crate) fn secrets() -> BTreeMap<String, SecretData> {
+    let one = |key: &str, value: &str| {
+        BTreeMap::from([(key.to_owned(), SecretValue::new(value.as_bytes().to_vec()))])
+    };
+    BTreeMap::from([
+        ("db".to_owned(), one("uri", URL)),
+        ("token".to_owned(), one("token", "canary-token")),
+        ("key".to_owned(), one("key", KEY)),
+        ("login".to_owned(), one("password", "canary-password")),
+    ])
+}
+
+/// The cluster.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) proxy: FastllmProxy,
+    pub(crate) secrets: BTreeMap<String, SecretData>,
+    pub(crate) models: Read<usize>,
+    pub(crate) pods: Vec<PodView>,
+    pub(crate) children: Children,
+    pub(crate) now: i64,
+    pub(crate) writes: usize,
+    serial: usize,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self {
+            proxy: proxy(),
+            secrets: secrets(),
+            models: Read::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            pods: Vec::new(),
+            children: Children::default(),
+            now: 1_800_000_000,
+            writes: 0,
+            serial: 0,
+        }
+    }
+
+    /// A world in which everything is rolled out.
+    pub(crate) fn ready() -> Self {
+        let mut world = Self::new();
+        world.settle();
+        world
+    }
+
+    /// A change of the specification, as the API server takes it.
+    pub(crate) fn edit(&mut self, change: impl FnOnce(&mut FastllmProxySpec)) {
+        let before = self.proxy.spec.clone();
+        change(&mut self.proxy.spec);
+        if before != self.proxy.spec {
+            *self.proxy.metadata.generation.get_or_insert_default() += 1;
+        }
+    }
+
+    pub(crate) fn set_secret(&mut self, name: &str, key: &str, value: &str) {
+        let value = SecretValue::new(value.as_bytes().to_vec());
+        self.secrets
+            .entry(name.to_owned())
+            .or_default()
+            .insert(key.to_owned(), value);
+    }
+
+    pub(crate) fn status(&self) -> FastllmProxyStatus {
+        self.proxy.status.clone().unwrap_or_default()
+    }
+
+    pub(crate) fn observe(&self) -> Observed {
+        let done = bootstrapped(&self.proxy, self.children.bootstrap.as_ref());
+        let mut secrets = BTreeMap::new();
+        for (_, reference) in needed(&self.proxy, done) {
+            let found = self.secrets.get(&reference.name).cloned();
+            secrets.insert(reference.name.clone(), Read::Known(found));
+        }
+        Observed {
+            children: self.children.clone(),
+            pods: self.pods.clone(),
+            secrets,
+            models: self.models.clone(),
+        }
+    }
+
+    /// One pass of the operator over what it would see now.
+    pub(crate) fn pass(&mut self) -> (Plan, Applied) {
+        let observed = self.observe();
+        self.pass_seeing(&observed)
+    }
+
+    /// One pass of the operator over what it is made to see.
+    pub(crate) fn pass_seeing(&mut self, observed: &Observed) -> (Plan, Applied) {
+        let proxy = self.proxy.clone();
+        let plan = plan(&proxy, observed);
+        let cell = Mutex::new(self.clone());
+        let applied = apply::run(&cell, &proxy, &plan, observed)
+            .now_or_never()
+            .unwrap();
+        *self = cell.into_inner();
+        self.now += 1;
+        let pass = Pass {
+            proxy: &proxy,
+            observed,
+            plan: &plan,
+            applied: &applied,
+            now: Timestamp::from_second(self.now).unwrap(),
+        };
+        self.proxy.status = Some(build(pass));
+        (plan, applied)
+    }
+
+    /// Lets everything happen until nothing does any more.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..60 {
+            self.pass();
+            self.tick();
+        }
+        self.pass();
+    }
+
+    /// One step of each controller and kubelet.
+    pub(crate) fn tick(&mut self) {
+        for component in [Component::Control, Component::Gateway] {
+            self.roll(component);
+        }
+        let failing = self.login_fails();
+        if let Some(job) = self.children.bootstrap.as_mut() {
+            let kind = if failing { "Failed" } else { "Complete" };
+            job.status = Some(JobStatus {
+                conditions: Some(vec![JobCondition {
+                    type_: kind.to_owned(),
+                    status: "True".to_owned(),
+                    ..JobCondition::default()
+                }]),
+                ..JobStatus::default()
+            });
+        }
+    }
+
+    fn login_fails(&self) -> bool {
+        let name = &self.proxy.spec.bootstrap.as_ref().unwrap().password.name;
+        let value = self.secrets.get(name).and_then(|s| s.get("password"));
+        value.is_none_or(|v| v.expose() == b"refused")
+    }
+
+    pub(crate) fn deployment_mut(&mut self, component: Component) -> &mut Option<Deployment> {
+        match component {
+            Component::Control => &mut self.children.control,
+            Component::Gateway | Component::Bootstrap => &mut self.children.gateway,
+        }
+    }
+
+    /// A rolling update with surge 1 and unavailable 0, one move at a time.
+    fn roll(&mut self, component: Component) {
+        let Some(mut deployment) = self.deployment_mut(component).clone() else {
+            return;
+        };
+        let desired = usize::try_from(deployment.spec.replicas.unwrap_or(1)).unwrap();
+        let hash = template_hash(&deployment).map(str::to_owned);
+        let image = image_of(&deployment, component).unwrap().to_owned();
+        self.pods
+            .retain(|p| p.component != component || !p.terminating);
+        let live: Vec<usize> = (0..self.pods.len())
+            .filter(|i| self.pods[*i].component == component)
+            .collect();
+        let is_new = |i: &usize| self.pods[*i].template_hash == hash;
+        let ready = live.iter().filter(|i| self.pods[**i].ready).count();
+        let (new, old): (Vec<usize>, Vec<usize>) = live.iter().partition(|i| is_new(i));
+        let unready = |of: &[usize]| of.iter().copied().find(|i| !self.pods[*i].ready);
+        let surplus = (ready > desired).then(|| old.first().copied()).flatten();
+        let too_many = (new.len() > desired).then(|| unready(&new).or(new.last().copied()));
+        if let Some(i) = unready(&old).or(surplus).or(too_many.flatten()) {
+            self.pods[i].terminating = true;
+        } else if new.len() < desired && live.len() <= desired {
+            self.serial += 1;
+            self.pods.push(PodView {
+                name: format!("{}-{}", component.object_name("llm"), self.serial),
+                component,
+                template_hash: hash.clone(),
+                image: image.clone(),
+                ready: false,
+                terminating: false,
+                pull_failed: image.contains("missing"),
+                ip: Some("127.0.0.1".to_owned()),
+            });
+        } else if let Some(i) = unready(&new).filter(|i| !self.pods[*i].pull_failed) {
+            self.pods[i].ready = true;
+        }
+        let count = |test: &dyn Fn(&PodView) -> bool| {
+            let live = self
+                .pods
+                .iter()
+                .filter(|p| p.component == component && !p.terminating);
+            Some(i32::try_from(live.filter(|p| test(p)).count()).unwrap())
+        };
+        deployment.status = Some(DeploymentStatus {
+            observed_generation: deployment.metadata.generation,
+            replicas: count(&|_| true),
+            updated_replicas: count(&|p| p.template_hash == hash),
+            ready_replicas: count(&|p| p.ready),
+            ..DeploymentStatus::default()
+        });
+        *self.deployment_mut(component) = Some(deployment);
+    }
+
+    fn take(&mut self, mut object: Object) -> Object {
+        self.writes += 1;
+        self.serial += 1;
+        let serial = self.serial;
+        let live = match (&object, object.component()) {
+            (Object::Deployment(_), Some(Component::Control)) => self.children.control.as_ref(),
+            (Object::Deployment(_), _) => self.children.gateway.as_ref(),
+            _ => None,
+        };
+        let (uid, generation) = match (live, &object) {
+            (Some(live), Object::Deployment(wanted)) => {
+                let generation = live.metadata.generation.unwrap();
+                let bump = i64::from(live.spec != wanted.spec);
+                (live.metadata.uid.clone().unwrap(), generation + bump)
+            }
+            _ => (format!("uid-{serial}"), 1),
+        };
+        let status = live.and_then(|l| l.status.clone());
+        object.metadata_mut().uid = Some(uid);
+        object.metadata_mut().generation = Some(generation);
+        if let Object::Deployment(deployment) = &mut object {
+            deployment.status = status;
+        }
+        let gateway = object.component() == Some(Component::Gateway);
+        let children = &mut self.children;
+        match object.clone() {
+            Object::ServiceAccount(o) if gateway => children.gateway_account = Some(*o),
+            Object::ServiceAccount(o) => children.control_account = Some(*o),
+            Object::Service(o) if gateway => children.gateway_service = Some(*o),
+            Object::Service(o) => children.control_service = Some(*o),
+            Object::Deployment(o) if gateway => children.gateway = Some(*o),
+            Object::Deployment(o) => children.control = Some(*o),
+            Object::Job(o) => children.bootstrap = Some(*o),
+        }
+        object
+    }
+}
+
+impl Cluster for Mutex<World> {
+    async fn apply(
+        &self,
+        _: &FastllmProxy,
+        object: &Object,
+        _: &Precondition,
+    ) -> Result<Object, ApplyError> {
+        Ok(self.lock().take(object.clone()))
+    }
+
+    async fn delete_job(&self, _: &str, _: &str, _: &str) -> Result<(), ApplyError> {
+        let mut world = self.lock();
+        world.writes += 1;
+        world.children.bootstrap = None;
+        Ok(())
+    }
+}
