@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use fastllm_contract::ModelName;
 
 use super::Backend;
@@ -9,6 +11,7 @@ pub struct Pool {
     model: ModelName,
     backends: Vec<Backend>,
     policy: Box<dyn Policy>,
+    turn: AtomicUsize,
 }
 
 impl Pool {
@@ -19,7 +22,8 @@ impl Pool {
         Self {
             model,
             backends,
-            policy: Box::new(LeastLoaded::default()),
+            policy: Box::new(LeastLoaded),
+            turn: AtomicUsize::new(0),
         }
     }
 
@@ -41,10 +45,17 @@ impl Pool {
         if let [_] = self.backends.as_slice() {
             return untried(0).then_some(0);
         }
+        // A retry takes no turn of its own: else one that fails could stay in
+        // step with the round, and be every request's first choice.
+        let turn = if tried.is_empty() {
+            self.turn.fetch_add(1, Ordering::Relaxed)
+        } else {
+            self.turn.load(Ordering::Relaxed)
+        };
         let fit = |index: usize| untried(index) && self.backends[index].live().healthy();
         self.policy
-            .choose(&self.backends, &fit)
-            .or_else(|| self.policy.choose(&self.backends, &untried))
+            .choose(&self.backends, &fit, turn)
+            .or_else(|| self.policy.choose(&self.backends, &untried, turn))
     }
 
     /// The name of its policy.

@@ -86,15 +86,18 @@ fn names_and_labels_are_those_of_the_reference() {
 #[test]
 fn labels_of_what_is_gone_go_with_the_snapshot() {
     let metrics = Metrics::new().unwrap();
-    let gone = ModelName::new("gone").unwrap();
-    let both = tables(&[("gone", "http://gone/v1"), ("kept", "http://kept/v1")]);
+    let gone = ModelName::new("vanished").unwrap();
+    let both = tables(&[
+        ("vanished", "http://vanished/v1"),
+        ("kept", "http://kept/v1"),
+    ]);
     metrics.snapshot_published(&both);
-    metrics.answered(&gone, "http://gone/v1", Duration::ZERO);
+    metrics.answered(&gone, "http://vanished/v1", Duration::ZERO);
     metrics.first_event(&gone, Duration::ZERO);
     metrics.tokens(&gone, 1, 1);
-    assert!(text(&metrics, &both).contains("gone"));
+    assert!(text(&metrics, &both).contains("vanished"));
 
     let one = tables(&[("kept", "http://kept/v1")]);
     metrics.snapshot_published(&one);
-    assert!(!text(&metrics, &one).contains("gone"));
+    assert!(!text(&metrics, &one).contains("vanished"));
 }

@@ -1,30 +1,28 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::{Backend, Policy};
 
 /// Fewest requests under way; ties go round.
-#[derive(Debug, Default)]
-pub(crate) struct LeastLoaded {
-    rotation: AtomicUsize,
-}
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeastLoaded;
 
 impl LeastLoaded {
     pub(crate) const NAME: &str = "least-loaded";
 }
 
 impl Policy for LeastLoaded {
-    fn choose(&self, backends: &[Backend], eligible: &dyn Fn(usize) -> bool) -> Option<usize> {
-        let count = (0..backends.len()).filter(|index| eligible(*index)).count();
-        if count == 0 {
-            return None;
-        }
-        let start = self.rotation.fetch_add(1, Ordering::Relaxed) % count;
-        (0..backends.len())
-            .filter(|index| eligible(*index))
+    fn choose(
+        &self,
+        backends: &[Backend],
+        eligible: &dyn Fn(usize) -> bool,
+        turn: usize,
+    ) -> Option<usize> {
+        let all = || (0..backends.len()).filter(|index| eligible(*index));
+        let count = all().count();
+        let first = turn.checked_rem(count)?;
+        all()
             .enumerate()
             .min_by_key(|(place, index)| {
-                let turn = (place + count - start) % count;
-                (backends[*index].live().in_flight(), turn)
+                let distance = (place + count - first) % count;
+                (backends[*index].live().in_flight(), distance)
             })
             .map(|(_, index)| index)
     }

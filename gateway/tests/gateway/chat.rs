@@ -1,0 +1,176 @@
+//! What passes through on the good path.
+
+use serde_json::json;
+
+use crate::support::{
+    Gate, KEY, Options, Rig, Step, Upstream, backend, chat, content, get, json_answer, post,
+};
+
+const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
+\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}, \"x\": 1.50 }";
+
+#[tokio::test]
+async fn bytes_pass_unchanged_both_ways() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let body = "{\"messages\" : [ {\"content\":\"\\u0041\"} ],\n \"model\":\"small\", \"n\": 1.0}";
+    let reply = rig.chat(body).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.text(), ANSWER);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    let request = upstream.request();
+    assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
+    assert_eq!(request.word(1), "/v1/chat/completions");
+
+    let events = rig.finish().await;
+    assert_eq!(events.len(), 1);
+    let event = &events[0];
+    assert_eq!(
+        (event.principal_id.0, event.key_id.map(|key| key.0)),
+        (1, Some(10))
+    );
+    assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (7, 3));
+    assert_eq!((event.status, event.usage_reported), (Some(200), true));
+    assert_eq!((event.refusal, &event.requested_model), (None, &None));
+    assert_eq!(event.model.as_str(), "small");
+    assert!(event.duration_ms.is_some() && event.ttft_ms.is_none());
+}
+
+#[tokio::test]
+async fn the_upstream_gets_its_own_credential_name_and_model() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.models[2].backends[0].upstream_model = "vendor/\"small\"".to_owned();
+    let rig = Rig::serving(&content, Options::default()).await;
+    let headers = format!(
+        "authorization: bearer {KEY}\r\ncookie: a=b\r\nx-api-key: other\r\n\
+accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
+    );
+    let request = post(
+        "/chat/completions",
+        &headers,
+        "{\"model\":\"small\",\"a\":[1]}",
+    );
+    let reply = rig.ask(&request).await;
+    assert_eq!(reply.header("x-request-id"), Some("mine-1"));
+    let request = upstream.request();
+    assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
+    assert_eq!(
+        request.header("host"),
+        Some(upstream.address.to_string().as_str())
+    );
+    assert_eq!(request.header("accept-encoding"), Some("identity"));
+    assert_eq!(request.header("openai-beta"), Some("one"));
+    assert_eq!(request.header("x-request-id"), Some("mine-1"));
+    assert!(request.headers("cookie").is_empty() && request.headers("x-api-key").is_empty());
+    assert!(!request.head.contains(KEY));
+    let body = String::from_utf8(request.body).unwrap();
+    assert_eq!(body, "{\"model\":\"vendor/\\\"small\\\"\",\"a\":[1]}");
+}
+
+#[tokio::test]
+async fn a_large_chunked_body_arrives_whole() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let body = format!("{{\"model\":\"small\",\"x\":\"{}\"}}", "y".repeat(300_000));
+    let mut client = rig.client().await;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+transfer-encoding: chunked\r\n\r\n"
+    );
+    client.write(head.as_bytes()).await;
+    for part in body.as_bytes().chunks(7_000) {
+        client
+            .write(format!("{:x}\r\n", part.len()).as_bytes())
+            .await;
+        client.write(part).await;
+        client.write(b"\r\n").await;
+    }
+    client.write(b"0\r\n\r\n").await;
+    assert_eq!(client.reply().await.status, 200);
+    let request = upstream.request();
+    assert_eq!(
+        request.header("content-length"),
+        Some(body.len().to_string().as_str())
+    );
+    assert!(request.body == body.as_bytes());
+}
+
+#[tokio::test]
+async fn models_are_those_that_the_key_may_use() {
+    let upstream = Upstream::start([]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    for path in ["/v1/models", "/models"] {
+        let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
+        let reply = rig.ask(&request).await;
+        assert_eq!(reply.status, 200);
+        let line = |id: &str| json!({"id": id, "object": "model", "owned_by": "fastllm-proxy", "created": 0});
+        assert_eq!(
+            reply.json(),
+            json!({"object": "list", "data": [line("large"), line("small")]})
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.open = true;
+    let rig = Rig::serving(&content, Options::default()).await;
+    let body = "{\"model\":\"forbidden\",\"stream\":true}";
+    let reply = rig.ask(&post("/v1/chat/completions", "", body)).await;
+    assert_eq!(reply.status, 200);
+    // Nobody is billed, so nothing is asked for.
+    assert_eq!(
+        String::from_utf8(upstream.request().body).unwrap(),
+        "{\"model\":\"small\",\"stream\":true}"
+    );
+    assert!(rig.finish().await.is_empty());
+}
+
+#[tokio::test]
+async fn connections_are_used_again_and_load_is_spread() {
+    let gate = Gate::new();
+    let slow = vec![vec![Step::Wait(gate.clone())], json_answer("200 OK", "{}")].concat();
+    let one = Upstream::start([slow.clone()]).await;
+    let two = Upstream::start([slow]).await;
+    let rig = Rig::start(&[&one, &two]).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let mut client = rig.client().await;
+        client.write(&chat("{\"model\":\"small\"}")).await;
+        clients.push(client);
+        let sent = clients.len();
+        rig.until("the request to be under way", async || {
+            one.seen().requests.len() + two.seen().requests.len() == sent
+        })
+        .await;
+    }
+    assert_eq!(
+        (one.seen().requests.len(), two.seen().requests.len()),
+        (2, 2)
+    );
+    gate.cancel();
+    for client in &mut clients {
+        assert_eq!(client.reply().await.status, 200);
+    }
+    let before = one.seen().connections + two.seen().connections;
+    let mut client = rig.client().await;
+    for _ in 0..10 {
+        assert_eq!(client.ask(&chat("{\"model\":\"small\"}")).await.status, 200);
+    }
+    assert_eq!(one.seen().connections + two.seen().connections, before);
+}
+
+#[tokio::test]
+async fn a_pool_reaches_its_model_by_name_only() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    let mut broken = backend(5, "http://:0/");
+    broken.auth_header = "two words".to_owned();
+    content.models[2].backends.insert(0, broken);
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
+    assert_eq!(rig.chat("{\"model\":\"large\"}").await.status, 200);
+}

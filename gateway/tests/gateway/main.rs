@@ -1,0 +1,19 @@
+//! The gateway from outside: real sockets, a scripted upstream, a scripted
+//! control plane.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod chat;
+mod hang_up;
+mod lifecycle;
+mod refusals;
+mod reports;
+mod retries;
+mod secrets;
+mod snapshots;
+mod streams;
+mod support;

@@ -1,0 +1,232 @@
+//! What the gateway refuses, in which order, and what it says.
+
+use fastllm_contract::{Principal, PrincipalId, RefusalKind};
+use serde_json::{Value, json};
+
+use crate::support::{
+    Control, KEY, Options, Rig, Upstream, chat, content, get, json_answer, post, snapshot,
+};
+
+const GOOD: &str = "{\"model\":\"small\"}";
+
+fn with_key(key: &str, body: &str) -> Vec<u8> {
+    let headers = format!("authorization: Bearer {key}\r\n");
+    post("/v1/chat/completions", &headers, body)
+}
+
+#[tokio::test]
+async fn keys_that_are_not_valid_are_401_whatever_is_asked() {
+    let mut content = content(&[]);
+    content
+        .keys
+        .push(("sk-expired".to_owned(), 1, Some(1), false));
+    content.keys.push(("sk-disabled".to_owned(), 1, None, true));
+    let rig = Rig::serving(&content, Options::default()).await;
+    let invalid = (
+        401,
+        "invalid_api_key".to_owned(),
+        "invalid_api_key".to_owned(),
+        Value::Null,
+    );
+    for request in [
+        post("/v1/chat/completions", "", GOOD),
+        post("/v1/chat/completions", "", "not json"),
+        post(
+            "/v1/chat/completions",
+            "authorization: Basic eA==\r\n",
+            GOOD,
+        ),
+        with_key("sk-unknown", GOOD),
+        with_key("sk-disabled", GOOD),
+        get("/v1/models", ""),
+        get("/nowhere", ""),
+    ] {
+        let reply = rig.ask(&request).await;
+        assert_eq!(
+            reply.error(),
+            invalid,
+            "{}",
+            String::from_utf8_lossy(&request)
+        );
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+    }
+    let reply = rig.ask(&with_key("sk-expired", GOOD)).await;
+    assert_eq!(reply.error().2, "expired_api_key");
+    assert!(
+        (rig.metric("fastllm_rejections_total{reason=\"unauthenticated\"}")
+            .await
+            - 8.0)
+            .abs()
+            < 0.5
+    );
+    assert!(rig.finish().await.is_empty());
+}
+
+#[tokio::test]
+async fn unknown_routes_are_404_with_a_key() {
+    let rig = Rig::serving(&content(&[]), Options::default()).await;
+    for (method, path) in [
+        ("GET", "/v1/chat/completions"),
+        ("GET", "/v1/files"),
+        ("POST", "/health"),
+    ] {
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\r\n");
+        let reply = rig.ask(request.as_bytes()).await;
+        assert_eq!(reply.error().0, 404, "{path}");
+        assert_eq!(reply.error().2, "not_found", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    for (body, param) in [
+        ("", None),
+        ("[]", None),
+        ("{\"model\":\"small\"", None),
+        ("{\"model\":\"small\"}{}", None),
+        ("{}", Some("model")),
+        ("{\"model\":1}", Some("model")),
+        ("{\"model\":\"\"}", Some("model")),
+        (
+            "{\"model\":\"small\",\"model\":\"forbidden\"}",
+            Some("model"),
+        ),
+        (
+            "{\"model\":\"forbidden\",\"model\":\"small\"}",
+            Some("model"),
+        ),
+        (
+            "{\"model\":\"small\",\"mod\\u0065l\":\"forbidden\"}",
+            Some("model"),
+        ),
+        (
+            "{\"model\":\"small\",\"Model\":\"forbidden\"}",
+            Some("model"),
+        ),
+        (
+            "{\"model\":\"small\",\"stream\":true,\"\u{17f}tream\":false}",
+            Some("stream"),
+        ),
+        ("{\"model\":\"small\",\"stream\":\"yes\"}", Some("stream")),
+    ] {
+        let reply = rig.chat(body).await;
+        let (status, kind, _, found) = reply.error();
+        assert_eq!(
+            (status, kind.as_str()),
+            (400, "invalid_request_error"),
+            "{body}"
+        );
+        assert_eq!(found, json!(param), "{body}");
+    }
+    assert_eq!(
+        rig.chat("{\"mod\\u0065l\":\"forbidden\"}").await.status,
+        403
+    );
+    assert_eq!(rig.chat("{\"mod\\u0065l\":\"small\"}").await.status, 200);
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
+    let upstream = Upstream::start([]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let reply = rig.chat("{\"model\":\"nobodys\"}").await;
+    let expected = |status, code: &str| (status, code.to_owned(), code.to_owned(), json!("model"));
+    assert_eq!(reply.error(), expected(404, "model_not_found"));
+    for name in ["nobodys", "small", "large", "forbidden"] {
+        assert!(!reply.text().contains(name), "{name}");
+    }
+    let reply = rig.chat("{\"model\":\"forbidden\"}").await;
+    assert_eq!(reply.error(), expected(403, "model_access_denied"));
+
+    let events = rig.finish().await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].refusal, Some(RefusalKind::Authorisation));
+    assert_eq!(
+        (events[0].status, events[0].model.as_str()),
+        (Some(403), "forbidden")
+    );
+    assert_eq!(
+        (events[0].prompt_tokens.0, events[0].completion_tokens.0),
+        (0, 0)
+    );
+    assert!(upstream.seen().requests.is_empty());
+}
+
+#[tokio::test]
+async fn a_principal_without_grants_gets_nothing() {
+    let upstream = Upstream::start([]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.principals.push(Principal {
+        id: PrincipalId(2),
+        name: "new".to_owned(),
+        allow_all: false,
+        allowed_models: Vec::new(),
+        roles: Vec::new(),
+    });
+    content.keys.push(("sk-new".to_owned(), 2, None, false));
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.ask(&with_key("sk-new", GOOD)).await.status, 403);
+    let list = rig.ask(&get("/v1/models", "x-api-key: sk-new\r\n")).await;
+    assert_eq!(list.json()["data"], json!([]));
+}
+
+#[tokio::test]
+async fn bodies_over_the_limit_are_413() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
+    let announced = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+content-length: 1048577\r\n\r\n"
+    );
+    let reply = rig.ask(announced.as_bytes()).await;
+    assert_eq!(reply.error().0, 413);
+    assert_eq!(reply.error().2, "payload_too_large");
+
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+transfer-encoding: chunked\r\n\r\n100001\r\n"
+    );
+    let mut client = rig.client().await;
+    client.write(head.as_bytes()).await;
+    client.write(&vec![b' '; 0x10_0001]).await;
+    assert_eq!(client.reply().await.status, 413);
+
+    let padding = " ".repeat((1 << 20) - GOOD.len());
+    assert_eq!(rig.chat(&format!("{padding}{GOOD}")).await.status, 200);
+}
+
+#[tokio::test]
+async fn without_a_snapshot_it_is_503_and_not_the_keys_fault() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let first = snapshot(&content(&[upstream.api_base()]));
+    let control = Control::start_on(listener, first.clone());
+    control.publish_text(1, "{\"format\":");
+    let rig = Rig::with_control(control, Options::flags(&["--config-poll=1"]));
+    rig.control
+        .wait_for("a first fetch", |told| !told.fetches.is_empty())
+        .await;
+    for request in [
+        chat(GOOD),
+        get("/v1/models", ""),
+        with_key("sk-unknown", GOOD),
+    ] {
+        let reply = rig.ask(&request).await;
+        assert_eq!(reply.error().2, "not_ready");
+        assert_eq!(
+            (reply.status, reply.header("retry-after")),
+            (503, Some("1"))
+        );
+    }
+    assert_eq!(rig.get("/health").await.status, 503);
+    assert_eq!(rig.get("/readyz").await.status, 503);
+    assert_eq!(rig.get("/livez").await.status, 200);
+
+    rig.control.publish(first);
+    rig.until_ready().await;
+    assert_eq!(rig.chat(GOOD).await.status, 200);
+    assert_eq!(rig.get("/health").await.status, 200);
+}

@@ -1,0 +1,92 @@
+//! What goes back to control.
+
+use fastllm_contract::UsageBatch;
+
+use crate::support::{Options, Rig, Upstream, json_answer};
+
+const BODY: &str = "{\"model\":\"small\"}";
+const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"cost\":0.000125}}";
+
+#[tokio::test]
+async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    rig.control.answer_usage(&[503, 401, 500]);
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    rig.control
+        .wait_for("the batch to be stored", |told| {
+            told.usage.iter().any(|(status, _)| *status == 200)
+        })
+        .await;
+    // What is asked later comes under the next number.
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let told = rig.control.told();
+    let first = &told.usage[0].1;
+    assert_eq!(told.usage.len(), 4);
+    assert!(told.usage.iter().all(|(_, body)| body == first));
+    let batch: UsageBatch = serde_json::from_slice(first).unwrap();
+    assert_eq!((batch.sequence, batch.events.len()), (1, 1));
+    assert_eq!(batch.events[0].cost_micros.map(|cost| cost.0), Some(125));
+    assert_eq!(batch.boot_id.len(), 16);
+
+    let mut rig = rig;
+    rig.stop();
+    rig.ended().await;
+    let batches = rig.control.batches();
+    assert_eq!(batches.len(), 2);
+    assert_eq!(
+        (batches[1].sequence, &batches[1].boot_id),
+        (2, &batch.boot_id)
+    );
+}
+
+#[tokio::test]
+async fn a_batch_that_control_will_never_take_is_counted_and_dropped() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    rig.control.answer_usage(&[400]);
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let lost = "fastllm_usage_reports_dropped_total{reason=\"batch_refused\"}";
+    rig.until("the loss to be counted", async || {
+        rig.metric(lost).await > 0.5
+    })
+    .await;
+    assert_eq!(rig.control.told().usage.len(), 1);
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(rig.finish().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_full_batch_leaves_at_once_and_no_event_is_lost() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = rig.client().await;
+    for _ in 0..UsageBatch::MAX_EVENTS + 20 {
+        client.ask(&crate::support::chat(BODY)).await;
+    }
+    let events = rig.finish().await;
+    assert_eq!(events.len(), UsageBatch::MAX_EVENTS + 20);
+}
+
+#[tokio::test]
+async fn health_tells_of_backends_and_counters() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let flags = Options::flags(&["--health-report-interval=1", "--replica=pod-7"]);
+    let rig = Rig::start_with(&[&upstream], flags).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(rig.chat("{\"model\":\"nobodys\"}").await.status, 404);
+    rig.control
+        .wait_for("a report that knows of it", |told| {
+            told.health.iter().any(|report| {
+                let backend = report.backends.iter().find(|backend| backend.id.0 == 1);
+                report.replica == "pod-7"
+                    && report.snapshot_version == 1
+                    && report.process.requests_ok == 1
+                    && report.process.rejected_model_not_found == 1
+                    && backend.is_some_and(|backend| {
+                        backend.healthy && backend.requests_total == 1 && backend.inflight == 0
+                    })
+            })
+        })
+        .await;
+}

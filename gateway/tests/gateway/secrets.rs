@@ -1,0 +1,78 @@
+//! Credentials are in no log, no metric and no answer.
+
+use fastllm_contract::Secret;
+
+use crate::support::{Options, Rig, Step, Upstream, content, events, json_answer, logged, post};
+
+const CREDENTIAL: &str = "canary-upstream-credential";
+const CLIENT_KEY: &str = "sk-canary-client-key";
+const WRONG_KEY: &str = "sk-canary-wrong-key";
+const PROMPT: &str = "canary-prompt-text";
+const COMPLETION: &str = "canary-completion-text";
+
+#[tokio::test]
+async fn canaries_are_in_no_sink() {
+    let answer = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{COMPLETION}\"}}}}]}}");
+    let stream = format!("data: {{\"choices\":[{{\"delta\":\"{COMPLETION}\"}}]}}\n\n");
+    let upstream = Upstream::start([
+        json_answer("200 OK", &answer),
+        vec![Step::Send(events(&[&stream], false)), Step::Close],
+        json_answer("500 X", "{}"),
+    ])
+    .await;
+    let gone = "http://127.0.0.1:1/v1".to_owned();
+    let mut content = content(&[upstream.api_base()]);
+    for model in &mut content.models {
+        for backend in &mut model.backends {
+            backend.api_key = Some(Secret::new(CREDENTIAL));
+        }
+    }
+    let mut broken = content.models[1].clone();
+    broken.backends[0].api_base = gone;
+    content.models[1] = broken;
+    let mut left_out = content.models[2].backends[0].clone();
+    left_out.id.0 = 77;
+    left_out.api_key = Some(Secret::new(format!("{CREDENTIAL}\n")));
+    content.models[2].backends.push(left_out);
+    content.keys.push((CLIENT_KEY.to_owned(), 1, None, false));
+    let rig = Rig::serving(&content, Options::default()).await;
+
+    let mut seen = String::new();
+    for (key, model) in [
+        (CLIENT_KEY, "small"),
+        (CLIENT_KEY, "small"),
+        (CLIENT_KEY, "small"),
+        (CLIENT_KEY, "large"),
+        (CLIENT_KEY, "forbidden"),
+        (CLIENT_KEY, "nobodys"),
+        (WRONG_KEY, "small"),
+    ] {
+        let body = format!("{{\"model\":\"{model}\",\"prompt\":\"{PROMPT}\"}}");
+        let headers = format!("authorization: Bearer {key}\r\n");
+        let reply = rig
+            .ask(&post("/v1/chat/completions", &headers, &body))
+            .await;
+        seen.push_str(&reply.head);
+        seen.push_str(&String::from_utf8_lossy(&reply.body).replace(COMPLETION, ""));
+    }
+    for path in ["/health", "/metrics", "/readyz"] {
+        seen.push_str(&rig.get(path).await.text());
+    }
+    drop(rig.finish().await);
+    let logs = logged();
+    assert!(logs.contains("request_id") && logs.contains("a backend is left out"));
+    for canary in [
+        CREDENTIAL,
+        CLIENT_KEY,
+        WRONG_KEY,
+        PROMPT,
+        COMPLETION,
+        "canary-proxy-token",
+    ] {
+        let place = logs
+            .find(canary)
+            .map(|at| &logs[at.saturating_sub(300)..at + 40]);
+        assert_eq!(place, None, "{canary} was logged");
+        assert!(!seen.contains(canary), "{canary} was answered");
+    }
+}

@@ -1,0 +1,134 @@
+//! Where the tables come from.
+
+use fastllm_contract::Secret;
+
+use crate::support::{Control, KEY, Options, Rig, Upstream, content, json_answer, post, snapshot};
+
+const BODY: &str = "{\"model\":\"small\"}";
+
+fn with_key(key: &str) -> Vec<u8> {
+    post(
+        "/v1/chat/completions",
+        &format!("x-api-key: {key}\r\n"),
+        BODY,
+    )
+}
+
+#[tokio::test]
+async fn a_change_is_pushed_as_a_difference() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    // The poll alone would never bring it in time.
+    let rig = Rig::serving(&content, Options::flags(&["--config-poll=3600"])).await;
+    assert_eq!(rig.ask(&with_key("sk-added")).await.status, 401);
+
+    content.version = 2;
+    content.keys.push(("sk-added".to_owned(), 1, None, false));
+    rig.control.publish(snapshot(&content));
+    rig.until("the new key", async || {
+        rig.ask(&with_key("sk-added")).await.status == 200
+    })
+    .await;
+
+    content.version = 3;
+    content.keys.remove(0);
+    rig.control.publish(snapshot(&content));
+    rig.until("the revoked key", async || {
+        rig.ask(&with_key(KEY)).await.status == 401
+    })
+    .await;
+    assert_eq!(rig.ask(&with_key("sk-added")).await.status, 200);
+    assert_eq!(rig.control.told().differences, 2);
+    assert!((rig.metric("fastllm_snapshot_version").await - 3.0).abs() < 0.5);
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_changes_nothing() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    let rig = Rig::serving(&content, Options::flags(&["--config-poll=1"])).await;
+    let failures = "fastllm_snapshot_poll_failures_total";
+    rig.control.publish_text(2, "{\"format\":1,\"version\":2");
+    rig.until("the text to be refused", async || {
+        rig.metric(failures).await > 0.5
+    })
+    .await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+
+    let mut twice = content.clone();
+    twice.version = 3;
+    twice.models.push(content.models[0].clone());
+    rig.control.publish(snapshot(&twice));
+    let seen = rig.metric(failures).await;
+    rig.until("the contradiction to be refused", async || {
+        rig.metric(failures).await > seen + 0.5
+    })
+    .await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert!((rig.metric("fastllm_snapshot_version").await - 1.0).abs() < 0.5);
+
+    content.version = 4;
+    rig.control.publish(snapshot(&content));
+    rig.until("the good one", async || {
+        rig.metric("fastllm_snapshot_version").await > 3.5
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restart_without_control_serves_the_last_snapshot() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("snapshot.json");
+    let mut content = content(&[upstream.api_base()]);
+    content.models[2].backends[0].api_key = Some(Secret::new("kept"));
+    let options = || Options {
+        cache: Some(cache.clone()),
+        ..Options::default()
+    };
+    let rig = Rig::serving(&content, options()).await;
+    drop(rig.finish().await);
+
+    // Nobody listens where control was.
+    let control = Control::start(snapshot(&content)).await;
+    let away = control.address;
+    drop(control);
+    let listener = || async move { tokio::net::TcpListener::bind(away).await };
+    let flags = vec![format!("--control-url=http://{away}/snapshot")];
+    let stand_in = Control::start(snapshot(&content)).await;
+    let rig = Rig::with_control(stand_in, Options { flags, ..options() });
+    rig.until_ready().await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(
+        upstream.request().header("authorization"),
+        Some("Bearer kept")
+    );
+
+    // Control is back: it is followed again.
+    content.version = 9;
+    let _back = Control::start_on(listener().await.unwrap(), snapshot(&content));
+    rig.until("the new version", async || {
+        (rig.metric("fastllm_snapshot_version").await - 9.0).abs() < 0.5
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reachable_control_beats_the_copy_on_disk() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("snapshot.json");
+    let mut content = content(&[upstream.api_base()]);
+    content.version = 50;
+    std::fs::write(&cache, serde_json::to_vec(&snapshot(&content)).unwrap()).unwrap();
+    // A restored database: a lower version, and the key is revoked.
+    content.version = 4;
+    content.keys.clear();
+    let options = Options {
+        cache: Some(cache),
+        ..Options::default()
+    };
+    let rig = Rig::serving(&content, options).await;
+    assert_eq!(rig.chat(BODY).await.status, 401);
+    assert!((rig.metric("fastllm_snapshot_version").await - 4.0).abs() < 0.5);
+}

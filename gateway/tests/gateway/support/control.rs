@@ -1,0 +1,216 @@
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use fastllm_contract::{HealthReport, Snapshot, UsageBatch};
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::http::{Message, Reader};
+use super::soon;
+
+pub(crate) const TOKEN: &str = "canary-proxy-token";
+
+/// What control has been told.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Told {
+    /// Bodies of usage posts, with the status that each got.
+    pub(crate) usage: Vec<(u16, Vec<u8>)>,
+    pub(crate) health: Vec<HealthReport>,
+    /// Fetches of the snapshot: the `ETag` that came with each.
+    pub(crate) fetches: Vec<Option<String>>,
+    /// Fetches that were answered with a part left out.
+    pub(crate) differences: usize,
+}
+
+/// Plays the control plane's machine endpoints.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    snapshot: watch::Sender<Snapshot>,
+    /// The text served instead of the snapshot.
+    nonsense: Mutex<Option<String>>,
+    held: Mutex<Vec<(String, Snapshot)>>,
+    told: watch::Sender<Told>,
+    usage_statuses: Mutex<VecDeque<u16>>,
+}
+
+impl Control {
+    pub(crate) async fn start(snapshot: Snapshot) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(listener, snapshot)
+    }
+
+    pub(crate) fn start_on(listener: TcpListener, snapshot: Snapshot) -> Self {
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State {
+            snapshot: watch::Sender::new(snapshot),
+            nonsense: Mutex::new(None),
+            held: Mutex::default(),
+            told: watch::Sender::default(),
+            usage_statuses: Mutex::default(),
+        });
+        let shared = Arc::clone(&state);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                connections.spawn(connection(stream, Arc::clone(&shared)));
+            }
+        });
+        Self {
+            address,
+            state,
+            _tasks: tasks,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Another snapshot from now on.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        *self.state.nonsense.lock() = None;
+        self.state.snapshot.send_replace(snapshot);
+    }
+
+    /// Serves a text that is no snapshot, under a new version.
+    pub(crate) fn publish_text(&self, version: u64, text: &str) {
+        *self.state.nonsense.lock() = Some(text.to_owned());
+        self.state
+            .snapshot
+            .send_modify(|snapshot| snapshot.version = version);
+    }
+
+    /// The statuses of the next usage posts; 200 after them.
+    pub(crate) fn answer_usage(&self, statuses: &[u16]) {
+        self.state.usage_statuses.lock().extend(statuses);
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        self.state.told.borrow().clone()
+    }
+
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Told) -> bool) {
+        let mut told = self.state.told.subscribe();
+        let waited = soon(what, told.wait_for(condition)).await;
+        drop(waited.unwrap());
+    }
+
+    /// The usage batches that were stored.
+    pub(crate) fn batches(&self) -> Vec<UsageBatch> {
+        self.told()
+            .usage
+            .iter()
+            .filter(|(status, _)| *status == 200)
+            .map(|(_, body)| serde_json::from_slice(body).unwrap())
+            .collect()
+    }
+}
+
+async fn connection(stream: TcpStream, state: Arc<State>) {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = Reader::new(reader);
+    while let Some(request) = reader.message().await {
+        let answer = if request.header("authorization") == Some(&format!("Bearer {TOKEN}")) {
+            state.answer(&request).await
+        } else {
+            plain(401, "")
+        };
+        if writer.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl State {
+    async fn answer(&self, request: &Message) -> String {
+        let (path, query) = request
+            .word(1)
+            .split_once('?')
+            .unwrap_or((request.word(1), ""));
+        match (request.word(0), path) {
+            ("GET", "/snapshot") => self.fetch(request, query == "wait=30s").await,
+            ("POST", "/usage") => self.usage(request),
+            ("POST", "/health-report") => {
+                let report = serde_json::from_slice(&request.body).unwrap();
+                self.told.send_modify(|told| told.health.push(report));
+                plain(204, "")
+            }
+            _ => plain(404, ""),
+        }
+    }
+
+    fn usage(&self, request: &Message) -> String {
+        let status = self.usage_statuses.lock().pop_front().unwrap_or(200);
+        let body = request.body.clone();
+        let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
+        self.told
+            .send_modify(|told| told.usage.push((status, body)));
+        let accepted = batch.events.len();
+        plain(
+            status,
+            &format!("{{\"accepted\":{accepted},\"dropped\":0}}"),
+        )
+    }
+
+    async fn fetch(&self, request: &Message, wait: bool) -> String {
+        let known = request.header("if-none-match").map(str::to_owned);
+        self.told
+            .send_modify(|told| told.fetches.push(known.clone()));
+        let mut snapshots = self.snapshot.subscribe();
+        if wait && known.as_deref() == Some(&etag(&snapshots.borrow_and_update())) {
+            let news = snapshots.wait_for(|snapshot| Some(etag(snapshot)) != known);
+            drop(news.await.unwrap());
+        }
+        let snapshot = self.snapshot.borrow().clone();
+        let etag = etag(&snapshot);
+        if let Some(text) = &*self.nonsense.lock() {
+            return with_etag(&etag, text);
+        }
+        let mut held = self.held.lock();
+        let before = held.iter().find(|(held, _)| Some(held) == known.as_ref());
+        let answer = match before {
+            Some((_, before)) => {
+                self.told.send_modify(|told| told.differences += 1);
+                snapshot.without_parts_of(before)
+            }
+            None => snapshot.clone(),
+        };
+        held.push((etag.clone(), snapshot));
+        with_etag(&etag, &serde_json::to_string(&answer).unwrap())
+    }
+}
+
+fn etag(snapshot: &Snapshot) -> String {
+    format!("\"{}-0123456789abcdef\"", snapshot.version)
+}
+
+fn with_etag(etag: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\netag: {etag}\r\ncontent-type: application/json\r\n\
+content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn plain(status: u16, body: &str) -> String {
+    if status == 204 {
+        return "HTTP/1.1 204 No Content\r\n\r\n".to_owned();
+    }
+    format!(
+        "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}

@@ -1,0 +1,29 @@
+//! What the tests are played with.
+
+mod client;
+mod control;
+mod http;
+mod logs;
+mod rig;
+mod snapshot;
+mod upstream;
+
+pub(crate) use client::{Client, Reply, chat, get, post};
+pub(crate) use control::Control;
+pub(crate) use logs::logged;
+pub(crate) use rig::{Options, Rig};
+pub(crate) use snapshot::{Content, KEY, backend, content, snapshot};
+pub(crate) use upstream::{Gate, Step, Upstream, events, json_answer, raw};
+
+use std::future::Future;
+use std::time::Duration;
+
+/// The longest that anything is waited for.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Waits for something that must happen.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"))
+}

@@ -1,0 +1,163 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use fastllm_contract::UsageEvent;
+use fastllm_gateway::{Config, Error, Gateway};
+use tempfile::TempDir;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::control::TOKEN;
+use super::{Client, Content, Control, Reply, Upstream, chat, content, get, snapshot, soon};
+
+#[derive(Debug, Parser)]
+#[command(args_override_self = true)]
+struct Flags {
+    #[command(flatten)]
+    config: Config,
+}
+
+/// How a gateway is started.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) flags: Vec<String>,
+    pub(crate) cache: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn flags(flags: &[&str]) -> Self {
+        Self {
+            flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+            cache: None,
+        }
+    }
+}
+
+/// A gateway in this process, with its control plane.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) address: SocketAddr,
+    pub(crate) status_address: Option<SocketAddr>,
+    pub(crate) control: Control,
+    stop: CancellationToken,
+    running: JoinSet<Result<(), Error>>,
+    _folder: TempDir,
+}
+
+impl Rig {
+    /// A gateway in front of these upstreams, ready to serve.
+    pub(crate) async fn start(upstreams: &[&Upstream]) -> Self {
+        Self::start_with(upstreams, Options::default()).await
+    }
+
+    pub(crate) async fn start_with(upstreams: &[&Upstream], options: Options) -> Self {
+        let addresses: Vec<_> = upstreams
+            .iter()
+            .map(|upstream| upstream.api_base())
+            .collect();
+        Self::serving(&content(&addresses), options).await
+    }
+
+    pub(crate) async fn serving(content: &Content, options: Options) -> Self {
+        let control = Control::start(snapshot(content)).await;
+        let rig = Self::with_control(control, options);
+        rig.until_ready().await;
+        rig
+    }
+
+    /// A gateway that may not be ready yet.
+    pub(crate) fn with_control(control: Control, options: Options) -> Self {
+        super::logs::listen();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = options
+            .cache
+            .unwrap_or_else(|| folder.path().join("snapshot.json"));
+        let mut flags = vec![
+            "gateway".to_owned(),
+            "--port=0".to_owned(),
+            "--shutdown-grace=10".to_owned(),
+            format!("--control-url={}", control.url()),
+            format!("--proxy-token={TOKEN}"),
+            format!("--snapshot-cache={}", cache.display()),
+        ];
+        flags.extend(options.flags);
+        let config = Flags::try_parse_from(flags).unwrap().config;
+        let gateway = Gateway::bind(config).unwrap();
+        let (address, status_address) = (gateway.address(), gateway.status_address());
+        let stop = CancellationToken::new();
+        let mut running = JoinSet::new();
+        let stopped = stop.clone();
+        running.spawn(async move { gateway.serve(stopped.cancelled()).await });
+        Self {
+            address,
+            status_address,
+            control,
+            stop,
+            running,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) async fn until_ready(&self) {
+        self.until("readiness", async || {
+            self.get("/readyz").await.status == 200
+        })
+        .await;
+    }
+
+    /// Asks again and again until it is so.
+    pub(crate) async fn until(&self, what: &str, condition: impl AsyncFn() -> bool) {
+        soon(what, async {
+            while !condition().await {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) async fn ask(&self, request: &[u8]) -> Reply {
+        self.client().await.ask(request).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.ask(&get(path, "")).await
+    }
+
+    pub(crate) async fn chat(&self, body: &str) -> Reply {
+        self.ask(&chat(body)).await
+    }
+
+    /// The value of one line of the metrics; 0 where it is absent.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").await.text();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Tells the gateway to end.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) {
+        let ended = soon("the gateway's end", self.running.join_next()).await;
+        ended.unwrap().unwrap().unwrap();
+    }
+
+    /// Ends the gateway; gives the usage events that it reported.
+    pub(crate) async fn finish(mut self) -> Vec<UsageEvent> {
+        self.stop();
+        self.ended().await;
+        let batches = self.control.batches();
+        batches.into_iter().flat_map(|batch| batch.events).collect()
+    }
+}

@@ -1,0 +1,109 @@
+use std::collections::BTreeMap;
+
+use fastllm_contract::{
+    Backend, BackendId, FORMAT, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
+    Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, shard_prefix,
+};
+use ring::digest::{SHA256, digest};
+
+/// The key of principal 1, which may use `small` and `large`.
+pub(crate) const KEY: &str = "sk-usual";
+
+/// What a snapshot is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Content {
+    pub(crate) version: u64,
+    pub(crate) open: bool,
+    pub(crate) models: Vec<Model>,
+    pub(crate) principals: Vec<Principal>,
+    /// Secret, principal, expiry, disabled.
+    pub(crate) keys: Vec<(String, u64, Option<i64>, bool)>,
+}
+
+pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
+    Backend {
+        id: BackendId(id),
+        api_base: api_base.to_owned(),
+        upstream_model: "small".to_owned(),
+        api_key: Some(Secret::new(format!("credential-{id}"))),
+        protocol: Protocol::Openai,
+        auth_header: "authorization".to_owned(),
+        auth_scheme: Some("Bearer".to_owned()),
+        default_max_tokens: None,
+    }
+}
+
+/// The model `small` on these addresses, `large` and `forbidden` on the first
+/// of them, and the usual key.
+pub(crate) fn content(addresses: &[String]) -> Content {
+    let pool = addresses
+        .iter()
+        .zip(1..)
+        .map(|(address, id)| backend(id, address))
+        .collect();
+    let model = |name: &str, backends| Model {
+        name: ModelName::new(name).unwrap(),
+        backends,
+    };
+    let first = addresses.first().map(|address| backend(9, address));
+    Content {
+        version: 1,
+        open: false,
+        models: vec![
+            model("forbidden", first.clone().into_iter().collect()),
+            model("large", first.into_iter().collect()),
+            model("small", pool),
+        ],
+        principals: vec![Principal {
+            id: PrincipalId(1),
+            name: "someone".to_owned(),
+            allow_all: false,
+            allowed_models: ["large", "small"]
+                .map(|name| ModelName::new(name).unwrap())
+                .to_vec(),
+            roles: Vec::new(),
+        }],
+        keys: vec![(KEY.to_owned(), 1, None, false)],
+    }
+}
+
+/// Digests follow the content, so that equal parts have equal ones.
+pub(crate) fn snapshot(content: &Content) -> Snapshot {
+    let mut shards: BTreeMap<String, KeyMap> = BTreeMap::new();
+    for (secret, principal, expires_at, disabled) in &content.keys {
+        let hash = digest(&SHA256, secret.as_bytes());
+        let hash = KeyHash(hash.as_ref().try_into().unwrap());
+        let entry = KeyEntry {
+            id: KeyId(principal * 10),
+            principal: PrincipalId(*principal),
+            expires_at: expires_at.map(Timestamp),
+            disabled: *disabled,
+        };
+        let shard = shards.entry(shard_prefix(&hash)).or_default();
+        shard.0.insert(hash, entry);
+    }
+    Snapshot {
+        format: FORMAT,
+        version: content.version,
+        open: content.open,
+        models: part(content.models.clone()),
+        principals: part(content.principals.clone()),
+        key_shards: shards
+            .into_iter()
+            .map(|(prefix, keys)| KeyShard {
+                prefix,
+                keys: part(keys),
+            })
+            .collect(),
+    }
+}
+
+fn part<T: serde::Serialize>(items: T) -> Part<T> {
+    let text = serde_json::to_vec(&items).unwrap();
+    let sum = digest(&SHA256, &text);
+    let words: String = sum.as_ref()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Part::complete(words, items)
+}

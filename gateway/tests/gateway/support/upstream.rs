@@ -1,0 +1,201 @@
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::http::{Message, Reader};
+use super::soon;
+
+/// Opened by the test to let an upstream go on.
+pub(crate) type Gate = CancellationToken;
+
+/// What an upstream does after it has read a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// Writes bytes at once.
+    Send(Vec<u8>),
+    /// Writes bytes one by one, each its own segment.
+    Trickle(Vec<u8>),
+    /// Waits for the test.
+    Wait(Gate),
+    /// Waits until the gateway closes the connection.
+    UntilHangUp,
+    /// Closes the connection.
+    Close,
+    /// Resets the connection.
+    Reset,
+}
+
+/// What an upstream has seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    /// Requests other than probes.
+    pub(crate) requests: Vec<Message>,
+    /// Probes.
+    pub(crate) probes: usize,
+    pub(crate) connections: usize,
+    /// Connections that the gateway closed while they were waited on.
+    pub(crate) hang_ups: usize,
+}
+
+/// A raw TCP server that plays scripts, one a request; the last is repeated.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) address: SocketAddr,
+    seen: Arc<watch::Sender<Seen>>,
+    probe_status: Arc<Mutex<&'static str>>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Clone)]
+struct Play {
+    scripts: Arc<Mutex<VecDeque<Vec<Step>>>>,
+    seen: Arc<watch::Sender<Seen>>,
+    probe_status: Arc<Mutex<&'static str>>,
+}
+
+impl Upstream {
+    pub(crate) async fn start(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let play = Play {
+            scripts: Arc::new(Mutex::new(scripts.into_iter().collect())),
+            seen: Arc::new(watch::Sender::new(Seen::default())),
+            probe_status: Arc::new(Mutex::new("200 OK")),
+        };
+        let (seen, probe_status) = (Arc::clone(&play.seen), Arc::clone(&play.probe_status));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                stream.set_nodelay(true).unwrap();
+                play.seen.send_modify(|seen| seen.connections += 1);
+                connections.spawn(connection(stream, play.clone()));
+            }
+        });
+        Self {
+            address,
+            seen,
+            probe_status,
+            _tasks: tasks,
+        }
+    }
+
+    pub(crate) fn api_base(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
+    /// The status of probes from now on.
+    pub(crate) fn answer_probes(&self, status: &'static str) {
+        *self.probe_status.lock() = status;
+    }
+
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Seen) -> bool) {
+        let mut seen = self.seen.subscribe();
+        let waited = soon(what, seen.wait_for(condition)).await;
+        drop(waited.unwrap());
+    }
+
+    /// The only request that was seen.
+    pub(crate) fn request(&self) -> Message {
+        let mut requests = self.seen().requests;
+        assert_eq!(requests.len(), 1);
+        requests.remove(0)
+    }
+}
+
+async fn connection(stream: TcpStream, play: Play) {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = Reader::new(reader);
+    while let Some(request) = reader.message().await {
+        if request.word(0) == "GET" {
+            play.seen.send_modify(|seen| seen.probes += 1);
+            let status = *play.probe_status.lock();
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
+            if writer.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let script = {
+            let mut scripts = play.scripts.lock();
+            match scripts.len() {
+                0 => vec![Step::Close],
+                1 => scripts[0].clone(),
+                _ => scripts.pop_front().unwrap(),
+            }
+        };
+        play.seen.send_modify(|seen| seen.requests.push(request));
+        for step in script {
+            match step {
+                Step::Send(bytes) => {
+                    if writer.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                }
+                Step::Trickle(bytes) => {
+                    for byte in bytes {
+                        if writer.write_all(&[byte]).await.is_err() {
+                            return;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Step::Wait(gate) => gate.cancelled().await,
+                Step::UntilHangUp => {
+                    while reader.more().await {}
+                    play.seen.send_modify(|seen| seen.hang_ups += 1);
+                    return;
+                }
+                Step::Close => return,
+                Step::Reset => {
+                    let stream = writer.as_ref();
+                    socket2::SockRef::from(stream)
+                        .set_linger(Some(std::time::Duration::ZERO))
+                        .unwrap();
+                    // Dropping it would send a FIN first.
+                    writer.forget();
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Bytes as a script of one step.
+pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Vec<Step> {
+    vec![Step::Send(bytes.as_ref().to_vec())]
+}
+
+/// A JSON answer.
+pub(crate) fn json_answer(status: &str, body: &str) -> Vec<Step> {
+    raw(format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
+/// The bytes of a chunked stream of events, complete or up to its last chunk.
+pub(crate) fn events(parts: &[&str], complete: bool) -> Vec<u8> {
+    let mut bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+transfer-encoding: chunked\r\n\r\n"
+        .to_vec();
+    for part in parts {
+        bytes.extend(format!("{:x}\r\n{part}\r\n", part.len()).into_bytes());
+    }
+    if complete {
+        bytes.extend(b"0\r\n\r\n");
+    }
+    bytes
+}
