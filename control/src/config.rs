@@ -17,7 +17,7 @@ pub struct Config {
     #[arg(long, env = "FASTLLM_HOST", default_value = "127.0.0.1", value_parser = parse_host)]
     pub host: IpAddr,
     /// Port of the admin API.
-    #[arg(long, env = "FASTLLM_ADMIN_PORT", default_value_t = 4001)]
+    #[arg(long, default_value_t = 4001)]
     pub admin_port: u16,
     /// Where the database is.
     #[command(flatten)]

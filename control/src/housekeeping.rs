@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::db::{Db, DbError, gateways, sessions, usage};
 
-const EVERY: Duration = Duration::from_secs(600);
+const EVERY: Duration = Duration::from_mins(10);
 
 /// Runs until `stop`. Any number of control planes may do so at a time.
 pub(crate) async fn run(db: Db, stop: CancellationToken) {

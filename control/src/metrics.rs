@@ -16,10 +16,46 @@ pub(crate) struct Metrics {
     pub(crate) database_up: IntGauge,
     pub(crate) listening: IntGauge,
     connections: IntGaugeVec,
+    requests: Requests,
+}
+
+/// What was asked of the control plane.
+struct Requests {
     usage_batches: IntCounterVec,
     usage_events: IntCounterVec,
     logins: IntCounterVec,
-    http_requests: IntCounterVec,
+    answers: IntCounterVec,
+}
+
+impl Requests {
+    fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            usage_batches: counters(
+                registry,
+                "fastllm_control_usage_batches_total",
+                "Usage batches of gateways.",
+                &["outcome"],
+            )?,
+            usage_events: counters(
+                registry,
+                "fastllm_control_usage_events_total",
+                "Usage events of gateways.",
+                &["outcome"],
+            )?,
+            logins: counters(
+                registry,
+                "fastllm_control_logins_total",
+                "Attempts to log in.",
+                &["outcome"],
+            )?,
+            answers: counters(
+                registry,
+                "fastllm_control_http_requests_total",
+                "Requests answered, by route and class of status.",
+                &["method", "route", "class"],
+            )?,
+        })
+    }
 }
 
 /// What became of a usage batch.
@@ -84,30 +120,7 @@ impl Metrics {
                 "Open connections to the database.",
                 &["state"],
             )?,
-            usage_batches: counters(
-                &registry,
-                "fastllm_control_usage_batches_total",
-                "Usage batches of gateways.",
-                &["outcome"],
-            )?,
-            usage_events: counters(
-                &registry,
-                "fastllm_control_usage_events_total",
-                "Usage events of gateways.",
-                &["outcome"],
-            )?,
-            logins: counters(
-                &registry,
-                "fastllm_control_logins_total",
-                "Attempts to log in.",
-                &["outcome"],
-            )?,
-            http_requests: counters(
-                &registry,
-                "fastllm_control_http_requests_total",
-                "Requests answered, by route and class of status.",
-                &["method", "route", "class"],
-            )?,
+            requests: Requests::register(&registry)?,
             registry,
         })
     }
@@ -119,14 +132,19 @@ impl Metrics {
             BatchLabel::Refused => "refused",
             BatchLabel::Failed => "failed",
         };
-        self.usage_batches.with_label_values(&[label]).inc();
+        self.requests
+            .usage_batches
+            .with_label_values(&[label])
+            .inc();
     }
 
     pub(crate) fn usage_events(&self, accepted: u64, dropped: u64) {
-        self.usage_events
+        self.requests
+            .usage_events
             .with_label_values(&["accepted"])
             .inc_by(accepted);
-        self.usage_events
+        self.requests
+            .usage_events
             .with_label_values(&["dropped"])
             .inc_by(dropped);
     }
@@ -137,13 +155,14 @@ impl Metrics {
             LoginLabel::Failed => "failed",
             LoginLabel::Throttled => "throttled",
         };
-        self.logins.with_label_values(&[label]).inc();
+        self.requests.logins.with_label_values(&[label]).inc();
     }
 
     /// `route` is a pattern, `method` one of the known ones: both are bounded.
     pub(crate) fn http_request(&self, method: &str, route: &str, status: u16) {
         let class = format!("{}xx", status / 100);
-        self.http_requests
+        self.requests
+            .answers
             .with_label_values(&[method, route, &class])
             .inc();
     }

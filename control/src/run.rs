@@ -114,7 +114,7 @@ async fn follow(
     stop: CancellationToken,
     unfit: oneshot::Sender<Error>,
 ) {
-    match stop.run_until_cancelled(prepare(&app)).await {
+    match stop.run_until_cancelled(Box::pin(prepare(&app))).await {
         None => return,
         Some(Err(error)) => {
             // Nobody listens only when the process stops anyway.

@@ -24,7 +24,7 @@ use crate::db::keys::{KeyRow, NewKey};
 use crate::db::{DbError, keys, principals};
 
 /// A key that nobody gave a lifetime.
-const DEFAULT_LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+const DEFAULT_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()

@@ -122,9 +122,9 @@ fn cookie(token: &str, max_age: u32, tls: bool) -> Result<HeaderValue, ApiError>
 
 /// Wrong passwords that cost nothing.
 const FREE_FAILURES: u32 = 5;
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// A name without failures for so long starts over.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(15);
 /// Names under watch at a time; the one that failed longest ago makes room.
 const MOST_NAMES: usize = 10_000;
 

@@ -312,9 +312,7 @@ async fn delete(
     let view = views(connection, vec![row]).await?;
     models::delete(connection, id).await?;
     let detail = Detail::new("model.delete").id(id);
-    let detail = view
-        .iter()
-        .fold(detail, |detail, view| detail.deleted(view));
+    let detail = view.iter().fold(detail, Detail::deleted);
     app.commit(change, detail.entry()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -90,7 +90,7 @@ impl Vault {
             .key
             .seal_in_place_append_tag(
                 Nonce::assume_unique_for_key(nonce),
-                Aad::from(associated(&self.current.id, identity)),
+                Aad::from(associated(self.current.id, identity)),
                 &mut sealed,
             )
             .map_err(|_| Error::Internal("a credential cannot be sealed"))?;
@@ -116,16 +116,16 @@ impl Vault {
         let mut sealed = sealed.to_vec();
         let opened = key
             .key
-            .open_in_place(nonce, Aad::from(associated(&key.id, identity)), &mut sealed)
+            .open_in_place(nonce, Aad::from(associated(key.id, identity)), &mut sealed)
             .map_err(|_| OpenError::Forged)?;
         let text = std::str::from_utf8(opened).map_err(|_| OpenError::Malformed)?;
         Ok(Secret::new(text))
     }
 }
 
-fn associated(key_id: &[u8; KEY_ID_LEN], identity: &str) -> Vec<u8> {
+fn associated(key_id: [u8; KEY_ID_LEN], identity: &str) -> Vec<u8> {
     let mut data = vec![VERSION];
-    data.extend_from_slice(key_id);
+    data.extend_from_slice(&key_id);
     data.extend_from_slice(identity.as_bytes());
     data
 }

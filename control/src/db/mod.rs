@@ -56,7 +56,7 @@ impl Db {
                 .min_connections(0)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
                 .idle_timeout(Duration::from_secs(30))
-                .max_lifetime(Duration::from_secs(1800))
+                .max_lifetime(Duration::from_mins(30))
         };
         Self {
             pool: pool(max_connections).connect_lazy_with(options.clone()),

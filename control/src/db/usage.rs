@@ -125,7 +125,8 @@ async fn insert(
                 e.duration_ms, e.ttft_ms, e.status, \
                 CASE WHEN e.refusal IS NOT NULL THEN 0 \
                      WHEN e.cost_micros IS NOT NULL THEN e.cost_micros \
-                     WHEN e.usage_reported THEN \
+                     WHEN e.usage_reported AND m.input_price IS NOT NULL \
+                          AND m.output_price IS NOT NULL THEN \
                          least(round((e.prompt_tokens::numeric * m.input_price \
                                     + e.completion_tokens::numeric * m.output_price) / 1000000), \
                                9223372036854775807)::bigint \

@@ -14,6 +14,7 @@ use axum::routing::{get, post};
 
 use crate::api::ApiError;
 use crate::app::App;
+use crate::serve::in_time;
 
 /// Largest report of a gateway, in bytes: 500 events, or some thousand backends.
 const MAX_BODY: usize = 4 * 1024 * 1024;
@@ -23,9 +24,10 @@ const MAX_NAME: usize = 256;
 /// The routes for gateways.
 pub(crate) fn routes() -> Router<App> {
     Router::new()
-        .route("/snapshot", get(snapshot::get))
         .route("/usage", post(usage::post))
         .route("/health-report", post(health::post))
+        .layer(from_fn(in_time))
+        .route("/snapshot", get(snapshot::get))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .route_layer(from_fn(check))
 }

@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::snapshot::{Etag, Published};
 
 /// Longest time that a gateway is kept waiting.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// How long to look whether a gateway knows something newer.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
 

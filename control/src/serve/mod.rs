@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 pub(crate) use listener::Listener;
-pub(crate) use router::router;
+pub(crate) use router::{in_time, router};
 pub(crate) use tls::acceptor;
 
 /// Where a request came from; in the request's extensions.

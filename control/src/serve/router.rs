@@ -54,7 +54,8 @@ pub(crate) fn router(app: &App) -> Result<Router, crate::Error> {
     Ok(router)
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
+/// Answers 504 instead of later.
+pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     match timeout(PATIENCE, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::new(

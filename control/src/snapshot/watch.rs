@@ -16,6 +16,8 @@ use crate::metrics::Metrics;
 const CONFIG_CHANNEL: &str = "fastllm_config";
 /// Told by a listener to itself, to see whether notifications pass.
 const PROBE_CHANNEL: &str = "fastllm_probe";
+/// A connection that hangs counts as lost.
+const PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look where notifications do not pass (a transaction pooler).
 const POLL: Duration = Duration::from_millis(100);
@@ -58,11 +60,12 @@ impl Watcher {
     pub(crate) async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(async {
             loop {
-                match self.listen().await {
-                    Ok(listener) => self.follow(listener).await,
+                let listener = timeout(PATIENCE, Box::pin(self.listen())).await;
+                match listener.unwrap_or_else(|_| Err("the database hangs".to_owned())) {
+                    Ok(listener) => Box::pin(self.follow(listener)).await,
                     Err(reason) => {
                         tracing::info!(reason, "changes are polled for");
-                        self.poll().await;
+                        Box::pin(self.poll()).await;
                     }
                 }
             }
@@ -157,22 +160,24 @@ impl Watcher {
 
     /// Whether there was something new; nothing when the database is away.
     async fn refresh(&self) -> Option<bool> {
-        let outcome = self.publisher.refresh().await;
+        let outcome = timeout(PATIENCE, self.publisher.refresh()).await;
         let trouble = match &outcome {
-            Err(BuildError::Database(error)) => Some(error.to_string()),
-            Err(error) => {
+            Err(_) => Some("unreachable: no answer in time".to_owned()),
+            Ok(Err(BuildError::Database(error))) => Some(error.to_string()),
+            Ok(Err(error)) => {
                 tracing::error!(%error, "the snapshot cannot be built");
                 None
             }
-            Ok(_) => None,
+            Ok(Ok(_)) => None,
         };
         self.metrics.database_up.set(i64::from(trouble.is_none()));
         if self.status.note(trouble.clone()) {
-            match trouble {
-                Some(trouble) => tracing::warn!(trouble, "the database does not answer"),
-                None => tracing::info!("the database answers"),
+            if let Some(trouble) = trouble {
+                tracing::warn!(trouble, "the database does not answer");
+            } else {
+                tracing::info!("the database answers");
             }
         }
-        outcome.ok()
+        outcome.ok()?.ok()
     }
 }

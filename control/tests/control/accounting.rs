@@ -1,0 +1,257 @@
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Control, PASSWORD, answer, started};
+
+async fn send(control: &Control, batch: &Value) -> (u16, Value) {
+    answer(control.machine(Method::POST, "/usage").json(batch)).await
+}
+
+fn event(model: &str) -> Value {
+    json!({
+        "principal_id": 1,
+        "model": model,
+        "prompt_tokens": 1000,
+        "completion_tokens": 500,
+        "at": time::OffsetDateTime::now_utc().unix_timestamp() * 1_000_000,
+        "duration_ms": 120,
+        "status": 200,
+    })
+}
+
+fn batch(sequence: u64, events: &[Value]) -> Value {
+    json!({ "replica": "gateway-0", "boot_id": "boot-1", "sequence": sequence, "events": events })
+}
+
+fn reply(accepted: u64, dropped: u64, duplicate: bool) -> (u16, Value) {
+    (
+        200,
+        json!({ "accepted": accepted, "dropped": dropped, "duplicate": duplicate }),
+    )
+}
+
+#[tokio::test]
+async fn a_batch_counts_once_however_often_it_comes() {
+    let (database, control) = started().await;
+    let second = Control::start(&database).await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let first = batch(1, &[event("m"), event("m")]);
+    assert_eq!(send(&control, &first).await, reply(2, 0, false));
+    assert_eq!(send(&second, &first).await, reply(0, 0, true));
+    // At the same time, at both replicas.
+    let next = batch(2, &[event("m")]);
+    let sends = (0..8).map(|n| send(if n % 2 == 0 { &control } else { &second }, &next));
+    let answers = futures_util::future::join_all(sends).await;
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| **answer == reply(1, 0, false))
+            .count(),
+        1
+    );
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| **answer == reply(0, 0, true))
+            .count(),
+        7
+    );
+    // An older one is a repetition, too; another start begins anew.
+    assert_eq!(send(&control, &first).await, reply(0, 0, true));
+    let mut restarted = batch(1, &[event("m")]);
+    restarted["boot_id"] = json!("boot-2");
+    assert_eq!(send(&control, &restarted).await, reply(1, 0, false));
+    assert_eq!(
+        database.number("SELECT count(*) FROM usage_events").await,
+        4
+    );
+}
+
+#[tokio::test]
+async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let prices = json!({ "name": "priced", "input_price_per_mtok": 3_000_000, "output_price_per_mtok": 15_000_001 });
+    root.post("/admin/models", prices).await;
+    root.model("unpriced").await;
+    let with = |model: &str, more: Value| {
+        let mut event = event(model);
+        event
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        event
+    };
+    let most = json!({ "prompt_tokens": u64::MAX, "completion_tokens": u64::MAX });
+    let unknown = json!({ "usage_reported": false, "prompt_tokens": 0, "completion_tokens": 0 });
+    let refused = json!({ "refusal": "rate_limit", "status": 429, "requested_model": "alias" });
+    let events = [
+        with("priced", json!({})),
+        with("priced", json!({ "cost_micros": 7 })),
+        with("priced", unknown),
+        with("unpriced", json!({})),
+        with("unpriced", refused),
+        with("priced", json!({ "refusal": "of_a_later_release" })),
+        with("priced", most),
+    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(7, 0, false));
+    let rows = root.get("/admin/usage/events").await;
+    let costs: Vec<Value> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .map(|row| row["cost_micros"].clone())
+        .collect();
+    // (1000 × 3 + 500 × 15.000001) micro-units, rounded.
+    assert_eq!(
+        costs,
+        [
+            json!(10_500),
+            json!(7),
+            Value::Null,
+            Value::Null,
+            json!(0),
+            json!(0),
+            json!(i64::MAX)
+        ]
+    );
+    let refused = &rows[2];
+    let names = ["refusal", "requested_model", "principal", "replica"];
+    let told = names.map(|name| refused[name].as_str().unwrap());
+    assert_eq!(told, ["rate_limit", "alias", "bootstrap", "gateway-0"]);
+    let only = "/admin/usage/events?model=unpriced&principal_id=1&limit=1";
+    assert_eq!(root.get(only).await, json!([refused]));
+    let nobody = "/admin/usage/events?principal_id=2";
+    assert_eq!(root.get(nobody).await, json!([]));
+}
+
+#[tokio::test]
+async fn history_outlives_what_it_names() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let model = root.model("m").await;
+    let (_, made) = root
+        .post("/admin/principals", json!({ "name": "gone" }))
+        .await;
+    let mut theirs = event("m");
+    theirs["principal_id"] = made["id"].clone();
+    assert_eq!(
+        send(&control, &batch(1, &[theirs.clone()])).await,
+        reply(1, 0, false)
+    );
+    assert_eq!(
+        root.delete(&format!("/admin/principals/{}", made["id"]))
+            .await
+            .0,
+        204
+    );
+    assert_eq!(root.delete(&format!("/admin/models/{model}")).await.0, 204);
+    // Late, but it did happen; the others never existed.
+    let mut stranger = event("m");
+    stranger["principal_id"] = json!(999);
+    let events = vec![theirs, stranger, event("never")];
+    assert_eq!(send(&control, &batch(2, &events)).await, reply(1, 2, false));
+    let rows = root.get("/admin/usage/events").await;
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    for row in rows.as_array().unwrap() {
+        assert_eq!(
+            (&row["principal"], &row["model"]),
+            (&json!("gone"), &json!("m"))
+        );
+    }
+    assert_eq!(
+        database
+            .number("SELECT count(*) FROM audit_events WHERE actor_name = 'root'")
+            .await,
+        4
+    );
+}
+
+#[tokio::test]
+async fn a_used_key_shows_when() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let (id, _) = root.key("k", 1).await;
+    let path = format!("/admin/keys/{id}");
+    assert_eq!(root.get(&path).await["last_used_at"], Value::Null);
+    let version = root.get("/admin/config").await["snapshot_version"].clone();
+    let mut used = event("m");
+    used["key_id"] = json!(id);
+    send(&control, &batch(1, &[used])).await;
+    assert!(root.get(&path).await["last_used_at"].is_string());
+    // Use is not configuration.
+    assert_eq!(root.get("/admin/config").await["snapshot_version"], version);
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_batch_is_refused_for_good() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let too_many = batch(1, &vec![event("m"); 501]);
+    assert_eq!(send(&control, &too_many).await.0, 413);
+    assert_eq!(send(&control, &json!({ "events": [] })).await.0, 400);
+    assert_eq!(send(&control, &batch(0, &[])).await.0, 400);
+    let mut nameless = batch(1, &[]);
+    nameless["replica"] = json!("");
+    assert_eq!(send(&control, &nameless).await.0, 400);
+    // A newer gateway says more than we know.
+    let mut newer = event("m");
+    newer["cached_tokens"] = json!(5);
+    let mut newer = batch(1, &[newer]);
+    newer["compression"] = json!("none");
+    assert_eq!(send(&control, &newer).await, reply(1, 0, false));
+    // The greatest batch that is allowed.
+    assert_eq!(
+        send(&control, &batch(2, &vec![event("m"); 500])).await,
+        reply(500, 0, false)
+    );
+}
+
+#[tokio::test]
+async fn every_replica_shows_the_whole_fleet() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let report = |replica: &str, uptime: u64| {
+        json!({
+            "replica": replica,
+            "boot_id": "b",
+            "version": "0.1.0",
+            "snapshot_version": 4,
+            "uptime_seconds": uptime,
+            "backends": [{
+                "id": 1, "api_base": "http://h/v1", "model": "m", "healthy": true,
+                "inflight": 2, "requests_total": 30, "errors_total": 1,
+            }],
+            "process": { "requests_ok": 29 },
+            "of_a_later_release": true,
+        })
+    };
+    let say = async |control: &Control, report: &Value| {
+        answer(control.machine(Method::POST, "/health-report").json(report))
+            .await
+            .0
+    };
+    assert_eq!(say(&first, &report("gateway-0", 1)).await, 204);
+    assert_eq!(say(&second, &report("gateway-1", 1)).await, 204);
+    assert_eq!(say(&second, &report("gateway-0", 11)).await, 204);
+    assert_eq!(say(&second, &json!({ "replica": "x" })).await, 400);
+    let root = first.session("root", PASSWORD).await;
+    let fleet = root.get("/admin/fleet").await;
+    assert_eq!(fleet.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&fleet[0]["replica"], &fleet[0]["uptime_seconds"]),
+        (&json!("gateway-0"), &json!(11))
+    );
+    assert_eq!(fleet[1]["backends"][0]["requests_total"], 30);
+    assert_eq!(fleet[1]["process"]["requests_ok"], 29);
+    database
+        .execute("UPDATE gateway_reports SET received_at = now() - interval '31 s' WHERE replica = 'gateway-0'")
+        .await;
+    let fleet = root.get("/admin/fleet").await;
+    assert_eq!(fleet.as_array().unwrap().len(), 1);
+    assert_eq!(fleet[0]["replica"], "gateway-1");
+}

@@ -1,0 +1,268 @@
+use std::process::Output;
+
+use reqwest::{Method, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Control, Database, PASSWORD, answer, command, eventually, set_password, started,
+};
+use crate::proxy::Proxy;
+
+async fn readiness(control: &Control) -> (u16, Value) {
+    answer(control.get("/readyz")).await
+}
+
+#[tokio::test]
+async fn without_a_database_it_is_up_and_becomes_ready_when_there_is_one() {
+    let database = Database::create().await;
+    let mut proxy = Proxy::new(&database).await;
+    let control = Control::launch(&database.url(Some(proxy.address)), &[]).await;
+    let (status, body) = eventually("it says what it misses", async || {
+        Some(readiness(&control).await).filter(|(_, body)| {
+            body["database"]
+                .as_str()
+                .unwrap()
+                .starts_with("unreachable")
+        })
+    })
+    .await;
+    assert_eq!(status, 503, "{body}");
+    assert_eq!(answer(control.get("/livez")).await.0, 200);
+    let (status, body) = answer(control.machine(Method::GET, "/snapshot")).await;
+    assert_eq!((status, &body["code"]), (503, &json!("no_snapshot")));
+    proxy.open().await;
+    control.ready().await;
+}
+
+#[tokio::test]
+async fn the_database_may_go_and_come_back() {
+    let (database, _) = started().await;
+    let mut proxy = Proxy::new(&database).await;
+    proxy.open().await;
+    let control = Control::launch(&database.url(Some(proxy.address)), &[]).await;
+    control.ready().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("before").await;
+    let snapshot = answer(control.machine(Method::GET, "/snapshot")).await;
+
+    proxy.cut().await;
+    let body = eventually("it notices", async || {
+        let (status, body) = readiness(&control).await;
+        assert_eq!(status, 200, "{body}");
+        (body["database"] != "ok").then_some(body)
+    })
+    .await;
+    let text = body["database"].as_str().unwrap();
+    assert!(
+        text.starts_with("unreachable: ") && !text.contains("127.0.0.1"),
+        "{text}"
+    );
+    // Gateways are served on; one that knows more keeps what it has.
+    assert_eq!(
+        answer(control.machine(Method::GET, "/snapshot")).await,
+        snapshot
+    );
+    let ahead = control
+        .machine(Method::GET, "/snapshot?wait=100ms")
+        .header(header::IF_NONE_MATCH, "\"999999-0123456789abcdef\"");
+    assert_eq!(
+        ahead.send().await.unwrap().status(),
+        StatusCode::NOT_MODIFIED
+    );
+    // Nobody is told that their session or token is wrong.
+    let (status, body) = answer(root.request(Method::GET, "/admin/models")).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (503, &json!("database_unavailable"))
+    );
+    let empty = json!({ "replica": "r", "boot_id": "b", "sequence": 1, "events": [] });
+    let usage = control.machine(Method::POST, "/usage").json(&empty);
+    assert_eq!(
+        usage.send().await.unwrap().status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+
+    proxy.open().await;
+    eventually("it is back", async || {
+        (readiness(&control).await.1["database"] == "ok").then_some(())
+    })
+    .await;
+    root.model("after").await;
+    let (_, snapshot) = answer(control.machine(Method::GET, "/snapshot")).await;
+    assert_eq!(snapshot["models"]["items"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_termination_is_announced_before_the_port_closes() {
+    let (database, _) = started().await;
+    let mut control = Control::launch(&database.url(None), &["--shutdown-delay=2"]).await;
+    control.ready().await;
+    let (_, tag) = {
+        let response = control
+            .machine(Method::GET, "/snapshot")
+            .send()
+            .await
+            .unwrap();
+        (response.status(), response.headers()[header::ETAG].clone())
+    };
+    let waiting = control
+        .machine(Method::GET, "/snapshot?wait=60s")
+        .header(header::IF_NONE_MATCH, tag)
+        .send();
+    let draining = async {
+        eventually("somebody waits", async || {
+            let metrics = control
+                .get("/metrics")
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap();
+            metrics
+                .contains("fastllm_control_snapshot_waiters 1")
+                .then_some(())
+        })
+        .await;
+        control.terminate();
+        eventually("it is unready but answers", async || {
+            let (status, body) = readiness(&control).await;
+            (status == 503 && body["status"] == "draining").then_some(())
+        })
+        .await;
+    };
+    let (waited, ()) = tokio::join!(waiting, draining);
+    assert_eq!(waited.unwrap().status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(control.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn several_migrate_an_empty_database_at_the_same_time() {
+    let database = Database::create().await;
+    let url = database.url(None);
+    let mut controls = Vec::new();
+    for _ in 0..4 {
+        controls.push(Control::launch(&url, &[]).await);
+    }
+    for control in &controls {
+        control.ready().await;
+    }
+    assert_eq!(database.number("SELECT count(*) FROM roles").await, 3);
+}
+
+#[tokio::test]
+async fn a_release_that_is_too_old_says_so_and_ends() {
+    let (database, _) = started().await;
+    database
+        .execute("UPDATE schema_info SET oldest_binary = '99.1.0'")
+        .await;
+    let mut control = Control::launch(&database.url(None), &[]).await;
+    assert_eq!(control.exit_code().await, Some(1));
+    let log = control.log();
+    assert!(
+        log.contains("99.1.0") && log.contains(env!("CARGO_PKG_VERSION")),
+        "{log}"
+    );
+    // A newer schema that supports this release is no obstacle.
+    database
+        .execute("UPDATE schema_info SET oldest_binary = '0.1.0'")
+        .await;
+    database
+        .execute("INSERT INTO _sqlx_migrations VALUES (9999, 'later', now(), true, '\\x00', 1)")
+        .await;
+    Control::start(&database).await;
+}
+
+fn output(output: &Output) -> String {
+    let Output { stdout, stderr, .. } = output;
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(stdout),
+        String::from_utf8_lossy(stderr)
+    )
+}
+
+#[tokio::test]
+async fn a_password_is_set_once_or_again() {
+    let database = Database::create().await;
+    let first = set_password(&database, "root", &["--create-only"]);
+    assert!(first.status.success(), "{}", output(&first));
+    let again = set_password(
+        &database,
+        "root",
+        &["--create-only", "--password", "canary-other"],
+    );
+    assert!(again.status.success());
+    let control = Control::start(&database).await;
+    let root = control.session("root", PASSWORD).await;
+    assert_eq!(
+        control.login("root", "canary-other").await.status(),
+        StatusCode::UNAUTHORIZED
+    );
+    let replaced = set_password(&database, "root", &["--password", "canary-other"]);
+    assert!(replaced.status.success());
+    let root_again = control.session("root", "canary-other").await;
+    let (status, _) = answer(root.request(Method::GET, "/admin/models")).await;
+    assert_eq!(status, 401);
+    let log = root_again.get("/admin/audit").await;
+    assert_eq!(
+        (&log[0]["action"], &log[0]["actor_id"]),
+        (&json!("COMMAND"), &Value::Null)
+    );
+    assert_eq!(log[0]["detail"]["changes"]["password"], "set");
+
+    // Whoever may configure already is given nothing more.
+    let (_, made) = root_again
+        .post("/admin/principals", json!({ "name": "ops" }))
+        .await;
+    let path = format!("/admin/principals/{}", made["id"]);
+    root_again
+        .post(&format!("{path}/roles"), json!({ "role": "operator" }))
+        .await;
+    assert!(set_password(&database, "ops", &[]).status.success());
+    let view = root_again.get(&path).await;
+    assert_eq!(
+        (&view["roles"], &view["kind"]),
+        (&json!(["operator"]), &json!("user"))
+    );
+    for text in [
+        output(&first),
+        output(&again),
+        output(&replaced),
+        log.to_string(),
+    ] {
+        assert!(!text.contains("canary"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_settings_end_with_2_and_tell_no_secret() {
+    let database = Database::create().await;
+    let url = database.url(None);
+    let short = set_password(&database, "root", &["--password", "canary"]);
+    assert_eq!(short.status.code(), Some(2), "{}", output(&short));
+    assert!(!output(&short).contains("canary"));
+
+    let run = |name: &str, value: &str, flag: &[&str]| {
+        command(&url).env(name, value).args(flag).output().unwrap()
+    };
+    for (reason, name, value, flag) in [
+        ("proxy token", "FASTLLM_PROXY_TOKEN", "", None),
+        ("encryption key", "FASTLLM_ENCRYPTION_KEY", "", None),
+        ("64 hexadecimal", "FASTLLM_ENCRYPTION_KEY", "canary-k", None),
+        ("database", "FASTLLM_DATABASE_URL", "canary-u", None),
+        ("--tls-key", "X", "", Some("--tls-cert=x")),
+        ("--host", "X", "", Some("--host=example.org")),
+    ] {
+        let result = run(name, value, flag.as_slice());
+        let text = output(&result);
+        assert_eq!(result.status.code(), Some(2), "{reason}: {text}");
+        assert!(text.contains(reason), "{reason}: {text}");
+        assert!(!text.contains("canary"), "{text}");
+    }
+    let help = run("X", "", &["--help"]);
+    assert!(help.status.success());
+    let text = output(&help);
+    assert!(text.contains("--admin-port"), "{text}");
+    assert!(!text.contains("canary") && !text.contains(&url), "{text}");
+}

@@ -1,0 +1,19 @@
+//! The control plane as its own process, against real Postgres: `DATABASE_URL`
+//! names a server where a superuser may create databases.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod access;
+mod accounting;
+mod audit;
+mod harness;
+mod lifecycle;
+mod proxy;
+mod resources;
+mod snapshots;
+mod tls;

@@ -1,0 +1,387 @@
+use reqwest::{Method, header};
+use serde_json::{Value, json};
+
+use crate::harness::{PASSWORD, Session, answer, eventually, started};
+
+#[tokio::test]
+async fn a_model_and_its_pool_live_and_die() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let body = json!({ "name": "Qwen/Qwen3-1.7B", "input_price_per_mtok": 3_000_000, "policy": "round-robin" });
+    let (status, made) = root.post("/admin/models", body).await;
+    assert_eq!(status, 201);
+    let path = format!("/admin/models/{}", made["id"]);
+
+    let body = json!({ "api_base": "http://vllm:8000/v1/", "upstream_api_key": "sk-upstream" });
+    let (status, backend) = root.post(&format!("{path}/backends"), body).await;
+    assert_eq!(status, 201);
+    assert_eq!(
+        backend,
+        json!({
+            "id": backend["id"],
+            "api_base": "http://vllm:8000/v1",
+            "upstream_model": "Qwen/Qwen3-1.7B",
+            "has_upstream_api_key": true,
+            "protocol": "openai",
+            "auth_header": "authorization",
+            "auth_scheme": "Bearer",
+            "default_max_tokens": null,
+        })
+    );
+    let native = json!({ "api_base": "https://api.example.org", "protocol": "anthropic" });
+    let (_, native) = root.post(&format!("{path}/backends"), native).await;
+    assert_eq!(
+        (&native["auth_header"], &native["auth_scheme"]),
+        (&json!("x-api-key"), &Value::Null)
+    );
+
+    let change = json!({ "policy": null, "context_length": 4096 });
+    assert_eq!(root.patch(&path, change).await.0, 204);
+    let model = root.get(&path).await;
+    assert_eq!(model["policy"], Value::Null);
+    assert_eq!(model["context_length"], 4096);
+    assert_eq!(model["input_price_per_mtok"], 3_000_000);
+    assert_eq!(root.get("/admin/models").await, json!([model]));
+
+    let at = format!("/admin/backends/{}", backend["id"]);
+    assert_eq!(
+        root.patch(&at, json!({ "upstream_model": "other" }))
+            .await
+            .0,
+        204
+    );
+    assert_eq!(root.get(&at).await["has_upstream_api_key"], true);
+    assert_eq!(
+        root.patch(&at, json!({ "upstream_api_key": null })).await.0,
+        204
+    );
+    let changed = root.get(&at).await;
+    assert_eq!(
+        (&changed["has_upstream_api_key"], &changed["upstream_model"]),
+        (&json!(false), &json!("other"))
+    );
+
+    assert_eq!(root.delete(&at).await.0, 204);
+    assert_eq!(root.delete(&at).await.0, 404);
+    assert_eq!(root.delete(&path).await.0, 204);
+    assert_eq!(root.patch(&path, json!({})).await.0, 404);
+    assert_eq!(root.get("/admin/models").await, json!([]));
+}
+
+#[tokio::test]
+async fn one_name_is_one_model() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("taken").await;
+    let (status, body) = root.post("/admin/models", json!({ "name": "taken" })).await;
+    assert_eq!(
+        (status, &body["code"], &body["field"]),
+        (409, &json!("duplicate"), &json!("name"))
+    );
+    // The name space is the database's, also for kinds of a later release.
+    database
+        .execute("INSERT INTO model_names (name, kind) VALUES ('virtual', 'virtual_model')")
+        .await;
+    assert_eq!(
+        root.post("/admin/models", json!({ "name": "virtual" }))
+            .await
+            .0,
+        409
+    );
+}
+
+/// What is refused: path, body, then the code and the field that the answer has
+/// to name. Model 1 is there.
+const REFUSED: &str = r#"
+/admin/models | {"name": ""} | invalid_value name
+/admin/models | {"name": " a"} | invalid_value name
+/admin/models | {"name": "a\nb"} | invalid_value name
+/admin/models | {"nme": "a"} | unknown_field nme
+/admin/models | {} | missing_field name
+/admin/models | {"name": 7} | invalid_value name
+/admin/models | {"name": "a", "policy": "fastest"} | invalid_value policy
+/admin/models | {"name": "a", "input_price_per_mtok": -1} | invalid_value input_price_per_mtok
+/admin/models | {"name": "a", "context_length": 0} | invalid_value context_length
+/admin/models/1/backends | {"api_base": "h/v1"} | invalid_value api_base
+/admin/models/1/backends | {"api_base": "http://u:p@h/v1"} | invalid_value api_base
+/admin/models/1/backends | {"api_base": "http://169.254.169.254/"} | invalid_value api_base
+/admin/models/1/backends | {"api_base": "http://h", "auth_header": "Host"} | invalid_value auth_header
+/admin/models/1/backends | {"api_base": "http://h", "auth_scheme": ""} | invalid_value auth_scheme
+/admin/models/1/backends | {"api_base": "http://h", "protocol": "grpc"} | invalid_value protocol
+/admin/models/1/backends | {"api_base": "http://h", "upstream_api_key": "a\r\nb"} | invalid_value upstream_api_key
+/admin/models/1/backends | {"api_base": "http://h", "default_max_tokens": 0} | invalid_value default_max_tokens
+/admin/keys | {"name": "k", "principal_id": 99} | invalid_value principal_id
+/admin/keys | {"name": "k", "principal_id": 1, "expires_at": "2020-01-01T00:00:00Z"} | invalid_value expires_at
+/admin/keys | {"name": "k", "principal_id": 1, "expires_at": "soon"} | invalid_value expires_at
+/admin/principals | {"name": "p", "kind": "robot"} | invalid_value kind
+/admin/roles | {"name": "a/b"} | invalid_value name
+/admin/roles/admin/permissions | {"verb": "all"} | invalid_value verb
+/admin/roles/admin/permissions | {"verb": "model:invoke"} | invalid_value resource
+"#;
+
+#[tokio::test]
+async fn wrong_values_are_refused_by_field() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    assert_eq!(root.model("m").await, 1);
+    for case in REFUSED.lines().filter(|line| !line.is_empty()) {
+        let parts: Vec<&str> = case.split(" | ").collect();
+        let (code, field) = parts[2].split_once(' ').unwrap();
+        let (status, answer) = root
+            .post(parts[0], serde_json::from_str(parts[1]).unwrap())
+            .await;
+        assert_eq!(status, 400, "{case}: {answer}");
+        let told = (
+            answer["code"].as_str().unwrap(),
+            answer["field"].as_str().unwrap(),
+        );
+        assert_eq!(told, (code, field), "{case}");
+    }
+    let short = json!({ "password": "short" });
+    let path = "/admin/principals/1/password";
+    let (status, body) = root.send(Method::PUT, path, short).await;
+    assert_eq!((status, &body["field"]), (400, &json!("password")));
+    let backend = json!({ "api_base": "http://h" });
+    assert_eq!(root.post("/admin/models/99/backends", backend).await.0, 404);
+    assert_eq!(root.get("/admin/models").await.as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn every_refusal_is_json() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    for (method, path, status, code) in [
+        (Method::GET, "/nothing", 404, "not_found"),
+        (Method::PUT, "/admin/models", 405, "method_not_allowed"),
+        (Method::DELETE, "/healthz", 405, "method_not_allowed"),
+        (Method::GET, "/admin/models/x", 400, "invalid_parameter"),
+        (
+            Method::GET,
+            "/admin/models?limit=x",
+            400,
+            "invalid_parameter",
+        ),
+        (
+            Method::GET,
+            "/admin/models?limt=1",
+            400,
+            "invalid_parameter",
+        ),
+        (Method::GET, "/admin/models?limit=0", 400, "invalid_value"),
+        (Method::GET, "/admin/audit?since=x", 400, "invalid_value"),
+    ] {
+        let (got, body) = answer(root.request(method, path)).await;
+        assert_eq!(
+            (got, &body["code"]),
+            (status, &json!(code)),
+            "{path}: {body}"
+        );
+        assert!(body["error"].is_string());
+    }
+    let json_type = "application/json; charset=utf-8";
+    for (media, body, status, code) in [
+        (json_type, "{".to_owned(), 400, "malformed_body"),
+        ("text/plain", "{}".to_owned(), 415, "unsupported_media_type"),
+        (json_type, " ".repeat(1 << 21), 413, "body_too_large"),
+    ] {
+        let post = root.request(Method::POST, "/admin/models");
+        let (got, body) = answer(post.header(header::CONTENT_TYPE, media).body(body)).await;
+        assert_eq!((got, &body["code"]), (status, &json!(code)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_that_link_to_the_next() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    for number in 0..5 {
+        root.key(&format!("k{number}"), 1).await;
+    }
+    let whole = root.get("/admin/keys").await;
+    assert_eq!(whole.as_array().unwrap().len(), 5);
+    let mut path = "/admin/keys?limit=2&principal_id=1".to_owned();
+    let mut pages = Vec::new();
+    loop {
+        let response = root.request(Method::GET, &path).send().await.unwrap();
+        let link = response
+            .headers()
+            .get(header::LINK)
+            .map(|link| link.to_str().unwrap().to_owned());
+        pages.extend(response.json::<Vec<Value>>().await.unwrap());
+        let Some(link) = link else { break };
+        let (next, relation) = link.split_once("; ").unwrap();
+        assert_eq!(relation, "rel=\"next\"");
+        path = next.trim_matches(['<', '>']).to_owned();
+    }
+    assert_eq!(Value::from(pages), whole);
+    // Newest first, continued by `before`.
+    let newest = root.get("/admin/audit?limit=2").await;
+    let older = root
+        .get(&format!("/admin/audit?limit=2&before={}", newest[1]["id"]))
+        .await;
+    assert!(older[0]["id"].as_i64().unwrap() < newest[1]["id"].as_i64().unwrap());
+}
+
+#[tokio::test]
+async fn keys_expire_unless_told_otherwise() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let (id, key) = root.key("default", 1).await;
+    assert!(key.starts_with("sk-") && key.len() == 67);
+    let view = root.get(&format!("/admin/keys/{id}")).await;
+    assert_eq!(view["prefix"], key[..11]);
+    assert_eq!(view["principal"], "bootstrap");
+    let days = |view: &Value, field: &str| {
+        let format = &time::format_description::well_known::Rfc3339;
+        time::OffsetDateTime::parse(view[field].as_str().unwrap(), format).unwrap()
+    };
+    let lifetime = days(&view, "expires_at") - days(&view, "created_at");
+    assert!((lifetime - time::Duration::days(90)).abs() < time::Duration::minutes(1));
+
+    let body = json!({ "name": "for ever", "principal_id": 1, "expires_at": null });
+    let (_, made) = root.post("/admin/keys", body).await;
+    assert_eq!(made["expires_at"], Value::Null);
+    let path = format!("/admin/keys/{id}");
+    assert_eq!(
+        root.patch(&path, json!({ "expires_at": null, "name": "renamed" }))
+            .await
+            .0,
+        204
+    );
+    assert_eq!(root.delete(&path).await.0, 204);
+    let view = root.get(&path).await;
+    assert_eq!(
+        (&view["expires_at"], &view["name"], &view["disabled"]),
+        (&Value::Null, &json!("renamed"), &json!(true))
+    );
+    assert_eq!(root.patch(&path, json!({ "disabled": false })).await.0, 204);
+    assert_eq!(root.get(&path).await["disabled"], false);
+    assert_eq!(root.delete("/admin/keys/999").await.0, 404);
+}
+
+#[tokio::test]
+async fn roles_are_made_granted_and_kept_while_held() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let (status, _) = root
+        .post(
+            "/admin/roles",
+            json!({ "name": "team", "description": "d" }),
+        )
+        .await;
+    assert_eq!(status, 201);
+    assert_eq!(
+        root.post("/admin/roles", json!({ "name": "team" })).await.0,
+        409
+    );
+    let grant = json!({ "verb": "model:invoke", "resource": "model/Qwen/*" });
+    for _ in 0..2 {
+        assert_eq!(
+            root.post("/admin/roles/team/permissions", grant.clone())
+                .await
+                .0,
+            204
+        );
+    }
+    assert_eq!(
+        root.get("/admin/roles/team").await["permissions"],
+        json!([grant])
+    );
+    assert_eq!(
+        root.post("/admin/principals/1/roles", json!({ "role": "team" }))
+            .await
+            .0,
+        204
+    );
+    let (status, body) = root.delete("/admin/roles/team").await;
+    assert_eq!((status, &body["code"]), (409, &json!("in_use")));
+    assert_eq!(root.delete("/admin/principals/1/roles/team").await.0, 204);
+    assert_eq!(root.delete("/admin/principals/1/roles/team").await.0, 404);
+    for _ in 0..2 {
+        let revoked = root
+            .send(
+                Method::DELETE,
+                "/admin/roles/team/permissions",
+                grant.clone(),
+            )
+            .await;
+        assert_eq!(revoked.0, 204);
+    }
+    assert_eq!(root.delete("/admin/roles/team").await.0, 204);
+    assert_eq!(
+        root.post("/admin/roles/team/permissions", grant).await.0,
+        404
+    );
+}
+
+#[tokio::test]
+async fn what_is_seeded() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let principals = root.get("/admin/principals").await;
+    assert_eq!(principals[0]["id"], 1);
+    assert_eq!(principals[0]["name"], "bootstrap");
+    assert_eq!(principals[0]["roles"], json!(["inference"]));
+    assert_eq!(principals[0]["has_password"], false);
+    assert_eq!(principals[1]["name"], "root");
+    assert_eq!(principals[1]["kind"], "user");
+    assert_eq!(principals[1]["roles"], json!(["admin"]));
+    let names = async |root: &Session<'_>| {
+        let roles = root.get("/admin/roles").await;
+        roles
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|role| role["name"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&root).await, ["admin", "operator", "inference"]);
+    let config = root.get("/admin/config").await;
+    assert_eq!(
+        (&config["you"], &config["role"]),
+        (&json!("root"), &json!("control"))
+    );
+}
+
+#[tokio::test]
+async fn the_document_is_the_one_that_is_checked_in() {
+    let document = fastllm_control::openapi_document().unwrap();
+    let checked_in = include_str!("../../../docs/reference/openapi.json");
+    assert!(
+        document == checked_in,
+        "the API has changed: fastllm-control openapi > docs/reference/openapi.json"
+    );
+    let (_database, control) = started().await;
+    let (_, served) = answer(control.get("/openapi.json")).await;
+    assert_eq!(served, serde_json::from_str::<Value>(&document).unwrap());
+}
+
+#[tokio::test]
+async fn metrics_tell_what_happened() {
+    let (_database, control) = started().await;
+    control.login("root", "wrong-password").await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let text = eventually("the listener is there", async || {
+        let text = control
+            .get("/metrics")
+            .send()
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        text.contains("fastllm_control_database_notifications 1")
+            .then_some(text)
+    })
+    .await;
+    for line in [
+        "fastllm_control_logins_total{outcome=\"failed\"} 1",
+        "fastllm_control_logins_total{outcome=\"succeeded\"} 1",
+        "fastllm_control_http_requests_total{class=\"2xx\",method=\"POST\",route=\"/admin/models\"} 1",
+        "fastllm_control_database_up 1",
+        "fastllm_control_snapshot_build_failures_total 0",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}

@@ -1,0 +1,346 @@
+use std::time::Duration;
+
+use fastllm_contract::{ModelName, Snapshot};
+use reqwest::{Method, Response, StatusCode, header};
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use crate::harness::{Control, KEY, PASSWORD, command, eventually, started};
+
+/// Long for a machine that does other things, too; 250 ms are promised.
+const SOON: Duration = Duration::from_secs(5);
+
+async fn fetch(control: &Control, held: Option<&str>, wait: &str) -> Response {
+    let mut request = control.machine(Method::GET, &format!("/snapshot?wait={wait}"));
+    if let Some(held) = held {
+        request = request.header(header::IF_NONE_MATCH, held);
+    }
+    request.send().await.unwrap()
+}
+
+fn etag(response: &Response) -> String {
+    response.headers()[header::ETAG]
+        .to_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// The complete snapshot and its tag.
+async fn whole(control: &Control) -> (Snapshot, String) {
+    let response = fetch(control, None, "0s").await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let tag = etag(&response);
+    (response.json().await.unwrap(), tag)
+}
+
+/// What changed since `held`, put together with it.
+async fn next(control: &Control, held: &Snapshot, tag: &str) -> (Snapshot, String) {
+    let response = fetch(control, Some(tag), "30s").await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let tag = etag(&response);
+    let difference: Snapshot = response.json().await.unwrap();
+    (difference.merge(Some(held)).unwrap(), tag)
+}
+
+fn names(snapshot: &Snapshot) -> Vec<String> {
+    let models = snapshot.models.items.as_ref().unwrap();
+    models.iter().map(|model| model.name.to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_difference_completes_what_is_held() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let (mut held, mut tag) = whole(&control).await;
+    root.model("b").await;
+    root.model("a").await;
+    let (key, plaintext) = root.key("k", 1).await;
+    (held, tag) = next(&control, &held, &tag).await;
+    assert_eq!(
+        (&held, &tag),
+        (&whole(&control).await.0, &whole(&control).await.1)
+    );
+    assert_eq!(names(&held), ["a", "b"]);
+    let hash = ring::digest::digest(&ring::digest::SHA256, plaintext.as_bytes());
+    let hash = hex::encode(hash);
+    assert_eq!(held.key_shards.len(), 1);
+    assert_eq!(held.key_shards[0].prefix, hash[..2]);
+    let (found, entry) = held.key_shards[0]
+        .keys
+        .items
+        .as_ref()
+        .unwrap()
+        .0
+        .first_key_value()
+        .unwrap();
+    assert_eq!((found.to_string(), entry.disabled), (hash, false));
+    // Two changes further on, from what was remembered.
+    root.delete(&format!("/admin/keys/{key}")).await;
+    root.model("c").await;
+    let (after, _) = next(&control, &held, &tag).await;
+    assert_eq!(after, whole(&control).await.0);
+    assert!(
+        after.key_shards[0]
+            .keys
+            .items
+            .as_ref()
+            .unwrap()
+            .0
+            .first_key_value()
+            .unwrap()
+            .1
+            .disabled
+    );
+    // Nobody knows this tag: everything comes.
+    let strange = fetch(&control, Some("\"1-0123456789abcdef\""), "0s").await;
+    assert_eq!(strange.json::<Snapshot>().await.unwrap(), after);
+}
+
+#[tokio::test]
+async fn a_new_key_costs_one_shard() {
+    let (database, control) = started().await;
+    database
+        .execute(
+            "INSERT INTO api_keys (hash, prefix, name, principal_id) \
+             SELECT sha256(n::text::bytea), 'sk-', n::text, 1 FROM generate_series(1, 2000) AS n",
+        )
+        .await;
+    let (held, tag) = eventually("the keys are there", async || {
+        Some(whole(&control).await).filter(|(held, _)| held.key_shards.len() > 200)
+    })
+    .await;
+    let root = control.session("root", PASSWORD).await;
+    root.key("one more", 1).await;
+    let response = fetch(&control, Some(&tag), "30s").await;
+    let difference: Snapshot = response.json().await.unwrap();
+    let sent = difference
+        .key_shards
+        .iter()
+        .filter(|shard| shard.keys.items.is_some())
+        .count();
+    assert_eq!(sent, 1);
+    assert!(difference.models.items.is_none() && difference.principals.items.is_none());
+    assert_eq!(
+        difference.merge(Some(&held)).unwrap(),
+        whole(&control).await.0
+    );
+}
+
+#[tokio::test]
+async fn whoever_waits_is_told_by_every_replica() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    eventually("both listen", async || {
+        for control in [&first, &second] {
+            let metrics = control
+                .get("/metrics")
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap();
+            if !metrics.contains("fastllm_control_database_notifications 1") {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    let root = first.session("root", PASSWORD).await;
+    for number in 0..3 {
+        let (_, tag) = whole(&second).await;
+        let waiting = async {
+            let response = fetch(&second, Some(&tag), "30s").await;
+            assert_eq!(response.status(), StatusCode::OK);
+            Instant::now()
+        };
+        let changing = async {
+            eventually("somebody waits", async || {
+                let metrics = second
+                    .get("/metrics")
+                    .send()
+                    .await
+                    .unwrap()
+                    .text()
+                    .await
+                    .unwrap();
+                metrics
+                    .contains("fastllm_control_snapshot_waiters 1")
+                    .then_some(())
+            })
+            .await;
+            let begun = Instant::now();
+            root.model(&format!("m{number}")).await;
+            begun
+        };
+        let (told, begun) = tokio::join!(waiting, changing);
+        assert!(told - begun < SOON, "told after {:?}", told - begun);
+    }
+}
+
+#[tokio::test]
+async fn the_same_version_is_the_same_bytes_everywhere() {
+    let (database, first) = started().await;
+    let root = first.session("root", PASSWORD).await;
+    for name in ["z", "a", "Z", "é", "m/1", "m/2"] {
+        let id = root.model(name).await;
+        for host in ["h2", "h1"] {
+            let body = json!({ "api_base": format!("http://{host}/v1"), "upstream_api_key": "k" });
+            root.post(&format!("/admin/models/{id}/backends"), body)
+                .await;
+        }
+    }
+    root.post("/admin/roles", json!({ "name": "some" })).await;
+    let grant = json!({ "verb": "model:invoke", "resource": "model/m/*" });
+    root.post("/admin/roles/some/permissions", grant).await;
+    root.post("/admin/principals", json!({ "name": "p" })).await;
+    root.post("/admin/principals/3/roles", json!({ "role": "some" }))
+        .await;
+    for number in 0..20 {
+        root.key(&number.to_string(), 1).await;
+    }
+    // Built change by change here, all at once there.
+    let second = Control::start(&database).await;
+    let bytes = async |control: &Control| {
+        let response = fetch(control, None, "0s").await;
+        (etag(&response), response.bytes().await.unwrap())
+    };
+    assert_eq!(bytes(&first).await, bytes(&second).await);
+    let (snapshot, _) = whole(&first).await;
+    let granted = &snapshot.principals.items.as_ref().unwrap()[2].allowed_models;
+    assert_eq!(
+        granted,
+        &[
+            ModelName::new("m/1").unwrap(),
+            ModelName::new("m/2").unwrap()
+        ]
+    );
+}
+
+#[tokio::test]
+async fn equal_content_wakes_nobody() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let (_, tag) = whole(&control).await;
+    // A change of the version, but of nothing that gateways are told.
+    let body = json!({ "password": PASSWORD });
+    root.send(Method::PUT, "/admin/principals/1/password", body)
+        .await;
+    let response = fetch(&control, Some(&tag), "200ms").await;
+    assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+    let (old, new) = (tag.split_once('-').unwrap(), etag(&response));
+    let new = new.split_once('-').unwrap();
+    assert_eq!(old.1, new.1);
+    assert!(new.0 > old.0, "{new:?} follows {old:?}");
+}
+
+#[tokio::test]
+async fn changes_by_plain_sql_are_published() {
+    let (database, control) = started().await;
+    let (held, tag) = whole(&control).await;
+    database
+        .execute("INSERT INTO models (name) VALUES ('by hand')")
+        .await;
+    let (held, tag) = next(&control, &held, &tag).await;
+    assert_eq!(names(&held), ["by hand"]);
+    database
+        .execute("UPDATE principals SET disabled = true WHERE id = 1")
+        .await;
+    database
+        .execute("INSERT INTO api_keys (hash, prefix, name, principal_id) VALUES (sha256('x'), '', '', 1)")
+        .await;
+    let (held, _) = next(&control, &held, &tag).await;
+    assert!(
+        held.key_shards[0]
+            .keys
+            .items
+            .as_ref()
+            .unwrap()
+            .0
+            .values()
+            .all(|key| key.disabled)
+    );
+}
+
+#[tokio::test]
+async fn a_restored_database_is_followed() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("kept").await;
+    let id = root.model("lost").await;
+    let (held, tag) = whole(&control).await;
+    // As after a restore: fewer rows under a lower version.
+    sqlx::query("DELETE FROM models WHERE id = $1")
+        .bind(id)
+        .execute(&database.pool)
+        .await
+        .unwrap();
+    database
+        .execute("UPDATE config_state SET config_version = 3, change_id = gen_random_uuid()")
+        .await;
+    let (held, _) = eventually("the restored state is served", async || {
+        Some(next(&control, &held, &tag).await).filter(|(held, _)| held.version == 3)
+    })
+    .await;
+    assert_eq!(names(&held), ["kept"]);
+}
+
+#[tokio::test]
+async fn a_backend_whose_credential_does_not_open_is_left_out() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let body = json!({ "api_base": "http://h/v1", "upstream_api_key": "secret" });
+    root.post(&format!("/admin/models/{id}/backends"), body.clone())
+        .await;
+    root.post(&format!("/admin/models/{id}/backends"), body)
+        .await;
+    let count = |snapshot: &Snapshot| snapshot.models.items.as_ref().unwrap()[0].backends.len();
+    assert_eq!(count(&whole(&control).await.0), 2);
+    // Copied from one row to the other, a sealed credential is worth nothing.
+    let (held, tag) = whole(&control).await;
+    database
+        .execute(
+            "UPDATE model_backends SET upstream_api_key = \
+             (SELECT upstream_api_key FROM model_backends ORDER BY id LIMIT 1) \
+             WHERE id = (SELECT max(id) FROM model_backends)",
+        )
+        .await;
+    assert_eq!(count(&next(&control, &held, &tag).await.0), 1);
+    assert!(control.log().contains("a backend is left out"));
+
+    // The next key reads what the old one sealed, if it is told of it.
+    let other = "ff".repeat(32);
+    let rotated = async |old: &str| {
+        let mut command = command(&database.url(None));
+        command
+            .env("FASTLLM_ENCRYPTION_KEY", &other)
+            .env("FASTLLM_ENCRYPTION_KEYS_OLD", old);
+        let control = Control::launch_command(command, &[], "http").await;
+        control.ready().await;
+        count(&whole(&control).await.0)
+    };
+    assert_eq!(rotated(KEY).await, 1);
+    assert_eq!(rotated("").await, 0);
+}
+
+#[tokio::test]
+async fn waiting_ends_with_304_and_has_a_bound() {
+    let (_database, control) = started().await;
+    let (_, tag) = whole(&control).await;
+    let response = fetch(&control, Some(&tag), "100ms").await;
+    assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(etag(&response), tag);
+    assert_eq!(
+        fetch(&control, Some(&tag), "soon").await.status(),
+        StatusCode::BAD_REQUEST
+    );
+    // No answer comes early.
+    let early = timeout(
+        Duration::from_millis(300),
+        fetch(&control, Some(&tag), "3600s"),
+    )
+    .await;
+    assert!(early.is_err());
+}
