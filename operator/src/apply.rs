@@ -85,7 +85,7 @@ pub async fn run<C: Cluster>(
     observed: &Observed,
 ) -> Applied {
     let mut applied = Applied {
-        children: observed.children.clone(),
+        children: observed.children.clone().owned_by(proxy),
         done: Vec::new(),
         failure: None,
     };

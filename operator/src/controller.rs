@@ -31,7 +31,7 @@ use crate::events;
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER, INSTANCE, MANAGED_BY};
 use crate::observe::{Caches, Latest, ModelsProbe, SecretReader, gather};
-use crate::plan::{Problem, RollReason, Step, Why, bootstrapped, plan};
+use crate::plan::{Problem, Step, Why, bootstrapped, plan};
 use crate::secrets::needed;
 use crate::status::{Pass, build};
 
@@ -367,13 +367,10 @@ impl<P: ModelsProbe> Shared<P> {
             return;
         };
         for reason in reasons {
-            let word = match reason {
-                RollReason::ImageChanged(_) => "ImageChanged",
-                RollReason::SecretChanged(_) => "SecretChanged",
-                RollReason::TemplateChanged => "TemplateChanged",
-            };
-            self.metrics
-                .rolled(object.component().map_or("", Component::container), word);
+            self.metrics.rolled(
+                object.component().map_or("", Component::container),
+                reason.word(),
+            );
         }
     }
 

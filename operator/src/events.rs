@@ -8,7 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 use crate::build::Object;
 use crate::error::call;
 use crate::names::Component;
-use crate::plan::{Step, Why};
+use crate::plan::{RollReason, Step, Why};
 
 /// Longest note that the API takes, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -20,86 +20,92 @@ pub struct Told {
     pub warning: bool,
     /// The stable word.
     pub reason: &'static str,
+    /// What was done, in one word.
+    pub action: &'static str,
     /// What happened.
     pub note: String,
     /// The object that it is about besides the resource, as kind and name.
     pub secondary: Option<(&'static str, String)>,
 }
 
+impl Told {
+    fn new(reason: &'static str, action: &'static str, note: String) -> Self {
+        Self {
+            warning: false,
+            reason,
+            action,
+            note,
+            secondary: None,
+        }
+    }
+}
+
 /// What a pass did and what changed by it.
 #[must_use]
 pub fn tell(previous: &FastllmProxyStatus, now: &FastllmProxyStatus, done: &[Step]) -> Vec<Told> {
-    let mut told: Vec<_> = done.iter().filter_map(step).collect();
-    let message = |status: &FastllmProxyStatus, kind| {
-        let found = status.condition(kind).filter(|c| c.status == "True");
-        found.map(|c| (c.reason.clone(), c.message.clone()))
+    let mut told: Vec<_> = done.iter().flat_map(step).collect();
+    let stalled = |status: &FastllmProxyStatus| {
+        let found = status.condition(ConditionType::Stalled)?;
+        (found.status == "True").then(|| (found.reason.clone(), found.message.clone()))
     };
-    let stalled = message(now, ConditionType::Stalled);
-    if let Some((reason, note)) = &stalled
-        && message(previous, ConditionType::Stalled) != stalled
+    if let Some((reason, note)) = stalled(now)
+        && stalled(previous).as_ref() != Some(&(reason.clone(), note.clone()))
     {
         let known = Reason::ALL.iter().find(|r| r.as_str() == reason);
         let reason = known.map_or("Stalled", |r| r.as_str());
         told.push(Told {
             warning: true,
-            reason,
-            note: note.clone(),
-            secondary: None,
+            ..Told::new(reason, "Stall", note)
         });
     }
     if now.bootstrapped && !previous.bootstrapped {
         let note = "the first login exists".to_owned();
-        told.push(Told {
-            warning: false,
-            reason: "Bootstrapped",
-            note,
-            secondary: None,
-        });
+        told.push(Told::new("Bootstrapped", "Bootstrap", note));
     }
     if now.is_true(ConditionType::Ready) && !previous.is_true(ConditionType::Ready) {
-        let reason = Reason::AllReplicasReady.as_str();
         let note = "every pod that was asked for is ready".to_owned();
-        told.push(Told {
-            warning: false,
-            reason,
-            note,
-            secondary: None,
-        });
+        told.push(Told::new(Reason::AllReplicasReady.as_str(), "Finish", note));
     }
     told
 }
 
-fn step(step: &Step) -> Option<Told> {
+/// A roll is told once for each of its reasons, each with its Secret: events
+/// that differ in less are merged by the recorder.
+fn step(step: &Step) -> Vec<Told> {
     let (object, why) = match step {
         Step::Apply { object, why, .. } => (object, why),
-        Step::DeleteJob { name, why, .. } => {
-            let reason = Reason::Bootstrapping.as_str();
+        Step::DeleteJob { name, .. } => {
             let secondary = Some(("Job", name.clone()));
-            let note = format!("Job {name} is replaced ({why})");
-            return Some(Told {
-                warning: false,
-                reason,
-                note,
-                secondary,
-            });
+            let told = Told::new(Reason::Bootstrapping.as_str(), "Replace", step.to_string());
+            return vec![Told { secondary, ..told }];
         }
     };
-    let reason = match (object, why) {
+    let reason = match (object, object.component()) {
         (Object::Job(_), _) => Reason::Bootstrapping,
-        (Object::Deployment(_), Why::Create | Why::Roll(_))
-            if object.component() == Some(Component::Control) =>
-        {
-            Reason::RollingControlPlane
-        }
-        (Object::Deployment(_), Why::Create | Why::Roll(_)) => Reason::RollingGateway,
-        _ => return None,
+        (Object::Deployment(_), Some(Component::Control)) => Reason::RollingControlPlane,
+        (Object::Deployment(_), _) => Reason::RollingGateway,
+        _ => return Vec::new(),
     };
-    Some(Told {
-        warning: false,
-        reason: reason.as_str(),
-        note: step.to_string(),
-        secondary: Some((object.kind(), object.name().to_owned())),
-    })
+    let itself = Some((object.kind(), object.name().to_owned()));
+    let told = |action, secondary| Told {
+        secondary,
+        ..Told::new(reason.as_str(), action, step.to_string())
+    };
+    match why {
+        Why::Roll(reasons) => {
+            let one = |reason: &RollReason| match reason {
+                RollReason::SecretChanged(s) => {
+                    told(reason.word(), Some(("Secret", s.name.clone())))
+                }
+                RollReason::ImageChanged(_) | RollReason::TemplateChanged => {
+                    told(reason.word(), itself.clone())
+                }
+            };
+            reasons.iter().map(one).collect()
+        }
+        Why::Create => vec![told("Create", itself)],
+        Why::Update | Why::Replace => Vec::new(),
+    }
 }
 
 /// Sends events. They are told at most once in a few minutes for each reason
@@ -109,6 +115,7 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>)
     for Told {
         warning,
         reason,
+        action,
         mut note,
         secondary,
     } in told
@@ -122,7 +129,7 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>)
             },
             reason: reason.to_owned(),
             note: Some(note),
-            action: "Reconcile".to_owned(),
+            action: action.to_owned(),
             secondary: secondary.map(|(kind, name)| ObjectReference {
                 kind: Some(kind.to_owned()),
                 name: Some(name),

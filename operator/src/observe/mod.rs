@@ -9,11 +9,13 @@ mod rollout;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fastllm_crds::Reason;
+use fastllm_crds::{FastllmProxy, Reason};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use kube::Resource;
 
+use crate::names::{Ownership, ownership};
 use crate::secrets::SecretData;
 
 pub use cache::Latest;
@@ -78,6 +80,35 @@ pub struct Children {
     pub gateway: Option<Deployment>,
     /// The Job that creates the first login.
     pub bootstrap: Option<Job>,
+}
+
+impl Children {
+    /// Those that this resource controls, without what an earlier resource of
+    /// its name left behind and what is somebody else's.
+    #[must_use]
+    pub fn owned_by(self, proxy: &FastllmProxy) -> Self {
+        fn ours<K: Resource>(proxy: &FastllmProxy, object: Option<K>) -> Option<K> {
+            object.filter(|o| ownership(proxy, o.meta()) == Ownership::Ours)
+        }
+        let Self {
+            control_account,
+            gateway_account,
+            control_service,
+            gateway_service,
+            control,
+            gateway,
+            bootstrap,
+        } = self;
+        Self {
+            control_account: ours(proxy, control_account),
+            gateway_account: ours(proxy, gateway_account),
+            control_service: ours(proxy, control_service),
+            gateway_service: ours(proxy, gateway_service),
+            control: ours(proxy, control),
+            gateway: ours(proxy, gateway),
+            bootstrap: ours(proxy, bootstrap),
+        }
+    }
 }
 
 /// Everything that a decision is made from.

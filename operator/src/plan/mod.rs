@@ -157,11 +157,13 @@ pub struct Plan {
     pub paused: bool,
 }
 
-/// Whether the first login was created, or the status already says so.
+/// Whether the first login was created, or the status already says so. The
+/// Job of an earlier resource of the same name says nothing.
 #[must_use]
 pub fn bootstrapped(proxy: &FastllmProxy, job: Option<&Job>) -> bool {
     let said = proxy.status.as_ref().is_some_and(|s| s.bootstrapped);
-    said || job.is_some_and(|job| job_condition(job, "Complete"))
+    let ours = job.filter(|job| ownership(proxy, &job.metadata) == Ownership::Ours);
+    said || ours.is_some_and(|job| job_condition(job, "Complete"))
 }
 
 /// Whether a Job has a condition.

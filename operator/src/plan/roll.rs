@@ -21,6 +21,18 @@ pub enum RollReason {
     TemplateChanged,
 }
 
+impl RollReason {
+    /// The reason without what it is about.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::ImageChanged(_) => "ImageChanged",
+            Self::SecretChanged(_) => "SecretChanged",
+            Self::TemplateChanged => "TemplateChanged",
+        }
+    }
+}
+
 impl fmt::Display for RollReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

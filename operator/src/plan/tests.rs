@@ -217,6 +217,11 @@ fn a_new_resource_of_the_same_name_waits_for_the_old_ones_objects_to_go() {
     let (plan, _) = world.pass();
     assert_eq!((plan.steps, plan.problems), (vec![], vec![]));
     assert!(plan.leftovers);
+    let status = world.status();
+    assert!(
+        !status.bootstrapped && !status.is_true(ConditionType::Available),
+        "{status:#?}"
+    );
     world.children = crate::observe::Children::default();
     world.pods.clear();
     world.settle();

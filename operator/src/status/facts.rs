@@ -50,7 +50,7 @@ impl<'a> Facts<'a> {
                 control: hash_of(children.control.as_ref()),
                 gateway: hash_of(children.gateway.as_ref()),
             });
-        let pods = &pass.observed.pods;
+        let pods = pods(pass);
         let control_done = control_complete(
             children.control.as_ref(),
             pods,
@@ -99,10 +99,7 @@ impl<'a> Facts<'a> {
 
     /// The images that ready gateway pods run.
     pub(super) fn observed_image(&self) -> Option<String> {
-        let images: BTreeSet<&str> = self
-            .pass
-            .observed
-            .pods
+        let images: BTreeSet<&str> = pods(self.pass)
             .iter()
             .filter(|pod| pod.component == Component::Gateway && pod.ready && !pod.terminating)
             .map(|pod| pod.image.as_str())
@@ -127,12 +124,10 @@ impl<'a> Facts<'a> {
         if let Some(ApplyError::Refused(problem)) = self.pass.applied.failure() {
             stalled.push(problem.clone());
         }
-        stalled.extend(pull_failure(&self.pass.observed.pods, |pod| {
-            match pod.component {
-                Component::Control => Some(targets.control.as_str()),
-                Component::Gateway => Some(targets.gateway.as_str()),
-                Component::Bootstrap => pod.template_hash.as_deref(),
-            }
+        stalled.extend(pull_failure(pods(self.pass), |pod| match pod.component {
+            Component::Control => Some(targets.control.as_str()),
+            Component::Gateway => Some(targets.gateway.as_str()),
+            Component::Bootstrap => pod.template_hash.as_deref(),
         }));
         for (plane, rollout) in [("control plane", self.control), ("gateway", self.gateway)] {
             if rollout.deadline_exceeded {
@@ -200,6 +195,14 @@ fn hash_of(deployment: Option<&k8s_openapi::api::apps::v1::Deployment>) -> Strin
         .and_then(template_hash)
         .unwrap_or_default()
         .to_owned()
+}
+
+/// The pods of the resource; those of an earlier one of its name are not spoken of.
+fn pods(pass: Pass<'_>) -> &[PodView] {
+    if pass.plan.leftovers {
+        return &[];
+    }
+    &pass.observed.pods
 }
 
 fn figures(rollout: Rollout, desired: i32) -> String {

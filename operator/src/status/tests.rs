@@ -270,7 +270,12 @@ fn phases_follow_a_first_install_and_an_upgrade() {
         note(&world);
         world.tick();
     }
-    let install = [Phase::Pending, Phase::Bootstrapping, Phase::Pending, Phase::Degraded];
+    let install = [
+        Phase::Pending,
+        Phase::Bootstrapping,
+        Phase::Pending,
+        Phase::Degraded,
+    ];
     let upgrade = [Phase::Ready, Phase::Upgrading, Phase::Ready];
     assert_eq!(phases, [&install[..], &upgrade[..]].concat());
 }

@@ -1,0 +1,129 @@
+//! Rules at admission, and the same rules in `validate`.
+
+use fastllm_crds::{FastllmProxy, validate};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+// OP-47
+#[tokio::test]
+async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
+    let cluster = Cluster::new("rules").await;
+    let good = serde_json::to_value(cluster.proxy("llm")).unwrap();
+    let long = "a".repeat(54);
+    for (path, value, message) in [
+        ("/metadata/name", json!(long), "at most 53 characters"),
+        ("/metadata/name", json!("1llm"), "must start with a letter"),
+        (
+            "/metadata/name",
+            json!("llm.example"),
+            "must start with a letter",
+        ),
+        ("/spec/image", json!(""), "image must not be empty"),
+        (
+            "/spec/database/name",
+            json!(""),
+            "name of the Secret must not be empty",
+        ),
+        (
+            "/spec/proxyToken/key",
+            json!(""),
+            "key inside the Secret must not be empty",
+        ),
+        (
+            "/spec/bootstrap/name",
+            json!(""),
+            "first login must not be empty",
+        ),
+        (
+            "/spec/bootstrap/password/key",
+            json!(""),
+            "key inside the Secret must not be empty",
+        ),
+        (
+            "/spec/control/replicas",
+            json!(-1),
+            "control.replicas must not be negative",
+        ),
+        (
+            "/spec/proxy/replicas",
+            json!(-1),
+            "proxy.replicas must not be negative",
+        ),
+        (
+            "/spec/observability/logLevel",
+            json!(""),
+            "logLevel must not be empty",
+        ),
+    ] {
+        let mut bad = good.clone();
+        *bad.pointer_mut(path).expect(path) = value;
+        let violations = validate(&serde_json::from_value(bad.clone()).unwrap());
+        assert_eq!(violations.len(), 1, "{path}: {violations:?}");
+        let refused = create(&cluster, &bad).await.unwrap_err().to_string();
+        assert!(refused.contains(message), "{path}: {refused}");
+    }
+    let words = [
+        ("/spec/imagePullPolicy", "Sometimes"),
+        ("/spec/observability/logFormat", "xml"),
+    ];
+    for (path, word) in words {
+        let mut bad = good.clone();
+        *bad.pointer_mut(path).expect(path) = json!(word);
+        let refused = create(&cluster, &bad).await.unwrap_err().to_string();
+        assert!(refused.contains("Unsupported value"), "{path}: {refused}");
+    }
+    let mut longest = good.clone();
+    longest["metadata"]["name"] = json!("a".repeat(53));
+    create(&cluster, &longest).await.unwrap();
+    assert_eq!(validate(&serde_json::from_value(longest).unwrap()), []);
+}
+
+async fn create(cluster: &Cluster, object: &Value) -> kube::Result<DynamicObject> {
+    let kind = GroupVersionKind::gvk("fastllm.io", "v1alpha1", "FastllmProxy");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "fastllmproxies");
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &resource);
+    api.create(
+        &PostParams::default(),
+        &serde_json::from_value(object.clone()).unwrap(),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn the_reference_to_the_encryption_key_cannot_change() {
+    let cluster = Cluster::new("immutable").await;
+    cluster.create("llm").await;
+    let api: Api<FastllmProxy> = cluster.api();
+    let patch = Patch::Merge(json!({"spec": {"encryptionKey": {"name": "other"}}}));
+    let refused = api
+        .patch("llm", &PatchParams::default(), &patch)
+        .await
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("encryptionKey is immutable"),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_said_has_its_default() {
+    let cluster = Cluster::new("defaults").await;
+    let reference = json!({"name": "any", "key": "any"});
+    let object = json!({
+        "apiVersion": "fastllm.io/v1alpha1", "kind": "FastllmProxy", "metadata": {"name": "llm"},
+        "spec": {"database": reference, "proxyToken": reference, "encryptionKey": reference},
+    });
+    let created = create(&cluster, &object).await.unwrap();
+    let created: FastllmProxy =
+        serde_json::from_value(serde_json::to_value(created).unwrap()).unwrap();
+    assert_eq!(created.spec.image, fastllm_crds::default_image());
+    assert_eq!(
+        (created.spec.control.replicas, created.spec.proxy.replicas),
+        (1, 2)
+    );
+    assert_eq!(created.status.unwrap().observed_generation, Some(-1));
+}

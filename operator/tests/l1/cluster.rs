@@ -1,0 +1,363 @@
+//! A namespace of the cluster, and an operator in it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_crds::{
+    Bootstrap, ConditionType, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, SecretKeyRef,
+};
+use fastllm_operator::controller::Controller;
+use fastllm_operator::metrics::Metrics;
+use fastllm_operator::observe::{ModelsProbe, Read, ReadFailure};
+use http::{HeaderValue, header::USER_AGENT};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::GroupVersionKind;
+use kube::discovery::{ApiResource, Scope};
+use kube::runtime::wait::{await_condition, conditions::is_crd_established};
+use kube::{Client, Config};
+use parking_lot::Mutex;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Whom the operator acts as.
+const ACCOUNT: &str = "system:serviceaccount:fastllm-system:fastllm-operator";
+/// Time in which the operator has to react.
+pub(crate) const REACTION: Duration = Duration::from_secs(5);
+
+pub(crate) const URL: &str = "postgres://user:canary@db/fastllm";
+pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where the tests read their settings"
+)]
+fn setting(name: &str) -> PathBuf {
+    let missing =
+        format!("{name} is not set: run `make test`, which starts an API server for these tests");
+    std::env::var(name).expect(&missing).into()
+}
+
+/// What a gateway would answer.
+#[derive(Clone)]
+pub(crate) struct Models(Arc<Mutex<Read<usize>>>);
+
+impl Models {
+    pub(crate) fn set(&self, models: Read<usize>) {
+        *self.0.lock() = models;
+    }
+}
+
+impl ModelsProbe for Models {
+    async fn models(&self, _: &str) -> Read<usize> {
+        self.0.lock().clone()
+    }
+}
+
+/// A namespace of the cluster.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    pub(crate) models: Models,
+    agent: String,
+}
+
+async fn config() -> Config {
+    // Only fails if another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig = Kubeconfig::read_from(setting("FASTLLM_TEST_KUBECONFIG")).unwrap();
+    let options = KubeConfigOptions::default();
+    Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap()
+}
+
+impl Cluster {
+    /// Installs the definition and the rights, and makes a namespace.
+    pub(crate) async fn new(test: &str) -> Self {
+        let client = Client::try_from(config().await).unwrap();
+        let stamp = jiff::Timestamp::now().as_millisecond();
+        let namespace = format!("l1-{test}-{stamp}");
+        for name in ["fastllm-system", &namespace] {
+            apply(
+                &client,
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            )
+            .await;
+        }
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../config");
+        for file in [
+            "crd/fastllmproxies.yaml",
+            "rbac/service_account.yaml",
+            "rbac/cluster_role.yaml",
+            "rbac/cluster_role_binding.yaml",
+            "rbac/leader_election.yaml",
+        ] {
+            let text = std::fs::read_to_string(root.join(file)).unwrap();
+            for document in serde_yaml_ng::Deserializer::from_str(&text) {
+                apply(&client, Value::deserialize(document).unwrap()).await;
+            }
+        }
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let established = await_condition(crds, "fastllmproxies.fastllm.io", is_crd_established());
+        tokio::time::timeout(REACTION * 2, established)
+            .await
+            .unwrap()
+            .unwrap();
+        let models = Models(Arc::new(Mutex::new(Read::Unknown(ReadFailure::Failed(
+            "not asked",
+        )))));
+        let agent = format!("fastllm-operator-{namespace}");
+        let cluster = Self {
+            client,
+            namespace,
+            models,
+            agent,
+        };
+        for (name, key, value) in [
+            ("db", "uri", URL),
+            ("token", "token", "canary-token"),
+            ("key", "key", KEY),
+            ("login", "password", "canary-password"),
+        ] {
+            cluster.secret(name, key, value).await;
+        }
+        cluster
+    }
+
+    /// A client with the operator's rights and a user agent of this test.
+    pub(crate) async fn operators_client(&self) -> Client {
+        let mut config = config().await;
+        config.auth_info.impersonate = Some(ACCOUNT.to_owned());
+        config
+            .headers
+            .push((USER_AGENT, HeaderValue::from_str(&self.agent).unwrap()));
+        Client::try_from(config).unwrap()
+    }
+
+    /// Runs an operator until it is dropped.
+    pub(crate) async fn operator(&self) -> Operator {
+        let client = self.operators_client().await;
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let namespace = Some(self.namespace.as_str());
+        let controller = Controller::new(
+            &client,
+            namespace,
+            "operator-0",
+            self.models.clone(),
+            &metrics,
+        );
+        #[expect(clippy::disallowed_methods, reason = "the task is owned by the handle")]
+        let task = tokio::spawn(async move {
+            let _ = controller.run(|| {}).await;
+        });
+        Operator(task)
+    }
+
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn secret(&self, name: &str, key: &str, value: &str) {
+        let namespace = &self.namespace;
+        apply(
+            &self.client,
+            json!({
+                "apiVersion": "v1", "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "stringData": {key: value},
+            }),
+        )
+        .await;
+    }
+
+    pub(crate) async fn annotate_secret(&self, name: &str, value: &str) {
+        let patch = json!({"metadata": {"annotations": {"example.com/note": value}}});
+        let secrets: Api<Secret> = self.api();
+        secrets
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    /// A resource that references the Secrets.
+    pub(crate) fn proxy(&self, name: &str) -> FastllmProxy {
+        let reference = |name: &str, key: &str| SecretKeyRef {
+            name: name.to_owned(),
+            key: key.to_owned(),
+        };
+        let spec = FastllmProxySpec {
+            image: "fastllm/fastllm-proxy:1".to_owned(),
+            database: reference("db", "uri"),
+            proxy_token: reference("token", "token"),
+            encryption_key: reference("key", "key"),
+            bootstrap: Some(Bootstrap {
+                name: "admin".to_owned(),
+                password: reference("login", "password"),
+            }),
+            ..FastllmProxySpec::default()
+        };
+        let mut proxy = FastllmProxy::new(name, spec);
+        proxy.metadata.namespace = Some(self.namespace.clone());
+        proxy
+    }
+
+    pub(crate) async fn create(&self, name: &str) -> FastllmProxy {
+        let proxy = self.proxy(name);
+        self.api()
+            .create(&PostParams::default(), &proxy)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn get(&self, name: &str) -> FastllmProxy {
+        self.api().get(name).await.unwrap()
+    }
+
+    /// Changes the specification and gives the new generation.
+    pub(crate) async fn edit(&self, name: &str, spec: Value) -> i64 {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let api: Api<FastllmProxy> = self.api();
+        let edited = api
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        edited.metadata.generation.unwrap()
+    }
+
+    /// Waits until a resource's status is as described, and gives it.
+    #[track_caller]
+    pub(crate) fn until(
+        &self,
+        name: &str,
+        test: impl Fn(&FastllmProxyStatus) -> bool,
+    ) -> impl Future<Output = FastllmProxyStatus> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let deadline = Instant::now() + REACTION;
+            loop {
+                let status = self.get(name).await.status.unwrap_or_default();
+                if test(&status) {
+                    return status;
+                }
+                assert!(Instant::now() < deadline, "{caller}: {status:#?}");
+                poll().await;
+            }
+        }
+    }
+
+    /// What this test's operators sent to the API server, as the audit log has it.
+    pub(crate) fn audit(&self) -> Vec<Value> {
+        let log = std::fs::read_to_string(setting("FASTLLM_TEST_AUDIT_LOG")).unwrap();
+        log.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|event| event["userAgent"] == self.agent.as_str())
+            .filter(|event| event["stage"] == "ResponseComplete")
+            .collect()
+    }
+
+    /// The writes among them, as verb, kind and name, without Leases and events.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let writes = ["create", "update", "patch", "delete"];
+        self.audit()
+            .iter()
+            .filter(|event| writes.contains(&event["verb"].as_str().unwrap()))
+            .map(|event| {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let object = &event["objectRef"];
+                let kind = match object["subresource"].as_str() {
+                    Some(sub) => format!("{}/{sub}", text(&object["resource"])),
+                    None => text(&object["resource"]),
+                };
+                format!("{} {kind} {}", text(&event["verb"]), text(&object["name"]))
+            })
+            .filter(|write| !write.contains(" leases ") && !write.contains(" events "))
+            .collect()
+    }
+
+    /// Waits until the operator has certainly looked at everything that
+    /// happened so far: a resource that is created now was answered.
+    pub(crate) async fn sentinel(&self, name: &str) {
+        self.create(name).await;
+        self.until(name, |status| status.observed_generation == Some(1))
+            .await;
+    }
+
+    /// Whatever was sent was allowed.
+    pub(crate) fn assert_nothing_was_forbidden(&self) {
+        let audit = self.audit();
+        assert!(
+            !audit.is_empty(),
+            "the audit log has nothing of {}",
+            self.agent
+        );
+        let forbidden: Vec<_> = audit
+            .iter()
+            .filter(|event| event["responseStatus"]["code"] == 403)
+            .collect();
+        assert!(forbidden.is_empty(), "{forbidden:#?}");
+    }
+}
+
+/// A running operator.
+pub(crate) struct Operator(JoinHandle<()>);
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Time between two looks at a condition.
+pub(crate) async fn poll() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+pub(crate) fn is(
+    status: &FastllmProxyStatus,
+    kind: ConditionType,
+    value: &str,
+    reason: &str,
+) -> bool {
+    status
+        .condition(kind)
+        .is_some_and(|c| c.status == value && c.reason == reason)
+}
+
+/// Applies any object, as an administrator.
+pub(crate) async fn apply(client: &Client, object: Value) {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let gvk = GroupVersionKind::gvk(group, version, &kind);
+    let (resource, capabilities) = kube::discovery::pinned_kind(client, &gvk).await.unwrap();
+    let namespace = object["metadata"]["namespace"].as_str();
+    let api = dynamic(client, &resource, &capabilities.scope, namespace);
+    let params = PatchParams::apply("tests").force();
+    let name = text(&object["metadata"]["name"]);
+    api.patch(&name, &params, &Patch::Apply(&object))
+        .await
+        .unwrap();
+}
+
+fn dynamic(
+    client: &Client,
+    resource: &ApiResource,
+    scope: &Scope,
+    namespace: Option<&str>,
+) -> Api<DynamicObject> {
+    match (scope, namespace) {
+        (Scope::Namespaced, Some(namespace)) => {
+            Api::namespaced_with(client.clone(), namespace, resource)
+        }
+        _ => Api::all_with(client.clone(), resource),
+    }
+}

@@ -1,0 +1,35 @@
+//! The Lease, with the operator's rights.
+
+use std::sync::Arc;
+
+use fastllm_operator::lease::{Candidate, RETRY};
+use fastllm_operator::metrics::Metrics;
+use tokio::time::{Instant, timeout};
+
+use crate::cluster::Cluster;
+
+// OP-50, the planned hand-over
+#[tokio::test]
+async fn a_lease_that_is_given_back_is_taken_at_once() {
+    let cluster = Cluster::new("lease").await;
+    let client = cluster.operators_client().await;
+    let candidate = |name: &str| {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        Candidate::new(client.clone(), "fastllm-system", name, metrics)
+    };
+    let (mut first, mut second) = (candidate("first"), candidate("second"));
+    // A run that was killed may have left the Lease behind.
+    timeout(RETRY * 12, first.acquire()).await.unwrap();
+    assert!(
+        timeout(RETRY * 2, second.acquire()).await.is_err(),
+        "two lead at once"
+    );
+    first.release().await;
+    let started = Instant::now();
+    timeout(RETRY * 2, second.acquire()).await.unwrap();
+    assert!(started.elapsed() <= RETRY, "{:?}", started.elapsed());
+    // The first has lost it, and says so.
+    timeout(RETRY * 2, first.hold()).await.unwrap();
+    second.release().await;
+    cluster.assert_nothing_was_forbidden();
+}

@@ -1,0 +1,169 @@
+//! Resources that come, change and go, and neighbours that are not ours.
+
+use fastllm_crds::{ConditionType, FastllmProxy};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, is};
+
+// OP-27
+#[tokio::test]
+async fn a_new_resource_is_answered_within_two_seconds() {
+    let cluster = Cluster::new("fresh").await;
+    let created = cluster.create("llm").await;
+    let before = created.status.unwrap();
+    assert_eq!(before.observed_generation, Some(-1));
+    assert_eq!(before.conditions, []);
+    let _operator = cluster.operator().await;
+    cluster
+        .until("llm", |s| s.observed_generation == Some(1))
+        .await;
+    let started = Instant::now();
+    cluster.create("second").await;
+    let status = cluster
+        .until("second", |s| s.observed_generation == Some(1))
+        .await;
+    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+    let kinds: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
+    let all: Vec<_> = ConditionType::ALL.iter().map(|c| c.as_str()).collect();
+    assert_eq!(kinds, all);
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-28
+#[tokio::test]
+async fn every_change_is_acknowledged_also_one_that_fails() {
+    let cluster = Cluster::new("generations").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    for spec in [
+        json!({"image": "fastllm/fastllm-proxy:2"}),
+        json!({"imagePullPolicy": "Always"}),
+        json!({"database": {"name": "missing"}}),
+        json!({"bootstrap": {"name": "changes-no-object"}}),
+    ] {
+        let generation = cluster.edit("llm", spec.clone()).await;
+        let status = cluster
+            .until("llm", |s| s.observed_generation == Some(generation))
+            .await;
+        for condition in &status.conditions {
+            assert_eq!(
+                condition.observed_generation,
+                Some(generation),
+                "{spec} {condition:?}"
+            );
+        }
+    }
+}
+
+// OP-42
+#[tokio::test]
+async fn an_object_of_somebody_else_is_left_alone() {
+    let cluster = Cluster::new("foreign").await;
+    let services: Api<Service> = cluster.api();
+    let foreign: Service = serde_json::from_value(json!({
+        "metadata": {"name": "llm-proxy"},
+        "spec": {"ports": [{"port": 80}], "selector": {"app": "theirs"}},
+    }))
+    .unwrap();
+    let before = services
+        .create(&PostParams::default(), &foreign)
+        .await
+        .unwrap();
+    let _operator = cluster.operator().await;
+    cluster.create("llm").await;
+    let status = cluster
+        .until("llm", |s| is(s, ConditionType::Stalled, "True", "NotOwned"))
+        .await;
+    let message = &status.condition(ConditionType::Stalled).unwrap().message;
+    assert!(message.contains("Service \"llm-proxy\""), "{message}");
+    assert_eq!(services.get("llm-proxy").await.unwrap(), before);
+    assert_eq!(cluster.generation("llm-proxy").await, None);
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-46
+#[tokio::test]
+async fn a_new_resource_of_the_same_name_starts_afresh() {
+    let cluster = Cluster::new("again").await;
+    let _operator = cluster.operator().await;
+    let old = cluster.install("llm").await;
+    assert!(old.bootstrapped);
+    let proxies: Api<FastllmProxy> = cluster.api();
+    let before = cluster.get("llm").await;
+    assert_eq!(before.finalizers(), &[] as &[String]);
+    proxies
+        .delete("llm", &DeleteParams::default())
+        .await
+        .unwrap();
+    let created = cluster.create("llm").await;
+    assert_ne!(created.uid(), before.uid());
+    let status = cluster
+        .until("llm", |s| s.observed_generation == Some(1))
+        .await;
+    assert!(
+        !status.bootstrapped && !status.is_true(ConditionType::Ready),
+        "{status:#?}"
+    );
+    // The old objects are not touched; the garbage collector, played here, takes them.
+    let control = cluster.deployment("llm-control", |_| true).await;
+    assert_eq!(
+        control.metadata.owner_references.unwrap()[0].uid,
+        before.uid().unwrap()
+    );
+    let (now, deployments) = (DeleteParams::default(), cluster.api::<Deployment>());
+    for component in ["control", "proxy"] {
+        let name = format!("llm-{component}");
+        deployments.delete(&name, &now).await.unwrap();
+        cluster.api::<Service>().delete(&name, &now).await.unwrap();
+        cluster
+            .api::<ServiceAccount>()
+            .delete(&name, &now)
+            .await
+            .unwrap();
+    }
+    cluster
+        .api::<Job>()
+        .delete("llm-bootstrap", &DeleteParams::background())
+        .await
+        .unwrap();
+    let uid = created.uid().unwrap();
+    let control = cluster.deployment("llm-control", |_| true).await;
+    assert_eq!(control.metadata.owner_references.unwrap()[0].uid, uid);
+    cluster.finish("llm-control").await;
+    cluster.finish_job("llm-bootstrap").await;
+    cluster.finish("llm-proxy").await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-25: every state that a pass can leave behind is one that the next operator starts from.
+#[tokio::test]
+async fn another_operator_goes_on_where_the_first_one_ended() {
+    let cluster = Cluster::new("successor").await;
+    let first = cluster.operator().await;
+    cluster.create("llm").await;
+    cluster.deployment("llm-control", |_| true).await;
+    drop(first);
+    cluster.finish("llm-control").await;
+    let _second = cluster.operator().await;
+    cluster.finish_job("llm-bootstrap").await;
+    cluster.finish("llm-proxy").await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    for name in ["llm-control", "llm-proxy"] {
+        assert_eq!(
+            cluster.generation(name).await,
+            Some(1),
+            "{name} was rolled twice"
+        );
+    }
+}

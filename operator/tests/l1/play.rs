@@ -1,0 +1,134 @@
+//! The parts of the Deployment and Job controllers and of the kubelet, played.
+
+use fastllm_crds::FastllmProxyStatus;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, REACTION, poll};
+
+impl Cluster {
+    /// Waits for a Deployment that satisfies a condition.
+    pub(crate) async fn deployment(
+        &self,
+        name: &str,
+        test: impl Fn(&Deployment) -> bool,
+    ) -> Deployment {
+        let api: Api<Deployment> = self.api();
+        let deadline = Instant::now() + REACTION;
+        loop {
+            let found = api.get_opt(name).await.unwrap();
+            if let Some(deployment) = found.filter(&test) {
+                return deployment;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "Deployment {name} did not become as wanted"
+            );
+            poll().await;
+        }
+    }
+
+    /// A Deployment's generation, as far as it exists.
+    pub(crate) async fn generation(&self, name: &str) -> Option<i64> {
+        let api: Api<Deployment> = self.api();
+        api.get_opt(name).await.unwrap()?.metadata.generation
+    }
+
+    /// Pods of a Deployment, by the label that tells their component.
+    async fn pods_of(&self, deployment: &Deployment) -> Vec<Pod> {
+        let wanted = deployment.spec.selector.match_labels.clone().unwrap();
+        let selector: Vec<_> = wanted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let api: Api<Pod> = self.api();
+        api.list(&ListParams::default().labels(&selector.join(",")))
+            .await
+            .unwrap()
+            .items
+    }
+
+    /// Makes one pod of a Deployment's template.
+    pub(crate) async fn start_pod(&self, deployment: &Deployment, name: &str, status: Value) {
+        let template = &deployment.spec.template;
+        let mut pod = Pod {
+            metadata: template.metadata.clone().unwrap(),
+            spec: template.spec.clone(),
+            status: None,
+        };
+        pod.metadata.name = Some(name.to_owned());
+        let api: Api<Pod> = self.api();
+        api.create(&PostParams::default(), &pod).await.unwrap();
+        let patch = Patch::Merge(json!({"status": status}));
+        api.patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Rolls a Deployment out: pods of the template are ready, others are gone.
+    pub(crate) async fn finish(&self, name: &str) {
+        let deployment = self.deployment(name, |_| true).await;
+        let generation = deployment.metadata.generation.unwrap();
+        let replicas = deployment.spec.replicas.unwrap();
+        let pods: Api<Pod> = self.api();
+        for pod in self.pods_of(&deployment).await {
+            let now = DeleteParams::default().grace_period(0);
+            pods.delete(&pod.name_any(), &now).await.unwrap();
+        }
+        for index in 0..replicas {
+            let ready = json!({
+                "phase": "Running",
+                "podIP": "127.0.0.1",
+                "podIPs": [{"ip": "127.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            });
+            self.start_pod(&deployment, &format!("{name}-{generation}-{index}"), ready)
+                .await;
+        }
+        let status = json!({"status": {
+            "observedGeneration": generation, "replicas": replicas, "updatedReplicas": replicas,
+            "readyReplicas": replicas, "availableReplicas": replicas,
+        }});
+        self.deployment_status(name, status).await;
+    }
+
+    pub(crate) async fn deployment_status(&self, name: &str, status: Value) {
+        let api: Api<Deployment> = self.api();
+        let patch = Patch::Merge(status);
+        api.patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Lets the first login's Job succeed.
+    pub(crate) async fn finish_job(&self, name: &str) {
+        let api: Api<Job> = self.api();
+        let deadline = Instant::now() + REACTION;
+        while api.get_opt(name).await.unwrap().is_none() {
+            assert!(Instant::now() < deadline, "Job {name} was not created");
+            poll().await;
+        }
+        let now = jiff::Timestamp::now();
+        let condition =
+            |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
+        let patch = Patch::Merge(json!({"status": {
+            "startTime": now, "completionTime": now, "succeeded": 1,
+            "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
+        }}));
+        api.patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    /// Creates a resource and plays along until it is ready.
+    pub(crate) async fn install(&self, name: &str) -> FastllmProxyStatus {
+        self.create(name).await;
+        self.finish(&format!("{name}-control")).await;
+        self.finish_job(&format!("{name}-bootstrap")).await;
+        self.finish(&format!("{name}-proxy")).await;
+        self.until(name, |s| s.is_true(fastllm_crds::ConditionType::Ready))
+            .await
+    }
+}

@@ -1,0 +1,202 @@
+//! Upgrades: their order, and what happens when they get stuck.
+
+use fastllm_crds::{ConditionType, Phase};
+use fastllm_operator::observe::Read;
+use serde_json::json;
+
+use crate::cluster::{Cluster, is};
+
+// OP-15
+#[tokio::test]
+async fn the_gateway_waits_in_full_for_control() {
+    let cluster = Cluster::new("order").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let control = cluster.generation("llm-control").await;
+    let before = cluster.deployment("llm-proxy", |_| true).await;
+    cluster
+        .edit(
+            "llm",
+            json!({"image": "fastllm/fastllm-proxy:2", "observability": {"logLevel": "debug"}}),
+        )
+        .await;
+    let wanted = cluster
+        .deployment("llm-control", |d| d.metadata.generation > control)
+        .await;
+    let status = cluster
+        .until("llm", |s| s.phase == Some(Phase::Upgrading))
+        .await;
+    assert_eq!(
+        status.observed_image.as_deref(),
+        Some("fastllm/fastllm-proxy:1")
+    );
+    // Half-way: a new pod is ready and the old one is still there.
+    let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+    cluster
+        .start_pod(&wanted, "llm-control-half-way", ready)
+        .await;
+    let status = json!({"status": {
+        "observedGeneration": wanted.metadata.generation,
+        "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2,
+    }});
+    cluster.deployment_status("llm-control", status).await;
+    cluster.sentinel("other").await;
+    let held = cluster.deployment("llm-proxy", |_| true).await;
+    assert_eq!(held.spec, before.spec);
+    cluster.finish("llm-control").await;
+    let after = cluster
+        .deployment("llm-proxy", |d| {
+            d.metadata.generation > before.metadata.generation
+        })
+        .await;
+    let container = &after.spec.template.spec.as_ref().unwrap().containers[0];
+    assert_eq!(container.image.as_deref(), Some("fastllm/fastllm-proxy:2"));
+    assert!(
+        container
+            .args
+            .as_ref()
+            .unwrap()
+            .contains(&"--log=debug".to_owned())
+    );
+    cluster.finish("llm-proxy").await;
+    let status = cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    assert_eq!(
+        status.observed_image.as_deref(),
+        Some("fastllm/fastllm-proxy:2")
+    );
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-16, OP-18
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_is_named_and_can_be_taken_back() {
+    let cluster = Cluster::new("image").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let control = cluster.generation("llm-control").await;
+    cluster
+        .edit("llm", json!({"image": "fastllm/fastllm-proxy:missing"}))
+        .await;
+    let stuck = cluster
+        .deployment("llm-control", |d| d.metadata.generation > control)
+        .await;
+    let waiting = json!({
+        "phase": "Pending",
+        "containerStatuses": [{
+            "name": "control", "image": "fastllm/fastllm-proxy:missing", "imageID": "",
+            "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},
+        }],
+    });
+    cluster
+        .start_pod(&stuck, "llm-control-stuck", waiting)
+        .await;
+    let status = cluster
+        .until("llm", |s| {
+            is(s, ConditionType::Stalled, "True", "ImagePullFailed")
+        })
+        .await;
+    let message = &status.condition(ConditionType::Stalled).unwrap().message;
+    assert!(message.contains("llm-control-stuck"), "{message}");
+    assert!(
+        message.contains("fastllm/fastllm-proxy:missing"),
+        "{message}"
+    );
+    assert!(status.is_true(ConditionType::Available));
+    assert_eq!(
+        status.observed_image.as_deref(),
+        Some("fastllm/fastllm-proxy:1")
+    );
+    cluster
+        .edit("llm", json!({"image": "fastllm/fastllm-proxy:1"}))
+        .await;
+    cluster
+        .deployment("llm-control", |d| {
+            d.metadata.generation > stuck.metadata.generation
+        })
+        .await;
+    cluster.finish("llm-control").await;
+    let status = cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    assert!(!serde_json::to_string(&status).unwrap().contains("missing"));
+}
+
+// OP-23, OP-35
+#[tokio::test]
+async fn scaling_is_ready_when_every_pod_is() {
+    let cluster = Cluster::new("scale").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    cluster.edit("llm", json!({"proxy": {"replicas": 3}})).await;
+    cluster
+        .deployment("llm-proxy", |d| d.spec.replicas == Some(3))
+        .await;
+    let status = cluster
+        .until("llm", |s| s.proxy_replicas.as_deref() == Some("2/3"))
+        .await;
+    let ready = status.condition(ConditionType::Ready).unwrap();
+    assert_eq!(ready.status, "False");
+    assert!(ready.message.contains("2 of 3"), "{}", ready.message);
+    cluster.finish("llm-proxy").await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    let scale = cluster
+        .api::<fastllm_crds::FastllmProxy>()
+        .get_scale("llm")
+        .await
+        .unwrap();
+    assert_eq!(scale.spec.unwrap().replicas, Some(3));
+    assert!(
+        scale
+            .status
+            .unwrap()
+            .selector
+            .unwrap()
+            .contains("component=proxy")
+    );
+}
+
+// OP-32
+#[tokio::test]
+async fn a_fresh_install_without_a_model_is_ready() {
+    let cluster = Cluster::new("models").await;
+    cluster.models.set(Read::Known(0));
+    let _operator = cluster.operator().await;
+    let status = cluster.install("llm").await;
+    assert!(
+        is(&status, ConditionType::ModelsServed, "False", "NoModels"),
+        "{status:#?}"
+    );
+    assert!(
+        is(&status, ConditionType::Ready, "True", "AllReplicasReady"),
+        "{status:#?}"
+    );
+}
+
+// OP-45
+#[tokio::test]
+async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
+    use k8s_openapi::api::apps::v1::Deployment;
+    use kube::api::{Api, Patch, PatchParams};
+    let cluster = Cluster::new("edited").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let api: Api<Deployment> = cluster.api();
+    let patch = Patch::Merge(json!({
+        "metadata": {"annotations": {"example.com/theirs": "kept"}},
+        "spec": {"replicas": 5},
+    }));
+    api.patch("llm-proxy", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    let restored = cluster
+        .deployment("llm-proxy", |d| d.spec.replicas == Some(2))
+        .await;
+    let annotations = restored.metadata.annotations.unwrap();
+    assert_eq!(annotations["example.com/theirs"], "kept");
+    assert!(annotations.contains_key("fastllm.io/applied-hash"));
+}

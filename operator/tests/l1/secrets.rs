@@ -1,0 +1,189 @@
+//! Secrets that go, come, change and do not change.
+
+use fastllm_crds::{ConditionType, Phase};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, DeleteParams, ListParams};
+use tokio::time::Instant;
+
+use crate::cluster::{Cluster, REACTION, URL, is, poll};
+
+async fn generations(cluster: &Cluster) -> (Option<i64>, Option<i64>) {
+    (
+        cluster.generation("llm-control").await,
+        cluster.generation("llm-proxy").await,
+    )
+}
+
+// OP-01
+#[tokio::test]
+async fn a_deleted_secret_is_reported_and_nothing_is_touched() {
+    let cluster = Cluster::new("deleted").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let before = (generations(&cluster).await, cluster.writes().len());
+    cluster
+        .api::<Secret>()
+        .delete("db", &DeleteParams::default())
+        .await
+        .unwrap();
+    let status = cluster
+        .until("llm", |s| {
+            is(s, ConditionType::SecretsResolved, "False", "SecretNotFound")
+        })
+        .await;
+    let message = &status
+        .condition(ConditionType::SecretsResolved)
+        .unwrap()
+        .message;
+    for part in ["spec.database", "\"db\"", "\"uri\""] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert!(status.is_true(ConditionType::Stalled));
+    assert!(status.is_true(ConditionType::Available));
+    assert_eq!(status.phase, Some(Phase::Degraded));
+    assert_eq!(generations(&cluster).await, before.0);
+    let since = cluster.writes().split_off(before.1);
+    assert_eq!(since, ["patch fastllmproxies/status llm"]);
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-04
+#[tokio::test]
+async fn a_secret_that_appears_starts_the_rollout() {
+    let cluster = Cluster::new("appears").await;
+    cluster
+        .api::<Secret>()
+        .delete("db", &DeleteParams::default())
+        .await
+        .unwrap();
+    let _operator = cluster.operator().await;
+    cluster.create("llm").await;
+    let status = cluster
+        .until("llm", |s| s.is_true(ConditionType::Stalled))
+        .await;
+    assert_eq!(status.phase, Some(Phase::Pending));
+    assert_eq!(cluster.generation("llm-control").await, None);
+    cluster.secret("db", "uri", URL).await;
+    cluster.deployment("llm-control", |_| true).await;
+    let status = cluster
+        .until("llm", |s| {
+            is(s, ConditionType::SecretsResolved, "True", "Resolved")
+        })
+        .await;
+    assert!(!status.is_true(ConditionType::Stalled));
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-02
+#[tokio::test]
+async fn a_value_that_is_not_usable_is_reported_without_being_shown() {
+    let cluster = Cluster::new("unusable").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let before = generations(&cluster).await;
+    cluster.secret("db", "uri", "canary-of-a-wrong-form").await;
+    cluster
+        .until("llm", |s| {
+            is(s, ConditionType::SecretsResolved, "False", "InvalidValue")
+        })
+        .await;
+    assert_eq!(generations(&cluster).await, before);
+    let everything = serde_json::to_string(&cluster.get("llm").await).unwrap();
+    assert!(!everything.contains("canary"), "{everything}");
+}
+
+// OP-05
+#[tokio::test]
+async fn a_secret_whose_content_stays_causes_no_write() {
+    let cluster = Cluster::new("annotated").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let reads = |cluster: &Cluster| {
+        let audit = cluster.audit();
+        let read = |e: &&serde_json::Value| e["verb"] == "get" && e["objectRef"]["name"] == "db";
+        audit.iter().filter(read).count()
+    };
+    let before = (cluster.writes(), reads(&cluster));
+    cluster.annotate_secret("db", "once").await;
+    let deadline = Instant::now() + REACTION;
+    while reads(&cluster) == before.1 {
+        assert!(Instant::now() < deadline, "the Secret was not read again");
+        poll().await;
+    }
+    cluster.sentinel("other").await;
+    let others: Vec<_> = cluster
+        .writes()
+        .into_iter()
+        .filter(|w| !w.contains(" other"))
+        .collect();
+    assert_eq!(others, before.0);
+}
+
+// OP-06
+#[tokio::test]
+async fn another_database_url_rolls_control_once_and_says_why() {
+    let cluster = Cluster::new("rotated").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let (control, gateway) = generations(&cluster).await;
+    cluster
+        .secret("db", "uri", "postgres://user:other@db/fastllm")
+        .await;
+    cluster
+        .deployment("llm-control", |d| d.metadata.generation > control)
+        .await;
+    cluster
+        .until("llm", |s| {
+            is(s, ConditionType::Upgrading, "True", "RollingControlPlane")
+        })
+        .await;
+    cluster.finish("llm-control").await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    assert_eq!(
+        generations(&cluster).await,
+        (control.map(|g| g + 1), gateway)
+    );
+    let events: Api<Event> = cluster.api();
+    let events = events.list(&ListParams::default()).await.unwrap();
+    let notes: Vec<_> = events
+        .items
+        .iter()
+        .filter_map(|e| e.note.as_deref())
+        .collect();
+    assert!(
+        notes
+            .iter()
+            .any(|n| n.contains("RollReason=SecretChanged(db/uri)")),
+        "{notes:?}"
+    );
+    cluster.assert_nothing_was_forbidden();
+}
+
+// OP-11
+#[tokio::test]
+async fn the_first_logins_secret_may_go_once_it_was_used() {
+    let cluster = Cluster::new("login").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let before = cluster.writes();
+    cluster
+        .api::<Secret>()
+        .delete("login", &DeleteParams::default())
+        .await
+        .unwrap();
+    cluster.secret("db", "uri", URL).await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+    cluster.secret("login", "password", "canary-password").await;
+    cluster.sentinel("other").await;
+    let others: Vec<_> = cluster
+        .writes()
+        .into_iter()
+        .filter(|w| !w.contains(" other"))
+        .collect();
+    assert_eq!(others, before);
+}
