@@ -1,20 +1,19 @@
 //! The signals that end a process.
 
+use std::future::Future;
+use std::io;
+
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Resolves on SIGTERM or Ctrl-C. Where they cannot be heard it never does;
-/// the process then ends as the system wants it.
-pub async fn terminated() {
-    let heard = async {
-        let mut terminate = signal(SignalKind::terminate()).ok()?;
-        let mut interrupt = signal(SignalKind::interrupt()).ok()?;
+/// Listens for SIGTERM and Ctrl-C from now on; the future resolves on the
+/// first of them. Needs a tokio runtime.
+pub fn terminated() -> io::Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
         tokio::select! {
-            heard = terminate.recv() => heard,
-            heard = interrupt.recv() => heard,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
-    };
-    if heard.await.is_none() {
-        tracing::error!("signals cannot be heard");
-        std::future::pending::<()>().await;
-    }
+    })
 }

@@ -27,8 +27,10 @@ fn main() -> ExitCode {
 
 fn start(config: Config) -> anyhow::Result<()> {
     let _log = init_logging(&config.log, config.log_format).map_err(Error::from)?;
-    runtime(&config)?.block_on(run(config, terminated()))?;
-    Ok(())
+    runtime(&config)?.block_on(async {
+        let terminated = terminated()?;
+        Ok(run(config, terminated).await?)
+    })
 }
 
 fn is_configuration(error: &anyhow::Error) -> bool {

@@ -88,3 +88,53 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fastllm_contract::{
+        ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageBatch, UsageEvent,
+    };
+
+    use super::{BILLABLE, REFUSED, queue};
+    use crate::telemetry::Metrics;
+
+    fn event(refusal: Option<RefusalKind>) -> UsageEvent {
+        UsageEvent {
+            principal_id: PrincipalId(1),
+            key_id: None,
+            model: ModelName::new("small").unwrap(),
+            requested_model: None,
+            prompt_tokens: Tokens(0),
+            completion_tokens: Tokens(0),
+            usage_reported: true,
+            refusal,
+            at: Timestamp(0),
+            duration_ms: None,
+            ttft_ms: None,
+            status: None,
+            cost_micros: None,
+        }
+    }
+
+    #[test]
+    fn a_storm_of_refusals_displaces_nothing_billable() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (queue, mut waiting) = queue(&metrics);
+        for _ in 0..REFUSED + 7 {
+            queue.push(event(Some(RefusalKind::Authorisation)));
+        }
+        assert_eq!(metrics.process(0).usage_dropped, 7);
+        for _ in 0..BILLABLE + 5 {
+            queue.push(event(None));
+        }
+        assert_eq!(metrics.process(0).usage_dropped, 12);
+        assert_eq!(queue.len(), BILLABLE + REFUSED);
+
+        let mut batch = Vec::new();
+        waiting.take_waiting(&mut batch);
+        assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
+        assert!(batch.iter().all(|event| event.refusal.is_none()));
+    }
+}

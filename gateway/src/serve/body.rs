@@ -156,3 +156,23 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
         .parse()
         .ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use fastllm_engine::Refusal;
+
+    use super::{BodyLimits, Share};
+
+    #[test]
+    fn all_bodies_together_are_bounded_and_memory_comes_back() {
+        let limits = BodyLimits::new(1 << 20);
+        let mut first = Share::of(&limits);
+        first.grow(BodyLimits::ALL - 10).unwrap();
+        let mut second = Share::of(&limits);
+        assert_eq!(second.grow(11), Err(Refusal::Overloaded));
+        second.grow(10).unwrap();
+        drop(first);
+        second.grow(BodyLimits::ALL - 10).unwrap();
+        assert_eq!(second.grow(1), Err(Refusal::Overloaded));
+    }
+}

@@ -132,7 +132,7 @@ async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
 #[tokio::test]
 async fn connections_are_used_again_and_load_is_spread() {
     let gate = Gate::new();
-    let slow = vec![vec![Step::Wait(gate.clone())], json_answer("200 OK", "{}")].concat();
+    let slow = [vec![Step::Wait(gate.clone())], json_answer("200 OK", "{}")].concat();
     let one = Upstream::start([slow.clone()]).await;
     let two = Upstream::start([slow]).await;
     let rig = Rig::start(&[&one, &two]).await;

@@ -92,3 +92,18 @@ async fn in_the_middle_of_an_unstreamed_answer() {
     .await;
     assert!(!event.usage_reported);
 }
+
+#[tokio::test]
+async fn by_closing_its_side_only() {
+    let script = vec![Step::UntilHangUp];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = rig.client().await;
+    client.write(&chat(WHOLE)).await;
+    request_arrived(&mut client, &upstream).await;
+    client.close_its_side().await;
+    upstream
+        .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
+        .await;
+    assert_eq!(rig.finish().await[0].status, Some(499));
+}

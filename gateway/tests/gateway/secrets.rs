@@ -2,13 +2,33 @@
 
 use fastllm_contract::Secret;
 
-use crate::support::{Options, Rig, Step, Upstream, content, events, json_answer, logged, post};
+use crate::support::{
+    Content, Options, Rig, Step, Upstream, content, events, json_answer, logged, post,
+};
 
 const CREDENTIAL: &str = "canary-upstream-credential";
 const CLIENT_KEY: &str = "sk-canary-client-key";
 const WRONG_KEY: &str = "sk-canary-wrong-key";
 const PROMPT: &str = "canary-prompt-text";
 const COMPLETION: &str = "canary-completion-text";
+
+/// A good backend, one where nobody listens, and one that is left out.
+fn with_canaries(upstream: &Upstream) -> Content {
+    let mut content = content(&[upstream.api_base()]);
+    for model in &mut content.models {
+        for backend in &mut model.backends {
+            backend.api_key = Some(Secret::new(CREDENTIAL));
+        }
+    }
+    let nowhere = content.models[1].backends.first_mut().unwrap();
+    nowhere.api_base = String::from("http://127.0.0.1:1/v1");
+    let mut left_out = content.models[2].backends[0].clone();
+    left_out.id.0 = 77;
+    left_out.api_key = Some(Secret::new(format!("{CREDENTIAL}\n")));
+    content.models[2].backends.push(left_out);
+    content.keys.push((CLIENT_KEY.to_owned(), 1, None, false));
+    content
+}
 
 #[tokio::test]
 async fn canaries_are_in_no_sink() {
@@ -20,22 +40,7 @@ async fn canaries_are_in_no_sink() {
         json_answer("500 X", "{}"),
     ])
     .await;
-    let gone = "http://127.0.0.1:1/v1".to_owned();
-    let mut content = content(&[upstream.api_base()]);
-    for model in &mut content.models {
-        for backend in &mut model.backends {
-            backend.api_key = Some(Secret::new(CREDENTIAL));
-        }
-    }
-    let mut broken = content.models[1].clone();
-    broken.backends[0].api_base = gone;
-    content.models[1] = broken;
-    let mut left_out = content.models[2].backends[0].clone();
-    left_out.id.0 = 77;
-    left_out.api_key = Some(Secret::new(format!("{CREDENTIAL}\n")));
-    content.models[2].backends.push(left_out);
-    content.keys.push((CLIENT_KEY.to_owned(), 1, None, false));
-    let rig = Rig::serving(&content, Options::default()).await;
+    let rig = Rig::serving(&with_canaries(&upstream), Options::default()).await;
 
     let mut seen = String::new();
     for (key, model) in [

@@ -237,3 +237,22 @@ content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
     assert_eq!(reply.header("content-encoding"), Some("gzip"));
     assert!(!rig.finish().await[0].usage_reported);
 }
+
+#[tokio::test]
+async fn comments_are_held_back_only_so_long() {
+    let gate = Gate::new();
+    let comment = format!(": {}\n\n", "x".repeat(70_000));
+    let script = vec![
+        Step::Send(events(&[&comment], false)),
+        Step::Wait(gate.clone()),
+        Step::Send(format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len()).into_bytes()),
+    ];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = rig.client().await;
+    client.write(&chat(BODY)).await;
+    client.head().await;
+    client.until(&comment).await;
+    gate.cancel();
+    client.until(ONE).await;
+}

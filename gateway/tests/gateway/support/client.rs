@@ -64,6 +64,11 @@ impl Client {
         self.writer.write_all(bytes).await.unwrap();
     }
 
+    /// Sends a FIN, and still reads.
+    pub(crate) async fn close_its_side(&mut self) {
+        self.writer.shutdown().await.unwrap();
+    }
+
     /// The head of an answer.
     pub(crate) async fn head(&mut self) -> String {
         soon("the head of an answer", self.reader.head())

@@ -101,9 +101,6 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
 fn part<T: serde::Serialize>(items: T) -> Part<T> {
     let text = serde_json::to_vec(&items).unwrap();
     let sum = digest(&SHA256, &text);
-    let words: String = sum.as_ref()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    Part::complete(words, items)
+    let first = u64::from_be_bytes(sum.as_ref()[..8].try_into().unwrap());
+    Part::complete(format!("{first:016x}"), items)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -39,6 +40,7 @@ pub(crate) struct Seen {
     pub(crate) requests: Vec<Message>,
     /// Probes.
     pub(crate) probes: usize,
+    /// Connections that carried requests other than probes.
     pub(crate) connections: usize,
     /// Connections that the gateway closed while they were waited on.
     pub(crate) hang_ups: usize,
@@ -76,7 +78,6 @@ impl Upstream {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap();
-                play.seen.send_modify(|seen| seen.connections += 1);
                 connections.spawn(connection(stream, play.clone()));
             }
         });
@@ -118,6 +119,7 @@ impl Upstream {
 async fn connection(stream: TcpStream, play: Play) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
+    let mut carried = false;
     while let Some(request) = reader.message().await {
         if request.word(0) == "GET" {
             play.seen.send_modify(|seen| seen.probes += 1);
@@ -128,42 +130,24 @@ async fn connection(stream: TcpStream, play: Play) {
             }
             continue;
         }
-        let script = {
-            let mut scripts = play.scripts.lock();
-            match scripts.len() {
-                0 => vec![Step::Close],
-                1 => scripts[0].clone(),
-                _ => scripts.pop_front().unwrap(),
-            }
-        };
-        play.seen.send_modify(|seen| seen.requests.push(request));
+        let first = !std::mem::replace(&mut carried, true);
+        let script = play.next_script();
+        play.seen.send_modify(|seen| {
+            seen.connections += usize::from(first);
+            seen.requests.push(request);
+        });
         for step in script {
-            match step {
-                Step::Send(bytes) => {
-                    if writer.write_all(&bytes).await.is_err() {
-                        return;
-                    }
-                }
-                Step::Trickle(bytes) => {
-                    for byte in bytes {
-                        if writer.write_all(&[byte]).await.is_err() {
-                            return;
-                        }
-                        tokio::task::yield_now().await;
-                    }
-                }
-                Step::Wait(gate) => gate.cancelled().await,
-                Step::UntilHangUp => {
-                    while reader.more().await {}
+            match perform(step, &mut reader, &mut writer).await {
+                Then::GoOn => {}
+                Then::Stop => return,
+                Then::HungUp => {
                     play.seen.send_modify(|seen| seen.hang_ups += 1);
                     return;
                 }
-                Step::Close => return,
-                Step::Reset => {
-                    let stream = writer.as_ref();
-                    socket2::SockRef::from(stream)
-                        .set_linger(Some(std::time::Duration::ZERO))
-                        .unwrap();
+                Then::Reset => {
+                    let linger = Some(std::time::Duration::ZERO);
+                    let socket = socket2::SockRef::from(writer.as_ref());
+                    socket.set_linger(linger).unwrap();
                     // Dropping it would send a FIN first.
                     writer.forget();
                     return;
@@ -171,6 +155,55 @@ async fn connection(stream: TcpStream, play: Play) {
             }
         }
     }
+}
+
+impl Play {
+    fn next_script(&self) -> Vec<Step> {
+        let mut scripts = self.scripts.lock();
+        match scripts.len() {
+            0 => vec![Step::Close],
+            1 => scripts[0].clone(),
+            _ => scripts.pop_front().unwrap(),
+        }
+    }
+}
+
+/// How a script goes on after a step.
+enum Then {
+    GoOn,
+    Stop,
+    HungUp,
+    Reset,
+}
+
+async fn perform(
+    step: Step,
+    reader: &mut Reader<OwnedReadHalf>,
+    writer: &mut OwnedWriteHalf,
+) -> Then {
+    match step {
+        Step::Send(bytes) => {
+            if writer.write_all(&bytes).await.is_err() {
+                return Then::Stop;
+            }
+        }
+        Step::Trickle(bytes) => {
+            for byte in bytes {
+                if writer.write_all(&[byte]).await.is_err() {
+                    return Then::Stop;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        Step::Wait(gate) => gate.cancelled().await,
+        Step::UntilHangUp => {
+            while reader.more().await {}
+            return Then::HungUp;
+        }
+        Step::Close => return Then::Stop,
+        Step::Reset => return Then::Reset,
+    }
+    Then::GoOn
 }
 
 /// Bytes as a script of one step.
