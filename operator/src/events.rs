@@ -142,3 +142,37 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::tell;
+    use crate::world::World;
+
+    fn told(world: &mut World) -> Vec<String> {
+        let before = world.status();
+        let (_, applied) = world.pass();
+        let told = tell(&before, &world.status(), applied.done());
+        let line = |t: &super::Told| format!("{} {} {:?}", t.reason, t.action, t.secondary);
+        told.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_roll_is_told_once_with_its_secret() {
+        let mut world = World::ready();
+        world.set_secret("db", "uri", "postgres://user:other@db/fastllm");
+        let secret = "RollingControlPlane SecretChanged Some((\"Secret\", \"db\"))";
+        assert_eq!(told(&mut world), [secret]);
+        assert_eq!(told(&mut world), [] as [&str; 0]);
+        world.settle();
+    }
+
+    #[test]
+    fn a_stall_is_told_when_it_begins_and_when_it_changes() {
+        let mut world = World::ready();
+        world.secrets.remove("db");
+        assert_eq!(told(&mut world), ["SecretNotFound Stall None"]);
+        assert_eq!(told(&mut world), [] as [&str; 0]);
+        world.secrets.remove("token");
+        assert_eq!(told(&mut world), ["SecretNotFound Stall None"]);
+    }
+}

@@ -72,6 +72,8 @@ pub(crate) struct World {
     pub(crate) children: Children,
     pub(crate) now: i64,
     pub(crate) writes: usize,
+    /// Writes that still succeed before one fails.
+    pub(crate) outage: Option<usize>,
     serial: usize,
 }
 
@@ -85,6 +87,7 @@ impl World {
             children: Children::default(),
             now: 1_800_000_000,
             writes: 0,
+            outage: None,
             serial: 0,
         }
     }
@@ -253,6 +256,21 @@ impl World {
         *self.deployment_mut(component) = Some(deployment);
     }
 
+    fn fails(&mut self) -> Result<(), ApplyError> {
+        match self.outage {
+            Some(0) => {
+                self.outage = None;
+                Err(ApplyError::Transient(
+                    "the API server is out of order".to_owned(),
+                ))
+            }
+            left => {
+                self.outage = left.map(|n| n - 1);
+                Ok(())
+            }
+        }
+    }
+
     fn take(&mut self, mut object: Object) -> Object {
         self.writes += 1;
         self.serial += 1;
@@ -298,11 +316,14 @@ impl Cluster for Mutex<World> {
         object: &Object,
         _: &Precondition,
     ) -> Result<Object, ApplyError> {
-        Ok(self.lock().take(object.clone()))
+        let mut world = self.lock();
+        world.fails()?;
+        Ok(world.take(object.clone()))
     }
 
     async fn delete_job(&self, _: &str, _: &str, _: &str) -> Result<(), ApplyError> {
         let mut world = self.lock();
+        world.fails()?;
         world.writes += 1;
         world.children.bootstrap = None;
         Ok(())

@@ -234,17 +234,19 @@ impl Planner<'_> {
         self.deployment(control, children.control.as_ref(), Component::Control);
         // While control is still to be written, what is known of it is of the past.
         let settled = self.plan.steps.len() == before;
-        if settled
-            && control_complete(
-                children.control.as_ref(),
-                &self.observed.pods,
-                &targets,
-                replicas,
-            )
-        {
+        let pods = &self.observed.pods;
+        let live = children.control.as_ref();
+        let complete = settled && control_complete(live, pods, &targets, replicas);
+        if complete {
             self.first_login(wanted, bootstrapped);
-            self.deployment(gateway, children.gateway.as_ref(), Component::Gateway);
-        } else if let Some(gateway) = &children.gateway {
+        }
+        let live = children.gateway.as_ref();
+        // A gateway that runs the wanted template already can be scaled while
+        // control is down or being rolled out.
+        let same_template = live.and_then(template_hash) == Some(targets.gateway.as_str());
+        if complete || same_template {
+            self.deployment(gateway, live, Component::Gateway);
+        } else if let Some(gateway) = live {
             self.owned("Deployment", &gateway.metadata);
         }
         self.plan.targets = Some(targets);

@@ -311,6 +311,20 @@ fn quantities_are_compared_by_value() {
 }
 
 #[test]
+fn a_gateway_can_be_scaled_while_control_is_down() {
+    let mut world = World::ready();
+    let control = world.children.control.as_mut().unwrap();
+    control.status.as_mut().unwrap().ready_replicas = Some(0);
+    world.edit(|spec| spec.proxy.replicas = 4);
+    let steps = plan(&world.proxy, &world.observe()).steps;
+    assert_eq!(kinds(&steps), ["apply Deployment llm-proxy (Update)"]);
+    world.edit(|spec| spec.observability.log_level = "debug".to_owned());
+    let steps = plan(&world.proxy, &world.observe()).steps;
+    assert_eq!(rolls(&steps).len(), 1);
+    assert_eq!(rolls(&steps)[0].0, Component::Control);
+}
+
+#[test]
 fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
     let mut world = World::ready();
     let control = world.children.control.clone();
@@ -338,6 +352,8 @@ enum Happening {
     GatewayReplicas(i32),
     Secret(usize, usize),
     Remove(usize),
+    /// The API server takes that many writes and refuses the next one.
+    Outage(usize),
     Tick,
     Pass,
 }
@@ -361,6 +377,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0..4).prop_map(Happening::GatewayReplicas),
         2 => (0..SECRETS.len(), 0..2_usize).prop_map(|(s, v)| Happening::Secret(s, v)),
         1 => (0..SECRETS.len()).prop_map(Happening::Remove),
+        1 => (0..6_usize).prop_map(Happening::Outage),
         12 => Just(Happening::Tick),
         8 => Just(Happening::Pass),
     ]
@@ -380,6 +397,7 @@ impl World {
                 self.set_secret(name, key, values[*v]);
             }
             Happening::Remove(i) => drop(self.secrets.remove(SECRETS[*i].0)),
+            Happening::Outage(after) => self.outage = Some(*after),
             Happening::Tick => self.tick(),
             Happening::Pass => self.checked_pass(),
         }
@@ -418,6 +436,14 @@ impl World {
             assert_eq!(applied.done(), []);
         }
         let status = self.status();
+        if applied.failure().is_some() {
+            assert!(!status.is_true(ConditionType::Ready));
+            assert!(
+                serde_json::to_string(&status)
+                    .unwrap()
+                    .contains("out of order")
+            );
+        }
         assert_eq!(status.observed_generation, self.proxy.metadata.generation);
         let kinds: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
         let all: Vec<_> = ConditionType::ALL.iter().map(|c| c.as_str()).collect();
@@ -448,6 +474,7 @@ proptest! {
             world.let_happen(happening);
         }
         // Whatever state that was: with usable values it becomes ready.
+        world.outage = None;
         for (name, key, values) in SECRETS {
             world.set_secret(name, key, values[0]);
         }

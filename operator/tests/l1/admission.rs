@@ -7,59 +7,65 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
+/// A field, a value that it may not have (as JSON), and part of what the API server says.
+const RULES: [(&str, &str, &str); 11] = [
+    (
+        "/metadata/name",
+        r#""aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa""#,
+        "at most 53 characters",
+    ),
+    ("/metadata/name", r#""1llm""#, "must start with a letter"),
+    (
+        "/metadata/name",
+        r#""llm.example""#,
+        "must start with a letter",
+    ),
+    ("/spec/image", r#""""#, "image must not be empty"),
+    (
+        "/spec/database/name",
+        r#""""#,
+        "name of the Secret must not be empty",
+    ),
+    (
+        "/spec/proxyToken/key",
+        r#""""#,
+        "key inside the Secret must not be empty",
+    ),
+    (
+        "/spec/bootstrap/name",
+        r#""""#,
+        "first login must not be empty",
+    ),
+    (
+        "/spec/bootstrap/password/key",
+        r#""""#,
+        "key inside the Secret must not be empty",
+    ),
+    (
+        "/spec/control/replicas",
+        "-1",
+        "control.replicas must not be negative",
+    ),
+    (
+        "/spec/proxy/replicas",
+        "-1",
+        "proxy.replicas must not be negative",
+    ),
+    (
+        "/spec/observability/logLevel",
+        r#""""#,
+        "logLevel must not be empty",
+    ),
+];
+
 // OP-47
 #[tokio::test]
 async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
     let cluster = Cluster::new("rules").await;
     let good = serde_json::to_value(cluster.proxy("llm")).unwrap();
-    let long = "a".repeat(54);
-    for (path, value, message) in [
-        ("/metadata/name", json!(long), "at most 53 characters"),
-        ("/metadata/name", json!("1llm"), "must start with a letter"),
-        (
-            "/metadata/name",
-            json!("llm.example"),
-            "must start with a letter",
-        ),
-        ("/spec/image", json!(""), "image must not be empty"),
-        (
-            "/spec/database/name",
-            json!(""),
-            "name of the Secret must not be empty",
-        ),
-        (
-            "/spec/proxyToken/key",
-            json!(""),
-            "key inside the Secret must not be empty",
-        ),
-        (
-            "/spec/bootstrap/name",
-            json!(""),
-            "first login must not be empty",
-        ),
-        (
-            "/spec/bootstrap/password/key",
-            json!(""),
-            "key inside the Secret must not be empty",
-        ),
-        (
-            "/spec/control/replicas",
-            json!(-1),
-            "control.replicas must not be negative",
-        ),
-        (
-            "/spec/proxy/replicas",
-            json!(-1),
-            "proxy.replicas must not be negative",
-        ),
-        (
-            "/spec/observability/logLevel",
-            json!(""),
-            "logLevel must not be empty",
-        ),
-    ] {
+    for (path, value, message) in RULES {
         let mut bad = good.clone();
-        *bad.pointer_mut(path).expect(path) = value;
+        *bad.pointer_mut(path).expect(path) = serde_json::from_str(value).unwrap();
         let violations = validate(&serde_json::from_value(bad.clone()).unwrap());
         assert_eq!(violations.len(), 1, "{path}: {violations:?}");
         let refused = create(&cluster, &bad).await.unwrap_err().to_string();

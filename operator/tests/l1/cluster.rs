@@ -98,8 +98,8 @@ impl Cluster {
             "rbac/cluster_role_binding.yaml",
             "rbac/leader_election.yaml",
         ] {
-            let text = std::fs::read_to_string(root.join(file)).unwrap();
-            for document in serde_yaml_ng::Deserializer::from_str(&text) {
+            let manifest = std::fs::read_to_string(root.join(file)).unwrap();
+            for document in serde_yaml_ng::Deserializer::from_str(&manifest) {
                 apply(&client, Value::deserialize(document).unwrap()).await;
             }
         }
