@@ -2,6 +2,6 @@
 
 from e2e.product.admin import Admin
 from e2e.product.build import binaries, images
-from e2e.product.deployment import Deployment, Secrets, install_operator
+from e2e.product.deployment import Deployment, Secrets, install_operator, operator_away
 
-__all__ = ["Admin", "Deployment", "Secrets", "binaries", "images", "install_operator"]
+__all__ = ["Admin", "Deployment", "Secrets", "binaries", "images", "install_operator", "operator_away"]

@@ -6,13 +6,15 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from e2e import paths, progress
 from e2e.product.admin import Admin
 
-__all__ = ["Deployment", "Secrets", "install_operator"]
+__all__ = ["Deployment", "Secrets", "install_operator", "operator_away"]
 
 SYSTEM = "fastllm-system"
 
@@ -38,6 +40,20 @@ def install_operator(cluster) -> None:
         cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/fastllm-operator", "--timeout=60s")
     except progress.StepFailed as error:
         raise progress.StepFailed(f"{error}\n{_pods(cluster, SYSTEM)}") from error
+
+
+@contextmanager
+def operator_away(cluster) -> Iterator[None]:
+    """Stops the operator meanwhile."""
+    operator = ("-n", SYSTEM, "scale", "deployment/fastllm-operator")
+    replicas = cluster.kubectl("-n", SYSTEM, "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}")
+    cluster.kubectl(*operator, "--replicas=0")
+    try:
+        cluster.kubectl("-n", SYSTEM, "wait", "pod", "--all", "--for=delete", "--timeout=60s")
+        yield
+    finally:
+        cluster.kubectl(*operator, f"--replicas={replicas}")
+        cluster.kubectl("-n", SYSTEM, "rollout", "status", "deployment/fastllm-operator", "--timeout=60s")
 
 
 def _pods(cluster, namespace: str) -> str:

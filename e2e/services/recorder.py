@@ -11,11 +11,12 @@ __all__ = ["Exchange", "Recorder"]
 
 
 class Exchange:
-    """One connection: the bytes of both directions so far."""
+    """One connection: the bytes of both directions so far, and whether the gateway ended it."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
         self.answered = bytearray()
+        self.ended = False
 
 
 class Recorder:
@@ -47,7 +48,7 @@ class Recorder:
         exchange = Exchange()
         self.exchanges.append(exchange)
         with client, socket.create_connection(self._target) as engine:
-            there = threading.Thread(target=_copy, args=(client, engine, exchange.sent), daemon=True)
+            there = threading.Thread(target=_ask, args=(client, engine, exchange), daemon=True)
             there.start()
             _copy(engine, client, exchange.answered)
             there.join(timeout=5)
@@ -59,6 +60,11 @@ class Recorder:
     def requests(self) -> bytes:
         """Everything that was sent to the engine."""
         return b"".join(bytes(exchange.sent) for exchange in self.exchanges)
+
+
+def _ask(client: socket.socket, engine: socket.socket, exchange: Exchange) -> None:
+    _copy(client, engine, exchange.sent)
+    exchange.ended = True
 
 
 def _copy(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:

@@ -8,7 +8,7 @@ import threading
 
 from e2e import progress
 from e2e.cluster import Cluster
-from e2e.product import Deployment, Secrets
+from e2e.product import Deployment, Secrets, operator_away
 from e2e.services.postgres import Postgres
 from e2e.tests.caller import Caller
 from e2e.tests.conftest import NEXT, still_served
@@ -169,18 +169,5 @@ def test_deleted_and_made_again_it_starts_clean(cluster: Cluster, postgres: Post
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     owners = json.loads(again.kubectl("get", "deployments,services", "-o", "json"))["items"]
     assert {o["uid"] for one in owners for o in one["metadata"]["ownerReferences"]} == {second["metadata"]["uid"]}
-    delete_while_the_operator_is_away(cluster, "again")
-
-
-def delete_while_the_operator_is_away(cluster: Cluster, namespace: str) -> None:
-    """Nothing of ours blocks the deletion of a namespace."""
-    operator = ("-n", "fastllm-system", "scale", "deployment/fastllm-operator")
-    replicas = cluster.kubectl(
-        "-n", "fastllm-system", "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}"
-    )
-    cluster.kubectl(*operator, "--replicas=0")
-    try:
-        cluster.kubectl("delete", "namespace", namespace, "--timeout=90s")
-    finally:
-        cluster.kubectl(*operator, f"--replicas={replicas}")
-        cluster.kubectl("-n", "fastllm-system", "rollout", "status", "deployment/fastllm-operator", "--timeout=60s")
+    with operator_away(cluster):
+        cluster.kubectl("delete", "namespace", "again", "--timeout=90s")
