@@ -1,3 +1,5 @@
+use std::io::IsTerminal;
+
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
@@ -18,10 +20,17 @@ pub enum LogFormat {
 /// # Errors
 /// When `filter` is not a list of filter directives.
 pub fn init_logging(filter: &str, format: LogFormat) -> Result<(), Error> {
-    let filter =
-        EnvFilter::try_new(filter).map_err(|error| Error::Config(format!("--log: {error}")))?;
+    // The database's notices are about our own migrations.
+    let quiet = if filter.contains("sqlx") {
+        ""
+    } else {
+        ",sqlx::postgres::notice=warn"
+    };
+    let filter = EnvFilter::try_new(format!("{filter}{quiet}"))
+        .map_err(|error| Error::Config(format!("--log: {error}")))?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     let outcome = match format {
         LogFormat::Text => builder.try_init(),

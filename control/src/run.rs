@@ -79,7 +79,8 @@ impl Control {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let router = serve::router(&app)?;
-        tracing::info!(address = ?listener.address(), "control plane listening");
+        let address = listener.address().unwrap_or(config.address());
+        tracing::info!(%address, "control plane listening");
         let grace = Duration::from_secs(config.shutdown_grace);
         tasks.spawn(listener.serve(router, stop.clone(), grace));
         let (unfit, mut unfit_seen) = oneshot::channel();

@@ -75,7 +75,8 @@ pub(crate) fn guarded(
     (schemas, paths, router.route_layer(check))
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+/// The operations of one path.
+pub(super) fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
     [
         &mut item.get,
         &mut item.put,

@@ -20,6 +20,7 @@ mod settings;
 mod usage;
 
 use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -50,7 +51,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         let cookie = ApiKey::Cookie(ApiKeyValue::new(login::COOKIE));
         components.add_security_scheme(access::SCHEME, SecurityScheme::ApiKey(cookie));
     }
-    OpenApiRouter::with_openapi(document)
+    let mut router = OpenApiRouter::with_openapi(document)
         .merge(login::routes())
         .merge(models::routes())
         .merge(backends::routes())
@@ -61,7 +62,20 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(audit::routes())
         .merge(fleet::routes())
         .merge(settings::routes())
-        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
+    for item in router.get_openapi_mut().paths.paths.values_mut() {
+        access::operations(item).for_each(name_operation);
+    }
+    router
+}
+
+/// Handlers are named within their file; operations of the document need names
+/// that are unique in all of it.
+fn name_operation(operation: &mut Operation) {
+    let tag = operation.tags.as_ref().and_then(|tags| tags.first());
+    if let (Some(tag), Some(id)) = (tag, &operation.operation_id) {
+        operation.operation_id = Some(format!("{tag}_{id}"));
+    }
 }
 
 /// The OpenAPI document, as JSON with a final newline.

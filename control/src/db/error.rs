@@ -53,12 +53,12 @@ impl From<sqlx::Error> for DbError {
 
 /// Classes 08 (connection), 28 (authorisation), 3D000 (no such database), 53
 /// (resources) and 57 (shutting down) say that the database is not there for us
-/// now; 25006 is a standby.
+/// now; 25006 is a standby, 42P01 a schema that is still to be migrated.
 fn from_code(code: &str, message: &str) -> DbError {
     let absent = ["08", "28", "53", "57"]
         .iter()
         .any(|class| code.starts_with(class));
-    if absent || code == "3D000" || code == "25006" {
+    if absent || ["3D000", "25006", "42P01"].contains(&code) {
         DbError::Unavailable(format!("refused (SQLSTATE {code})"))
     } else {
         DbError::Failed(format!("SQLSTATE {code}: {message}"))

@@ -79,6 +79,22 @@ impl Database {
         url.to_string()
     }
 
+    /// For a control plane that gets one connection and no second for LISTEN.
+    pub(crate) async fn url_without_listen(&self) -> String {
+        let sql = format!(
+            "CREATE ROLE {0} LOGIN PASSWORD '{0}' CONNECTION LIMIT 1; \
+             GRANT ALL ON DATABASE {0} TO {0}; GRANT ALL ON SCHEMA public TO {0}; \
+             GRANT ALL ON ALL TABLES IN SCHEMA public TO {0}; \
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {0}",
+            self.name
+        );
+        self.pool.execute(AssertSqlSafe(sql)).await.unwrap();
+        let mut url = url::Url::parse(&self.url(None)).unwrap();
+        url.set_username(&self.name).unwrap();
+        url.set_password(Some(&self.name)).unwrap();
+        url.to_string()
+    }
+
     pub(crate) fn address(&self) -> (String, u16) {
         let options = options(&self.server, &self.name);
         (options.get_host().to_owned(), options.get_port())
@@ -103,8 +119,12 @@ impl Drop for Database {
                 .unwrap();
             runtime.block_on(async {
                 let mut connection = options(&server, "postgres").connect().await.unwrap();
-                let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-                connection.execute(AssertSqlSafe(drop)).await.unwrap();
+                for drop in [
+                    format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"),
+                    format!("DROP ROLE IF EXISTS {name}"),
+                ] {
+                    connection.execute(AssertSqlSafe(drop)).await.unwrap();
+                }
             });
         });
         // A failing test is reported by itself.
@@ -177,12 +197,7 @@ impl Control {
             .find(|line| line.contains("control plane listening"))?;
         let entry: Value = serde_json::from_str(line).ok()?;
         let address = entry["address"].as_str()?;
-        Some(
-            address
-                .trim_start_matches("Some(")
-                .trim_end_matches(')')
-                .to_owned(),
-        )
+        Some(address.to_owned())
     }
 
     /// Everything that it logged so far.

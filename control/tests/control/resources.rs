@@ -351,6 +351,14 @@ async fn the_document_is_the_one_that_is_checked_in() {
         document == checked_in,
         "the API has changed: fastllm-control openapi > docs/reference/openapi.json"
     );
+    let mut names: Vec<&str> = document
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("\"operationId\": "))
+        .collect();
+    let operations = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert!(operations > 30 && names.len() == operations, "{names:?}");
     let (_database, control) = started().await;
     let (_, served) = answer(control.get("/openapi.json")).await;
     assert_eq!(served, serde_json::from_str::<Value>(&document).unwrap());

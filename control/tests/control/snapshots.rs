@@ -179,6 +179,40 @@ async fn whoever_waits_is_told_by_every_replica() {
     }
 }
 
+/// As behind a pooler that passes no notifications on.
+#[tokio::test]
+async fn without_notifications_the_database_is_asked_often() {
+    let (database, _) = started().await;
+    let mut command = command(&database.url_without_listen().await);
+    command.env("FASTLLM_DATABASE_MAX_CONNECTIONS", "1");
+    let seldom = ["--snapshot-rebuild-interval=3600"];
+    let control = Control::launch_command(command, &seldom, "http").await;
+    control.ready().await;
+    for number in 0..2 {
+        let (_, tag) = whole(&control).await;
+        let begun = Instant::now();
+        database
+            .execute("INSERT INTO models (name) VALUES (gen_random_uuid()::text)")
+            .await;
+        let response = fetch(&control, Some(&tag), "30s").await;
+        assert_eq!(response.status(), StatusCode::OK, "change {number}");
+        assert!(begun.elapsed() < SOON, "told after {:?}", begun.elapsed());
+    }
+    let metrics = control
+        .get("/metrics")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(
+        metrics.contains("fastllm_control_database_notifications 0"),
+        "{metrics}"
+    );
+    assert!(control.log().contains("changes are polled for"));
+}
+
 #[tokio::test]
 async fn the_same_version_is_the_same_bytes_everywhere() {
     let (database, first) = started().await;
