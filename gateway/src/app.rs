@@ -23,6 +23,9 @@ use crate::tls::{self, TlsError};
 /// The least time for the last usage batches, however long answers took.
 const LAST_BATCHES: Duration = Duration::from_secs(2);
 
+/// How long connections may take to end once they are cut off.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
 /// Why a gateway does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -296,6 +299,9 @@ impl Closing {
         let left = door.connections.drained(config.shutdown_grace).await;
         if left > 0 {
             tracing::warn!(left, "answers were not finished in time");
+            // Each of them still has to be accounted for.
+            door.cut_off.cancel();
+            door.connections.drained(CUT_OFF).await;
         }
         let grace = until
             .saturating_duration_since(Instant::now())

@@ -47,6 +47,8 @@ pub(crate) struct Door {
     pub(crate) closed: CancellationToken,
     /// No new requests on open connections.
     pub(crate) last_request: CancellationToken,
+    /// Open connections end as they are.
+    pub(crate) cut_off: CancellationToken,
     /// The open connections.
     pub(crate) connections: Tasks,
 }
@@ -123,8 +125,12 @@ async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
 
 fn begin(place: OwnedSemaphorePermit, stream: TcpStream, service: &Service, door: &Door) {
     let (service, closing) = (service.clone(), door.last_request.clone());
+    let cut_off = door.cut_off.clone();
     let _handle = door.connections.spawn(async move {
-        serve(stream, service, closing).await;
+        tokio::select! {
+            () = serve(stream, service, closing) => {}
+            () = cut_off.cancelled() => {}
+        }
         drop(place);
     });
 }

@@ -63,6 +63,8 @@ async fn an_answer_that_does_not_end_is_cut_off_after_the_grace() {
     client.until(EVENT).await;
     rig.stop();
     rig.ended().await;
+    let events = &rig.control.batches()[0].events;
+    assert_eq!((events.len(), events[0].status), (1, Some(499)));
 }
 
 #[tokio::test]

@@ -17,3 +17,4 @@ mod secrets;
 mod snapshots;
 mod streams;
 mod support;
+mod tls;
