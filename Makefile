@@ -3,7 +3,6 @@
 
 unexport KUBECONFIG
 PYTHON ?= python3
-TOOLS = $$($(PYTHON) -c 'from e2e.setup import venv; print(venv.tools_venv())')/bin
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-down test check build fmt sqlx-prepare crds secrets-baseline
 
@@ -36,7 +35,7 @@ crds: ## writes the YAML of the custom resources from their Rust types
 	cargo run --release --locked -p fastllm-operator -- crd > config/crd/fastllmproxies.yaml
 
 secrets-baseline: ## accepts what the secrets scan finds now
-	$(TOOLS)/detect-secrets scan --no-verify $$(git ls-files | grep -vE '\.lock$$|go\.sum$$|secrets-baseline') > .config/secrets-baseline.json
+	@$(PYTHON) -m e2e.suite.secrets
 
 .PHONY: python
 python:
