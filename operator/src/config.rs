@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
 /// The operator of FastLLM Proxy.
 #[derive(Debug, Parser)]
@@ -46,7 +48,7 @@ pub struct RunConfig {
     )]
     pub metrics_addr: SocketAddr,
     /// Verbosity, or a filter such as `info,kube=debug`.
-    #[arg(long, env = "FASTLLM_OPERATOR_LOG", default_value = "info")]
+    #[arg(long, env = "FASTLLM_OPERATOR_LOG", default_value = "info", value_parser = filter)]
     pub log: String,
     /// How log lines are written.
     #[arg(long, env = "FASTLLM_OPERATOR_LOG_FORMAT", default_value = "text")]
@@ -59,6 +61,11 @@ pub struct RunConfig {
     pub pod_namespace: String,
 }
 
+/// Takes a filter as it is, if it is one.
+fn filter(text: &str) -> Result<String, ParseError> {
+    EnvFilter::try_new(text).map(|_| text.to_owned())
+}
+
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum LogFormat {
@@ -66,4 +73,45 @@ pub enum LogFormat {
     Text,
     /// For log collectors.
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::{Cli, Command};
+
+    #[test]
+    fn flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_shipped_manifest_can_be_started() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../config/operator/deployment.yaml"
+        );
+        let manifest = std::fs::read_to_string(path).unwrap();
+        let manifest: serde_yaml_ng::Value = serde_yaml_ng::from_str(&manifest).unwrap();
+        let args = &manifest["spec"]["template"]["spec"]["containers"][0]["args"];
+        let args = args
+            .as_sequence()
+            .unwrap()
+            .iter()
+            .map(|a| a.as_str().unwrap());
+        let cli = Cli::try_parse_from(["fastllm-operator"].into_iter().chain(args)).unwrap();
+        let Some(Command::Run(config)) = cli.command else {
+            panic!("the manifest does not run the operator")
+        };
+        assert!(config.leader_elect);
+        assert_eq!(config.metrics_addr.port(), 8080);
+    }
+
+    #[test]
+    fn nothing_said_means_run_and_a_wrong_filter_is_refused() {
+        let cli = Cli::try_parse_from(["fastllm-operator", "--leader-elect=false"]).unwrap();
+        assert!(cli.command.is_none() && !cli.run.leader_elect);
+        assert!(Cli::try_parse_from(["fastllm-operator", "--log", "a=b=c"]).is_err());
+    }
 }

@@ -13,6 +13,9 @@ use crate::plan::{RollReason, Step, Why};
 /// Longest note that the API takes, in bytes.
 const MAX_NOTE: usize = 1024;
 
+/// Longest action that the API takes, in characters.
+const MAX_ACTION: usize = 128;
+
 /// Something worth telling.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Told {
@@ -21,7 +24,7 @@ pub struct Told {
     /// The stable word.
     pub reason: &'static str,
     /// What was done, in one word.
-    pub action: &'static str,
+    pub action: String,
     /// What happened.
     pub note: String,
     /// The object that it is about besides the resource, as kind and name.
@@ -29,11 +32,11 @@ pub struct Told {
 }
 
 impl Told {
-    fn new(reason: &'static str, action: &'static str, note: String) -> Self {
+    fn new(reason: &'static str, action: &str, note: String) -> Self {
         Self {
             warning: false,
             reason,
-            action,
+            action: action.chars().take(MAX_ACTION).collect(),
             note,
             secondary: None,
         }
@@ -87,7 +90,7 @@ fn step(step: &Step) -> Vec<Told> {
         _ => return Vec::new(),
     };
     let itself = Some((object.kind(), object.name().to_owned()));
-    let told = |action, secondary| Told {
+    let told = |action: &str, secondary| Told {
         secondary,
         ..Told::new(reason.as_str(), action, step.to_string())
     };
@@ -95,10 +98,10 @@ fn step(step: &Step) -> Vec<Told> {
         Why::Roll(reasons) => {
             let one = |reason: &RollReason| match reason {
                 RollReason::SecretChanged(s) => {
-                    told(reason.word(), Some(("Secret", s.name.clone())))
+                    told(&reason.to_string(), Some(("Secret", s.name.clone())))
                 }
                 RollReason::ImageChanged(_) | RollReason::TemplateChanged => {
-                    told(reason.word(), itself.clone())
+                    told(&reason.to_string(), itself.clone())
                 }
             };
             reasons.iter().map(one).collect()
@@ -129,7 +132,7 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>)
             },
             reason: reason.to_owned(),
             note: Some(note),
-            action: action.to_owned(),
+            action,
             secondary: secondary.map(|(kind, name)| ObjectReference {
                 kind: Some(kind.to_owned()),
                 name: Some(name),
@@ -160,7 +163,7 @@ mod tests {
     fn a_roll_is_told_once_with_its_secret() {
         let mut world = World::ready();
         world.set_secret("db", "uri", "postgres://user:other@db/fastllm");
-        let secret = "RollingControlPlane SecretChanged Some((\"Secret\", \"db\"))";
+        let secret = "RollingControlPlane SecretChanged(db/uri) Some((\"Secret\", \"db\"))";
         assert_eq!(told(&mut world), [secret]);
         assert_eq!(told(&mut world), [] as [&str; 0]);
         world.settle();

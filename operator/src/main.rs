@@ -87,7 +87,8 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
     }
 
     let probe = HttpModels::new().map_err(OperatorError::Http)?;
-    let controller = Controller::new(&client, config.namespace.as_deref(), pod, probe, &metrics);
+    let watched = config.namespace.as_deref().filter(|n| !n.is_empty());
+    let controller = Controller::new(&client, watched, pod, probe, &metrics);
     served.syncing(controller.proxies());
     let filled = {
         let served = Arc::clone(&served);

@@ -60,11 +60,11 @@ impl Rollout {
         observed && updated == desired && current == desired && ready == desired
     }
 
-    /// Whether pods of an older template are still being replaced, as opposed
-    /// to pods that are added, or are not ready.
+    /// Whether pods of an older template are still counted, as opposed to pods
+    /// that are added, or are not ready.
     #[must_use]
-    pub fn rolling(&self) -> bool {
-        self.current > self.updated || (!self.observed && self.current > 0)
+    pub fn replacing(&self) -> bool {
+        self.observed && self.current > self.updated
     }
 }
 

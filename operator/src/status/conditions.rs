@@ -78,7 +78,11 @@ type Judgement = (&'static str, Reason, String);
 
 fn ready(facts: &Facts<'_>) -> Judgement {
     if let Some(first) = facts.stalled.first() {
-        return ("False", first.reason, messages(&facts.stalled));
+        let mut message = messages(&facts.stalled);
+        if let Some(retried) = facts.to_be_retried() {
+            message = format!("{message}; {retried}");
+        }
+        return ("False", first.reason, message);
     }
     if let Some(first) = facts.unread().first() {
         return ("Unknown", first.reason, messages(facts.unread()));
@@ -91,7 +95,7 @@ fn ready(facts: &Facts<'_>) -> Judgement {
             .collect();
         return ("False", *reason, all.join("; "));
     }
-    let (control, gateway) = (facts.control.ready, facts.gateway.ready);
+    let (control, gateway) = (facts.control.figures.ready, facts.gateway.figures.ready);
     let mut message = format!("control plane: {control} pods ready; gateway: {gateway} pods ready");
     if gateway == 0 {
         message.push_str(" (stopped: no gateway pod was asked for)");
@@ -126,9 +130,9 @@ fn stalled(facts: &Facts<'_>) -> Judgement {
 }
 
 fn available(facts: &Facts<'_>) -> Judgement {
-    let ready = facts.gateway.ready;
+    let ready = facts.gateway.figures.ready;
     if ready > 0 {
-        let reason = if facts.gateway.complete() {
+        let reason = if facts.gateway.figures.complete() {
             Reason::AllReplicasReady
         } else {
             Reason::RollingGateway
@@ -169,24 +173,10 @@ fn upgrading(facts: &Facts<'_>) -> Judgement {
     if !facts.installed() {
         return ("False", Reason::Complete, String::new());
     }
-    let behind = |done: bool, rolling: bool| !done && rolling;
-    let targets = facts.pass.plan.targets.as_ref();
-    let children = facts.pass.applied.children();
-    let differs = |deployment: Option<&_>, target: Option<&str>| {
-        target.is_some() && deployment.and_then(crate::observe::template_hash) != target
-    };
-    let control = differs(
-        children.control.as_ref(),
-        targets.map(|t| t.control.as_str()),
-    );
-    let gateway = differs(
-        children.gateway.as_ref(),
-        targets.map(|t| t.gateway.as_str()),
-    );
-    if behind(facts.control_done, facts.control.rolling() || control) {
+    if facts.control.rolls {
         return ("True", Reason::RollingControlPlane, images);
     }
-    if behind(facts.gateway_done, facts.gateway.rolling() || gateway) {
+    if facts.gateway.rolls {
         return ("True", Reason::RollingGateway, images);
     }
     ("False", Reason::Complete, String::new())

@@ -3,22 +3,55 @@
 use std::collections::BTreeSet;
 
 use fastllm_crds::Reason;
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::Pass;
 use crate::apply::ApplyError;
 use crate::names::Component;
 use crate::observe::{PodView, Read, Rollout, template_hash};
-use crate::plan::{About, Problem, bootstrapped, control_complete, job_condition};
+use crate::plan::{About, Problem, Targets, bootstrapped, control_complete, job_condition};
+
+/// Where a plane stands.
+pub(super) struct Plane {
+    pub(super) figures: Rollout,
+    /// It runs what was asked for, and nothing else.
+    pub(super) done: bool,
+    /// Its pods are being replaced by others, or wait for it.
+    pub(super) rolls: bool,
+}
+
+impl Plane {
+    fn of(live: Option<&Deployment>, done: bool, pods: &[PodView], wanted: Wanted<'_>) -> Self {
+        let figures = live.map(Rollout::of).unwrap_or_default();
+        let old = pods.iter().any(|pod| {
+            pod.component == wanted.component
+                && !pod.terminating
+                && pod.template_hash.as_deref() != Some(wanted.template)
+        });
+        let same = live.and_then(template_hash) == Some(wanted.template);
+        let all = same && figures.desired == wanted.replicas && figures.complete() && !old;
+        let done = done && all;
+        Self {
+            figures,
+            done,
+            rolls: !done && (old || figures.replacing()),
+        }
+    }
+}
+
+/// What a plane should run.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    component: Component,
+    template: &'a str,
+    replicas: i32,
+}
 
 /// What a pass amounts to.
 pub(super) struct Facts<'a> {
     pub(super) pass: Pass<'a>,
-    pub(super) control: Rollout,
-    pub(super) gateway: Rollout,
-    /// Control runs what was asked for, and nothing else.
-    pub(super) control_done: bool,
-    /// The gateway runs what was asked for, and nothing else.
-    pub(super) gateway_done: bool,
+    pub(super) control: Plane,
+    pub(super) gateway: Plane,
     pub(super) bootstrapped: bool,
     /// What cannot be overcome without help.
     pub(super) stalled: Vec<Problem>,
@@ -29,50 +62,27 @@ pub(super) struct Facts<'a> {
 impl<'a> Facts<'a> {
     pub(super) fn of(pass: Pass<'a>) -> Self {
         let children = pass.applied.children();
-        let control = children
-            .control
-            .as_ref()
-            .map(Rollout::of)
-            .unwrap_or_default();
-        let gateway = children
-            .gateway
-            .as_ref()
-            .map(Rollout::of)
-            .unwrap_or_default();
+        let (control, gateway) = (children.control.as_ref(), children.gateway.as_ref());
         let spec = &pass.proxy.spec;
         // Without usable Secrets nobody knows the templates to be reached;
         // what is there is then measured against itself.
-        let targets = pass
-            .plan
-            .targets
-            .clone()
-            .unwrap_or_else(|| crate::plan::Targets {
-                control: hash_of(children.control.as_ref()),
-                gateway: hash_of(children.gateway.as_ref()),
-            });
-        let pods = pods(pass);
-        let control_done = control_complete(
-            children.control.as_ref(),
-            pods,
-            &targets,
-            spec.control.replicas,
-        );
-        let old_gateways = pods.iter().any(|pod| {
-            pod.component == Component::Gateway
-                && !pod.terminating
-                && pod.template_hash.as_deref() != Some(targets.gateway.as_str())
+        let targets = pass.plan.targets.clone().unwrap_or_else(|| Targets {
+            control: hash_of(control),
+            gateway: hash_of(gateway),
         });
-        let gateway_done = children.gateway.as_ref().and_then(template_hash)
-            == Some(targets.gateway.as_str())
-            && gateway.desired == spec.proxy.replicas
-            && gateway.complete()
-            && !old_gateways;
+        let pods = pods(pass);
+        let settled = control_complete(control, pods, &targets, spec.control.replicas);
+        let wanted = |component, template, replicas| Wanted {
+            component,
+            template,
+            replicas,
+        };
+        let of_control = wanted(Component::Control, &targets.control, spec.control.replicas);
+        let of_gateway = wanted(Component::Gateway, &targets.gateway, spec.proxy.replicas);
         let mut facts = Self {
             pass,
-            control,
-            gateway,
-            control_done,
-            gateway_done,
+            control: Plane::of(control, settled, pods, of_control),
+            gateway: Plane::of(gateway, true, pods, of_gateway),
             bootstrapped: bootstrapped(pass.proxy, children.bootstrap.as_ref()),
             stalled: Vec::new(),
             progress: Vec::new(),
@@ -85,6 +95,14 @@ impl<'a> Facts<'a> {
     /// Whether there is a deployment to upgrade, as opposed to a first install.
     pub(super) fn installed(&self) -> bool {
         self.pass.applied.children().gateway.is_some()
+    }
+
+    /// What a step that did not work this time says.
+    pub(super) fn to_be_retried(&self) -> Option<&str> {
+        match self.pass.applied.failure() {
+            Some(ApplyError::Transient(message)) => Some(message),
+            _ => None,
+        }
     }
 
     /// What could not be read.
@@ -113,7 +131,7 @@ impl<'a> Facts<'a> {
         &self.pass.observed.models
     }
 
-    fn find_stalled(&self, targets: &crate::plan::Targets) -> Vec<Problem> {
+    fn find_stalled(&self, targets: &Targets) -> Vec<Problem> {
         let plan = self.pass.plan;
         let mut stalled: Vec<_> = plan
             .problems
@@ -129,7 +147,10 @@ impl<'a> Facts<'a> {
             Component::Gateway => Some(targets.gateway.as_str()),
             Component::Bootstrap => pod.template_hash.as_deref(),
         }));
-        for (plane, rollout) in [("control plane", self.control), ("gateway", self.gateway)] {
+        for (plane, rollout) in [
+            ("control plane", self.control.figures),
+            ("gateway", self.gateway.figures),
+        ] {
             if rollout.deadline_exceeded {
                 stalled.push(Problem::new(
                     About::Objects,
@@ -151,15 +172,15 @@ impl<'a> Facts<'a> {
             let message = "objects of an earlier resource of this name are still being removed";
             progress.push((Reason::RollingControlPlane, message.to_owned()));
         }
-        if let Some(ApplyError::Transient(message)) = self.pass.applied.failure() {
-            progress.push((Reason::ApplyRejected, message.clone()));
+        if let Some(message) = self.to_be_retried() {
+            progress.push((Reason::ApplyRejected, message.to_owned()));
         }
-        if !self.control_done {
+        if !self.control.done {
             let mut message = format!(
                 "control plane: {}",
-                figures(self.control, spec.control.replicas)
+                figures(self.control.figures, spec.control.replicas)
             );
-            if self.installed() && !self.gateway_done {
+            if self.installed() && !self.gateway.done {
                 message.push_str("; the gateway is held until it is rolled out");
             }
             progress.push((Reason::RollingControlPlane, message));
@@ -167,8 +188,11 @@ impl<'a> Facts<'a> {
         if spec.bootstrap.is_some() && !self.bootstrapped {
             progress.push((Reason::Bootstrapping, self.first_login()));
         }
-        if !self.gateway_done {
-            let message = format!("gateway: {}", figures(self.gateway, spec.proxy.replicas));
+        if !self.gateway.done {
+            let message = format!(
+                "gateway: {}",
+                figures(self.gateway.figures, spec.proxy.replicas)
+            );
             progress.push((Reason::RollingGateway, message));
         }
         progress
@@ -190,7 +214,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn hash_of(deployment: Option<&k8s_openapi::api::apps::v1::Deployment>) -> String {
+fn hash_of(deployment: Option<&Deployment>) -> String {
     deployment
         .and_then(template_hash)
         .unwrap_or_default()

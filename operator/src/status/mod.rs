@@ -58,15 +58,15 @@ pub fn build(pass: Pass<'_>) -> FastllmProxyStatus {
         phase: Some(phase(&conditions)),
         proxy_replicas: Some(format!(
             "{}/{}",
-            facts.gateway.ready, pass.proxy.spec.proxy.replicas
+            facts.gateway.figures.ready, pass.proxy.spec.proxy.replicas
         )),
-        control_ready: facts.control_done,
+        control_ready: facts.control.done,
         observed_image: facts.observed_image(),
         bootstrapped: facts.bootstrapped,
         config_hash: template
             .and_then(|t| annotation(t, CONFIG_HASH))
             .map(str::to_owned),
-        replicas: facts.gateway.current,
+        replicas: facts.gateway.figures.current,
         selector: Some(selector_text(&pass.proxy.name_any())),
         observed_generation,
         conditions,
