@@ -3,6 +3,9 @@ use time::OffsetDateTime;
 
 use super::DbError;
 
+/// Sessions of one principal at a time; a further login ends the oldest.
+const MOST_SESSIONS: i64 = 50;
+
 /// Who a valid session belongs to.
 pub(crate) struct SessionRow {
     pub(crate) principal_id: i64,
@@ -45,6 +48,15 @@ pub(crate) async fn insert(
         token_hash,
         principal_id,
         expires_at,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM sessions WHERE principal_id = $1 AND token_hash NOT IN \
+         (SELECT token_hash FROM sessions WHERE principal_id = $1 \
+           ORDER BY created_at DESC LIMIT $2)",
+        principal_id,
+        MOST_SESSIONS,
     )
     .execute(connection)
     .await?;

@@ -16,8 +16,9 @@ use crate::metrics::Metrics;
 const CONFIG_CHANNEL: &str = "fastllm_config";
 /// Told by a listener to itself, to see whether notifications pass.
 const PROBE_CHANNEL: &str = "fastllm_probe";
-/// A connection that hangs counts as lost.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection that hangs counts as lost. Long enough to build everything
+/// from a large database; later builds read only what changed.
+const PATIENCE: Duration = Duration::from_secs(30);
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look where notifications do not pass (a transaction pooler).
 const POLL: Duration = Duration::from_millis(100);

@@ -205,6 +205,21 @@ async fn sessions_end_with_the_password_the_principal_and_on_demand() {
 }
 
 #[tokio::test]
+async fn sessions_of_one_principal_have_a_bound() {
+    let (database, control) = started().await;
+    database
+        .execute(
+            "INSERT INTO sessions (token_hash, principal_id, created_at, expires_at) \
+             SELECT sha256(n::text::bytea), 2, now() - interval '1 h', now() + interval '1 h' \
+               FROM generate_series(1, 60) AS n",
+        )
+        .await;
+    let root = control.session("root", PASSWORD).await;
+    assert_eq!(database.number("SELECT count(*) FROM sessions").await, 50);
+    root.get("/admin/health").await;
+}
+
+#[tokio::test]
 async fn the_last_administrator_stays() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;

@@ -173,6 +173,31 @@ async fn a_release_that_is_too_old_says_so_and_ends() {
     Control::start(&database).await;
 }
 
+#[tokio::test]
+async fn what_nobody_needs_any_more_is_deleted() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    database
+        .execute(
+            "INSERT INTO sessions (token_hash, principal_id, expires_at) \
+             VALUES (sha256('old'), 1, now() - interval '1 s'); \
+             INSERT INTO usage_reporters VALUES \
+             ('old', 'b', 9, now() - interval '8 days'), ('new', 'b', 9, now()); \
+             INSERT INTO gateway_reports VALUES \
+             ('old', '{}', now() - interval '2 hours'), ('new', '{}', now())",
+        )
+        .await;
+    let _second = Control::start(&database).await;
+    eventually("the old rows are gone", async || {
+        let rows = "SELECT (SELECT count(*) FROM sessions) \
+                         + (SELECT count(*) FROM usage_reporters) \
+                         + (SELECT count(*) FROM gateway_reports)";
+        (database.number(rows).await == 3).then_some(())
+    })
+    .await;
+    root.get("/admin/health").await;
+}
+
 fn output(output: &Output) -> String {
     let Output { stdout, stderr, .. } = output;
     format!(

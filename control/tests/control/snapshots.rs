@@ -253,6 +253,39 @@ async fn the_same_version_is_the_same_bytes_everywhere() {
 }
 
 #[tokio::test]
+async fn changes_at_the_same_time_all_arrive() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let sessions = [
+        first.session("root", PASSWORD).await,
+        second.session("root", PASSWORD).await,
+    ];
+    let before = database
+        .number("SELECT config_version FROM config_state")
+        .await;
+    let changes = (0..24).map(|number| {
+        let session = &sessions[number % 2];
+        async move { session.model(&format!("m{number:02}")).await }
+    });
+    let made = futures_util::future::join_all(changes).await;
+    assert_eq!(made.len(), 24);
+    let after = database
+        .number("SELECT config_version FROM config_state")
+        .await;
+    assert_eq!(after, before + 24);
+    for control in [&first, &second] {
+        eventually("all of them are published", async || {
+            let (snapshot, _) = whole(control).await;
+            (i64::try_from(snapshot.version) == Ok(after)).then_some(snapshot)
+        })
+        .await;
+    }
+    let (snapshot, tag) = whole(&first).await;
+    assert_eq!(names(&snapshot).len(), 24);
+    assert_eq!(whole(&second).await, (snapshot, tag));
+}
+
+#[tokio::test]
 async fn equal_content_wakes_nobody() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
