@@ -10,10 +10,12 @@ use fastllm_crds::{
 use fastllm_operator::controller::Controller;
 use fastllm_operator::metrics::Metrics;
 use fastllm_operator::observe::{ModelsProbe, Read, ReadFailure};
-use http::{HeaderValue, header::USER_AGENT};
+use http::HeaderValue;
+use http::header::{ACCEPT, USER_AGENT};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
 use kube::discovery::{ApiResource, Scope};
@@ -24,6 +26,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tower::util::MapRequestLayer;
 
 /// Whom the operator acts as.
 const ACCOUNT: &str = "system:serviceaccount:fastllm-system:fastllm-operator";
@@ -65,6 +68,7 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
     pub(crate) models: Models,
     agent: String,
+    accepted: Arc<Mutex<Vec<String>>>,
 }
 
 async fn config() -> Config {
@@ -113,11 +117,13 @@ impl Cluster {
             "not asked",
         )))));
         let agent = format!("fastllm-operator-{namespace}");
+        let accepted = Arc::default();
         let cluster = Self {
             client,
             namespace,
             models,
             agent,
+            accepted,
         };
         for (name, key, value) in [
             ("db", "uri", URL),
@@ -132,26 +138,42 @@ impl Cluster {
 
     /// A client with the operator's rights and a user agent of this test.
     pub(crate) async fn operators_client(&self) -> Client {
+        self.client_of(ACCOUNT).await
+    }
+
+    async fn client_of(&self, account: &str) -> Client {
         let mut config = config().await;
-        config.auth_info.impersonate = Some(ACCOUNT.to_owned());
-        config
-            .headers
-            .push((USER_AGENT, HeaderValue::from_str(&self.agent).unwrap()));
-        Client::try_from(config).unwrap()
+        config.auth_info.impersonate = Some(account.to_owned());
+        let agent = HeaderValue::from_str(&self.agent).unwrap();
+        config.headers.push((USER_AGENT, agent));
+        let accepted = Arc::clone(&self.accepted);
+        let listen = MapRequestLayer::new(move |request: http::Request<Body>| {
+            let accept = request.headers().get(ACCEPT).and_then(|v| v.to_str().ok());
+            let line = format!("{} {}", request.uri(), accept.unwrap_or_default());
+            accepted.lock().push(line);
+            request
+        });
+        let builder = ClientBuilder::try_from(config).unwrap();
+        builder.with_layer(&listen).build()
+    }
+
+    /// Every request of this test's operators, with the form of the answer that it asks for.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.accepted.lock().clone()
     }
 
     /// Runs an operator until it is dropped.
     pub(crate) async fn operator(&self) -> Operator {
-        let client = self.operators_client().await;
+        self.operator_as(ACCOUNT).await
+    }
+
+    /// Runs an operator with somebody's rights.
+    pub(crate) async fn operator_as(&self, account: &str) -> Operator {
+        let client = self.client_of(account).await;
         let metrics = Arc::new(Metrics::new().unwrap());
         let namespace = Some(self.namespace.as_str());
-        let controller = Controller::new(
-            &client,
-            namespace,
-            "operator-0",
-            self.models.clone(),
-            &metrics,
-        );
+        let models = self.models.clone();
+        let controller = Controller::new(&client, namespace, "operator-0", models, &metrics);
         #[expect(clippy::disallowed_methods, reason = "the task is owned by the handle")]
         let task = tokio::spawn(async move {
             let _ = controller.run(|| {}).await;

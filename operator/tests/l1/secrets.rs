@@ -4,9 +4,10 @@ use fastllm_crds::{ConditionType, Phase};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, DeleteParams, ListParams};
+use serde_json::json;
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, REACTION, URL, is, poll};
+use crate::cluster::{Cluster, REACTION, URL, apply, is, poll};
 
 async fn generations(cluster: &Cluster) -> (Option<i64>, Option<i64>) {
     (
@@ -186,4 +187,74 @@ async fn the_first_logins_secret_may_go_once_it_was_used() {
         .filter(|w| !w.contains(" other"))
         .collect();
     assert_eq!(others, before);
+}
+
+// OP-13, OP-57: what a watch of Secrets carries.
+#[tokio::test]
+async fn secrets_are_watched_as_metadata_and_read_by_name() {
+    let cluster = Cluster::new("metadata").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let requests = cluster.requests();
+    let (read, listed): (Vec<&String>, Vec<&String>) = requests
+        .iter()
+        .filter(|r| r.contains("/secrets"))
+        .partition(|r| r.contains("/secrets/"));
+    assert!(!read.is_empty() && !listed.is_empty(), "{requests:?}");
+    for request in listed {
+        assert!(request.contains("PartialObjectMetadata"), "{request}");
+    }
+    for request in read {
+        let named = ["db", "token", "key", "login"].iter();
+        let named = named.map(|name| format!("/namespaces/{}/secrets/{name} ", cluster.namespace));
+        assert!(named.into_iter().any(|n| request.contains(&n)), "{request}");
+    }
+}
+
+// OP-07
+#[tokio::test]
+async fn a_secret_that_may_not_be_read_is_unknown_and_heals_by_itself() {
+    let cluster = Cluster::new("forbidden").await;
+    let manifest = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../config/rbac/cluster_role.yaml"
+    );
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let mut role: serde_json::Value = serde_yaml_ng::from_str(&manifest).unwrap();
+    let (name, namespace) = (cluster.namespace.clone(), cluster.namespace.clone());
+    role["metadata"]["name"] = json!(name);
+    let whole = role.clone();
+    let rules = role["rules"].as_array_mut().unwrap();
+    let secrets = rules
+        .iter_mut()
+        .find(|r| r["resources"][0] == "secrets")
+        .unwrap();
+    secrets["verbs"] = json!(["list", "watch"]);
+    apply(&cluster.client, role).await;
+    apply(
+        &cluster.client,
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": name, "namespace": namespace},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
+        }),
+    )
+    .await;
+    let _operator = cluster.operator_as(&name).await;
+    cluster.create("llm").await;
+    let status = cluster
+        .until("llm", |s| {
+            is(s, ConditionType::SecretsResolved, "Unknown", "Forbidden")
+        })
+        .await;
+    assert!(!status.is_true(ConditionType::Stalled));
+    assert_eq!(cluster.writes(), ["patch fastllmproxies/status llm"]);
+    apply(&cluster.client, whole).await;
+    cluster
+        .until("llm", |s| {
+            is(s, ConditionType::SecretsResolved, "True", "Resolved")
+        })
+        .await;
+    cluster.deployment("llm-control", |_| true).await;
 }
