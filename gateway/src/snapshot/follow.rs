@@ -62,6 +62,9 @@ impl Follower {
     async fn follow(&mut self) {
         self.begin().await;
         let mut back_off = BackOff::new(Duration::from_millis(100), self.poll);
+        // A control plane that shuts down says "nothing new" once, before its
+        // time; one that never holds requests open ends up being polled.
+        let mut hasty = BackOff::new(Duration::from_millis(100), self.poll);
         let mut said = String::new();
         loop {
             let asked = tokio::time::Instant::now();
@@ -71,10 +74,11 @@ impl Follower {
                         tracing::info!("control is followed again");
                     }
                     back_off.reset();
-                    match round {
-                        // One that does not hold requests open is polled.
-                        Round::Unchanged if asked.elapsed() < AT_ONCE => jittered(self.poll),
-                        Round::Changed | Round::Unchanged => Duration::ZERO,
+                    if matches!(round, Round::Unchanged) && asked.elapsed() < AT_ONCE {
+                        hasty.failed()
+                    } else {
+                        hasty.reset();
+                        Duration::ZERO
                     }
                 }
                 Err(error) => self.failed(&error, &mut said, &mut back_off),
@@ -137,7 +141,10 @@ impl Follower {
 
     async fn round(&mut self) -> Result<Round, FollowError> {
         match self.source.fetch(self.etag.as_deref()).await? {
-            Fetched::Unchanged => Ok(Round::Unchanged),
+            Fetched::Unchanged { etag } => {
+                self.renumber(etag).await?;
+                Ok(Round::Unchanged)
+            }
             Fetched::Changed { etag, .. } if etag.is_some() && etag == self.etag => {
                 Ok(Round::Unchanged)
             }
@@ -147,6 +154,26 @@ impl Follower {
                 Ok(Round::Changed)
             }
         }
+    }
+
+    /// The same content has got another version: so that all replicas say the
+    /// same, this one says so, too.
+    async fn renumber(&mut self, etag: Option<String>) -> Result<(), FollowError> {
+        let Some(etag) = etag.filter(|etag| Some(etag) != self.etag.as_ref()) else {
+            return Ok(());
+        };
+        if let (Some(version), Some(held)) = (version_of(&etag), self.current.held()) {
+            let current = Arc::clone(&self.current);
+            let renumbered = Snapshot {
+                version,
+                ..Snapshot::clone(&held)
+            };
+            tokio::task::spawn_blocking(move || current.publish(Arc::new(renumbered)))
+                .await
+                .map_err(|_| FollowError::Interrupted)??;
+        }
+        self.etag = Some(etag);
+        Ok(())
     }
 
     /// Parses and builds off the request threads.
@@ -159,6 +186,12 @@ impl Follower {
         .await
         .unwrap_or(Err(FollowError::Interrupted))
     }
+}
+
+/// The version in an `ETag` (`"<version>-<digest>"`).
+fn version_of(etag: &str) -> Option<u64> {
+    let (version, _) = etag.trim_matches('"').split_once('-')?;
+    version.parse().ok()
 }
 
 /// Adds the parts that are held and serves the result.

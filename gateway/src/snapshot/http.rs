@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
-use reqwest::Method;
+use reqwest::{Method, Response};
 
 use crate::link::{Link, LinkError, read_limited};
 
@@ -27,8 +27,11 @@ pub(crate) struct HttpSource {
 /// What control said.
 #[derive(Debug)]
 pub(crate) enum Fetched {
-    /// Nothing newer than the `ETag` that was sent.
-    Unchanged,
+    /// The same content as that of the `ETag` that was sent.
+    Unchanged {
+        /// The tag of its newest version.
+        etag: Option<String>,
+    },
     /// A snapshot, perhaps without the parts that are held already.
     Changed {
         /// Its `ETag`, to be sent next time.
@@ -55,17 +58,20 @@ impl HttpSource {
         };
         let answer = request.send().await?;
         match answer.status().as_u16() {
-            304 => Ok(Fetched::Unchanged),
+            304 => Ok(Fetched::Unchanged {
+                etag: etag_of(&answer),
+            }),
             200 => {
-                let etag = answer
-                    .headers()
-                    .get(header::ETAG)
-                    .and_then(|value| value.to_str().ok())
-                    .map(str::to_owned);
+                let etag = etag_of(&answer);
                 let body = read_limited(answer, LIMIT).await?;
                 Ok(Fetched::Changed { etag, body })
             }
             status => Err(LinkError::Status(status)),
         }
     }
+}
+
+fn etag_of(answer: &Response) -> Option<String> {
+    let etag = answer.headers().get(header::ETAG)?;
+    etag.to_str().ok().map(str::to_owned)
 }

@@ -132,3 +132,23 @@ async fn a_reachable_control_beats_the_copy_on_disk() {
     assert_eq!(rig.chat(BODY).await.status, 401);
     assert!((rig.metric("fastllm_snapshot_version").await - 4.0).abs() < 0.5);
 }
+
+#[tokio::test]
+async fn another_version_of_the_same_content_is_told_without_it() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    let rig = Rig::serving(&content, Options::default()).await;
+    let version = "fastllm_snapshot_version";
+    rig.control.renumber(8);
+    rig.until("the new number", async || rig.metric(version).await > 7.5)
+        .await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    // From there on it goes on as ever.
+    content.version = 9;
+    content.keys.push(("sk-added".to_owned(), 1, None, false));
+    rig.control.publish(snapshot(&content));
+    rig.until("the new key", async || {
+        rig.ask(&with_key("sk-added")).await.status == 200
+    })
+    .await;
+}

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastllm_contract::{HealthReport, Snapshot, UsageBatch};
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ struct State {
     snapshot: watch::Sender<Snapshot>,
     /// The text served instead of the snapshot.
     nonsense: Mutex<Option<String>>,
+    /// The last change was one of the version only.
+    renumbered: AtomicBool,
     held: Mutex<Vec<(String, Snapshot)>>,
     told: watch::Sender<Told>,
     usage_statuses: Mutex<VecDeque<u16>>,
@@ -55,6 +58,7 @@ impl Control {
         let state = Arc::new(State {
             snapshot: watch::Sender::new(snapshot),
             nonsense: Mutex::new(None),
+            renumbered: AtomicBool::new(false),
             held: Mutex::default(),
             told: watch::Sender::default(),
             usage_statuses: Mutex::default(),
@@ -83,6 +87,14 @@ impl Control {
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *self.state.nonsense.lock() = None;
         self.state.snapshot.send_replace(snapshot);
+    }
+
+    /// The same content under another version.
+    pub(crate) fn renumber(&self, version: u64) {
+        self.state.renumbered.store(true, Ordering::SeqCst);
+        self.state
+            .snapshot
+            .send_modify(|snapshot| snapshot.version = version);
     }
 
     /// Serves a text that is no snapshot, under a new version.
@@ -176,6 +188,9 @@ impl State {
         }
         let snapshot = self.snapshot.borrow().clone();
         let etag = etag(&snapshot);
+        if self.renumbered.swap(false, Ordering::SeqCst) {
+            return format!("HTTP/1.1 304 Not Modified\r\netag: {etag}\r\n\r\n");
+        }
         if let Some(text) = &*self.nonsense.lock() {
             return with_etag(&etag, text);
         }
