@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastllm_contract::{BackendHealth, HealthReport};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::link::{Link, LinkError};
@@ -28,6 +28,12 @@ pub(crate) struct HealthReporter {
 impl HealthReporter {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let started = tokio::time::Instant::now();
+        // A first report without a snapshot would say nothing for a while.
+        let mut changes = self.current.changes();
+        tokio::select! {
+            _ = timeout(self.every, changes.wait_for(|count| *count > 0)) => {}
+            () = stop.cancelled() => return,
+        }
         let mut tick = interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = false;

@@ -89,4 +89,5 @@ async fn health_tells_of_backends_and_counters() {
             })
         })
         .await;
+    assert_eq!(rig.control.told().health[0].snapshot_version, 1);
 }
