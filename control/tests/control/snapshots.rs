@@ -129,7 +129,10 @@ async fn a_new_key_costs_one_shard() {
 #[tokio::test]
 async fn whoever_waits_is_told_by_every_replica() {
     let (database, first) = started().await;
-    let second = Control::start(&database).await;
+    // So that only a notification can tell it in time.
+    let seldom = ["--snapshot-rebuild-interval=3600"];
+    let second = Control::launch(&database.url(None), &seldom).await;
+    second.ready().await;
     eventually("both listen", async || {
         for control in [&first, &second] {
             let metrics = control
