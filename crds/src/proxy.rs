@@ -128,7 +128,7 @@ pub struct Bootstrap {
 pub struct ControlPlane {
     /// Number of pods; all of them are active. 0 stops the control plane.
     #[serde(default = "one")]
-    #[x_kube(validation = Rule::new("self >= 0").message("control.replicas must not be negative"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("control.replicas must be between 0 and 10000"))]
     pub replicas: i32,
     /// Requests and limits of a control pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +151,7 @@ impl Default for ControlPlane {
 pub struct GatewayPlane {
     /// Number of pods. 0 stops the gateway.
     #[serde(default = "two")]
-    #[x_kube(validation = Rule::new("self >= 0").message("proxy.replicas must not be negative"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("proxy.replicas must be between 0 and 10000"))]
     pub replicas: i32,
     /// Requests and limits of a gateway pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]

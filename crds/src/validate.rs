@@ -5,6 +5,7 @@
 //! against a real API server keeps the two in step.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use kube::ResourceExt as _;
 
@@ -13,6 +14,10 @@ use crate::{FastllmProxy, SecretKeyRef};
 /// Longest name of a resource: `NAME-bootstrap` is the longest name of a child,
 /// and a child's name may have 63 characters.
 pub const MAX_NAME_LENGTH: usize = 63 - "-bootstrap".len();
+
+/// How many pods a plane may have. Without an upper bound, a number that does
+/// not fit would be stored, and the operator could not read it.
+const REPLICAS: RangeInclusive<i32> = 0..=10_000;
 
 /// A rule that a resource breaks.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -67,13 +72,13 @@ pub fn validate(proxy: &FastllmProxy) -> Vec<Violation> {
     );
     hold(
         "spec.control.replicas",
-        spec.control.replicas >= 0,
-        "is negative",
+        REPLICAS.contains(&spec.control.replicas),
+        "is not between 0 and 10000",
     );
     hold(
         "spec.proxy.replicas",
-        spec.proxy.replicas >= 0,
-        "is negative",
+        REPLICAS.contains(&spec.proxy.replicas),
+        "is not between 0 and 10000",
     );
     hold(
         "spec.observability.logLevel",

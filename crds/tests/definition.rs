@@ -68,7 +68,10 @@ fn rules_come_from_the_types() {
     let spec = &schema["properties"]["spec"]["properties"];
     let rule = |node: &Value| node["x-kubernetes-validations"][0]["rule"].clone();
     assert_eq!(rule(&spec["encryptionKey"]), "self == oldSelf");
-    assert_eq!(rule(&spec["proxy"]["properties"]["replicas"]), "self >= 0");
+    assert_eq!(
+        rule(&spec["proxy"]["properties"]["replicas"]),
+        "self >= 0 && self <= 10000"
+    );
     assert_eq!(
         rule(&spec["database"]["properties"]["key"]),
         "self.size() > 0"

@@ -235,7 +235,7 @@ fn a_stored_resource_that_breaks_a_rule_is_reported_and_not_applied() {
     world.pass();
     assert_eq!(world.writes, 0);
     let message = assert_condition(&world, ConditionType::Stalled, "True", "InvalidValue");
-    assert_eq!(message, "spec.proxy.replicas: is negative");
+    assert_eq!(message, "spec.proxy.replicas: is not between 0 and 10000");
     assert_condition(&world, ConditionType::SecretsResolved, "True", "Resolved");
 }
 

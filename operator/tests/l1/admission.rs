@@ -44,12 +44,12 @@ const RULES: [(&str, &str, &str); 11] = [
     (
         "/spec/control/replicas",
         "-1",
-        "control.replicas must not be negative",
+        "control.replicas must be between 0 and 10000",
     ),
     (
         "/spec/proxy/replicas",
         "-1",
-        "proxy.replicas must not be negative",
+        "proxy.replicas must be between 0 and 10000",
     ),
     (
         "/spec/observability/logLevel",
@@ -97,6 +97,16 @@ async fn create(cluster: &Cluster, object: &Value) -> kube::Result<DynamicObject
         &serde_json::from_value(object.clone()).unwrap(),
     )
     .await
+}
+
+// OP-48: a number that the operator could not read is not stored.
+#[tokio::test]
+async fn a_number_that_does_not_fit_is_refused() {
+    let cluster = Cluster::new("numbers").await;
+    let mut bad = serde_json::to_value(cluster.proxy("llm")).unwrap();
+    bad["spec"]["proxy"]["replicas"] = json!(99_999_999_999_i64);
+    let refused = create(&cluster, &bad).await.unwrap_err().to_string();
+    assert!(refused.contains("replicas"), "{refused}");
 }
 
 #[tokio::test]
