@@ -6,6 +6,7 @@
 
 mod api;
 mod app;
+pub mod cli;
 mod clock;
 mod config;
 mod crypto;

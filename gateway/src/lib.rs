@@ -6,6 +6,7 @@
 //! database or a resolver; `snapshot`, `report` and `probe` run beside it.
 
 mod app;
+pub mod cli;
 mod clock;
 mod config;
 mod forward;

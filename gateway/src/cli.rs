@@ -1,0 +1,53 @@
+//! The command line of the data plane: its own binary's, and what
+//! `fastllm-proxy --role proxy` takes.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::{Config, Error, init_logging, run, runtime, terminated};
+
+/// An LLM gateway: OpenAI-compatible, in front of any number of upstreams.
+#[derive(Debug, Parser)]
+#[command(name = "fastllm-gateway", version)]
+struct Flags {
+    #[command(flatten)]
+    config: Config,
+}
+
+/// Parses the arguments (the program's name first), serves until it is
+/// terminated, and says how that ended: 2 for what flags are to blame for, 1
+/// for what happened later.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let config = match Flags::try_parse_from(arguments) {
+        Ok(flags) => flags.config,
+        Err(error) => error.exit(),
+    };
+    match serve(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::from(if error.is_configuration() { 2 } else { 1 })
+        }
+    }
+}
+
+fn serve(config: Config) -> Result<(), Error> {
+    let _log = init_logging(&config.log, config.log_format)?;
+    let runtime = runtime(&config).map_err(|error| setup("the runtime", &error))?;
+    runtime.block_on(async {
+        let shutdown = terminated().map_err(|error| setup("signals", &error))?;
+        run(config, shutdown).await
+    })
+}
+
+fn setup(what: &'static str, error: &std::io::Error) -> Error {
+    let reason = error.to_string();
+    Error::Setup { what, reason }
+}
+
+#[expect(clippy::print_stderr, reason = "the last words of the process")]
+fn complain(error: &Error) {
+    eprintln!("fastllm-gateway: {error}");
+}
