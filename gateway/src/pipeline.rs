@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use fastllm_engine::{Caller, Chain, Refusal, granted_models, identify, resolve};
+use fastllm_engine::{Caller, Chain, Refusal, Tables, granted_models, identify, resolve};
 use fastllm_wire::{Members, ScanError, scan_chat};
 use http::request::Parts;
 use http::{HeaderMap, Response};
@@ -22,6 +22,13 @@ pub(crate) struct Pipeline {
     pub(crate) bodies: BodyLimits,
 }
 
+/// Who asks for what, and by which tables that was decided.
+struct Entered {
+    tables: Arc<Tables>,
+    caller: Caller,
+    endpoint: Endpoint,
+}
+
 /// A request that was let in: what is needed to forward it.
 struct Admitted {
     chain: Chain,
@@ -34,36 +41,36 @@ impl Pipeline {
     /// Answers one request, whatever it is.
     pub(crate) async fn handle(&self, head: Parts, body: ClientBody) -> Response<AnswerBody> {
         let mut record = Record::begin(&self.ledger, &head.headers);
-        let (caller, endpoint) = match self.enter(&head, &mut record) {
+        let entered = match self.enter(&head, &mut record) {
             Ok(entered) => entered,
             Err(refusal) => return refuse(record, &refusal),
         };
-        match endpoint {
-            Endpoint::Models => self.models(record, &caller),
-            Endpoint::ChatCompletions => self.chat(record, &caller, &head, body).await,
+        match entered.endpoint {
+            Endpoint::Models => models(record, &entered),
+            Endpoint::ChatCompletions => self.chat(record, entered, &head, body).await,
         }
     }
 
     /// Who is it, and do they ask for something that exists?
-    fn enter(&self, head: &Parts, record: &mut Record) -> Result<(Caller, Endpoint), Refusal> {
-        let tables = self.current.load();
-        let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
-        let caller = identify(tables, presented_key(&head.headers), record.at())?;
-        if let Some(identified) = caller.identified() {
-            record.identified(identified);
-        }
+    fn enter(&self, head: &Parts, record: &mut Record) -> Result<Entered, Refusal> {
+        let tables = self.current.tables().ok_or(Refusal::NotReady)?;
+        let caller = caller_of(&tables, &head.headers, record)?;
         let endpoint = Endpoint::find(&head.method, head.uri.path()).ok_or(Refusal::NoRoute)?;
-        Ok((caller, endpoint))
+        Ok(Entered {
+            tables,
+            caller,
+            endpoint,
+        })
     }
 
     async fn chat(
         &self,
         mut record: Record,
-        caller: &Caller,
+        entered: Entered,
         head: &Parts,
         body: ClientBody,
     ) -> Response<AnswerBody> {
-        let admitted = match self.admit(&mut record, caller, &head.headers, body).await {
+        let admitted = match self.admit(&mut record, entered, &head.headers, body).await {
             Ok(admitted) => admitted,
             Err(refusal) => return refuse(record, &refusal),
         };
@@ -89,17 +96,27 @@ impl Pipeline {
     async fn admit(
         &self,
         record: &mut Record,
-        caller: &Caller,
+        entered: Entered,
         headers: &HeaderMap,
         body: ClientBody,
     ) -> Result<Admitted, Refusal> {
         let body = body.read(headers, &self.bodies).await?;
         let members = scan_chat(&body.bytes()).map_err(invalid)?;
+        let Entered {
+            tables: before,
+            mut caller,
+            endpoint: _,
+        } = entered;
         let tables = self.current.load();
         let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
+        // A body may take long to come: who asks and what they may do is
+        // decided by the same tables as the model that they get.
+        if !Arc::ptr_eq(tables, &before) {
+            caller = caller_of(tables, headers, record)?;
+        }
         let resolved = resolve(tables, members.model())?;
         record.requested(resolved.model(), members.is_stream());
-        let chain = resolved.authorise(caller)?;
+        let chain = resolved.authorise(&caller)?;
         let known = caller.identified().is_some();
         let ask_usage = known && members.is_stream() && !members.wants_usage();
         Ok(Admitted {
@@ -109,16 +126,22 @@ impl Pipeline {
             ask_usage,
         })
     }
+}
 
-    fn models(&self, record: Record, caller: &Caller) -> Response<AnswerBody> {
-        let tables = self.current.load();
-        let Some(tables) = tables.as_ref() else {
-            return refuse(record, &Refusal::NotReady);
-        };
-        let list = answer::model_list(granted_models(tables, caller), record.id());
-        record.served();
-        list
+/// Who presents a key, by these tables and the time of the request's arrival.
+fn caller_of(tables: &Tables, headers: &HeaderMap, record: &mut Record) -> Result<Caller, Refusal> {
+    let caller = identify(tables, presented_key(headers), record.at())?;
+    if let Some(identified) = caller.identified() {
+        record.identified(identified);
     }
+    Ok(caller)
+}
+
+fn models(record: Record, entered: &Entered) -> Response<AnswerBody> {
+    let models = granted_models(&entered.tables, &entered.caller);
+    let list = answer::model_list(models, record.id());
+    record.served();
+    list
 }
 
 fn refuse(record: Record, refusal: &Refusal) -> Response<AnswerBody> {

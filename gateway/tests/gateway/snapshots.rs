@@ -2,7 +2,9 @@
 
 use fastllm_contract::Secret;
 
-use crate::support::{Control, KEY, Options, Rig, Upstream, content, json_answer, post, snapshot};
+use crate::support::{
+    Content, Control, KEY, Options, Rig, Upstream, content, json_answer, post, snapshot,
+};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -151,4 +153,43 @@ async fn another_version_of_the_same_content_is_told_without_it() {
         rig.ask(&with_key("sk-added")).await.status == 200
     })
     .await;
+}
+
+/// Sends a request whose body comes only after `change`; gives the status.
+async fn changed_midway(change: impl FnOnce(&mut Content)) -> u16 {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    let rig = Rig::serving(&content, Options::default()).await;
+    let mut client = rig.client().await;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        BODY.len()
+    );
+    client.write(head.as_bytes()).await;
+    // It is asked for: the key was found good.
+    assert!(client.head().await.starts_with("HTTP/1.1 100"));
+    content.version = 2;
+    change(&mut content);
+    rig.control.publish(snapshot(&content));
+    rig.until("the change", async || {
+        rig.metric("fastllm_snapshot_version").await > 1.5
+    })
+    .await;
+    client.write(BODY.as_bytes()).await;
+    let status = client.reply().await.status;
+    assert_eq!(upstream.seen().requests.len(), usize::from(status == 200));
+    status
+}
+
+#[tokio::test]
+async fn what_changes_while_a_body_comes_counts() {
+    let revoked = changed_midway(|content| content.keys.clear());
+    assert_eq!(revoked.await, 401);
+    let withdrawn = changed_midway(|content| content.principals[0].allowed_models.clear());
+    assert_eq!(withdrawn.await, 403);
+    let unrelated = changed_midway(|content| {
+        content.keys.push(("sk-more".to_owned(), 1, None, false));
+    });
+    assert_eq!(unrelated.await, 200);
 }
