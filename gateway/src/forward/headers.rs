@@ -19,9 +19,12 @@ pub(crate) fn request_headers(client: &HeaderMap, request_id: &HeaderValue) -> H
             headers.append(name.clone(), value.clone());
         }
     }
-    headers
-        .entry(header::CONTENT_TYPE)
-        .or_insert(HeaderValue::from_static("application/json"));
+    // It was authorised as JSON: under another type an upstream might read
+    // another model from the same bytes.
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     // What is answered is looked into for usage, and passed on as it is.
     headers.insert(
         header::ACCEPT_ENCODING,
@@ -32,8 +35,7 @@ pub(crate) fn request_headers(client: &HeaderMap, request_id: &HeaderValue) -> H
 }
 
 fn passes_upstream(name: &HeaderName) -> bool {
-    *name == header::CONTENT_TYPE
-        || *name == header::ACCEPT
+    *name == header::ACCEPT
         || *name == header::USER_AGENT
         || *name == TRACEPARENT
         || *name == TRACESTATE
@@ -41,19 +43,21 @@ fn passes_upstream(name: &HeaderName) -> bool {
 }
 
 /// What a client sees of an upstream's headers. `reframed` says that the body
-/// may leave with another length than it came.
+/// may leave with another length than it came. A length beside a transfer
+/// coding means nothing, and would cut the answer off.
 pub(crate) fn response_headers(
     upstream: &HeaderMap,
     reframed: bool,
     request_id: &HeaderValue,
 ) -> HeaderMap {
     let hop_by_hop = Connection::of(upstream);
+    let sized = !reframed && !upstream.contains_key(header::TRANSFER_ENCODING);
     let mut headers = HeaderMap::with_capacity(upstream.len() + 1);
     for (name, value) in upstream {
         let dropped = hop_by_hop.names(name)
             || *name == header::SET_COOKIE
             || *name == header::ALT_SVC
-            || (reframed && *name == header::CONTENT_LENGTH);
+            || (!sized && *name == header::CONTENT_LENGTH);
         if !dropped {
             headers.append(name.clone(), value.clone());
         }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::{
-    Gate, KEY, Options, Rig, Step, Upstream, backend, chat, content, get, json_answer, post,
+    Gate, KEY, Options, Rig, Step, Upstream, backend, chat, content, get, json_answer, post, raw,
 };
 
 const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
@@ -173,4 +173,34 @@ async fn a_pool_reaches_its_model_by_name_only() {
     let rig = Rig::serving(&content, Options::default()).await;
     assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
     assert_eq!(rig.chat("{\"model\":\"large\"}").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_length_beside_a_transfer_coding_cuts_nothing_off() {
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\
+transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
+    let upstream = Upstream::start([raw(answer)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let reply = rig.chat("{\"model\":\"small\"}").await;
+    assert_eq!(
+        (reply.text().as_str(), reply.complete),
+        ("{\"a\": 1}", true)
+    );
+}
+
+#[tokio::test]
+async fn the_upstream_reads_as_json_what_was_authorised_as_json() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    // As a form it would name another model.
+    let body = "{\"model\":\"small\",\"x\":\"&model=forbidden&\"}";
+    let headers = format!(
+        "authorization: Bearer {KEY}\r\ncontent-type: application/x-www-form-urlencoded\r\n"
+    );
+    let request = post("/v1/chat/completions", &headers, body);
+    assert_eq!(rig.ask(&request).await.status, 200);
+    assert_eq!(
+        upstream.request().headers("content-type"),
+        ["application/json"]
+    );
 }
