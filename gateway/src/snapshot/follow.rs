@@ -89,9 +89,13 @@ impl Follower {
 
     /// Control first, and where it is away the copy on disk.
     async fn begin(&mut self) {
-        let first = timeout(FIRST_FETCH, self.round()).await;
-        match first {
-            Ok(Ok(_)) => return,
+        // Only the fetch has a time limit: building goes on when it is no longer
+        // waited for, and the copy on disk would displace what it builds.
+        match timeout(FIRST_FETCH, self.source.fetch(None)).await {
+            Ok(Ok(fetched)) => match self.take(fetched).await {
+                Ok(_) => return,
+                Err(error) => tracing::warn!(%error, "control's snapshot cannot be used"),
+            },
             Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
             Err(_) => tracing::warn!("control does not answer"),
         }
@@ -140,7 +144,12 @@ impl Follower {
     }
 
     async fn round(&mut self) -> Result<Round, FollowError> {
-        match self.source.fetch(self.etag.as_deref()).await? {
+        let fetched = self.source.fetch(self.etag.as_deref()).await?;
+        self.take(fetched).await
+    }
+
+    async fn take(&mut self, fetched: Fetched) -> Result<Round, FollowError> {
+        match fetched {
             Fetched::Unchanged { etag } => {
                 self.renumber(etag).await?;
                 Ok(Round::Unchanged)
