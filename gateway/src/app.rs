@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::Config;
 use crate::forward::{Connector, Forwarder, Upstreams};
@@ -251,7 +251,8 @@ impl Rooms {
             boot_id: Arc::clone(&boot_id),
             sequence: 0,
         };
-        background.spawn("the usage reporter", usage.run(stop.clone(), LAST_BATCHES));
+        let late = background.late();
+        background.spawn("the usage reporter", usage.run(stop.clone(), late));
         let health = HealthReporter {
             link: link.clone(),
             current: Arc::clone(&current),
@@ -296,6 +297,8 @@ impl Closing {
         let until = Instant::now() + config.shutdown_grace;
         door.closed.cancel();
         door.last_request.cancel();
+        // It has nothing to wait for; a listener that hangs shall not hold us up.
+        let _emptied = timeout(CUT_OFF, door.emptied.cancelled()).await;
         let left = door.connections.drained(config.shutdown_grace).await;
         if left > 0 {
             tracing::warn!(left, "answers were not finished in time");
@@ -306,10 +309,10 @@ impl Closing {
         let grace = until
             .saturating_duration_since(Instant::now())
             .max(LAST_BATCHES);
-        background.finish(grace + Duration::from_secs(1)).await;
+        background.finish(grace).await;
         status_door.closed.cancel();
         status_door.last_request.cancel();
-        doors.finish(Duration::from_secs(1)).await;
+        doors.finish(CUT_OFF).await;
         tracing::info!("the gateway has ended");
     }
 }

@@ -41,12 +41,22 @@ impl Tasks {
 pub(crate) struct Background {
     tasks: JoinSet<&'static str>,
     stop: CancellationToken,
+    late: CancellationToken,
 }
+
+/// How long tasks may take to note what they leave undone.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Background {
     /// Cancelled when the tasks shall end.
     pub(crate) fn stop(&self) -> CancellationToken {
         self.stop.clone()
+    }
+
+    /// Cancelled some time after [`Background::stop`]: what is not finished by
+    /// then never will be.
+    pub(crate) fn late(&self) -> CancellationToken {
+        self.late.clone()
     }
 
     pub(crate) fn spawn<F>(&mut self, name: &'static str, task: F)
@@ -68,12 +78,20 @@ impl Background {
         }
     }
 
-    /// Tells them to end and waits, at most `limit`.
+    /// Tells them to end and waits, at most `limit` and a moment.
     pub(crate) async fn finish(mut self, limit: Duration) {
         self.stop.cancel();
-        let all = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(limit, all).await.is_err() {
+        if self.all_ended(limit).await {
+            return;
+        }
+        self.late.cancel();
+        if !self.all_ended(LAST_WORDS).await {
             tracing::warn!("background tasks did not end in time");
         }
+    }
+
+    async fn all_ended(&mut self, limit: Duration) -> bool {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        tokio::time::timeout(limit, all).await.is_ok()
     }
 }

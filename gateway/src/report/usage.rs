@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastllm_contract::{UsageBatch, UsageEvent, UsageReply};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::BackOff;
@@ -16,6 +16,12 @@ const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
 /// Time limit of one post.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits between two posts of one batch: at first, at most, and at most once
+/// the gateway is to end.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Sends usage events to control in batches, one at a time.
 ///
@@ -40,8 +46,8 @@ enum Posted {
 }
 
 impl UsageReporter {
-    /// Runs until `stop`, then sends what is left within `grace`.
-    pub(crate) async fn run(mut self, stop: CancellationToken, grace: Duration) {
+    /// Runs until `stop`, then sends what is left until `late`.
+    pub(crate) async fn run(mut self, stop: CancellationToken, late: CancellationToken) {
         let mut batch = Vec::new();
         while !stop.is_cancelled() {
             tokio::select! {
@@ -49,9 +55,15 @@ impl UsageReporter {
                 () = stop.cancelled() => break,
             }
             let events = std::mem::take(&mut batch);
-            self.send(events, &stop, grace).await;
+            self.send(events, &stop, &late).await;
         }
-        self.send_the_rest(batch, &stop, grace).await;
+        loop {
+            self.waiting.take_waiting(&mut batch);
+            if batch.is_empty() {
+                return;
+            }
+            self.send(std::mem::take(&mut batch), &stop, &late).await;
+        }
     }
 
     /// Waits for a first event, then until the batch is full or time is up.
@@ -67,26 +79,13 @@ impl UsageReporter {
         }
     }
 
-    async fn send_the_rest(
+    /// Sends one batch, for as long as it takes, but not beyond `late`.
+    async fn send(
         &mut self,
-        mut batch: Vec<UsageEvent>,
+        events: Vec<UsageEvent>,
         stop: &CancellationToken,
-        grace: Duration,
+        late: &CancellationToken,
     ) {
-        let until = Instant::now() + grace;
-        loop {
-            self.waiting.take_waiting(&mut batch);
-            if batch.is_empty() {
-                return;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            self.send(std::mem::take(&mut batch), stop, left).await;
-        }
-    }
-
-    /// Sends one batch, for as long as it takes; after `stop`, no longer than
-    /// `grace`.
-    async fn send(&mut self, events: Vec<UsageEvent>, stop: &CancellationToken, grace: Duration) {
         let count = events.len() as u64;
         self.sequence += 1;
         let batch = UsageBatch {
@@ -103,22 +102,18 @@ impl UsageReporter {
                 return;
             }
         };
-        let out_of_time = async {
-            stop.cancelled().await;
-            sleep(grace).await;
-        };
         tokio::select! {
             biased;
-            () = self.post_until_answered(body, count) => {}
-            () = out_of_time => {
+            () = self.post_until_answered(body, count, stop) => {}
+            () = late.cancelled() => {
                 tracing::warn!(events = count, "usage could not be sent before the end");
                 self.metrics.usage_lost(DropReason::Shutdown, count);
             }
         }
     }
 
-    async fn post_until_answered(&self, body: Bytes, count: u64) {
-        let mut back_off = BackOff::new(Duration::from_millis(500), Duration::from_secs(30));
+    async fn post_until_answered(&self, body: Bytes, count: u64, stop: &CancellationToken) {
+        let mut back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
         let mut said = false;
         loop {
             match self.post(body.clone()).await {
@@ -135,7 +130,13 @@ impl UsageReporter {
                     if !std::mem::replace(&mut said, true) {
                         tracing::warn!(%error, "usage cannot be sent; trying again");
                     }
-                    sleep(back_off.failed()).await;
+                    let wait = back_off.failed();
+                    if stop.is_cancelled() {
+                        sleep(wait.min(LAST_WAIT)).await;
+                    } else {
+                        // Little time is left once it is to end.
+                        let _sooner = timeout(wait, stop.cancelled()).await;
+                    }
                 }
             }
         }

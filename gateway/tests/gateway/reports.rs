@@ -41,6 +41,26 @@ async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
 }
 
 #[tokio::test]
+async fn at_the_end_usage_is_sent_for_as_long_as_the_grace_lasts() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    // Control comes back after some seconds only.
+    rig.control.answer_usage(&[503; 7]);
+    assert_eq!(rig.finish().await.len(), 1);
+}
+
+#[tokio::test]
+async fn usage_that_cannot_be_sent_does_not_hold_up_the_end() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    rig.control.answer_usage(&[503; 100]);
+    assert!(rig.finish().await.is_empty());
+    assert!(crate::support::logged().contains("usage could not be sent before the end"));
+}
+
+#[tokio::test]
 async fn a_batch_that_control_will_never_take_is_counted_and_dropped() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let rig = Rig::start(&[&upstream]).await;
