@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 
 use crate::{Config, Error, init_logging, run, runtime, terminated};
 
@@ -22,7 +23,7 @@ struct Flags {
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let config = match Flags::try_parse_from(arguments) {
         Ok(flags) => flags.config,
-        Err(error) => error.exit(),
+        Err(error) => silent(error).exit(),
     };
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
@@ -31,6 +32,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(if error.is_configuration() { 2 } else { 1 })
         }
     }
+}
+
+/// The error without the address that was given: one with a password in it is
+/// refused, and must not be repeated.
+fn silent(mut error: clap::Error) -> clap::Error {
+    let at_fault = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    if at_fault.is_some_and(|flag| flag.starts_with("--control-url")) {
+        let hidden = ContextValue::String("...".to_owned());
+        let _given = error.insert(ContextKind::InvalidValue, hidden);
+    }
+    error
 }
 
 fn serve(config: Config) -> Result<(), Error> {

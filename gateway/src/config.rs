@@ -24,7 +24,12 @@ pub struct Config {
     #[arg(long, env = "FASTLLM_STATUS_PORT")]
     pub status_port: Option<u16>,
     /// Address of the control plane, with or without /snapshot
-    #[arg(long, env = "FASTLLM_CONTROL_URL", value_parser = control_url)]
+    #[arg(
+        long,
+        env = "FASTLLM_CONTROL_URL",
+        hide_env_values = true,
+        value_parser = control_url
+    )]
     pub control_url: ControlUrl,
     /// Shared secret of both planes
     #[arg(

@@ -33,6 +33,7 @@ fn what_flags_are_to_blame_for_ends_with_2() {
         &[CONTROL][..],
         &[CONTROL, TOKEN, "--host=nowhere"][..],
         &[CONTROL, TOKEN, "--no-such-flag"][..],
+        &["--control-url=http://user:canary@control", TOKEN][..],
         &[CONTROL, TOKEN, "--port=0", "--log=a=b=c"][..],
         &[CONTROL, TOKEN, "--port=0", "--ca-bundle=/nonexistent"][..],
     ] {
