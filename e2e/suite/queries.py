@@ -19,15 +19,20 @@ def prepare(server: str) -> Path:
     """Migrates a fresh database on ``server`` (a URL) and writes the data into a new folder, which is returned."""
     database = _migrated(server)
     fresh = Path(tempfile.mkdtemp(prefix="sqlx-"))
-    # A file that is newer than its build makes cargo expand the macros again.
-    (paths.CHECKOUT / "control" / "src" / "lib.rs").touch()
     environment = {"DATABASE_URL": database, "SQLX_OFFLINE": "false", "SQLX_OFFLINE_DIR": str(fresh)}
-    progress.run(
-        ["cargo", "check", "--release", "--locked", "-p", "fastllm-control", "--lib"],
-        cwd=paths.CHECKOUT,
-        env=environment,
-    )
-    (paths.CHECKOUT / "control" / "src" / "lib.rs").touch()
+    # A file that is newer than its build makes cargo expand the macros again; with its old time
+    # afterwards, nothing else is built again.
+    root = paths.CHECKOUT / "control" / "src" / "lib.rs"
+    before = root.stat()
+    root.touch()
+    try:
+        progress.run(
+            ["cargo", "check", "--release", "--locked", "-p", "fastllm-control", "--lib"],
+            cwd=paths.CHECKOUT,
+            env=environment,
+        )
+    finally:
+        os.utime(root, ns=(before.st_atime_ns, before.st_mtime_ns))
     return fresh
 
 
