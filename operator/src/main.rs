@@ -61,6 +61,8 @@ fn start(config: &RunConfig) -> anyhow::Result<()> {
 }
 
 async fn run(config: &RunConfig) -> anyhow::Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(version, pod = config.pod_name, "fastllm-operator starts");
     let client = Client::try_default().await.context("no way to a cluster")?;
     let metrics = Arc::new(Metrics::new()?);
     let served = Arc::new(Served::new(Arc::clone(&metrics)));
