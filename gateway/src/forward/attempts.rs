@@ -7,12 +7,12 @@ use fastllm_engine::{Backend, Chain, InFlight, Pool, Refusal};
 use fastllm_wire::{First, HeadTail, Members, Splice, StreamTail};
 use http::header::{self, HeaderMap};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::Full;
 use tokio::time::sleep;
 
 use super::flow::{End, Flow, Meter};
 use super::headers::{is_event_stream, is_identity, request_headers, response_headers};
 use super::pool::Upstreams;
+use super::request_body::RequestBody;
 use super::{AttemptError, Relay, back_off};
 use crate::record::Record;
 
@@ -55,30 +55,26 @@ struct Spoils {
 }
 
 impl Outgoing<'_> {
-    fn body_for(&self, backend: &Backend) -> Bytes {
+    fn body_for(&self, backend: &Backend) -> RequestBody {
         let splice = Splice::new(self.members).model(backend.upstream_model());
         let splice = if self.ask_usage {
             splice.include_usage()
         } else {
             splice
         };
-        if splice.is_identity() {
-            self.body.clone()
-        } else {
-            Bytes::from(splice.to_vec(&self.body))
-        }
+        RequestBody::new(&self.body, &splice)
     }
 
     fn request(
         &self,
         backend: &Backend,
-        body: Bytes,
+        body: RequestBody,
         record: &Record,
-    ) -> Result<Request<Full<Bytes>>, AttemptError> {
+    ) -> Result<Request<RequestBody>, AttemptError> {
         let path = backend
             .path(self.sub_path)
             .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from(path);
         let mut headers = request_headers(self.headers, record.id());

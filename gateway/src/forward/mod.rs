@@ -9,6 +9,7 @@ mod flow;
 mod headers;
 mod pool;
 mod relay;
+mod request_body;
 
 pub(crate) use attempts::{Forwarder, Outgoing};
 pub(crate) use connect::Connector;

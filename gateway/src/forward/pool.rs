@@ -2,10 +2,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fastllm_engine::{Origin, Tables};
 use http::{HeaderMap, Request, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -17,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::AttemptError;
 use super::body::UpstreamBody;
 use super::connect::Connector;
+use super::request_body::RequestBody;
 use crate::clock;
 use crate::snapshot::Current;
 use crate::tasks::Tasks;
@@ -57,7 +56,7 @@ struct Idle {
 /// An open connection. Dropping it closes it at once.
 #[derive(Debug)]
 struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<RequestBody>,
     driver: AbortHandle,
 }
 
@@ -105,7 +104,7 @@ impl Upstreams {
     pub(crate) async fn exchange(
         &self,
         origin: &Origin,
-        build: impl Fn() -> Result<Request<Full<Bytes>>, AttemptError>,
+        build: impl Fn() -> Result<Request<RequestBody>, AttemptError>,
         limit: Duration,
     ) -> Result<UpstreamAnswer, AttemptError> {
         let home = self.home(origin);
@@ -208,7 +207,7 @@ impl Upstreams {
     async fn send(
         &self,
         mut lease: Lease,
-        request: Request<Full<Bytes>>,
+        request: Request<RequestBody>,
     ) -> Result<UpstreamAnswer, Failed> {
         match lease.connection.sender.try_send_request(request).await {
             Ok(answer) => Ok(UpstreamAnswer::new(answer, lease)),

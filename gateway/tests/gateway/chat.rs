@@ -204,3 +204,23 @@ async fn the_upstream_reads_as_json_what_was_authorised_as_json() {
         ["application/json"]
     );
 }
+
+#[tokio::test]
+async fn a_large_body_is_edited_without_a_scratch() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.models[2].backends[0].upstream_model = "other".to_owned();
+    let rig = Rig::serving(&content, Options::default()).await;
+    let long = "y".repeat(300_000);
+    let body = |front: &str, model: &str| {
+        format!("{{{front}\"x\":\"{long}\",\"model\":\"{model}\",\"stream\": true,\"z\":1}}")
+    };
+    assert_eq!(rig.chat(&body("", "small")).await.status, 200);
+    let request = upstream.request();
+    let expected = body("\"stream_options\":{\"include_usage\":true},", "other");
+    assert_eq!(
+        request.header("content-length"),
+        Some(expected.len().to_string().as_str())
+    );
+    assert!(request.body == expected.as_bytes());
+}
