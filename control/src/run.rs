@@ -93,7 +93,9 @@ impl Control {
 
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            Ok(error) = &mut unfit_seen => Err(error),
+            unfit = &mut unfit_seen => Err(unfit.unwrap_or(Error::Internal(
+                "the task following the database was lost",
+            ))),
         };
         app.draining.cancel();
         if outcome.is_ok() {

@@ -58,9 +58,9 @@ pub(super) async fn get(
         tokio::select! {
             woken = timeout_at(deadline, changes.changed()) => match woken {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return nothing_new(&app),
+                Ok(Err(_)) | Err(_) => return nothing_new(&app, held.as_ref()),
             },
-            () = app.draining.cancelled() => return nothing_new(&app),
+            () = app.draining.cancelled() => return nothing_new(&app, held.as_ref()),
         }
     }
 }
@@ -114,12 +114,15 @@ async fn answer(
 }
 
 /// Nothing new; the tag of the newest version of the same content comes along.
-fn nothing_new(app: &App) -> Result<Response, ApiError> {
+/// Where the gateway holds other content, which it is to keep, no tag does: it
+/// would take that for the name of what it holds.
+fn nothing_new(app: &App, held: Option<&Etag>) -> Result<Response, ApiError> {
     match app.publisher.current() {
-        Some(current) => {
+        Some(current) if held.is_some_and(|held| held.digest == current.etag.digest) => {
             let etag = etag_header(&current)?;
             Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response())
         }
+        Some(_) => Ok(StatusCode::NOT_MODIFIED.into_response()),
         None => Err(ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "no_snapshot",

@@ -65,10 +65,10 @@ async fn the_database_may_go_and_come_back() {
     let ahead = control
         .machine(Method::GET, "/snapshot?wait=100ms")
         .header(header::IF_NONE_MATCH, "\"999999-0123456789abcdef\"");
-    assert_eq!(
-        ahead.send().await.unwrap().status(),
-        StatusCode::NOT_MODIFIED
-    );
+    let ahead = ahead.send().await.unwrap();
+    assert_eq!(ahead.status(), StatusCode::NOT_MODIFIED);
+    // A tag would say that it holds what is served here.
+    assert_eq!(ahead.headers().get(header::ETAG), None);
     // Nobody is told that their session or token is wrong.
     let (status, body) = answer(root.request(Method::GET, "/admin/models")).await;
     assert_eq!(
@@ -171,6 +171,22 @@ async fn a_release_that_is_too_old_says_so_and_ends() {
         .execute("INSERT INTO _sqlx_migrations VALUES (9999, 'later', now(), true, '\\x00', 1)")
         .await;
     Control::start(&database).await;
+}
+
+/// A process that follows no change any more must not look well.
+#[tokio::test]
+async fn a_lost_watcher_ends_the_process() {
+    let (database, mut control) = started().await;
+    let forever = "INSERT INTO api_keys (hash, prefix, name, principal_id, expires_at) \
+                   VALUES (sha256('x'), '', '', 1, 'infinity')";
+    let refused = sqlx::query(forever).execute(&database.pool).await;
+    assert!(refused.is_err(), "no timestamp of ours");
+    database
+        .execute("ALTER TABLE api_keys DROP CONSTRAINT api_keys_expiry")
+        .await;
+    database.execute(forever).await;
+    assert_eq!(control.exit_code().await, Some(1));
+    assert!(control.log().contains("following the database"));
 }
 
 #[tokio::test]
