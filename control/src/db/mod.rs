@@ -17,9 +17,10 @@ pub(crate) mod usage;
 
 use std::time::Duration;
 
-use sqlx::PgPool;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, Postgres};
+use sqlx::{Connection, PgConnection, PgPool};
+use tokio::time::timeout;
 
 pub(crate) use change::{Actor, AuditEntry, Change};
 pub(crate) use error::DbError;
@@ -28,6 +29,9 @@ pub(crate) use migrate::{MigrationFailure, migrate};
 /// How long a request waits for a connection: Postgres that is down is told
 /// quickly, a busy pool still gets its turn.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a connection may be busy with what nobody waits for any more, before
+/// it is given up: silent ones must not use up the pool.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The database: a pool that connects when it is first used.
 #[derive(Clone)]
@@ -55,6 +59,7 @@ impl Db {
                 .max_connections(connections)
                 .min_connections(0)
                 .acquire_timeout(ACQUIRE_TIMEOUT)
+                .after_release(|connection, _| Box::pin(settle(connection)))
                 .idle_timeout(Duration::from_secs(30))
                 .max_lifetime(Duration::from_mins(30))
         };
@@ -80,5 +85,14 @@ impl Db {
     pub(crate) async fn close(&self) {
         self.listen_pool.close().await;
         self.pool.close().await;
+    }
+}
+
+/// Whether what was abandoned on the connection is over; an error closes it
+/// without a farewell, which a silent peer would keep waiting, too.
+async fn settle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    match timeout(RELEASE_TIMEOUT, connection.ping()).await {
+        Ok(outcome) => outcome.map(|()| true),
+        Err(_) => Err(sqlx::Error::PoolTimedOut),
     }
 }
