@@ -53,13 +53,20 @@ impl From<sqlx::Error> for DbError {
 
 /// Classes 08 (connection), 28 (authorisation), 3D000 (no such database), 53
 /// (resources) and 57 (shutting down) say that the database is not there for us
-/// now; 25006 is a standby, 42P01 a schema that is still to be migrated.
+/// now; 25006 is a standby, 42P01 a schema that is still to be migrated, and the
+/// rest lost to somebody else's locks: all of them pass. Class 22 is a value that
+/// cannot be stored, which the database's text would repeat.
 fn from_code(code: &str, message: &str) -> DbError {
     let absent = ["08", "28", "53", "57"]
         .iter()
         .any(|class| code.starts_with(class));
-    if absent || ["3D000", "25006", "42P01"].contains(&code) {
+    let passing = ["3D000", "25006", "42P01", "40001", "40P01", "55P03"];
+    if absent || passing.contains(&code) {
         DbError::Unavailable(format!("refused (SQLSTATE {code})"))
+    } else if code.starts_with("22") {
+        DbError::Check {
+            constraint: format!("SQLSTATE {code}"),
+        }
     } else {
         DbError::Failed(format!("SQLSTATE {code}: {message}"))
     }

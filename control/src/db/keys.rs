@@ -49,7 +49,7 @@ pub(crate) async fn list(
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<KeyRow, DbError> {
     let page = Page {
-        after: Some(id - 1),
+        after: id.checked_sub(1),
         limit: 1,
     };
     let row = list(connection, None, page).await?.into_iter().next();

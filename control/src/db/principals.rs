@@ -38,7 +38,7 @@ pub(crate) async fn list(
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<PrincipalRow, DbError> {
     let page = Page {
-        after: Some(id - 1),
+        after: id.checked_sub(1),
         limit: 1,
     };
     let row = list(connection, page).await?.into_iter().next();
