@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use fastllm_contract::Secret;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Throttle;
+use crate::api::{ApiError, Caller, Throttle};
 use crate::crypto::{Passwords, TokenSet, Vault};
-use crate::db::{Actor, AuditEntry, Change, Db, DbError};
+use crate::db::{AuditEntry, Change, Db, DbError};
 use crate::metrics::Metrics;
 use crate::snapshot::{DatabaseStatus, Publisher};
 use crate::{Config, Error, clock, config};
@@ -73,9 +73,14 @@ impl App {
         })))
     }
 
-    /// Begins a change on behalf of `actor`.
-    pub(crate) async fn change(&self, actor: Actor) -> Result<Change, DbError> {
-        Change::begin(&self.db, actor).await
+    /// Begins a change on behalf of `caller`, who must still hold the
+    /// permission: changes are serial, and one before this may have taken it
+    /// away since the request came.
+    pub(crate) async fn change(&self, caller: Caller) -> Result<Change, ApiError> {
+        let Caller { actor, claim } = caller;
+        let mut change = Change::begin(&self.db, actor).await?;
+        claim.check(change.connection()).await?;
+        Ok(change)
     }
 
     /// Commits a change with its audit row, then publishes it. Publishing late

@@ -3,6 +3,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
+use sqlx::PgConnection;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa::openapi::{ContentBuilder, Ref, ResponseBuilder};
@@ -12,6 +13,7 @@ use super::error::ApiError;
 use super::login::COOKIE;
 use crate::app::App;
 use crate::crypto::digest;
+use crate::db::sessions::SessionRow;
 use crate::db::{Actor, sessions};
 use crate::serve::PeerAddress;
 
@@ -47,6 +49,42 @@ impl Verb {
 pub(crate) struct Caller {
     /// For the audit log.
     pub(crate) actor: Actor,
+    /// By what right.
+    pub(crate) claim: Claim,
+}
+
+/// A session, and the permission that it is used for.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    token_hash: [u8; 32],
+    verb: Verb,
+}
+
+impl Claim {
+    /// Whose session it is; refused when it has ended, or the permission is not
+    /// held (any more).
+    pub(crate) async fn check(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<SessionRow, ApiError> {
+        let session = sessions::find(connection, &self.token_hash)
+            .await?
+            .ok_or_else(unauthenticated)?;
+        let verb = self.verb.name();
+        if !session.verbs.iter().any(|held| held == verb) {
+            tracing::info!(principal = session.principal_id, verb, "permission refused");
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "permission_denied",
+                format!("this needs the permission {verb}"),
+            ));
+        }
+        Ok(session)
+    }
+}
+
+fn unauthenticated() -> ApiError {
+    ApiError::unauthenticated("log in first")
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
@@ -124,25 +162,12 @@ async fn identify(verb: Verb, request: &Parts) -> Result<Caller, ApiError> {
         .extensions
         .get::<PeerAddress>()
         .map(PeerAddress::to_string);
-    let refused = || ApiError::unauthenticated("log in first");
-    let token = session_token(&request.headers).ok_or_else(refused)?;
-    let mut connection = app.db.acquire().await?;
-    let session = sessions::find(&mut connection, &digest(token.as_bytes()))
-        .await?
-        .ok_or_else(refused)?;
-    if !session.verbs.iter().any(|held| held == verb.name()) {
-        tracing::info!(
-            principal = session.principal_id,
-            verb = verb.name(),
-            path = request.uri.path(),
-            "permission refused"
-        );
-        return Err(ApiError::new(
-            StatusCode::FORBIDDEN,
-            "permission_denied",
-            format!("this needs the permission {}", verb.name()),
-        ));
-    }
+    let token = session_token(&request.headers).ok_or_else(unauthenticated)?;
+    let claim = Claim {
+        token_hash: digest(token.as_bytes()),
+        verb,
+    };
+    let session = claim.check(&mut *app.db.acquire().await?).await?;
     Ok(Caller {
         actor: Actor {
             id: Some(session.principal_id),
@@ -151,7 +176,24 @@ async fn identify(verb: Verb, request: &Parts) -> Result<Caller, ApiError> {
             target: request.uri.path().to_owned(),
             source,
         },
+        claim,
     })
+}
+
+/// Lets browsers change something only from pages of this origin. `SameSite`
+/// keeps other sites out, but not other ports and subdomains of this one.
+pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
+    let site = request.headers().get("sec-fetch-site");
+    let foreign = site.is_some_and(|site| site == "same-site" || site == "cross-site");
+    if foreign && !request.method().is_safe() {
+        return ApiError::new(
+            StatusCode::FORBIDDEN,
+            "foreign_origin",
+            "pages of other origins may not change anything here",
+        )
+        .into_response();
+    }
+    next.run(request).await
 }
 
 /// The session's token of the request's cookies.

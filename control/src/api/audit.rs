@@ -3,7 +3,6 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -11,7 +10,7 @@ use utoipa_axum::routes;
 use super::access::{Verb, guarded};
 use super::error::ApiError;
 use super::extract::Params;
-use super::page;
+use super::{checks, page};
 use crate::app::App;
 use crate::db::audit;
 use crate::db::audit::{AuditFilter, AuditRow};
@@ -101,12 +100,7 @@ async fn list(
         since,
     } = params;
     let page = page::page(limit, 100, before)?;
-    let since = since
-        .map(|text| OffsetDateTime::parse(&text, &Rfc3339))
-        .transpose()
-        .map_err(|_| {
-            ApiError::invalid("since", "since must be a time like 2030-01-31T00:00:00Z")
-        })?;
+    let since = since.map(|text| checks::time("since", &text)).transpose()?;
     let filter = AuditFilter {
         actor_id,
         target,

@@ -8,11 +8,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::checks;
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, PathOf};
 use super::patch::Patch;
+use super::{checks, patch};
 use crate::app::App;
 use crate::crypto::{Sealed, Vault};
 use crate::db::backends;
@@ -129,15 +129,19 @@ pub(crate) struct NewBackend {
 #[serde(deny_unknown_fields)]
 pub(crate) struct BackendPatch {
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     api_base: Option<String>,
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     upstream_model: Option<String>,
     #[schema(value_type = Option<String>, format = Password)]
     #[serde(default)]
     upstream_api_key: Patch<Secret>,
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     protocol: Option<Wire>,
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     auth_header: Option<String>,
     #[schema(value_type = Option<String>)]
     #[serde(default)]
@@ -203,6 +207,9 @@ impl BackendPatch {
             .as_deref()
             .map(checks::auth_header)
             .transpose()?;
+        if let (Some(base), Patch::Keep, Some(_)) = (&base, &key, &old.upstream_api_key) {
+            checks::same_machine(&old.api_base, base)?;
+        }
         if let Some(upstream) = &self.upstream_model {
             checks::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
         }
@@ -244,7 +251,8 @@ async fn get(
 }
 
 /// Changes a backend. An absent `upstream_api_key` keeps the credential, `null`
-/// removes it.
+/// removes it. It is given for one scheme, host and port: with others, it has to
+/// be given again, or removed.
 #[utoipa::path(patch, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     request_body = BackendPatch, responses((status = 204, description = "Changed")))]
 async fn update(
@@ -253,7 +261,7 @@ async fn update(
     PathOf(id): PathOf<i64>,
     Body(patch): Body<BackendPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = backends::get(connection, id)
         .await
@@ -269,7 +277,7 @@ async fn update(
         model_id: old.model_id,
         fields,
     };
-    backends::put(connection, &new).await?;
+    backends::update(connection, id, &new.fields).await?;
     let mut detail = Detail::new("backend.update")
         .id(id)
         .changed(&BackendView::from(old), &BackendView::from(new));
@@ -288,7 +296,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = backends::get(connection, id)
         .await

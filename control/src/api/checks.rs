@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fastllm_contract::ModelName;
 use http::HeaderName;
-use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 use url::{Host, Url};
 
 use super::error::ApiError;
@@ -24,7 +25,7 @@ pub(crate) const POLICIES: [&str; 4] = [
 
 /// Headers that belong to the connection or the body: a credential in one of
 /// them would break requests or smuggle them.
-const RESERVED_HEADERS: [&str; 14] = [
+const RESERVED_HEADERS: [&str; 15] = [
     "accept-encoding",
     "connection",
     "content-encoding",
@@ -34,6 +35,7 @@ const RESERVED_HEADERS: [&str; 14] = [
     "host",
     "keep-alive",
     "proxy-authenticate",
+    "proxy-authorization",
     "te",
     "trailer",
     "transfer-encoding",
@@ -80,12 +82,27 @@ pub(crate) fn model_name(text: &str) -> Result<ModelName, ApiError> {
     ModelName::new(text).map_err(|error| ApiError::invalid("name", error.to_string()))
 }
 
+/// Names that models are granted by: a grant on one with `*` would be a grant on
+/// all that begin like it.
+pub(crate) fn granted_name(text: &str) -> Result<ModelName, ApiError> {
+    if text.contains('*') {
+        return Err(ApiError::invalid("name", "a model's name may not hold *"));
+    }
+    model_name(text)
+}
+
 /// Descriptions and addresses of people.
 pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
     if value.len() > MAX_TEXT {
         return Err(ApiError::invalid(
             field,
             format!("{field} may have {MAX_TEXT} bytes at most"),
+        ));
+    }
+    if value.contains('\0') {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may not hold the character 0"),
         ));
     }
     Ok(value)
@@ -154,6 +171,19 @@ pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
+/// A credential that is held goes to the machine that it was given for, and
+/// nowhere else: who may change an address may not read it that way.
+pub(crate) fn same_machine(old: &str, new: &str) -> Result<(), ApiError> {
+    let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin());
+    if origin(old) == origin(new) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        "upstream_api_key",
+        "give upstream_api_key again (or null): api_base names another machine",
+    ))
+}
+
 /// Cloud machines hand out their credentials at such addresses.
 fn is_metadata_host(host: &Host<&str>) -> bool {
     let link_local_v4 = |address: Ipv4Addr| address.is_link_local();
@@ -213,18 +243,26 @@ pub(crate) fn credential(text: String) -> Result<String, ApiError> {
     Ok(text)
 }
 
+/// A time, in UTC and within the years that it can be written with.
+pub(crate) fn time(field: &str, text: &str) -> Result<OffsetDateTime, ApiError> {
+    OffsetDateTime::parse(text, &Rfc3339)
+        .ok()
+        .and_then(|at| at.checked_to_offset(UtcOffset::UTC))
+        .filter(|at| (1..=9999).contains(&at.year()))
+        .ok_or_else(|| {
+            ApiError::invalid(
+                field,
+                format!("{field} must be a time like 2030-01-31T00:00:00Z"),
+            )
+        })
+}
+
 /// When a key expires.
 pub(crate) fn in_the_future(at: OffsetDateTime) -> Result<OffsetDateTime, ApiError> {
     if at <= clock::now() {
         return Err(ApiError::invalid(
             "expires_at",
             "expires_at must be in the future",
-        ));
-    }
-    if at.year() > 9999 {
-        return Err(ApiError::invalid(
-            "expires_at",
-            "expires_at is too far away",
         ));
     }
     Ok(at)

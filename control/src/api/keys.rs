@@ -6,7 +6,6 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -16,7 +15,7 @@ use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
 use super::patch::Patch;
-use super::{checks, page};
+use super::{checks, page, patch};
 use crate::app::App;
 use crate::clock;
 use crate::crypto::ApiKey;
@@ -109,12 +108,14 @@ pub(crate) struct CreatedKey {
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyPatch {
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     name: Option<String>,
     /// `null`: never.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
     expires_at: Patch<String>,
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     disabled: Option<bool>,
 }
 
@@ -132,13 +133,7 @@ pub(crate) struct ListParams {
 }
 
 fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
-    let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| {
-        ApiError::invalid(
-            "expires_at",
-            "expires_at must be a time like 2030-01-31T00:00:00Z",
-        )
-    })?;
-    checks::in_the_future(at)
+    checks::in_the_future(checks::time("expires_at", text)?)
 }
 
 /// Lists keys, by id.
@@ -189,7 +184,7 @@ async fn create(
         Patch::Clear => None,
         Patch::Set(text) => Some(expiry(&text)?),
     };
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     principals::get(connection, principal_id)
         .await
@@ -236,7 +231,7 @@ async fn update(
     } = patch;
     let name = name.map(|name| checks::name("name", name)).transpose()?;
     let expires_at = expires_at.try_map(|text| expiry(&text))?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = keys::get(connection, id)
         .await
@@ -261,7 +256,7 @@ async fn revoke(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = keys::get(connection, id)
         .await

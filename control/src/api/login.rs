@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fastllm_contract::Secret;
@@ -26,10 +26,14 @@ pub(crate) const COOKIE: &str = "fastllm_session";
 /// From the login on; using the session does not prolong it.
 pub(crate) const SESSION_HOURS: u32 = 12;
 
+/// Largest body, in bytes: everybody can send one.
+const MAX_BODY: usize = 16 * 1024;
+
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(login))
         .routes(routes!(logout))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 /// A name and its password.
@@ -59,36 +63,26 @@ async fn login(
     State(app): State<App>,
     Body(Credentials { name, password }): Body<Credentials>,
 ) -> Result<Response, ApiError> {
-    if let Err(wait) = app.throttle.admit(&name, clock::monotonic()) {
-        app.metrics.login(LoginLabel::Throttled);
-        let seconds = wait.as_secs().max(1);
-        return Err(ApiError::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "throttled",
-            format!("too many wrong passwords; try again in {seconds} s"),
-        )
-        .retry_after(seconds));
-    }
+    admit(&app, &name)?;
     let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
-    let right = app
-        .passwords
-        .verify(password, hash)
-        .await
-        .ok_or_else(ApiError::busy)?;
+    let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
+    // Others may have failed in the meantime: guesses sent at the same time are
+    // no more than guesses one after the other.
+    admit(&app, &name)?;
+    let (right, turn) = app.passwords.verify(turn, password, hash).await?;
     let Some(known) = known.filter(|_| right) else {
         app.throttle.failed(&name, clock::monotonic());
-        app.metrics.login(LoginLabel::Failed);
-        tracing::info!("a login failed");
-        return Err(ApiError::unauthenticated(
-            "the name or the password is wrong",
-        ));
+        return Err(refused(&app));
     };
     app.throttle.succeeded(&name);
+    drop(turn);
     let token = SessionToken::generate()?;
     let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
     let mut connection = app.db.acquire().await?;
-    sessions::insert(&mut connection, &token.hash, known.principal_id, expires_at).await?;
+    if !sessions::insert(&mut connection, &token.hash, &known, expires_at).await? {
+        return Err(refused(&app));
+    }
     app.metrics.login(LoginLabel::Succeeded);
     tracing::info!(principal = known.principal_id, "logged in");
     let cookie = cookie(token.plaintext.expose(), SESSION_HOURS * 3600, app.tls)?;
@@ -97,6 +91,27 @@ async fn login(
         Json(LoggedIn { name: known.name }),
     )
         .into_response())
+}
+
+/// Whether a password for `name` may be tried now.
+fn admit(app: &App, name: &str) -> Result<(), ApiError> {
+    let Err(wait) = app.throttle.admit(name, clock::monotonic()) else {
+        return Ok(());
+    };
+    app.metrics.login(LoginLabel::Throttled);
+    let seconds = wait.as_secs().max(1);
+    Err(ApiError::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "throttled",
+        format!("too many wrong passwords; try again in {seconds} s"),
+    )
+    .retry_after(seconds))
+}
+
+fn refused(app: &App) -> ApiError {
+    app.metrics.login(LoginLabel::Failed);
+    tracing::info!("a login failed");
+    ApiError::unauthenticated("the name or the password is wrong")
 }
 
 /// Ends the session.

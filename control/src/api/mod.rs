@@ -26,6 +26,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::App;
 
+pub(crate) use access::{Caller, same_origin};
 pub(crate) use error::{ApiError, ErrorBody};
 pub(crate) use extract::{Body, Params};
 pub(crate) use login::Throttle;

@@ -167,7 +167,7 @@ impl NewModel {
             context_length,
             policy,
         } = self;
-        checks::model_name(&name)?;
+        checks::granted_name(&name)?;
         let patch = ModelPatch {
             description: set(description),
             input_price_per_mtok: set(input_price_per_mtok),
@@ -259,7 +259,7 @@ async fn create(
     Body(new): Body<NewModel>,
 ) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
     let (name, fields) = new.fields()?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let taken = ApiError::of_unique("name", "there is a model or virtual model of this name");
     let id = models::insert(change.connection(), &name, &fields)
         .await
@@ -281,7 +281,7 @@ async fn update(
     PathOf(id): PathOf<i64>,
     Body(patch): Body<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let row = models::get(change.connection(), id)
         .await
         .map_err(ApiError::of_row("model"))?;
@@ -304,7 +304,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let row = models::get(connection, id)
         .await
@@ -327,14 +327,14 @@ async fn add_backend(
     PathOf(id): PathOf<i64>,
     Body(new): Body<NewBackend>,
 ) -> Result<(StatusCode, Json<BackendView>), ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let connection = change.connection();
     let model = models::get(connection, id)
         .await
         .map_err(ApiError::of_row("model"))?;
     let backend = backends::next_id(connection).await?;
     let (row, has_secret) = new.row(backend, &model, &app.vault)?;
-    backends::put(connection, &row).await?;
+    backends::insert(connection, &row).await?;
     let view = BackendView::from(row);
     let mut detail = Detail::new("backend.create")
         .id(backend)

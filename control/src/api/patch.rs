@@ -1,3 +1,4 @@
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 /// A field of a change: absent keeps the value, `null` clears it.
@@ -29,6 +30,19 @@ impl<T> Patch<T> {
             Self::Clear => Patch::Clear,
             Self::Set(value) => Patch::Set(f(value)?),
         })
+    }
+}
+
+/// A field of a change that cannot be cleared: absent keeps the value (with
+/// `#[serde(default)]`), `null` is refused.
+pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    match Option::<T>::deserialize(deserializer)? {
+        Some(value) => Ok(Some(value)),
+        None => Err(D::Error::custom("expected a value, not null")),
     }
 }
 

@@ -14,7 +14,7 @@ use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
 use super::patch::Patch;
-use super::{checks, page};
+use super::{checks, page, patch};
 use crate::app::App;
 use crate::crypto::check_policy;
 use crate::db::principals::PrincipalRow;
@@ -101,6 +101,7 @@ pub(crate) struct PrincipalPatch {
     #[serde(default)]
     email: Patch<String>,
     #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
     disabled: Option<bool>,
 }
 
@@ -203,7 +204,7 @@ async fn create(
         Kind::User => "user",
         Kind::ServiceAccount => "service_account",
     };
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let taken = ApiError::of_unique("name", "there is a principal of this name or email");
     let id = principals::insert(change.connection(), &name, kind, email.as_deref())
         .await
@@ -225,7 +226,7 @@ async fn update(
     Body(patch): Body<PrincipalPatch>,
 ) -> Result<StatusCode, ApiError> {
     let email = patch.email.try_map(|email| checks::text("email", email))?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let old = row(&mut change, id).await?;
     let email = email.apply(old.email.clone());
     let disabled = patch.disabled.unwrap_or(old.disabled);
@@ -256,7 +257,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let old = row(&mut change, id).await?;
     principals::delete(change.connection(), id).await?;
     keep_an_administrator(&mut change).await?;
@@ -277,7 +278,7 @@ async fn add_role(
     PathOf(id): PathOf<i64>,
     Body(grant): Body<RoleGrant>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     row(&mut change, id).await?;
     let role = roles::find(change.connection(), &grant.role)
         .await
@@ -299,7 +300,7 @@ async fn remove_role(
     caller: Caller,
     PathOf((id, role)): PathOf<(i64, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     row(&mut change, id).await?;
     if !principals::remove_role(change.connection(), id, &role).await? {
         return Err(ApiError::not_found("role of this principal"));
@@ -324,12 +325,9 @@ async fn set_password(
 ) -> Result<StatusCode, ApiError> {
     check_policy(&password).map_err(|error| ApiError::invalid("password", error.to_string()))?;
     // Before the change, which keeps all others waiting.
-    let hash = app
-        .passwords
-        .hash(password)
-        .await
-        .ok_or_else(ApiError::busy)??;
-    let mut change = app.change(caller.actor).await?;
+    let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
+    let hash = app.passwords.hash(turn, password).await?;
+    let mut change = app.change(caller).await?;
     let ended = principals::set_password(change.connection(), id, &hash)
         .await
         .map_err(ApiError::of_row("principal"))?;
@@ -345,7 +343,7 @@ async fn set_password(
 #[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
     responses((status = 200, body = Revoked, description = "Ended")))]
 async fn revoke_all(State(app): State<App>, caller: Caller) -> Result<Json<Revoked>, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let revoked = sessions::delete_all(change.connection(), None).await?;
     let detail = Detail::new("session.revoke_all").with("revoked", revoked);
     app.commit(change, detail.entry()).await?;

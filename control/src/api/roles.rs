@@ -166,7 +166,7 @@ async fn create(
         .description
         .map(|text| checks::text("description", text))
         .transpose()?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
         .map_err(ApiError::of_unique("name", "there is a role of this name"))?;
@@ -191,7 +191,7 @@ async fn update(
     let description = patch
         .description
         .try_map(|text| checks::text("description", text))?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let old = find(&mut change, &name).await?;
     let description = description.apply(old.description.clone());
     roles::update(change.connection(), old.id, description.as_deref()).await?;
@@ -211,7 +211,7 @@ async fn delete(
     caller: Caller,
     PathOf(name): PathOf<String>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let old = find(&mut change, &name).await?;
     let id = old.id;
     roles::delete(change.connection(), id)
@@ -238,7 +238,7 @@ async fn grant(
     Body(Permission { verb, resource }): Body<Permission>,
 ) -> Result<StatusCode, ApiError> {
     checks::permission(&verb, &resource)?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let role = find(&mut change, &name).await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
     let detail = Detail::new("role.grant")
@@ -260,7 +260,7 @@ async fn revoke(
     Body(Permission { verb, resource }): Body<Permission>,
 ) -> Result<StatusCode, ApiError> {
     checks::permission(&verb, &resource)?;
-    let mut change = app.change(caller.actor).await?;
+    let mut change = app.change(caller).await?;
     let role = find(&mut change, &name).await?;
     roles::revoke(change.connection(), role.id, &verb, &resource).await?;
     keep_an_administrator(&mut change).await?;

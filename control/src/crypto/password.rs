@@ -5,7 +5,7 @@ use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, Salt
 use argon2::{Algorithm, Argon2, Params, Version};
 use fastllm_contract::Secret;
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Error;
 
@@ -68,6 +68,24 @@ fn verify_now(password: &Secret, hash: &str) -> bool {
     })
 }
 
+/// The right to hash one password; dropped, it is the next one's.
+pub(crate) struct Turn {
+    _held: OwnedSemaphorePermit,
+}
+
+impl Turn {
+    /// The turn goes along: it is not over before the work is, even when nobody
+    /// waits for the outcome any more.
+    async fn blocking<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<(T, Self), Error> {
+        tokio::task::spawn_blocking(move || (work(), self))
+            .await
+            .map_err(|_| Error::Internal("a hashing thread was lost"))
+    }
+}
+
 /// Hashes and verifies passwords on blocking threads, a few at a time, so that
 /// a flood of logins does not take the control plane's cores.
 pub(crate) struct Passwords {
@@ -84,32 +102,32 @@ impl Passwords {
         })
     }
 
-    /// `None` when the queue is too long.
-    pub(crate) async fn hash(&self, password: Secret) -> Option<Result<String, Error>> {
-        self.blocking(move || hash_now(&password)).await
+    /// Waits for a turn; `None` when the queue is too long.
+    pub(crate) async fn turn(&self) -> Option<Turn> {
+        let turn = Arc::clone(&self.turns).acquire_owned();
+        let turn = tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()?;
+        Some(Turn { _held: turn })
+    }
+
+    /// Hashes a new password.
+    pub(crate) async fn hash(&self, turn: Turn, password: Secret) -> Result<String, Error> {
+        let (hash, _turn) = turn.blocking(move || hash_now(&password)).await?;
+        hash
     }
 
     /// Whether `password` is the one of `hash`; an absent hash costs as much
-    /// and is never right. `None` when the queue is too long.
-    pub(crate) async fn verify(&self, password: Secret, hash: Option<String>) -> Option<bool> {
+    /// and is never right. The turn comes back, so that the caller can take
+    /// note of the outcome before the next attempt gets one.
+    pub(crate) async fn verify(
+        &self,
+        turn: Turn,
+        password: Secret,
+        hash: Option<String>,
+    ) -> Result<(bool, Turn), Error> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.dummy.clone());
-        self.blocking(move || verify_now(&password, &hash) && known)
+        turn.blocking(move || verify_now(&password, &hash) && known)
             .await
-    }
-
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let turn = Arc::clone(&self.turns).acquire_owned();
-        let turn = tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()?;
-        let done = tokio::task::spawn_blocking(move || {
-            let result = work();
-            drop(turn);
-            result
-        });
-        done.await.ok()
     }
 }
 
@@ -120,17 +138,18 @@ mod tests {
     #[tokio::test]
     async fn only_the_right_password_of_somebody_is_right() {
         let passwords = Passwords::new().unwrap();
-        let hash = passwords
-            .hash(Secret::new("correct horse"))
-            .await
-            .unwrap()
-            .unwrap();
+        let turn = passwords.turn().await.unwrap();
+        let hash = passwords.hash(turn, Secret::new("correct horse"));
+        let hash = hash.await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"));
-        let verify =
-            |text: &str, hash: Option<&String>| passwords.verify(Secret::new(text), hash.cloned());
-        assert_eq!(verify("correct horse", Some(&hash)).await, Some(true));
-        assert_eq!(verify("wrong horse", Some(&hash)).await, Some(false));
-        assert_eq!(verify("nobody's password", None).await, Some(false));
+        let verify = async |text: &str, hash: Option<&String>| {
+            let turn = passwords.turn().await.unwrap();
+            let verified = passwords.verify(turn, Secret::new(text), hash.cloned());
+            verified.await.unwrap().0
+        };
+        assert!(verify("correct horse", Some(&hash)).await);
+        assert!(!verify("wrong horse", Some(&hash)).await);
+        assert!(!verify("nobody's password", None).await);
     }
 
     #[test]

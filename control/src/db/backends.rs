@@ -80,13 +80,30 @@ pub(crate) async fn next_id(connection: &mut PgConnection) -> Result<i64, DbErro
     Ok(id)
 }
 
-/// Writes a new backend, or all fields of one that is there.
-pub(crate) async fn put(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
+pub(crate) async fn insert(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
     let BackendRow {
         id,
         model_id,
         fields,
     } = row;
+    sqlx::query!(
+        "INSERT INTO model_backends (id, model_id, api_base, upstream_model) \
+         VALUES ($1, $2, $3, $4)",
+        *id,
+        *model_id,
+        fields.api_base,
+        fields.upstream_model,
+    )
+    .execute(&mut *connection)
+    .await?;
+    update(connection, *id, fields).await
+}
+
+pub(crate) async fn update(
+    connection: &mut PgConnection,
+    id: i64,
+    fields: &BackendFields,
+) -> Result<(), DbError> {
     let BackendFields {
         api_base,
         upstream_model,
@@ -97,14 +114,10 @@ pub(crate) async fn put(connection: &mut PgConnection, row: &BackendRow) -> Resu
         default_max_tokens,
     } = fields;
     sqlx::query!(
-        "INSERT INTO model_backends (id, model_id, api_base, upstream_model, upstream_api_key, \
-                protocol, auth_header, auth_scheme, default_max_tokens) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-         ON CONFLICT (id) DO UPDATE SET api_base = $3, upstream_model = $4, \
-                upstream_api_key = $5, protocol = $6, auth_header = $7, auth_scheme = $8, \
-                default_max_tokens = $9",
-        *id,
-        *model_id,
+        "UPDATE model_backends SET api_base = $2, upstream_model = $3, upstream_api_key = $4, \
+                protocol = $5, auth_header = $6, auth_scheme = $7, default_max_tokens = $8 \
+          WHERE id = $1",
+        id,
         api_base,
         upstream_model,
         upstream_api_key.as_deref(),

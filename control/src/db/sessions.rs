@@ -37,30 +37,44 @@ pub(crate) async fn login(
     Ok(row)
 }
 
+/// Begins a session, if what the login was checked against still holds: the
+/// password may have been replaced, or the principal disabled, while it was
+/// hashed. The row's lock makes such a change come wholly before or after.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
     token_hash: &[u8],
-    principal_id: i64,
+    checked: &LoginRow,
     expires_at: OffsetDateTime,
-) -> Result<(), DbError> {
-    sqlx::query!(
-        "INSERT INTO sessions (token_hash, principal_id, expires_at) VALUES ($1, $2, $3)",
-        token_hash,
+) -> Result<bool, DbError> {
+    let LoginRow {
         principal_id,
+        name: _,
+        password_hash,
+    } = checked;
+    let done = sqlx::query!(
+        "INSERT INTO sessions (token_hash, principal_id, expires_at) \
+         SELECT $1, id, $3 FROM principals \
+          WHERE id = $2 AND password_hash = $4 AND NOT disabled FOR SHARE",
+        token_hash,
+        *principal_id,
         expires_at,
+        password_hash.as_deref(),
     )
     .execute(&mut *connection)
     .await?;
+    if done.rows_affected() == 0 {
+        return Ok(false);
+    }
     sqlx::query!(
         "DELETE FROM sessions WHERE principal_id = $1 AND token_hash NOT IN \
          (SELECT token_hash FROM sessions WHERE principal_id = $1 \
            ORDER BY created_at DESC LIMIT $2)",
-        principal_id,
+        *principal_id,
         MOST_SESSIONS,
     )
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(true)
 }
 
 /// The session of that token, if it has not expired and its principal is not

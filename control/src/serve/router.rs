@@ -33,6 +33,7 @@ pub(crate) fn router(app: &App) -> Result<Router, crate::Error> {
         )
     });
     let router = api
+        .layer(from_fn(api::same_origin))
         .layer(from_fn(in_time))
         .merge(machine::routes())
         .merge(probes::routes())

@@ -61,6 +61,40 @@ async fn wrong_names_and_passwords_look_alike_and_become_slow() {
     .await;
 }
 
+/// Nobody who is not logged in can make the process hold large bodies.
+#[tokio::test]
+async fn a_login_is_short() {
+    let (_database, control) = started().await;
+    let long = control.login("root", &"x".repeat(100_000)).await;
+    assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let odd = control.login("ro\0ot", PASSWORD).await;
+    assert_eq!(odd.status(), StatusCode::BAD_REQUEST);
+}
+
+/// A page of another port of the same host is the same site: its requests bring
+/// the cookie along.
+#[tokio::test]
+async fn browsers_change_nothing_from_pages_of_others() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    for (site, path, status) in [
+        ("cross-site", "/admin/sessions/revoke-all", 403),
+        ("same-site", "/admin/sessions/revoke-all", 403),
+        ("same-site", "/logout", 403),
+        ("same-site", "/login", 403),
+        ("same-origin", "/admin/snapshot/rebuild", 200),
+    ] {
+        let request = root.request(Method::POST, path);
+        let (got, body) = answer(request.header("sec-fetch-site", site)).await;
+        assert_eq!(got, status, "{site} {path}: {body}");
+    }
+    let read = root.request(Method::GET, "/admin/models");
+    assert_eq!(
+        answer(read.header("sec-fetch-site", "same-site")).await.0,
+        200
+    );
+}
+
 /// Every documented route under a permission refuses callers without a session,
 /// and those whose roles do not hold it.
 #[tokio::test]

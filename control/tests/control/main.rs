@@ -14,6 +14,7 @@ mod audit;
 mod harness;
 mod lifecycle;
 mod proxy;
+mod races;
 mod resources;
 mod snapshots;
 mod tls;

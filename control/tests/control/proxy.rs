@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,6 +14,7 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     target: (String, u16),
     running: Option<CancellationToken>,
+    frozen: watch::Sender<()>,
     tasks: TaskTracker,
 }
 
@@ -24,6 +26,7 @@ impl Proxy {
             address: listener.local_addr().unwrap(),
             target: database.address(),
             running: None,
+            frozen: watch::Sender::new(()),
             tasks: TaskTracker::new(),
         }
     }
@@ -34,17 +37,28 @@ impl Proxy {
         self.running = Some(stop.clone());
         let target = self.target.clone();
         let tasks = self.tasks.clone();
+        let frozen = self.frozen.clone();
         self.tasks
             .spawn(stop.clone().run_until_cancelled_owned(async move {
                 loop {
                     let (mut inner, _) = listener.accept().await.unwrap();
                     let target = target.clone();
+                    let mut freeze = frozen.subscribe();
                     tasks.spawn(stop.clone().run_until_cancelled_owned(async move {
                         let mut outer = TcpStream::connect(target).await.unwrap();
-                        let _ = copy_bidirectional(&mut inner, &mut outer).await;
+                        tokio::select! {
+                            _ = copy_bidirectional(&mut inner, &mut outer) => {}
+                            // Both ends stay open.
+                            _ = freeze.changed() => std::future::pending().await,
+                        }
                     }));
                 }
             }));
+    }
+
+    /// Nothing passes any more on the connections that are open; new ones work.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_replace(());
     }
 
     /// Ends every connection and refuses new ones.

@@ -96,6 +96,8 @@ const REFUSED: &str = r#"
 /admin/models | {"name": ""} | invalid_value name
 /admin/models | {"name": " a"} | invalid_value name
 /admin/models | {"name": "a\nb"} | invalid_value name
+/admin/models | {"name": "a*"} | invalid_value name
+/admin/models | {"name": "a", "description": "\u0000"} | invalid_value description
 /admin/models | {"nme": "a"} | unknown_field nme
 /admin/models | {} | missing_field name
 /admin/models | {"name": 7} | invalid_value name
@@ -106,6 +108,7 @@ const REFUSED: &str = r#"
 /admin/models/1/backends | {"api_base": "http://u:p@h/v1"} | invalid_value api_base
 /admin/models/1/backends | {"api_base": "http://169.254.169.254/"} | invalid_value api_base
 /admin/models/1/backends | {"api_base": "http://h", "auth_header": "Host"} | invalid_value auth_header
+/admin/models/1/backends | {"api_base": "http://h", "auth_header": "Proxy-Authorization"} | invalid_value auth_header
 /admin/models/1/backends | {"api_base": "http://h", "auth_scheme": ""} | invalid_value auth_scheme
 /admin/models/1/backends | {"api_base": "http://h", "protocol": "grpc"} | invalid_value protocol
 /admin/models/1/backends | {"api_base": "http://h", "upstream_api_key": "a\r\nb"} | invalid_value upstream_api_key
@@ -113,6 +116,8 @@ const REFUSED: &str = r#"
 /admin/keys | {"name": "k", "principal_id": 99} | invalid_value principal_id
 /admin/keys | {"name": "k", "principal_id": 1, "expires_at": "2020-01-01T00:00:00Z"} | invalid_value expires_at
 /admin/keys | {"name": "k", "principal_id": 1, "expires_at": "soon"} | invalid_value expires_at
+/admin/keys | {"name": "k", "principal_id": 1, "expires_at": "9999-12-31T23:59:59-23:00"} | invalid_value expires_at
+/admin/keys | {"name": "k", "principal_id": -9223372036854775808} | invalid_value principal_id
 /admin/principals | {"name": "p", "kind": "robot"} | invalid_value kind
 /admin/roles | {"name": "a/b"} | invalid_value name
 /admin/roles/admin/permissions | {"verb": "all"} | invalid_value verb
@@ -146,6 +151,83 @@ async fn wrong_values_are_refused_by_field() {
     assert_eq!(root.get("/admin/models").await.as_array().unwrap().len(), 1);
 }
 
+/// `null` clears what can be empty; elsewhere it is an error, and no way to
+/// say nothing.
+#[tokio::test]
+async fn null_is_refused_where_nothing_can_be_cleared() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let backend = json!({ "api_base": "http://h/v1" });
+    let (_, backend) = root
+        .post(&format!("/admin/models/{id}/backends"), backend)
+        .await;
+    let (key, _) = root.key("k", 1).await;
+    let backend = format!("/admin/backends/{}", backend["id"]);
+    let key = format!("/admin/keys/{key}");
+    for (path, field) in [
+        (backend.as_str(), "api_base"),
+        (&backend, "upstream_model"),
+        (&backend, "protocol"),
+        (&backend, "auth_header"),
+        (&key, "name"),
+        (&key, "disabled"),
+        ("/admin/principals/1", "disabled"),
+    ] {
+        let (status, body) = root.patch(path, json!({ field: null })).await;
+        assert_eq!((status, &body["field"]), (400, &json!(field)), "{path}");
+    }
+}
+
+/// Whoever may move a backend may not make the gateways hand its credential to
+/// a machine of their choice.
+#[tokio::test]
+async fn a_credential_does_not_move_to_another_host() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let body = json!({ "api_base": "https://h/v1", "upstream_api_key": "secret" });
+    let (_, made) = root
+        .post(&format!("/admin/models/{id}/backends"), body)
+        .await;
+    let at = format!("/admin/backends/{}", made["id"]);
+    for elsewhere in ["https://other/v1", "http://h/v1", "https://h:8443/v1"] {
+        let (status, body) = root.patch(&at, json!({ "api_base": elsewhere })).await;
+        assert_eq!(
+            (status, &body["field"]),
+            (400, &json!("upstream_api_key")),
+            "{elsewhere}"
+        );
+    }
+    for allowed in [
+        json!({ "api_base": "https://h:443/v2" }),
+        json!({ "api_base": "https://other/v1", "upstream_api_key": "secret" }),
+        json!({ "api_base": "https://h/v1", "upstream_api_key": null }),
+        json!({ "api_base": "https://other/v1" }),
+    ] {
+        assert_eq!(root.patch(&at, allowed.clone()).await.0, 204, "{allowed}");
+    }
+}
+
+/// As after rows were copied in under their own ids.
+#[tokio::test]
+async fn a_new_backend_never_replaces_another() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    database
+        .execute(
+            "INSERT INTO model_backends (id, model_id, api_base, upstream_model) \
+             SELECT 1, id, 'http://first/v1', 'm' FROM models",
+        )
+        .await;
+    let body = json!({ "api_base": "http://second/v1" });
+    let path = format!("/admin/models/{id}/backends");
+    assert_eq!(root.post(&path, body).await.0, 409);
+    let kept = root.get("/admin/backends/1").await;
+    assert_eq!(kept["api_base"], "http://first/v1");
+}
+
 #[tokio::test]
 async fn every_refusal_is_json() {
     let (_database, control) = started().await;
@@ -169,6 +251,25 @@ async fn every_refusal_is_json() {
         ),
         (Method::GET, "/admin/models?limit=0", 400, "invalid_value"),
         (Method::GET, "/admin/audit?since=x", 400, "invalid_value"),
+        (
+            Method::GET,
+            "/admin/audit?since=9999-12-31T23:59:59-23:00",
+            400,
+            "invalid_value",
+        ),
+        (
+            Method::GET,
+            "/admin/models/-9223372036854775808",
+            404,
+            "not_found",
+        ),
+        (Method::GET, "/admin/roles/%00", 400, "invalid_value"),
+        (
+            Method::GET,
+            "/admin/usage/events?model=%00",
+            400,
+            "invalid_value",
+        ),
     ] {
         let (got, body) = answer(root.request(method, path)).await;
         assert_eq!(

@@ -1,0 +1,170 @@
+//! What may happen between two steps of one request.
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{
+    Control, Database, PASSWORD, Session, answer, command, eventually, set_password, started,
+};
+use crate::proxy::Proxy;
+
+const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE datname = current_database() AND application_name = 'fastllm-control' \
+       AND wait_event_type = 'Lock'";
+
+async fn principal(session: &Session<'_>, name: &str) -> i64 {
+    let all = session.get("/admin/principals").await;
+    let found = all.as_array().unwrap().iter().find(|p| p["name"] == name);
+    found.unwrap()["id"].as_i64().unwrap()
+}
+
+/// A password that was right when it was looked at opens nothing once it is
+/// replaced.
+#[tokio::test]
+async fn a_login_does_not_outrun_a_new_password() {
+    let (database, control) = started().await;
+    for change in [
+        "UPDATE principals SET password_hash = password_hash || ' ' WHERE name = 'root'",
+        "UPDATE principals SET disabled = true WHERE name = 'root'",
+    ] {
+        let mut transaction = database.pool.begin().await.unwrap();
+        sqlx::query(change)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let login = control.login("root", PASSWORD);
+        let overtaken = async {
+            eventually("the login waits, or is done", async || {
+                let sessions = database.number("SELECT count(*) FROM sessions").await;
+                (database.number(WAITING).await + sessions > 0).then_some(())
+            })
+            .await;
+            transaction.commit().await.unwrap();
+        };
+        let (response, ()) = tokio::join!(login, overtaken);
+        assert_eq!(response.status(), 401, "{change}");
+        assert_eq!(database.number("SELECT count(*) FROM sessions").await, 0);
+        database
+            .execute("UPDATE principals SET password_hash = rtrim(password_hash)")
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn guesses_at_the_same_time_become_slow_too() {
+    let (_database, control) = started().await;
+    let guesses = (0..40).map(|_| async {
+        let response = control.login("root", "wrong-password").await;
+        response.status().as_u16()
+    });
+    let answers = futures_util::future::join_all(guesses).await;
+    let tried = answers.iter().filter(|status| **status == 401).count();
+    let told = answers.iter().filter(|status| **status == 429).count();
+    // Five are free; what is being looked at then is, too.
+    assert!((5..=7).contains(&tried), "{tried} guesses were looked at");
+    assert_eq!(tried + told, 40, "{answers:?}");
+}
+
+/// The body may come long after the permission was looked at.
+#[tokio::test]
+async fn a_permission_that_is_gone_meanwhile_changes_nothing() {
+    let (database, control) = started().await;
+    assert!(set_password(&database, "second", &[]).status.success());
+    let root = control.session("root", PASSWORD).await;
+    let second = control.session("second", PASSWORD).await;
+    let path = format!(
+        "/admin/principals/{}/roles",
+        principal(&root, "second").await
+    );
+
+    let body = json!({ "role": "admin" }).to_string();
+    let address = control.base.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: control\r\ncookie: {}\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        second.cookie,
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut go_on = [0; 25];
+    stream.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+
+    assert_eq!(root.delete(&format!("{path}/admin")).await.0, 204);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 403 "), "{response}");
+    let roles = root.get(path.trim_end_matches("/roles")).await["roles"].clone();
+    assert_eq!(roles, json!([]));
+}
+
+#[tokio::test]
+async fn of_two_last_administrators_one_stays() {
+    let (database, first) = started().await;
+    assert!(set_password(&database, "second", &[]).status.success());
+    let other = Control::start(&database).await;
+    let root = first.session("root", PASSWORD).await;
+    let second = other.session("second", PASSWORD).await;
+    let path = async |session: &Session<'_>, name: &str| {
+        let id = principal(session, name).await;
+        format!("/admin/principals/{id}/roles/admin")
+    };
+    let (one, two) = (path(&root, "root").await, path(&second, "second").await);
+    let (one, two) = tokio::join!(root.delete(&one), second.delete(&two));
+    let mut statuses = [one.0, two.0];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [204, 409], "{one:?} {two:?}");
+}
+
+/// As when the database's machine vanishes without a word, and another takes
+/// its address.
+#[tokio::test]
+async fn a_connection_that_falls_silent_gives_its_place_back() {
+    let (database, _) = started().await;
+    let mut proxy = Proxy::new(&database).await;
+    proxy.open().await;
+    let mut command = command(&database.url(Some(proxy.address)));
+    command.env("FASTLLM_DATABASE_MAX_CONNECTIONS", "1");
+    let control = Control::launch_command(command, &[], "http").await;
+    control.ready().await;
+    let root = control.session("root", PASSWORD).await;
+
+    let mut transaction = database.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM config_state FOR UPDATE")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    tokio::select! {
+        _ = root.model("given up") => panic!("the configuration is locked"),
+        () = eventually("the change waits", async || {
+            (database.number(WAITING).await > 0).then_some(())
+        }) => proxy.freeze(),
+    }
+    transaction.rollback().await.unwrap();
+    eventually("there is a place again", async || {
+        let (status, _) = answer(root.request(Method::GET, "/admin/models")).await;
+        (status == 200).then_some(())
+    })
+    .await;
+}
+
+/// One who waits too long for a lock is told to come back.
+#[tokio::test]
+async fn a_locked_configuration_is_no_internal_error() {
+    let (database, control): (Database, Control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let mut transaction = database.pool.begin().await.unwrap();
+    sqlx::query("SELECT FROM config_state FOR UPDATE")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let (status, body) = root.post("/admin/models", json!({ "name": "m" })).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (503, &json!("database_unavailable"))
+    );
+}
