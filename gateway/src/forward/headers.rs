@@ -6,8 +6,9 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Vendor headers that pass: `openai-organization`, `openai-beta` and so on.
-const VENDOR_PREFIX: &str = "openai-";
+/// The vendor header that turns features on. Those that choose an organisation
+/// or project stay here: they would act under the operator's credential.
+const OPENAI_BETA: HeaderName = HeaderName::from_static("openai-beta");
 
 /// What an upstream sees of the client's headers: those that describe the
 /// request, and nothing that says who the client is. Repeated headers stay
@@ -39,7 +40,7 @@ fn passes_upstream(name: &HeaderName) -> bool {
         || *name == header::USER_AGENT
         || *name == TRACEPARENT
         || *name == TRACESTATE
-        || name.as_str().starts_with(VENDOR_PREFIX)
+        || *name == OPENAI_BETA
 }
 
 /// What a client sees of an upstream's headers. `reframed` says that the body

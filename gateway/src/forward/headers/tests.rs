@@ -37,6 +37,8 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
         ("accept-encoding", "gzip"),
         ("accept", "text/event-stream"),
         ("content-type", "multipart/form-data; boundary=b"),
+        ("openai-organization", "org-of-the-client"),
+        ("openai-project", "project-of-the-client"),
         ("openai-beta", "one"),
         ("openai-beta", "two"),
         ("traceparent", "00-1-2-01"),
