@@ -166,18 +166,19 @@ impl Follower {
     }
 
     /// The same content has got another version: so that all replicas say the
-    /// same, this one says so, too.
+    /// same, this one says so, too. The tag of other content is not taken.
     async fn renumber(&mut self, etag: Option<String>) -> Result<(), FollowError> {
-        let Some(etag) = etag.filter(|etag| Some(etag) != self.etag.as_ref()) else {
+        let Some((etag, version)) = etag.and_then(|etag| renumbered(self.etag.as_deref(), etag))
+        else {
             return Ok(());
         };
-        if let (Some(version), Some(held)) = (version_of(&etag), self.current.held()) {
+        if let Some(held) = self.current.held() {
             let current = Arc::clone(&self.current);
-            let renumbered = Snapshot {
+            let same = Snapshot {
                 version,
                 ..Snapshot::clone(&held)
             };
-            tokio::task::spawn_blocking(move || current.publish(Arc::new(renumbered)))
+            tokio::task::spawn_blocking(move || current.publish(Arc::new(same)))
                 .await
                 .map_err(|_| FollowError::Interrupted)??;
         }
@@ -197,10 +198,17 @@ impl Follower {
     }
 }
 
-/// The version in an `ETag` (`"<version>-<digest>"`).
-fn version_of(etag: &str) -> Option<u64> {
-    let (version, _) = etag.trim_matches('"').split_once('-')?;
-    version.parse().ok()
+/// A tag of the same content under another version, and that version.
+fn renumbered(held: Option<&str>, told: String) -> Option<(String, u64)> {
+    let (held_version, held_digest) = parts_of(held?)?;
+    let (version, digest) = parts_of(&told)?;
+    (held_digest == digest && held_version != version).then_some((told, version))
+}
+
+/// Version and digest of an `ETag` (`"<version>-<digest>"`).
+fn parts_of(etag: &str) -> Option<(u64, &str)> {
+    let (version, digest) = etag.trim_matches('"').split_once('-')?;
+    Some((version.parse().ok()?, digest))
 }
 
 /// Adds the parts that are held and serves the result.
@@ -209,4 +217,20 @@ fn complete(current: &Current, snapshot: Snapshot) -> Result<(), FollowError> {
     let whole = snapshot.merge(held.as_deref())?;
     current.publish(Arc::new(whole))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::renumbered;
+
+    #[test]
+    fn only_a_tag_of_the_same_content_is_taken() {
+        let told = |etag: &str| renumbered(Some("\"7-aa\""), etag.to_owned());
+        assert_eq!(told("\"8-aa\""), Some(("\"8-aa\"".to_owned(), 8)));
+        assert_eq!(told("\"6-aa\""), Some(("\"6-aa\"".to_owned(), 6)));
+        assert_eq!(told("\"7-aa\""), None);
+        assert_eq!(told("\"8-bb\""), None);
+        assert_eq!(told("\"x\""), None);
+        assert_eq!(renumbered(None, "\"8-aa\"".to_owned()), None);
+    }
 }
