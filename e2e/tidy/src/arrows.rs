@@ -25,7 +25,7 @@ const SOCKETS: &[&str] = &[
 ];
 const PLANES: &[&str] = &["sqlx", "kube", "k8s-openapi", "axum"];
 
-const ARROWS: [Arrow; 10] = [
+const ARROWS: [Arrow; 11] = [
     (
         "gateway/contract",
         &[],
@@ -60,6 +60,7 @@ const ARROWS: [Arrow; 10] = [
     ),
     ("crds", &[], &["sqlx", "axum", "reqwest", "tokio"]),
     ("operator", &["fastllm-crds"], &["sqlx"]),
+    ("e2e/bench/load", &[], &["sqlx", "kube"]),
     ("e2e/tidy", &[], SOCKETS),
 ];
 

@@ -1,0 +1,248 @@
+//! What the mock upstream says: made once, sent again and again.
+
+use crate::{BURST_FRAMES, JSON_BYTES, PACED_FRAMES};
+
+/// How a request is answered, by the name of its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `bench-json`: one JSON body.
+    Json,
+    /// `bench-burst`: a stream as fast as the sockets take it.
+    Burst,
+    /// `bench-paced`: a stream with 10 ms between its events.
+    Paced,
+    /// `bench-hold`: the first event of a stream, and no more.
+    Hold,
+    /// Anything else, such as a probe: an empty list of models.
+    List,
+}
+
+/// How to answer a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) kind: Kind,
+    /// Whether the stream ends with an event that tells the usage.
+    pub(crate) usage: bool,
+}
+
+/// The first and the last bytes of a request's body, which say what is wanted.
+/// Everything between them is text.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    first: Vec<u8>,
+    last: Vec<u8>,
+}
+
+/// Bytes of either end that are looked at.
+const LOOKED_AT: usize = 256;
+
+impl Ends {
+    /// Forgets everything, for the next body.
+    pub(crate) fn clear(&mut self) {
+        self.first.clear();
+        self.last.clear();
+    }
+
+    /// Goes on with the next bytes.
+    pub(crate) fn see(&mut self, bytes: &[u8]) {
+        let room = LOOKED_AT - self.first.len();
+        self.first
+            .extend_from_slice(&bytes[..room.min(bytes.len())]);
+        if bytes.len() >= LOOKED_AT {
+            self.last.clear();
+            self.last
+                .extend_from_slice(&bytes[bytes.len() - LOOKED_AT..]);
+        } else {
+            let over = (self.last.len() + bytes.len()).saturating_sub(LOOKED_AT);
+            self.last.drain(..over);
+            self.last.extend_from_slice(bytes);
+        }
+    }
+
+    /// What they ask for.
+    pub(crate) fn wish(&self) -> Wish {
+        let has = |what: &[u8]| {
+            [&self.last, &self.first]
+                .iter()
+                .any(|end| memchr::memmem::find(end, what).is_some())
+        };
+        let kinds: [(&[u8], Kind); 4] = [
+            (b"bench-json", Kind::Json),
+            (b"bench-burst", Kind::Burst),
+            (b"bench-paced", Kind::Paced),
+            (b"bench-hold", Kind::Hold),
+        ];
+        let kind = kinds.iter().find(|(name, _)| has(name));
+        let kind = kind.map_or(Kind::List, |(_, kind)| *kind);
+        let streamed = !matches!(kind, Kind::Json | Kind::List);
+        let usage = streamed && (has(b"\"include_usage\":true") || has(b"\"include_usage\": true"));
+        Wish { kind, usage }
+    }
+}
+
+/// Every text that is sent.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    /// A whole answer.
+    pub(crate) json: Vec<u8>,
+    /// A whole answer.
+    pub(crate) list: Vec<u8>,
+    /// The head of a stream.
+    pub(crate) head: Vec<u8>,
+    /// An event with content, as a chunk.
+    pub(crate) frame: Vec<u8>,
+    /// The event with the finish reason.
+    pub(crate) finish: Vec<u8>,
+    /// The event that tells the usage.
+    pub(crate) usage: Vec<u8>,
+    /// `[DONE]`, and the end of the chunks.
+    pub(crate) done: Vec<u8>,
+}
+
+impl Answers {
+    pub(crate) fn new() -> Self {
+        let mut done = chunk("data: [DONE]\n\n");
+        done.extend_from_slice(b"0\r\n\r\n");
+        Self {
+            json: whole(&json()),
+            list: whole("{\"object\":\"list\",\"data\":[]}"),
+            head: b"HTTP/1.1 200 OK\r\ndate: Sun, 29 Nov 2026 00:00:00 GMT\r\n\
+                content-type: text/event-stream; charset=utf-8\r\n\
+                transfer-encoding: chunked\r\n\r\n"
+                .to_vec(),
+            frame: event("\"delta\":{\"content\":\" token\"},\"finish_reason\":null"),
+            finish: event("\"delta\":{},\"finish_reason\":\"stop\""),
+            usage: chunk(
+                "data: {\"id\":\"chatcmpl-0123456789abcdef\",\
+                \"object\":\"chat.completion.chunk\",\"created\":1764374400,\"model\":\"bench\",\
+                \"choices\":[],\"usage\":{\"prompt_tokens\":300,\"completion_tokens\":200,\
+                \"total_tokens\":500}}\n\n",
+            ),
+            done,
+        }
+    }
+
+    /// The text of a stream at `step` (0 is the head), or nothing after its
+    /// end.
+    pub(crate) fn at(&self, wish: Wish, step: usize) -> Option<&[u8]> {
+        let frames = frames(wish.kind);
+        let after = step.checked_sub(frames + 1);
+        match (step, after) {
+            (0, _) => Some(&self.head),
+            (_, None) => Some(&self.frame),
+            (_, Some(0)) => Some(&self.finish),
+            (_, Some(1)) if wish.usage => Some(&self.usage),
+            (_, Some(after)) if after == 1 + usize::from(wish.usage) => Some(&self.done),
+            _ => None,
+        }
+    }
+}
+
+/// Events of a stream that carry content.
+pub(crate) fn frames(kind: Kind) -> usize {
+    match kind {
+        Kind::Burst | Kind::Hold => BURST_FRAMES,
+        Kind::Paced => PACED_FRAMES,
+        Kind::Json | Kind::List => 0,
+    }
+}
+
+fn chunk(content: &str) -> Vec<u8> {
+    format!("{:x}\r\n{content}\r\n", content.len()).into_bytes()
+}
+
+fn event(choice: &str) -> Vec<u8> {
+    chunk(&format!(
+        "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
+         \"created\":1764374400,\"model\":\"bench\",\"choices\":[{{\"index\":0,{choice},\
+         \"logprobs\":null}}]}}\n\n"
+    ))
+}
+
+fn whole(body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 200 OK\r\ndate: Sun, 29 Nov 2026 00:00:00 GMT\r\nserver: uvicorn\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}
+
+/// An answer of [`JSON_BYTES`] bytes, its usage near the end.
+fn json() -> String {
+    let front = "{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\
+                 \"created\":1764374400,\"model\":\"bench\",\"choices\":[{\"index\":0,\"message\":\
+                 {\"role\":\"assistant\",\"content\":\"";
+    let back = "\",\"refusal\":null,\"tool_calls\":[]},\"logprobs\":null,\
+                \"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":300,\
+                \"completion_tokens\":60,\"total_tokens\":360,\"prompt_tokens_details\":null}}";
+    let room = JSON_BYTES.saturating_sub(front.len() + back.len());
+    let mut text = "words of an answer ".repeat(room / 19);
+    text.push_str(&"x".repeat(room - text.len()));
+    format!("{front}{text}{back}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answers, Ends, Kind, Wish, json};
+    use crate::message::{Body, Events, answer_head};
+    use crate::{BURST_FRAMES, CLOSING_EVENTS, JSON_BYTES};
+
+    #[test]
+    fn the_json_answer_has_its_size() {
+        assert_eq!(json().len(), JSON_BYTES);
+        let parsed: serde_json::Value = serde_json::from_str(&json()).unwrap();
+        assert_eq!(parsed["usage"]["total_tokens"], 360);
+    }
+
+    #[test]
+    fn a_stream_is_http_and_has_its_events() {
+        let answers = Answers::new();
+        for usage in [false, true] {
+            let kind = Kind::Burst;
+            let bytes: Vec<u8> = (0..)
+                .map_while(|step| answers.at(Wish { kind, usage }, step))
+                .flatten()
+                .copied()
+                .collect();
+            let head = answer_head(&bytes).unwrap().unwrap();
+            assert!(matches!(head.body, Body::Chunked(_)));
+            let (mut body, mut events) = (head.body, Events::default());
+            let rest = &bytes[head.bytes..];
+            let progress = body.take(rest, |bytes| events.see(bytes)).unwrap();
+            assert!(progress.complete);
+            assert_eq!(progress.used, rest.len());
+            let expected = BURST_FRAMES + CLOSING_EVENTS + usize::from(usage);
+            assert_eq!(events.ended, expected as u64);
+        }
+    }
+
+    #[test]
+    fn the_ends_of_a_body_say_what_is_wanted_however_it_is_cut() {
+        let text = "y".repeat(700);
+        for (body, kind, usage) in [
+            (
+                format!("{{\"messages\":\"{text}\",\"model\":\"bench-json-0000\"}}"),
+                Kind::Json,
+                false,
+            ),
+            (
+                format!(
+                    "{{\"stream_options\":{{\"include_usage\":true}},\"m\":\"{text}\",\
+                     \"model\":\"bench-paced-0000\"}}"
+                ),
+                Kind::Paced,
+                true,
+            ),
+            (String::new(), Kind::List, false),
+        ] {
+            for step in [1, 7, 255, 256, 257, 5000] {
+                let mut ends = Ends::default();
+                for part in body.as_bytes().chunks(step) {
+                    ends.see(part);
+                }
+                assert_eq!(ends.wish(), Wish { kind, usage }, "{step}");
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The bare relay; says on its first line where it listens.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use clap::Parser;
+use fastllm_bench::relay;
+
+/// Copies bytes between every connection and the target
+#[derive(Debug, Parser)]
+struct Flags {
+    /// A loopback address; port 0 means a free one
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Where to
+    #[arg(long)]
+    target: SocketAddr,
+}
+
+fn main() -> anyhow::Result<()> {
+    let flags = Flags::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(fastllm_bench::local(flags.listen)?).await?;
+        writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
+        Ok(relay::run(listener, flags.target).await?)
+    })
+}

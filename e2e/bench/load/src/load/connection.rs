@@ -1,0 +1,163 @@
+use std::io::{ErrorKind, Read, Write};
+use std::time::Instant;
+
+use mio::net::TcpStream;
+
+use crate::message::{Body, Events, answer_head};
+use crate::{Error, clock};
+
+/// The most of a refusal that is repeated.
+const REPEATED: usize = 300;
+
+/// Where the answer to the request under way stands.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    Idle,
+    Head,
+    Body(Body),
+}
+
+/// One connection to the gateway, and the request that is under way on it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    unsent: Vec<u8>,
+    unparsed: Vec<u8>,
+    reading: Reading,
+    began: Instant,
+    first_byte: Option<Instant>,
+    events: Events,
+}
+
+/// A request that was answered to its end.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) began: Instant,
+    pub(super) first_byte: Option<Instant>,
+    pub(super) events: u64,
+}
+
+/// Whether the answer is complete.
+#[derive(Debug)]
+pub(super) enum Progress {
+    Pending,
+    Complete(Done),
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            unsent: Vec::new(),
+            unparsed: Vec::new(),
+            reading: Reading::Idle,
+            began: clock::now(),
+            first_byte: None,
+            events: Events::default(),
+        }
+    }
+
+    /// Events of the answer under way.
+    pub(super) fn events(&self) -> u64 {
+        self.events.ended
+    }
+
+    /// Sends a request; the connection must be idle.
+    pub(super) fn begin(&mut self, request: &[u8], now: Instant) -> Result<(), Error> {
+        self.began = now;
+        self.first_byte = None;
+        self.events = Events::default();
+        self.reading = Reading::Head;
+        let sent = send(&mut self.stream, request)?;
+        self.unsent.extend_from_slice(&request[sent..]);
+        Ok(())
+    }
+
+    /// Sends and reads what can be sent and read now.
+    pub(super) fn advance(&mut self, buffer: &mut [u8]) -> Result<Progress, Error> {
+        if !self.unsent.is_empty() {
+            let sent = send(&mut self.stream, &self.unsent)?;
+            self.unsent.drain(..sent);
+        }
+        loop {
+            let read = match self.stream.read(buffer) {
+                Ok(0) => return Err(Error::Closed),
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Progress::Pending);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(done) = self.take(&buffer[..read])? {
+                return Ok(Progress::Complete(done));
+            }
+            // A short read has emptied the socket; what comes later is a new event.
+            if read < buffer.len() {
+                return Ok(Progress::Pending);
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<Option<Done>, Error> {
+        self.first_byte.get_or_insert_with(clock::now);
+        match self.reading {
+            Reading::Idle => Err(Error::Malformed("an answer to nothing")),
+            Reading::Head if self.unparsed.is_empty() => self.take_head(bytes),
+            Reading::Head => {
+                let mut all = std::mem::take(&mut self.unparsed);
+                all.extend_from_slice(bytes);
+                self.take_head(&all)
+            }
+            Reading::Body(body) => self.take_body(body, bytes),
+        }
+    }
+
+    fn take_head(&mut self, bytes: &[u8]) -> Result<Option<Done>, Error> {
+        let Some(head) = answer_head(bytes)? else {
+            self.unparsed.extend_from_slice(bytes);
+            return Ok(None);
+        };
+        if head.status != 200 {
+            let text = bytes.get(head.bytes..).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text[..text.len().min(REPEATED)]);
+            return Err(Error::Status {
+                status: head.status,
+                text: text.into_owned(),
+            });
+        }
+        self.take_body(head.body, &bytes[head.bytes..])
+    }
+
+    fn take_body(&mut self, mut body: Body, bytes: &[u8]) -> Result<Option<Done>, Error> {
+        let events = &mut self.events;
+        let progress = body.take(bytes, |content| events.see(content))?;
+        if !progress.complete {
+            self.reading = Reading::Body(body);
+            return Ok(None);
+        }
+        if progress.used < bytes.len() {
+            return Err(Error::Malformed("more than an answer"));
+        }
+        self.reading = Reading::Idle;
+        Ok(Some(Done {
+            began: self.began,
+            first_byte: self.first_byte,
+            events: self.events.ended,
+        }))
+    }
+}
+
+/// Sends what the socket takes now.
+fn send(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, Error> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match stream.write(&bytes[sent..]) {
+            Ok(now) => sent += now,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(sent)
+}

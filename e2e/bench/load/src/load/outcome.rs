@@ -1,0 +1,87 @@
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::connection::Done;
+use crate::{Error, clock};
+
+/// What a window brought.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Requests that were answered to their end.
+    pub requests: u64,
+    /// Events of all their answers.
+    pub events: u64,
+    /// From the first request to the end of the last answer.
+    pub seconds: f64,
+    /// Requests to the end of their answers, microseconds.
+    pub latency_us: Quantiles,
+    /// Requests to the first byte of their answers, microseconds.
+    pub first_byte_us: Quantiles,
+}
+
+/// Of a latency, microseconds.
+#[derive(Debug, Serialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// What one in a hundred exceeds.
+    pub p99: f64,
+}
+
+/// Longest latency that is told apart: a minute, in nanoseconds.
+const LONGEST: u64 = 60_000_000_000;
+
+/// A window's counts while it runs.
+pub(super) struct Tally {
+    events: u64,
+    latency: Histogram<u64>,
+    first_byte: Histogram<u64>,
+}
+
+impl Tally {
+    pub(super) fn new() -> Result<Self, Error> {
+        let histogram = || {
+            Histogram::new_with_max(LONGEST, 3).map_err(|error| Error::Histogram(error.to_string()))
+        };
+        Ok(Self {
+            events: 0,
+            latency: histogram()?,
+            first_byte: histogram()?,
+        })
+    }
+
+    pub(super) fn note(&mut self, done: &Done, now: Instant) {
+        self.events += done.events;
+        record(&mut self.latency, now - done.began);
+        let first = done.first_byte.unwrap_or(now);
+        record(&mut self.first_byte, first - done.began);
+    }
+
+    pub(super) fn outcome(&self, began: Instant) -> Outcome {
+        Outcome {
+            requests: self.latency.len(),
+            events: self.events,
+            seconds: (clock::now() - began).as_secs_f64(),
+            latency_us: quantiles(&self.latency),
+            first_byte_us: quantiles(&self.first_byte),
+        }
+    }
+}
+
+fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+    let nanoseconds = u64::try_from(latency.as_nanos()).unwrap_or(LONGEST);
+    histogram.saturating_record(nanoseconds.clamp(1, LONGEST));
+}
+
+fn quantiles(histogram: &Histogram<u64>) -> Quantiles {
+    let at = |quantile| {
+        let nanoseconds = histogram.value_at_quantile(quantile);
+        Duration::from_nanos(nanoseconds).as_secs_f64() * 1e6
+    };
+    Quantiles {
+        p50: at(0.5),
+        p99: at(0.99),
+    }
+}

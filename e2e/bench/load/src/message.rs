@@ -1,0 +1,242 @@
+//! As much of HTTP/1.1 as both ends need: the first line, and where a body
+//! ends.
+
+use crate::Error;
+
+/// Header lines that a message may have.
+const MOST_HEADERS: usize = 64;
+
+/// How the end of a body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// This many bytes are still to come.
+    Length(u64),
+    /// Chunks.
+    Chunked(Chunk),
+}
+
+/// Where in a chunked body the reader stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chunk {
+    /// In the line that gives a chunk's size; what it says so far.
+    Size(u64),
+    /// Past the size, before the line's end.
+    Extension(u64),
+    /// In its bytes.
+    Data(u64),
+    /// In the line break after its bytes.
+    After,
+    /// In the lines after the last chunk; whether this line has something.
+    Trailer(bool),
+}
+
+/// The head of a request or an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Its bytes, the empty line included.
+    pub(crate) bytes: usize,
+    /// The status of an answer, 0 of a request.
+    pub(crate) status: u16,
+    /// What follows.
+    pub(crate) body: Body,
+}
+
+/// Reads an answer's head; nothing where it is not complete.
+pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut answer = httparse::Response::new(&mut headers);
+    let parsed = answer.parse(bytes).map_err(|_| Error::Malformed("head"))?;
+    let httparse::Status::Complete(bytes) = parsed else {
+        return Ok(None);
+    };
+    let body = body(answer.headers)?.ok_or(Error::Malformed("a body without an end"))?;
+    let status = answer.code.unwrap_or_default();
+    Ok(Some(Head {
+        bytes,
+        status,
+        body,
+    }))
+}
+
+/// Reads a request's head; nothing where it is not complete.
+pub(crate) fn request_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(bytes).map_err(|_| Error::Malformed("head"))?;
+    let httparse::Status::Complete(bytes) = parsed else {
+        return Ok(None);
+    };
+    let body = body(request.headers)?.unwrap_or(Body::Length(0));
+    Ok(Some(Head {
+        bytes,
+        status: 0,
+        body,
+    }))
+}
+
+fn body(headers: &[httparse::Header<'_>]) -> Result<Option<Body>, Error> {
+    let mut length = None;
+    for header in headers {
+        if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            return Ok(Some(Body::Chunked(Chunk::Size(0))));
+        }
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let text = std::str::from_utf8(header.value).unwrap_or_default();
+            let number = text.parse().map_err(|_| Error::Malformed("length"))?;
+            length = Some(Body::Length(number));
+        }
+    }
+    Ok(length)
+}
+
+/// How far a body was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Bytes that belong to it.
+    pub(crate) used: usize,
+    /// Whether that was its end.
+    pub(crate) complete: bool,
+}
+
+impl Body {
+    /// Takes what belongs to this body from the front of `bytes`, and shows
+    /// its content to `see` as it comes.
+    pub(crate) fn take(
+        &mut self,
+        bytes: &[u8],
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<Progress, Error> {
+        match self {
+            Self::Length(left) => {
+                let used = within(*left, bytes.len());
+                see(&bytes[..used]);
+                *left -= used as u64;
+                let complete = *left == 0;
+                Ok(Progress { used, complete })
+            }
+            Self::Chunked(chunk) => chunk.take(bytes, see),
+        }
+    }
+}
+
+/// The smaller of both.
+fn within(left: u64, there: usize) -> usize {
+    usize::try_from(left).map_or(there, |left| left.min(there))
+}
+
+impl Chunk {
+    fn take(&mut self, bytes: &[u8], mut see: impl FnMut(&[u8])) -> Result<Progress, Error> {
+        let mut used = 0;
+        while let Some(&byte) = bytes.get(used) {
+            if let Self::Data(left) = *self {
+                let now = within(left, bytes.len() - used);
+                see(&bytes[used..used + now]);
+                used += now;
+                let left = left - now as u64;
+                *self = if left == 0 {
+                    Self::After
+                } else {
+                    Self::Data(left)
+                };
+                continue;
+            }
+            used += 1;
+            let complete = byte == b'\n' && matches!(self, Self::Trailer(false));
+            *self = self.after(byte)?;
+            if complete {
+                return Ok(Progress { used, complete });
+            }
+        }
+        Ok(Progress {
+            used,
+            complete: false,
+        })
+    }
+
+    /// The place after one byte that is no content.
+    fn after(self, byte: u8) -> Result<Self, Error> {
+        Ok(match (self, byte) {
+            (Self::Size(0) | Self::Extension(0) | Self::Trailer(_), b'\n') => Self::Trailer(false),
+            (Self::Size(size) | Self::Extension(size), b'\n') => Self::Data(size),
+            (Self::Size(size), b'\r' | b';') => Self::Extension(size),
+            (Self::Size(size), digit) => {
+                let digit = char::from(digit).to_digit(16);
+                let digit = digit.ok_or(Error::Malformed("size of a chunk"))?;
+                Self::Size((size << 4) | u64::from(digit))
+            }
+            (Self::After, b'\n') => Self::Size(0),
+            (Self::Trailer(_), byte) if byte != b'\r' => Self::Trailer(true),
+            (state, _) => state,
+        })
+    }
+}
+
+/// Counts the events of a stream (their blank lines), however it is cut.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Events {
+    /// Ended so far.
+    pub(crate) ended: u64,
+    line_ended: bool,
+}
+
+impl Events {
+    /// Goes on with the next bytes.
+    pub(crate) fn see(&mut self, bytes: &[u8]) {
+        // The place after the last line break, counted from the front of `bytes`.
+        let mut next_line = if self.line_ended { Some(0) } else { None };
+        for at in memchr::memchr_iter(b'\n', bytes) {
+            if next_line == Some(at) {
+                self.ended += 1;
+                next_line = None;
+            } else {
+                next_line = Some(at + 1);
+            }
+        }
+        self.line_ended = next_line == Some(bytes.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, Chunk, Events, answer_head, request_head};
+
+    #[test]
+    fn a_head_tells_status_and_body() {
+        let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        let head = answer_head(bytes).unwrap().unwrap();
+        assert_eq!((head.bytes, head.status), (bytes.len() - 5, 200));
+        assert_eq!(head.body, Body::Length(5));
+        assert!(answer_head(&bytes[..20]).unwrap().is_none());
+        assert!(answer_head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn a_request_without_a_length_has_no_body() {
+        let head = request_head(b"GET /v1/models HTTP/1.1\r\n\r\n");
+        assert_eq!(head.unwrap().unwrap().body, Body::Length(0));
+    }
+
+    #[test]
+    fn chunks_and_events_are_told_however_they_are_cut() {
+        let bytes = b"8\r\ndata: 1\n\r\n1;x=y\r\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\nt: 1\r\n\r\nNEXT";
+        for step in 1..bytes.len() {
+            let mut body = Body::Chunked(Chunk::Size(0));
+            let (mut events, mut content) = (Events::default(), Vec::new());
+            let mut used = 0;
+            let complete = bytes.chunks(step).any(|part| {
+                let progress = body
+                    .take(part, |bytes| {
+                        events.see(bytes);
+                        content.extend_from_slice(bytes);
+                    })
+                    .unwrap();
+                used += progress.used;
+                progress.complete
+            });
+            assert!(complete, "{step}");
+            assert_eq!(&bytes[used..], b"NEXT", "{step}");
+            assert_eq!(content, b"data: 1\n\ndata: 2\n\n", "{step}");
+            assert_eq!(events.ended, 2, "{step}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The mock upstream: answers by the name of the model, on one thread and one
+//! epoll. Every event of a stream is a `send` of its own.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token};
+use slab::Slab;
+
+use crate::answer::Answers;
+use crate::{Error, clock, local};
+
+mod connection;
+mod pace;
+
+use connection::{Connection, Next};
+use pace::Pace;
+
+const LISTENER: Token = Token(usize::MAX);
+const PACE: Token = Token(usize::MAX - 1);
+
+/// Connections that are open at one time.
+const MOST_CONNECTIONS: usize = 65_536;
+
+/// Room for what one read brings.
+const BUFFER: usize = 256 << 10;
+
+/// Between two events of a paced stream.
+pub const FRAME_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A mock upstream whose port is open.
+#[derive(Debug)]
+pub struct Upstream {
+    poll: Poll,
+    listener: TcpListener,
+    rooms: Rooms,
+}
+
+/// What serving needs beside the listener.
+#[derive(Debug)]
+struct Rooms {
+    connections: Slab<Connection>,
+    answers: Answers,
+    pace: Pace,
+    buffer: Vec<u8>,
+    begun: u64,
+}
+
+impl Upstream {
+    /// Opens the port; 0 means a free one.
+    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
+        let poll = Poll::new()?;
+        let mut listener = TcpListener::bind(local(address)?)?;
+        let registry = poll.registry();
+        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        let pace = Pace::new()?;
+        pace.register(registry, PACE)?;
+        let rooms = Rooms {
+            connections: Slab::new(),
+            answers: Answers::new(),
+            pace,
+            buffer: vec![0; BUFFER],
+            begun: 0,
+        };
+        Ok(Self {
+            poll,
+            listener,
+            rooms,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr, Error> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// Serves until something fails that is not one connection's matter.
+    pub fn run(mut self) -> Result<(), Error> {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            match self.poll.poll(&mut events, None) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                polled => polled?,
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept()?,
+                    PACE => self.rooms.send_due()?,
+                    _ => self.rooms.serve(event),
+                }
+            }
+            self.rooms.pace.set()?;
+        }
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        loop {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if self.rooms.connections.len() >= MOST_CONNECTIONS {
+                return Err(io::Error::other("too many connections").into());
+            }
+            stream.set_nodelay(true)?;
+            let place = self.rooms.connections.vacant_entry();
+            let both = Interest::READABLE | Interest::WRITABLE;
+            let token = Token(place.key());
+            self.poll.registry().register(&mut stream, token, both)?;
+            self.rooms.begun += 1;
+            place.insert(Connection::new(stream, self.rooms.begun));
+        }
+    }
+}
+
+impl Rooms {
+    fn serve(&mut self, event: &Event) {
+        let key = event.token().0;
+        if let Some(connection) = self.connections.get_mut(key) {
+            let next = connection.advance(&mut self.buffer, &self.answers, event.is_read_closed());
+            self.then(key, &next);
+        }
+    }
+
+    /// Sends the next event of every paced stream that is due.
+    fn send_due(&mut self) -> Result<(), Error> {
+        self.pace.fired()?;
+        let now = clock::now();
+        while let Some((key, id)) = self.pace.take_due(now) {
+            // The place may have gone to another connection since.
+            if let Some(connection) = self.connections.get_mut(key).filter(|one| one.id() == id) {
+                let next = connection.go_on(&self.answers);
+                self.then(key, &next);
+            }
+        }
+        Ok(())
+    }
+
+    /// One connection's failure ends that connection only: a gateway may
+    /// leave at any time.
+    fn then(&mut self, key: usize, next: &Result<Next, Error>) {
+        match next {
+            Ok(Next::Wait) => {}
+            Ok(Next::Pause) => {
+                let id = self.connections[key].id();
+                self.pace.push(clock::now() + FRAME_INTERVAL, key, id);
+            }
+            Ok(Next::Close) | Err(_) => drop(self.connections.remove(key)),
+        }
+    }
+}
