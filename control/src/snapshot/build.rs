@@ -109,6 +109,8 @@ pub(super) fn assemble(
             let name = ModelName::new(&name).ok()?;
             Some(Model {
                 name,
+                policy: None,
+                context_length: None,
                 backends: pools.remove(&id).unwrap_or_default(),
             })
         })
@@ -123,6 +125,8 @@ pub(super) fn assemble(
         open: false,
         models: part(models)?,
         principals: part::<Vec<Principal>>(principals)?,
+        virtual_models: Part::default(),
+        fallback_model: None,
         key_shards: key_shards(keys, &changed, held)?,
     };
     Ok(Built {
@@ -149,9 +153,17 @@ fn etag(snapshot: &Snapshot) -> Etag {
         open,
         models,
         principals,
+        virtual_models,
+        fallback_model,
         key_shards,
     } = snapshot;
     let mut text = format!("{format} {open} {} {}", models.digest, principals.digest);
+    if !virtual_models.digest.is_empty() {
+        text.extend([" virtual:", virtual_models.digest.as_str()]);
+    }
+    if let Some(fallback) = fallback_model {
+        text.extend([" fallback:", fallback.as_str()]);
+    }
     for KeyShard { prefix, keys } in key_shards {
         text.extend([" ", prefix.as_str(), ":", keys.digest.as_str()]);
     }
@@ -189,6 +201,7 @@ fn backend(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
         default_max_tokens: fields
             .default_max_tokens
             .and_then(|most| u32::try_from(most).ok()),
+        weight: 1,
     })
 }
 
@@ -288,6 +301,8 @@ mod tests {
     fn model(name: &str) -> Model {
         Model {
             name: ModelName::new(name).unwrap(),
+            policy: None,
+            context_length: None,
             backends: Vec::new(),
         }
     }

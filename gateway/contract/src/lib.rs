@@ -10,6 +10,7 @@
 
 mod health;
 mod ids;
+mod routing;
 mod secret;
 mod snapshot;
 mod usage;
@@ -18,6 +19,9 @@ pub use health::{BackendHealth, HealthReport, ProcessCounters};
 pub use ids::{
     BackendId, InvalidKeyHash, InvalidModelName, KeyHash, KeyId, Micros, ModelName, PrincipalId,
     Timestamp, Tokens,
+};
+pub use routing::{
+    PolicyKind, Rule, RuleCaller, RuleShape, SplitBy, Target, UnknownPolicy, VirtualModel,
 };
 pub use secret::Secret;
 pub use snapshot::{

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{BackendId, KeyHash, KeyId, ModelName, PrincipalId, Secret, Timestamp};
+use crate::routing::known_policy;
+use crate::{
+    BackendId, KeyHash, KeyId, ModelName, PolicyKind, PrincipalId, Secret, Timestamp, Tokens,
+    VirtualModel,
+};
 
 /// The format that this release writes. A reader accepts every lower one, and
 /// a higher one as long as it only added fields.
@@ -28,6 +32,12 @@ pub struct Snapshot {
     pub models: Part<Vec<Model>>,
     /// Who may ask, by id.
     pub principals: Part<Vec<Principal>>,
+    /// Names that stand for other models, by name.
+    #[serde(default, skip_serializing_if = "Part::is_empty")]
+    pub virtual_models: Part<Vec<VirtualModel>>,
+    /// The model that is tried after every other candidate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback_model: Option<ModelName>,
     /// API keys, cut by the first byte of their hash, so that one new key
     /// changes one shard. Empty shards are left out; sorted by prefix.
     pub key_shards: Vec<KeyShard>,
@@ -48,7 +58,19 @@ fn none<T>() -> Option<T> {
     None
 }
 
+impl<T: Default> Default for Part<T> {
+    /// The part of a snapshot that has nothing of its kind: under the empty
+    /// digest, and not written at all.
+    fn default() -> Self {
+        Self::complete(String::new(), T::default())
+    }
+}
+
 impl<T> Part<T> {
+    fn is_empty(&self) -> bool {
+        self.digest.is_empty()
+    }
+
     /// A part with its content.
     pub fn complete(digest: impl Into<String>, items: T) -> Self {
         Self {
@@ -138,6 +160,16 @@ pub struct Principal {
 pub struct Model {
     /// What clients ask for.
     pub name: ModelName,
+    /// How a backend is chosen; the gateway's own default where absent.
+    #[serde(
+        default,
+        deserialize_with = "known_policy",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub policy: Option<PolicyKind>,
+    /// What prompt and answer may have together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<Tokens>,
     /// The pool that serves it; sorted by id. May be empty.
     #[serde(default)]
     pub backends: Vec<Backend>,
@@ -167,6 +199,22 @@ pub struct Backend {
     /// The answer's token ceiling where the client sent none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_max_tokens: Option<u32>,
+    /// How much it can take beside the others of its pool; 0 gets requests
+    /// only where no other is left.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands out references"
+)]
+fn is_one(weight: &u32) -> bool {
+    *weight == 1
 }
 
 fn authorization() -> String {
@@ -216,6 +264,8 @@ impl Snapshot {
     pub fn merge(mut self, held: Option<&Snapshot>) -> Result<Self, MissingPart> {
         self.models.fill(held.map(|held| &held.models))?;
         self.principals.fill(held.map(|held| &held.principals))?;
+        self.virtual_models
+            .fill(held.map(|held| &held.virtual_models))?;
         for shard in &mut self.key_shards {
             let same = held.and_then(|held| held.shard(&shard.prefix));
             shard.keys.fill(same)?;
@@ -232,6 +282,12 @@ impl Snapshot {
         }
         if held.principals.digest == delta.principals.digest {
             delta.principals.items = None;
+        }
+        // An empty part is not written, so there is nothing to leave out.
+        if held.virtual_models.digest == delta.virtual_models.digest
+            && !delta.virtual_models.is_empty()
+        {
+            delta.virtual_models.items = None;
         }
         for shard in &mut delta.key_shards {
             if held

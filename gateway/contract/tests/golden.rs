@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 
 use fastllm_contract::{
     Backend, BackendId, FORMAT, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, shard_prefix,
+    PolicyKind, Principal, PrincipalId, Protocol, Rule, RuleCaller, RuleShape, Secret, Snapshot,
+    SplitBy, Target, Timestamp, Tokens, VirtualModel, shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
+const FORMAT_1_ROUTING: &str = include_str!("golden/snapshot-format-1-routing.json");
 
 fn backend(id: u64, api_key: Option<&str>) -> Backend {
     Backend {
@@ -22,6 +24,7 @@ fn backend(id: u64, api_key: Option<&str>) -> Backend {
         auth_header: "authorization".to_owned(),
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
+        weight: 1,
     }
 }
 
@@ -52,6 +55,8 @@ fn sample() -> Snapshot {
             "models-1",
             vec![Model {
                 name: name.clone(),
+                policy: None,
+                context_length: None,
                 backends: vec![backend(1, Some("upstream-secret")), backend(2, None)],
             }],
         ),
@@ -65,6 +70,8 @@ fn sample() -> Snapshot {
                 roles: vec!["inference".to_owned()],
             }],
         ),
+        virtual_models: Part::default(),
+        fallback_model: None,
         key_shards: vec![
             shard(0x0a, None),
             shard(0xa0, Some(Timestamp(1_800_000_000_000_000))),
@@ -72,16 +79,127 @@ fn sample() -> Snapshot {
     }
 }
 
+fn target(model: &str, weight: u32) -> Target {
+    Target {
+        model: ModelName::new(model).unwrap(),
+        weight,
+    }
+}
+
+/// A rule with every condition.
+fn full_rule() -> Rule {
+    Rule {
+        caller: RuleCaller {
+            principals: vec![PrincipalId(1)],
+            roles: vec!["inference".to_owned()],
+        },
+        shape: RuleShape {
+            min_prompt_tokens: Some(1),
+            max_prompt_tokens: Some(2000),
+            min_max_tokens: Some(16),
+            max_max_tokens: Some(4096),
+            stream: Some(true),
+        },
+        headers: BTreeMap::from([("x-fastllm-tier".to_owned(), "batch".to_owned())]),
+        min_budget_used_percent: Some(80),
+        max_budget_used_percent: Some(100),
+        max_inflight_per_backend: Some(2),
+        after_minute: Some(22 * 60),
+        before_minute: Some(6 * 60),
+        days: vec![1, 5],
+        utc_offset_minutes: -120,
+        class: Some("code".to_owned()),
+        targets: vec![target("qwen", 80), target("qwen-large", 20)],
+    }
+}
+
+/// What format 1 has gained: virtual models, a fallback, and more about models
+/// and backends.
+fn sample_with_routing() -> Snapshot {
+    let mut sample = sample();
+    let mut models = sample.models.items.unwrap().to_vec();
+    models[0].policy = Some(PolicyKind::LowestLatency);
+    models[0].context_length = Some(Tokens(32_768));
+    models[0].backends[1].weight = 3;
+    sample.models = Part::complete("models-2", models);
+    sample.virtual_models = Part::complete(
+        "virtual-1",
+        vec![VirtualModel {
+            name: ModelName::new("auto").unwrap(),
+            rules: vec![
+                full_rule(),
+                Rule {
+                    targets: vec![target("qwen", 100)],
+                    ..Rule::default()
+                },
+            ],
+            default_targets: vec![target("qwen", 0)],
+            split_by: SplitBy::Caller,
+        }],
+    );
+    sample.fallback_model = Some(ModelName::new("qwen-small").unwrap());
+    sample
+}
+
 #[test]
 fn this_release_writes_format_1() {
-    let written = serde_json::to_string_pretty(&sample()).unwrap();
-    assert_eq!(written.trim(), FORMAT_1.trim());
+    for (sample, golden) in [
+        (sample(), FORMAT_1),
+        (sample_with_routing(), FORMAT_1_ROUTING),
+    ] {
+        let written = serde_json::to_string_pretty(&sample).unwrap();
+        assert_eq!(written.trim(), golden.trim());
+    }
 }
 
 #[test]
 fn format_1_is_read() {
-    let read: Snapshot = serde_json::from_str(FORMAT_1).unwrap();
-    assert_eq!(read, sample());
+    for (golden, sample) in [
+        (FORMAT_1, sample()),
+        (FORMAT_1_ROUTING, sample_with_routing()),
+    ] {
+        let read: Snapshot = serde_json::from_str(golden).unwrap();
+        assert_eq!(read, sample);
+    }
+}
+
+#[test]
+fn virtual_models_are_left_out_where_they_are_held() {
+    let held = sample_with_routing();
+    let mut next = held.clone();
+    next.version = 43;
+    let delta = next.without_parts_of(&held.digests());
+    assert!(delta.virtual_models.items.is_none());
+    assert!(delta.clone().merge(Some(&sample())).is_err());
+    assert_eq!(delta.merge(Some(&held)).unwrap(), next);
+
+    // One that has none any more takes nothing over.
+    let mut none = held.clone();
+    none.virtual_models = Part::default();
+    let sent = serde_json::to_string(&none.without_parts_of(&held.digests())).unwrap();
+    let received: Snapshot = serde_json::from_str(&sent).unwrap();
+    assert_eq!(received.merge(Some(&held)).unwrap(), none);
+}
+
+#[test]
+fn what_a_newer_release_names_falls_back_to_the_default() {
+    let read: Model =
+        serde_json::from_str(r#"{"name": "a", "policy": "psychic", "context_length": null}"#)
+            .unwrap();
+    assert_eq!(read.policy, None);
+    let read: VirtualModel = serde_json::from_str(
+        r#"{"name": "v", "split_by": "moon", "rules": [{"mood": 1}],
+            "default_targets": [{"model": "a"}]}"#,
+    )
+    .unwrap();
+    assert_eq!(read.split_by, SplitBy::Prompt);
+    assert_eq!(read.rules, [Rule::default()]);
+    assert_eq!(read.default_targets, [target("a", 100)]);
+    for policy in PolicyKind::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+        let written = serde_json::to_string(&policy).unwrap();
+        assert_eq!(written, format!("\"{policy}\""));
+    }
 }
 
 #[test]

@@ -23,12 +23,15 @@ pub(crate) fn backend(id: u64) -> Backend {
         auth_header: "authorization".to_owned(),
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
+        weight: 1,
     }
 }
 
 pub(crate) fn model(model: &str, backends: &[u64]) -> Model {
     Model {
         name: name(model),
+        policy: None,
+        context_length: None,
         backends: backends.iter().map(|id| backend(*id)).collect(),
     }
 }
@@ -87,6 +90,8 @@ pub(crate) fn snapshot(
         open: false,
         models: Part::complete(format!("{models:?}"), models),
         principals: Part::complete(format!("{principals:?}"), principals),
+        virtual_models: Part::default(),
+        fallback_model: None,
         key_shards: shards
             .into_iter()
             .map(|(prefix, keys)| KeyShard {

@@ -164,6 +164,8 @@ mod tests {
             open: false,
             models: Part::complete("m", Vec::new()),
             principals: Part::complete("p", Vec::new()),
+            virtual_models: Part::default(),
+            fallback_model: None,
             key_shards: Vec::new(),
         }
     }

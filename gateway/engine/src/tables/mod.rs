@@ -97,6 +97,8 @@ impl Tables {
             open,
             models,
             principals,
+            virtual_models: _,
+            fallback_model: _,
             key_shards,
         } = snapshot;
         if *format == 0 {

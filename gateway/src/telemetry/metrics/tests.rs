@@ -11,6 +11,8 @@ fn tables(models: &[(&str, &str)]) -> Tables {
         .iter()
         .map(|(name, api_base)| Model {
             name: ModelName::new(name).unwrap(),
+            policy: None,
+            context_length: None,
             backends: vec![Backend {
                 id: BackendId(1),
                 api_base: (*api_base).to_owned(),
@@ -20,6 +22,7 @@ fn tables(models: &[(&str, &str)]) -> Tables {
                 auth_header: "authorization".to_owned(),
                 auth_scheme: None,
                 default_max_tokens: None,
+                weight: 1,
             }],
         })
         .collect();
@@ -29,6 +32,8 @@ fn tables(models: &[(&str, &str)]) -> Tables {
         open: true,
         models: Part::complete(format!("{models:?}"), models),
         principals: Part::complete("p", Vec::new()),
+        virtual_models: Part::default(),
+        fallback_model: None,
         key_shards: Vec::new(),
     };
     Tables::build(&snapshot, None).unwrap().tables

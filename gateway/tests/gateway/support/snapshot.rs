@@ -30,6 +30,7 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
         auth_header: "authorization".to_owned(),
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
+        weight: 1,
     }
 }
 
@@ -43,6 +44,8 @@ pub(crate) fn content(addresses: &[String]) -> Content {
         .collect();
     let model = |name: &str, backends| Model {
         name: ModelName::new(name).unwrap(),
+        policy: None,
+        context_length: None,
         backends,
     };
     let first = addresses.first().map(|address| backend(9, address));
@@ -88,6 +91,8 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
         open: content.open,
         models: part(content.models.clone()),
         principals: part(content.principals.clone()),
+        virtual_models: Part::default(),
+        fallback_model: None,
         key_shards: shards
             .into_iter()
             .map(|(prefix, keys)| KeyShard {

@@ -15,6 +15,7 @@ fn described(api_base: &str) -> Described {
         auth_header: "authorization".to_owned(),
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
+        weight: 1,
     }
 }
 
