@@ -8,12 +8,14 @@
 //! | [`sse`] | where does each event of a stream end, whatever the reads? |
 //! | [`usage`] | what did the answer say that it used? |
 //! | [`stream`] | which bytes of a streamed answer does the client get? |
+//! | [`http1`] | where do the messages of an HTTP/1.1 connection begin and end? |
 //! | [`json`] | which members has the outermost object of this text? |
 //!
 //! Invariant: nothing here keeps more than a stated number of bytes, and
 //! nothing recurses on what a peer sent.
 
 pub mod error;
+pub mod http1;
 pub mod json;
 pub mod scan;
 pub mod splice;

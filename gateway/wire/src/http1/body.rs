@@ -1,0 +1,118 @@
+//! The bytes of a body among those that came, without a copy.
+
+use std::ops::Range;
+
+use super::chunked::Chunked;
+use super::{Framing, Http1Error};
+
+/// What one call of [`BodyDecoder::decode`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// How many bytes of the input are done with. Those after them have to be
+    /// given again; after the end they belong to the next message.
+    pub consumed: usize,
+    /// Where in the input the next bytes of the body lie. Empty if none came.
+    pub data: Range<usize>,
+    /// Whether the body is complete.
+    pub end: bool,
+}
+
+impl Decoded {
+    pub(super) fn new(consumed: usize, data: Range<usize>, end: bool) -> Self {
+        Self {
+            consumed,
+            data,
+            end,
+        }
+    }
+}
+
+/// Finds the bytes of one body, however it is cut.
+///
+/// Trailers and chunk extensions are checked, and discarded: nothing that they
+/// say could be acted on by both ends in the same way.
+///
+/// ```
+/// use fastllm_wire::http1::{BodyDecoder, Framing};
+///
+/// let mut body = BodyDecoder::new(Framing::Chunked);
+/// let input = b"3\r\nabc\r\n0\r\n\r\nGET ";
+/// let first = body.decode(input).unwrap();
+/// assert_eq!(&input[first.data.clone()], b"abc");
+/// let rest = &input[first.consumed..];
+/// let last = body.decode(rest).unwrap();
+/// assert!(last.end && last.data.is_empty());
+/// assert_eq!(&rest[last.consumed..], b"GET ");
+/// ```
+#[derive(Debug, Clone)]
+pub struct BodyDecoder(State);
+
+#[derive(Debug, Clone)]
+enum State {
+    Length(u64),
+    Chunked(Chunked),
+    UntilClose { closed: bool },
+}
+
+impl BodyDecoder {
+    /// A decoder at the beginning of a body.
+    pub fn new(framing: Framing) -> Self {
+        Self(match framing {
+            Framing::None => State::Length(0),
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Chunked(Chunked::new()),
+            Framing::UntilClose => State::UntilClose { closed: false },
+        })
+    }
+
+    /// Whether the body is complete.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            State::Length(left) => *left == 0,
+            State::Chunked(chunked) => chunked.is_done(),
+            State::UntilClose { closed } => *closed,
+        }
+    }
+
+    /// How many bytes are still to come, where that is known.
+    pub fn left(&self) -> Option<u64> {
+        match &self.0 {
+            State::Length(left) => Some(*left),
+            State::Chunked(chunked) if chunked.is_done() => Some(0),
+            State::UntilClose { closed: true } => Some(0),
+            State::Chunked(_) | State::UntilClose { .. } => None,
+        }
+    }
+
+    /// Takes what came and gives the next bytes of the body. Input of which
+    /// nothing is consumed is either empty or lies after the end.
+    pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
+        match &mut self.0 {
+            State::Length(left) => {
+                let taken = usize::try_from(*left).map_or(input.len(), |n| n.min(input.len()));
+                *left -= taken as u64;
+                Ok(Decoded::new(taken, 0..taken, *left == 0))
+            }
+            State::Chunked(chunked) => chunked.decode(input),
+            State::UntilClose { closed: true } => Ok(Decoded::new(0, 0..0, true)),
+            State::UntilClose { closed: false } => {
+                Ok(Decoded::new(input.len(), 0..input.len(), false))
+            }
+        }
+    }
+
+    /// Takes the end of the connection: an error unless the body is complete.
+    pub fn eof(&mut self) -> Result<(), Http1Error> {
+        if let State::UntilClose { closed } = &mut self.0 {
+            *closed = true;
+        }
+        if self.is_done() {
+            Ok(())
+        } else {
+            Err(Http1Error::Truncated)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! The order of things on an upstream's connection.
+
+use super::{BodyDecoder, Decoded, Http1Error, Limits, ResponseHead};
+
+/// Interim answers that are skipped before one request's answer.
+const INTERIM: u8 = 16;
+
+/// One connection to an upstream. The caller reads and writes; this says what
+/// may come next, and whether the connection can be used again.
+///
+/// ```
+/// use fastllm_wire::http1::{Client, Limits, ResponseHead};
+///
+/// let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
+/// client.begin(false).unwrap();
+/// client.sent();
+/// let input = b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+/// let mut at = 0;
+/// while head.status() < 200 {
+///     at += client.read_head(&input[at..], &mut head).unwrap().unwrap();
+/// }
+/// assert!(client.read_body(&input[at..]).unwrap().end);
+/// assert!(client.is_reusable());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Client {
+    limits: Limits,
+    reading: Reading,
+    to_head: bool,
+    sent: bool,
+    keep: bool,
+    interim: u8,
+}
+
+#[derive(Debug, Clone)]
+enum Reading {
+    /// No request is under way.
+    Nothing,
+    Head,
+    Body(BodyDecoder),
+    Failed,
+}
+
+/// What it means that the upstream sends nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientEnd {
+    /// No request was under way.
+    Idle,
+    /// Not a byte of the answer came: on a connection that was used before, the
+    /// request may be sent once more.
+    Unanswered,
+    /// This is how the answer's body ends.
+    Complete,
+    /// It broke off its answer.
+    Truncated,
+}
+
+impl Client {
+    /// A new connection.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            reading: Reading::Nothing,
+            to_head: false,
+            sent: true,
+            keep: true,
+            interim: 0,
+        }
+    }
+
+    /// Begins a request; `is_head` says that it is a HEAD.
+    pub fn begin(&mut self, is_head: bool) -> Result<(), Http1Error> {
+        if !self.is_reusable() {
+            return Err(Http1Error::OutOfOrder);
+        }
+        self.reading = Reading::Head;
+        self.to_head = is_head;
+        self.sent = false;
+        self.interim = 0;
+        Ok(())
+    }
+
+    /// The request was written to its end.
+    pub fn sent(&mut self) {
+        self.sent = true;
+    }
+
+    /// Reads one head of the answer from the beginning of `input`, into `head`;
+    /// after an interim one, which is to be skipped, the next. Tells how many
+    /// bytes it has; `None` if it is not complete.
+    pub fn read_head(
+        &mut self,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<Option<usize>, Http1Error> {
+        if !matches!(self.reading, Reading::Head) {
+            return Err(Http1Error::OutOfOrder);
+        }
+        let parsed = head.parse(input, self.to_head, self.limits);
+        let len = match parsed.and_then(|len| self.count(len, head)) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        if !head.is_interim() {
+            self.keep = head.keeps_alive();
+            self.reading = Reading::Body(BodyDecoder::new(head.framing()));
+        }
+        Ok(Some(len))
+    }
+
+    fn count(
+        &mut self,
+        len: Option<usize>,
+        head: &ResponseHead,
+    ) -> Result<Option<usize>, Http1Error> {
+        if len.is_some() && head.is_interim() {
+            self.interim += 1;
+            if self.interim > INTERIM {
+                return Err(Http1Error::TooManyInterim);
+            }
+        }
+        Ok(len)
+    }
+
+    /// Reads the body of the answer. May be called again after its end.
+    pub fn read_body(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
+        let Reading::Body(body) = &mut self.reading else {
+            return Err(Http1Error::OutOfOrder);
+        };
+        let decoded = body.decode(input);
+        if decoded.is_err() {
+            self.fail();
+        }
+        decoded
+    }
+
+    /// Whether the answer is complete.
+    pub fn has_answer(&self) -> bool {
+        matches!(&self.reading, Reading::Body(body) if body.is_done())
+    }
+
+    /// Whether another request may be sent: the answer is complete, the request
+    /// was, too, and the upstream keeps the connection. Bytes that are left
+    /// unread then are an answer to nothing, and the connection must be closed.
+    pub fn is_reusable(&self) -> bool {
+        self.keep && self.sent && (matches!(self.reading, Reading::Nothing) || self.has_answer())
+    }
+
+    /// The upstream sends nothing more; `unread` bytes of it are left.
+    pub fn eof(&mut self, unread: usize) -> ClientEnd {
+        self.keep = false;
+        match &mut self.reading {
+            Reading::Nothing if unread == 0 => ClientEnd::Idle,
+            Reading::Head if unread == 0 && self.interim == 0 => ClientEnd::Unanswered,
+            Reading::Body(body) => match body.eof() {
+                Ok(()) => ClientEnd::Complete,
+                Err(_) => ClientEnd::Truncated,
+            },
+            Reading::Nothing | Reading::Head | Reading::Failed => ClientEnd::Truncated,
+        }
+    }
+
+    fn fail(&mut self) {
+        self.reading = Reading::Failed;
+        self.keep = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

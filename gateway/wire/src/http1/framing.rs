@@ -1,0 +1,189 @@
+//! How the body of a message is delimited, and whether the connection outlives
+//! the message: RFC 9112, sections 6.3 and 9.3, less what it lets a recipient
+//! repair.
+
+use super::fields::tokens;
+use super::{Http1Error, Version, target};
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// There is no body.
+    None,
+    /// It has this many bytes, of which there may be none.
+    Length(u64),
+    /// It comes in chunks.
+    Chunked,
+    /// It ends with the connection; answers only.
+    UntilClose,
+}
+
+/// What becomes of a connection after a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Persistence {
+    /// It stays open, as HTTP/1.1 has it where nothing is said.
+    Keep,
+    /// It stays open, and an HTTP/1.0 peer has to be told.
+    KeepSaid,
+    /// It is closed.
+    Close,
+}
+
+/// What the fields of a head say about framing and connection.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact, and any may go with any"
+)]
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) length: Option<u64>,
+    chunked: bool,
+    host: bool,
+    close: bool,
+    keep_alive: bool,
+    pub(super) names_more: bool,
+    expect: Option<bool>,
+}
+
+impl Facts {
+    /// Takes note of one field; most are told apart by the length of the name.
+    #[inline]
+    pub(super) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http1Error> {
+        match name.len() {
+            4 if name.eq_ignore_ascii_case(b"host") => self.note_host(value),
+            6 if name.eq_ignore_ascii_case(b"expect") => {
+                let met = value.eq_ignore_ascii_case(b"100-continue");
+                self.expect = Some(met && self.expect != Some(false));
+                Ok(())
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                self.note_connection(value);
+                Ok(())
+            }
+            14 if name.eq_ignore_ascii_case(b"content-length") => self.note_length(value),
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => self.note_coding(value),
+            _ => Ok(()),
+        }
+    }
+
+    fn note_host(&mut self, value: &[u8]) -> Result<(), Http1Error> {
+        if std::mem::replace(&mut self.host, true) {
+            return Err(Http1Error::HostRepeated);
+        }
+        if value.is_empty() || target::is_authority(value) {
+            Ok(())
+        } else {
+            Err(Http1Error::HostInvalid)
+        }
+    }
+
+    fn note_connection(&mut self, value: &[u8]) {
+        for token in tokens(value) {
+            if token.eq_ignore_ascii_case(b"close") {
+                self.close = true;
+            } else if token.eq_ignore_ascii_case(b"keep-alive") {
+                self.keep_alive = true;
+            } else {
+                self.names_more = true;
+            }
+        }
+    }
+
+    fn note_length(&mut self, value: &[u8]) -> Result<(), Http1Error> {
+        if self.length.is_some() {
+            return Err(Http1Error::LengthRepeated);
+        }
+        if self.chunked {
+            return Err(Http1Error::LengthAndCoding);
+        }
+        self.length = Some(decimal(value).ok_or(Http1Error::LengthInvalid)?);
+        Ok(())
+    }
+
+    fn note_coding(&mut self, value: &[u8]) -> Result<(), Http1Error> {
+        if self.length.is_some() {
+            return Err(Http1Error::LengthAndCoding);
+        }
+        for coding in tokens(value) {
+            if coding.is_empty() {
+                return Err(Http1Error::CodingInvalid);
+            }
+            if !coding.eq_ignore_ascii_case(b"chunked") {
+                return Err(Http1Error::CodingUnsupported);
+            }
+            if std::mem::replace(&mut self.chunked, true) {
+                return Err(Http1Error::CodingInvalid);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was sent as the body, if nothing else decides.
+    pub(super) fn framing(&self, version: Version) -> Result<Option<Framing>, Http1Error> {
+        match (self.chunked, self.length, version) {
+            (true, _, Version::Http10) => Err(Http1Error::CodingVersion),
+            (true, _, Version::Http11) => Ok(Some(Framing::Chunked)),
+            (false, Some(length), _) => Ok(Some(Framing::Length(length))),
+            (false, None, _) => Ok(None),
+        }
+    }
+
+    /// Whether the sender lets the connection live on. `close` wins.
+    pub(super) fn keeps_alive(&self, version: Version) -> bool {
+        !self.close && (version == Version::Http11 || self.keep_alive)
+    }
+
+    pub(super) fn check_host(&self, version: Version) -> Result<(), Http1Error> {
+        if self.host || version == Version::Http10 {
+            Ok(())
+        } else {
+            Err(Http1Error::HostMissing)
+        }
+    }
+
+    /// Whether `100 Continue` is waited for. HTTP/1.0 has no expectations.
+    pub(super) fn expects_continue(&self, version: Version) -> Result<bool, Http1Error> {
+        match (self.expect, version) {
+            (None, _) | (_, Version::Http10) => Ok(false),
+            (Some(true), Version::Http11) => Ok(true),
+            (Some(false), Version::Http11) => Err(Http1Error::Expectation),
+        }
+    }
+}
+
+/// A row of digits and nothing else. `str::parse` would take a sign.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |sum, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit <= 9)?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decimal;
+
+    #[test]
+    fn a_length_is_a_row_of_digits() {
+        assert_eq!(decimal(b"0"), Some(0));
+        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        for text in [
+            "",
+            "+1",
+            "-1",
+            " 1",
+            "1 ",
+            "0x1",
+            "1,1",
+            "1_0",
+            "18446744073709551616",
+            "99999999999999999999999999",
+            "\u{0663}",
+        ] {
+            assert_eq!(decimal(text.as_bytes()), None, "{text}");
+        }
+    }
+}

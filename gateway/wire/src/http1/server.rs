@@ -1,0 +1,315 @@
+//! The order of things on a client's connection.
+
+use super::encode::CONTINUE;
+use super::{BodyDecoder, Decoded, Framing, Http1Error, Limits, Persistence, RequestHead, Version};
+
+/// Bytes of a request's body that are read past for the sake of the connection
+/// after the answer was given without them. More than that, and closing is
+/// cheaper.
+pub const DRAIN: u64 = 256 << 10;
+
+/// One client's connection. The caller reads and writes; this says what may
+/// come next, and how many of the bytes that came are done with.
+///
+/// ```
+/// use fastllm_wire::http1::{HeadWriter, Limits, Next, RequestHead, Server, Size};
+///
+/// let (mut server, mut head) = (Server::new(Limits::default()), RequestHead::default());
+/// let input = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nhiGET / HTTP";
+/// let mut at = server.read_head(input, &mut head).unwrap().unwrap();
+/// let part = server.read_body(&input[at..]).unwrap();
+/// assert!(part.end);
+/// at += part.consumed;
+///
+/// let delivery = server.respond(200, Size::Known(2)).unwrap();
+/// let mut out = Vec::new();
+/// HeadWriter::response(&mut out, 200).end(delivery.framing, delivery.persistence).unwrap();
+/// out.extend_from_slice(b"ok");
+/// assert_eq!(server.responded(), Next::Head);
+/// assert_eq!(server.read_head(&input[at..], &mut head), Ok(None));
+/// ```
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts of the request beside the two states"
+)]
+#[derive(Debug, Clone)]
+pub struct Server {
+    limits: Limits,
+    reading: Reading,
+    writing: Writing,
+    version: Version,
+    is_head: bool,
+    expects: bool,
+    keep: bool,
+    last: bool,
+    drain: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Reading {
+    /// Between requests, or within a head.
+    Head,
+    Body(BodyDecoder),
+    /// What came is no HTTP; nothing more is read.
+    Failed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    /// No answer has begun.
+    Nothing,
+    Answer,
+    /// It is complete; the request may not be.
+    Answered,
+    Closed,
+}
+
+/// How long an answer's body is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// This many bytes.
+    Known(u64),
+    /// Nobody knows yet.
+    Unknown,
+}
+
+/// How an answer has to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// For [`super::HeadWriter::end`]; [`Framing::Chunked`] says that the body
+    /// has to be cut into chunks.
+    pub framing: Framing,
+    /// For [`super::HeadWriter::end`].
+    pub persistence: Persistence,
+    /// Whether the body is sent at all.
+    pub sends_body: bool,
+    /// The length to announce although no body follows.
+    pub announces: Option<u64>,
+}
+
+/// What comes after an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The next request, of which bytes may already be there.
+    Head,
+    /// The rest of the request's body, to be given to [`Server::drain`].
+    Drain,
+    /// The end of the connection.
+    Close {
+        /// The client may still be sending: unless its bytes are read for a
+        /// while after the FIN, the kernel's reset could destroy the answer.
+        linger: bool,
+    },
+}
+
+/// What was drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// How many bytes of the input are done with.
+    pub consumed: usize,
+    /// What comes next.
+    pub next: Next,
+}
+
+/// What it means that the client sends nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerEnd {
+    /// It had nothing under way.
+    Idle,
+    /// It broke off a request.
+    Truncated,
+    /// It left before its answer was complete.
+    Gone,
+}
+
+impl Server {
+    /// A new connection.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            reading: Reading::Head,
+            writing: Writing::Nothing,
+            version: Version::Http11,
+            is_head: false,
+            expects: false,
+            keep: false,
+            last: false,
+            drain: 0,
+        }
+    }
+
+    /// Reads the head of the next request from the beginning of `input`, into
+    /// `head`. Tells how many bytes it has; `None` if it is not complete. After
+    /// an error only [`Server::respond`] is left.
+    pub fn read_head(
+        &mut self,
+        input: &[u8],
+        head: &mut RequestHead,
+    ) -> Result<Option<usize>, Http1Error> {
+        if !self.is_idle() {
+            return Err(Http1Error::OutOfOrder);
+        }
+        let len = match head.parse(input, self.limits) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        self.reading = Reading::Body(BodyDecoder::new(head.framing()));
+        self.version = head.version();
+        self.is_head = head.is_head();
+        self.expects = head.expects_continue();
+        self.keep = head.keeps_alive();
+        Ok(Some(len))
+    }
+
+    /// Whether no request is under way: its head, at most, has begun.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.reading, Reading::Head) && self.writing == Writing::Nothing
+    }
+
+    /// Reads the body of the request. May be called again after its end.
+    pub fn read_body(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
+        let Reading::Body(body) = &mut self.reading else {
+            return Err(Http1Error::OutOfOrder);
+        };
+        match body.decode(input) {
+            Ok(decoded) => {
+                // A client that does not wait has its way.
+                self.expects &= decoded.consumed == 0;
+                Ok(decoded)
+            }
+            Err(error) => {
+                self.fail();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the request is complete.
+    pub fn has_request(&self) -> bool {
+        matches!(&self.reading, Reading::Body(body) if body.is_done())
+    }
+
+    /// The interim answer that the client waits for, once, if it does. To be
+    /// asked when the body is wanted and no byte of it is there.
+    pub fn take_continue(&mut self) -> Option<&'static [u8]> {
+        let due = self.expects && self.writing == Writing::Nothing;
+        (due && std::mem::take(&mut self.expects)).then_some(CONTINUE)
+    }
+
+    /// The request under way, or the next one if there is none, is the last on
+    /// this connection. An answer that has begun already said otherwise, and
+    /// the connection is closed after it none the less.
+    pub fn last_request(&mut self) {
+        self.last = true;
+    }
+
+    /// Begins the one answer, also to what could not be read. It may come
+    /// before the body of the request was.
+    pub fn respond(&mut self, status: u16, size: Size) -> Result<Delivery, Http1Error> {
+        let begun = !matches!(self.reading, Reading::Head);
+        if self.writing != Writing::Nothing || !begun || status < 200 {
+            return Err(Http1Error::OutOfOrder);
+        }
+        let bodiless = matches!(status, 204 | 304);
+        let framing = match size {
+            _ if bodiless || self.is_head => Framing::None,
+            Size::Known(length) => Framing::Length(length),
+            Size::Unknown if self.version == Version::Http11 => Framing::Chunked,
+            Size::Unknown => Framing::UntilClose,
+        };
+        self.keep =
+            self.keep && !self.last && framing != Framing::UntilClose && self.drains_to_its_end();
+        self.writing = Writing::Answer;
+        Ok(Delivery {
+            framing,
+            persistence: match (self.keep, self.version) {
+                (false, _) => Persistence::Close,
+                (true, Version::Http10) => Persistence::KeepSaid,
+                (true, Version::Http11) => Persistence::Keep,
+            },
+            sends_body: framing != Framing::None,
+            announces: match size {
+                Size::Known(length) if self.is_head && !bodiless => Some(length),
+                _ => None,
+            },
+        })
+    }
+
+    /// Whether what is left of the request is worth reading. A client that
+    /// waits in vain for `100 Continue` may send its body or not.
+    fn drains_to_its_end(&self) -> bool {
+        let Reading::Body(body) = &self.reading else {
+            return false;
+        };
+        !self.expects && body.left().is_none_or(|left| left <= DRAIN)
+    }
+
+    /// The answer was written to its end.
+    pub fn responded(&mut self) -> Next {
+        if self.writing == Writing::Answer {
+            self.writing = Writing::Answered;
+            self.drain = DRAIN;
+        }
+        self.next()
+    }
+
+    /// Reads past the rest of a request's body, after its answer.
+    pub fn drain(&mut self, input: &[u8]) -> Drained {
+        let mut consumed = 0;
+        while let Reading::Body(body) = &mut self.reading
+            && self.writing == Writing::Answered
+        {
+            let rest = input.get(consumed..).unwrap_or_default();
+            let Ok(decoded) = body.decode(rest) else {
+                self.fail();
+                break;
+            };
+            consumed += decoded.consumed;
+            self.drain = self.drain.saturating_sub(decoded.consumed as u64);
+            self.keep &= self.drain > 0;
+            if decoded.end || decoded.consumed == 0 {
+                break;
+            }
+        }
+        Drained {
+            consumed,
+            next: self.next(),
+        }
+    }
+
+    fn next(&mut self) -> Next {
+        let done = self.has_request();
+        if self.writing != Writing::Answered || !self.keep || self.last {
+            self.writing = Writing::Closed;
+            return Next::Close { linger: !done };
+        }
+        if !done {
+            return Next::Drain;
+        }
+        self.reading = Reading::Head;
+        self.writing = Writing::Nothing;
+        Next::Head
+    }
+
+    /// The client sends nothing more; `unread` bytes of it are left.
+    pub fn eof(&self, unread: usize) -> ServerEnd {
+        match &self.reading {
+            Reading::Head if unread == 0 => ServerEnd::Idle,
+            Reading::Body(body) if body.is_done() => ServerEnd::Gone,
+            Reading::Failed => ServerEnd::Gone,
+            Reading::Head | Reading::Body(_) => ServerEnd::Truncated,
+        }
+    }
+
+    fn fail(&mut self) {
+        self.reading = Reading::Failed;
+        self.keep = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;
