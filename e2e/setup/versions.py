@@ -37,6 +37,8 @@ DEBIAN: dict[str, dict[str, str]] = {
         "/usr/lib/*/libc.a": "libc6-dev",
         "/bin/busybox": "busybox-static",
     },
+    # What the benchmarks compare with; not among PARTS, since nothing else needs it.
+    "bench": {"nginx": "nginx-light", "haproxy": "haproxy", "strace": "strace"},
     "images": {"buildah": "buildah", "/etc/ssl/certs/ca-certificates.crt": "ca-certificates"},
     "postgres": {f"{POSTGRES_PROGRAMS}/*/bin/postgres": "postgresql"},
 }

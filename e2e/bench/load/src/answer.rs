@@ -7,8 +7,11 @@ use crate::{BURST_FRAMES, JSON_BYTES, PACED_FRAMES};
 pub(crate) enum Kind {
     /// `bench-json`: one JSON body.
     Json,
-    /// `bench-burst`: a stream as fast as the sockets take it.
+    /// `bench-burst`: streams as fast as the sockets take them, in turns.
     Burst,
+    /// `bench-clump`: the same, one stream after the other: many events of one
+    /// wait in the gateway's socket.
+    Clump,
     /// `bench-paced`: a stream with 10 ms between its events.
     Paced,
     /// `bench-hold`: the first event of a stream, and no more.
@@ -66,9 +69,10 @@ impl Ends {
                 .iter()
                 .any(|end| memchr::memmem::find(end, what).is_some())
         };
-        let kinds: [(&[u8], Kind); 4] = [
+        let kinds: [(&[u8], Kind); 5] = [
             (b"bench-json", Kind::Json),
             (b"bench-burst", Kind::Burst),
+            (b"bench-clump", Kind::Clump),
             (b"bench-paced", Kind::Paced),
             (b"bench-hold", Kind::Hold),
         ];
@@ -141,7 +145,7 @@ impl Answers {
 /// Events of a stream that carry content.
 pub(crate) fn frames(kind: Kind) -> usize {
     match kind {
-        Kind::Burst | Kind::Hold => BURST_FRAMES,
+        Kind::Burst | Kind::Clump | Kind::Hold => BURST_FRAMES,
         Kind::Paced => PACED_FRAMES,
         Kind::Json | Kind::List => 0,
     }

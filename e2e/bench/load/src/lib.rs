@@ -19,8 +19,8 @@ pub mod upstream;
 
 pub use request::Population;
 
-/// The events of an answer to `bench-burst` and `bench-hold` that carry
-/// content.
+/// The events of an answer to `bench-burst`, `bench-clump` and `bench-hold` that
+/// carry content.
 pub const BURST_FRAMES: usize = 200;
 
 /// The same for `bench-paced`.

@@ -56,6 +56,7 @@ fn every_request_is_answered_and_every_event_counted() {
             ("bench-json", 1024, 0),
             ("bench-json", 65_536, 0),
             ("bench-burst", 1024, BURST_FRAMES + CLOSING_EVENTS),
+            ("bench-clump", 1024, BURST_FRAMES + CLOSING_EVENTS),
             ("bench-paced", 1024, PACED_FRAMES + CLOSING_EVENTS),
         ] {
             let mut load = Load::connect(&plan(target, model, body_bytes)).unwrap();

@@ -29,6 +29,8 @@ pub(super) enum Next {
     Wait,
     /// The time of its next event.
     Pause,
+    /// Its turn among the streams that have something to send at once.
+    Turn,
     /// Nothing any more.
     Close,
 }
@@ -94,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// The pause of a paced stream is over.
+    /// The pause is over, or it is this stream's turn.
     pub(super) fn go_on(&mut self, answers: &Answers) -> Result<Next, Error> {
         self.pausing = false;
         self.answer(answers)
@@ -158,6 +160,10 @@ impl Connection {
                         Kind::Hold if step == 1 => {
                             self.pausing = true;
                             return Ok(Next::Wait);
+                        }
+                        Kind::Burst if (1..frames(wish.kind)).contains(&step) => {
+                            self.pausing = true;
+                            return Ok(Next::Turn);
                         }
                         Kind::Paced if (1..frames(wish.kind)).contains(&step) => {
                             self.pausing = true;

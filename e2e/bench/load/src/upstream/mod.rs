@@ -1,6 +1,8 @@
 //! The mock upstream: answers by the name of the model, on one thread and one
-//! epoll. Every event of a stream is a `send` of its own.
+//! epoll. Every event of a stream is a `send` of its own, and streams take
+//! turns, as those of an engine do that decodes them in one batch.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,6 +47,8 @@ struct Rooms {
     connections: Slab<Connection>,
     answers: Answers,
     pace: Pace,
+    /// Streams with something to send at once, by place and id.
+    turns: VecDeque<(usize, u64)>,
     buffer: Vec<u8>,
     begun: u64,
 }
@@ -62,6 +66,7 @@ impl Upstream {
             connections: Slab::new(),
             answers: Answers::new(),
             pace,
+            turns: VecDeque::new(),
             buffer: vec![0; BUFFER],
             begun: 0,
         };
@@ -81,7 +86,8 @@ impl Upstream {
     pub fn run(mut self) -> Result<(), Error> {
         let mut events = Events::with_capacity(1024);
         loop {
-            match self.poll.poll(&mut events, None) {
+            let patience = (!self.rooms.turns.is_empty()).then_some(Duration::ZERO);
+            match self.poll.poll(&mut events, patience) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 polled => polled?,
             }
@@ -92,6 +98,7 @@ impl Upstream {
                     _ => self.rooms.serve(event),
                 }
             }
+            self.rooms.take_turns();
             self.rooms.pace.set()?;
         }
     }
@@ -132,13 +139,26 @@ impl Rooms {
         self.pace.fired()?;
         let now = clock::now();
         while let Some((key, id)) = self.pace.take_due(now) {
-            // The place may have gone to another connection since.
-            if let Some(connection) = self.connections.get_mut(key).filter(|one| one.id() == id) {
-                let next = connection.go_on(&self.answers);
-                self.then(key, &next);
-            }
+            self.go_on(key, id);
         }
         Ok(())
+    }
+
+    /// Sends the next event of every stream that has one, once around.
+    fn take_turns(&mut self) {
+        for _ in 0..self.turns.len() {
+            if let Some((key, id)) = self.turns.pop_front() {
+                self.go_on(key, id);
+            }
+        }
+    }
+
+    fn go_on(&mut self, key: usize, id: u64) {
+        // The place may have gone to another connection since.
+        if let Some(connection) = self.connections.get_mut(key).filter(|one| one.id() == id) {
+            let next = connection.go_on(&self.answers);
+            self.then(key, &next);
+        }
     }
 
     /// One connection's failure ends that connection only: a gateway may
@@ -150,6 +170,7 @@ impl Rooms {
                 let id = self.connections[key].id();
                 self.pace.push(clock::now() + FRAME_INTERVAL, key, id);
             }
+            Ok(Next::Turn) => self.turns.push_back((key, self.connections[key].id())),
             Ok(Next::Close) | Err(_) => drop(self.connections.remove(key)),
         }
     }

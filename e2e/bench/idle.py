@@ -1,0 +1,82 @@
+"""``python3 -m e2e.bench idle``: what a stream that says nothing costs in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from e2e import progress
+from e2e.bench import measure, peers, procfs, report
+from e2e.bench.peers import Peer
+from e2e.bench.processes import many_files
+from e2e.bench.rig import Rig, Tools
+from e2e.bench.scenarios import BURST, Scenario
+
+# Of a gateway: its log, its listener, its timers, its connections to control.
+_OTHER_FILES = 500
+
+
+def fitting(streams: int, files: int) -> int:
+    """As many streams as two sockets each allow. Raises ValueError where there is room for none."""
+    most = (files - _OTHER_FILES) // 2
+    if most < 1:
+        raise ValueError(f"{files} open files leave no room for streams")
+    return min(streams, most)
+
+
+def run(names: Sequence[str], streams: int, tools: Tools, out: Path | None) -> None:
+    """Measures the peers one after the other, prints bytes a stream, writes the JSON."""
+    streams = fitting(streams, many_files())
+    rows = [["", "streams", "MiB before", "MiB with them", "KiB a stream", "CPU ms a second"]]
+    results = []
+    for name in names:
+        with Rig(tools) as rig:
+            made = peers.make(name, rig)
+            made.prepare()
+            with made as peer:
+                one = _hold(peer, streams)
+        results.append({"peer": name, **one})
+        before, after = one["before_bytes"], one["with_streams_bytes"]
+        rows.append(
+            [
+                name,
+                str(streams),
+                f"{before / 2**20:.1f}",
+                f"{after / 2**20:.1f}",
+                f"{(after - before) / streams / 1024:.2f}",
+                f"{one['cpu_ms_per_second']:.1f}",
+            ]
+        )
+    print(report.aligned(rows))
+    report.write(out, {"samples": results})
+
+
+def _hold(peer: Peer, streams: int) -> dict:
+    """Resident memory before and with the streams; the kernel's socket buffers are not in it."""
+    # A process that has served before has its pools and tables already.
+    measure.window(peer, BURST, measure.Length(window_ms=500))
+    before = procfs.memory(peer.pids()).resident
+    held = Scenario("hold", streams, model="bench-hold", frames=1)
+    with peer.rig.load("hold", f"--target={peer.target}", *held.arguments(), *peer.population.arguments()) as load:
+        with progress.step(f"{peer.name}: {streams} streams"):
+            load.line()
+        resident = procfs.memory(peer.pids()).resident
+        cpu_ms = _cpu_of_a_second(peer)
+        load.go_on()
+        if lost := int(load.line()):
+            raise progress.StepFailed(f"{peer.name} ended {lost} of {streams} streams")
+    return {
+        "streams": streams,
+        "before_bytes": before,
+        "with_streams_bytes": resident,
+        "cpu_ms_per_second": cpu_ms,
+    }
+
+
+def _cpu_of_a_second(peer: Peer, seconds: float = 3.0) -> float:
+    """CPU milliseconds a second while nothing is said."""
+    before, began = procfs.counters(peer.pids()), time.monotonic()
+    time.sleep(seconds)
+    cpu_ns, _ = procfs.counters(peer.pids()).since(before)
+    return cpu_ns / 1e6 / (time.monotonic() - began)

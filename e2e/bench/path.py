@@ -1,0 +1,43 @@
+"""``python3 -m e2e.bench path``: CPU a request and a frame, all peers in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from e2e import progress
+from e2e.bench import measure, peers, report
+from e2e.bench.rig import Rig, Tools
+from e2e.bench.scenarios import PATH
+
+BASELINE = "nginx"
+
+
+def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | None) -> None:
+    """Measures, prints the tables, writes the JSON."""
+    with Rig(tools) as rig, ExitStack() as opened:
+        made = [peers.make(name, rig) for name in names]
+        for peer in made:
+            peer.prepare()
+        running = [opened.enter_context(peer) for peer in made]
+        load = measure.quiet()
+        samples = measure.rounds(running, PATH, length)
+        versions = {peer.name: peer.version() for peer in running}
+        events = rig.usage_events()
+    order = [peer.name for peer in made]
+    print(report.cpu_table(samples, BASELINE, order))
+    print()
+    print(report.rest_table(samples, order))
+    asked = sum(one.requests for one in samples if one.peer == "fastllm")
+    if asked:
+        progress.say(f"usage events that control was told: {events}; requests in the windows: {asked}")
+    report.write(
+        out,
+        {
+            "load_average": load,
+            "versions": versions,
+            "usage_events": events,
+            "samples": [one.as_dict() for one in samples],
+        },
+    )

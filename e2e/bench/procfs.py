@@ -1,0 +1,87 @@
+"""What the kernel counts for processes: CPU time, memory, context switches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Of each thread since its start, by thread id: CPU nanoseconds and voluntary context switches."""
+
+    cpu_ns: dict[int, int]
+    switches: dict[int, int]
+
+    def since(self, before: Counters) -> tuple[int, int]:
+        """CPU nanoseconds and voluntary switches since ``before``; threads that ended meanwhile are left out."""
+        return grown(before.cpu_ns, self.cpu_ns), grown(before.switches, self.switches)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory in bytes, over all processes: now, and the sum of each one's peak."""
+
+    resident: int
+    peak: int
+
+
+def grown(before: dict[int, int], after: dict[int, int]) -> int:
+    """By how much the counters in ``after`` have grown; new ones began at 0."""
+    return sum(value - before.get(key, 0) for key, value in after.items())
+
+
+def on_cpu(schedstat: str) -> int:
+    """The nanoseconds on a CPU: the first field of a ``schedstat``."""
+    return int(schedstat.split()[0])
+
+
+def fields(status: str) -> dict[str, int]:
+    """The numbers of a ``status``: ``VmRSS`` and its kind in bytes, the rest as it stands."""
+    found = {}
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * (1024 if words[1:] == ["kB"] else 1)
+    return found
+
+
+def counters(pids: Iterable[int]) -> Counters:
+    """Reads the counters of every thread of these processes."""
+    cpu, switches = {}, {}
+    for pid in pids:
+        for thread in (_PROC / str(pid) / "task").iterdir():
+            try:
+                cpu[int(thread.name)] = on_cpu((thread / "schedstat").read_text())
+                switches[int(thread.name)] = fields((thread / "status").read_text())["voluntary_ctxt_switches"]
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # It ended between the listing and the reading.
+    return Counters(cpu, switches)
+
+
+def memory(pids: Iterable[int]) -> Memory:
+    """Reads the memory of these processes. Pages that they share count for each."""
+    found = [fields((_PROC / str(pid) / "status").read_text()) for pid in pids]
+    return Memory(sum(one["VmRSS"] for one in found), sum(one["VmHWM"] for one in found))
+
+
+def family(pid: int) -> list[int]:
+    """A process and everything that descends from it."""
+    found = [pid]
+    for known in found:
+        for thread in (_PROC / str(known) / "task").glob("*/children"):
+            try:
+                found.extend(int(child) for child in thread.read_text().split())
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def traced(pids: Iterable[int]) -> bool:
+    """Whether a tracer is attached to every thread of these processes."""
+    threads = [thread for pid in pids for thread in (_PROC / str(pid) / "task").iterdir()]
+    return bool(threads) and all(fields((thread / "status").read_text())["TracerPid"] for thread in threads)

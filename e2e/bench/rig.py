@@ -1,0 +1,89 @@
+"""What surrounds the peers: the mock upstream, the scripted control plane, the load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e import paths, progress
+from e2e.bench.processes import Program, cores, many_files
+from e2e.bench.snapshot import Population, snapshot
+
+_BUILT = paths.CHECKOUT / "target" / "release"
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The programs that were built: ours, and those that measure."""
+
+    folder: Path = _BUILT
+    gateway: Path = _BUILT / "fastllm-gateway"
+
+    def program(self, name: str) -> Path:
+        """The path of a tool. Raises StepFailed when it is not built."""
+        path = self.folder / name
+        if not path.exists():
+            raise progress.StepFailed(f"{path} is not there; build it, or leave out --no-build")
+        return path
+
+
+def build() -> None:
+    """Builds the gateway and the tools."""
+    with progress.step("programs built by cargo"):
+        command = ["cargo", "build", "--release", "--locked", "-p", "fastllm-gateway", "-p", "fastllm-bench", "--bins"]
+        if subprocess.run(command, cwd=paths.CHECKOUT, check=False).returncode:
+            raise progress.StepFailed("cargo build failed; its errors stand above")
+
+
+class Rig:
+    """Upstream and control plane while they run, a folder for what a run writes. A context manager."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self.load_core, self.peer_core = cores()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Rig:
+        many_files()
+        with ExitStack() as opened:
+            self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fastllm-bench-")))
+            self._snapshots = self.folder / "snapshots"
+            self._snapshots.mkdir()
+            self.upstream = self._beside(opened, "bench-upstream")
+            self.control = self._beside(opened, "bench-control", f"--snapshots={self._snapshots}")
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _beside(self, opened: ExitStack, name: str, *arguments: str) -> str:
+        log = self.folder / f"{name}.log"
+        command = [self.tools.program(name), *arguments]
+        program = opened.enter_context(Program(command, core=self.load_core, log=log, talks=True))
+        return program.line()
+
+    @property
+    def api_base(self) -> str:
+        """The mock upstream as a backend's address."""
+        return f"http://{self.upstream}/v1"
+
+    def publish(self, name: str, population: Population) -> str:
+        """Makes the control plane serve a snapshot; returns the address for a gateway."""
+        (self._snapshots / f"{name}.json").write_text(snapshot(population, self.api_base))
+        return f"http://{self.control}/{name}"
+
+    def usage_events(self) -> int:
+        """The usage events that the control plane was told."""
+        with urllib.request.urlopen(f"http://{self.control}/events", timeout=10) as answer:
+            return json.load(answer)
+
+    def load(self, *arguments: str) -> Program:
+        """Starts the load generator."""
+        log = self.folder / "bench-load.log"
+        return Program([self.tools.program("bench-load"), *arguments], core=self.load_core, log=log, talks=True)

@@ -1,0 +1,104 @@
+"""The snapshots that the scripted control plane serves: keys, grants, models in front of the mock upstream."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+KINDS = ("bench-burst", "bench-clump", "bench-hold", "bench-json", "bench-paced")
+
+# As in the load's crate, which asks only for what is granted here.
+GRANTS = 10
+
+
+@dataclass(frozen=True)
+class Population:
+    """How many keys, principals and models (of each kind) there are.
+
+    Key ``k`` belongs to principal ``k % principals``; principal ``p`` may use the models
+    ``(p * 10 + i) % models`` for ``i`` below 10.
+    """
+
+    keys: int = 1
+    principals: int = 1
+    models: int = 1
+    kinds: tuple[str, ...] = KINDS
+
+    def arguments(self) -> list[str]:
+        """For the load generator."""
+        return [f"--keys={self.keys}", f"--principals={self.principals}", f"--models={self.models}"]
+
+
+def key(number: int) -> str:
+    """The secret of a key."""
+    return f"sk-bench-{number:08}"
+
+
+def model(kind: str, number: int) -> str:
+    """The name of a model."""
+    return f"{kind}-{number:04}"
+
+
+def snapshot(population: Population, api_base: str) -> str:
+    """A snapshot in the format of the planes' contract, as JSON."""
+    return json.dumps(
+        {
+            "format": 1,
+            "version": 1,
+            "open": False,
+            "models": {"digest": "models-1", "items": _models(population, api_base)},
+            "principals": {"digest": "principals-1", "items": _principals(population)},
+            "key_shards": _shards(population),
+        }
+    )
+
+
+def _models(population: Population, api_base: str) -> list[dict]:
+    names = [model(kind, number) for kind in population.kinds for number in range(population.models)]
+    return [
+        {
+            "name": name,
+            "backends": [
+                {
+                    "id": number,
+                    "api_base": api_base,
+                    "upstream_model": name,
+                    "api_key": "upstream-credential",
+                    "protocol": "openai",
+                    "auth_header": "authorization",
+                    "auth_scheme": "Bearer",
+                }
+            ],
+        }
+        for number, name in enumerate(sorted(names), start=1)
+    ]
+
+
+def _principals(population: Population) -> list[dict]:
+    found = []
+    for number in range(population.principals):
+        granted = {(number * GRANTS + grant) % population.models for grant in range(GRANTS)}
+        models = sorted(model(kind, one) for kind in population.kinds for one in granted)
+        found.append(
+            {
+                "id": number + 1,
+                "name": f"principal-{number}",
+                "allow_all": False,
+                "allowed_models": models,
+                "roles": ["inference"],
+            }
+        )
+    return found
+
+
+def _shards(population: Population) -> list[dict]:
+    shards: dict[str, dict[str, dict]] = {}
+    for number in range(population.keys):
+        digest = hashlib.sha256(key(number).encode()).hexdigest()
+        entry = {"id": number + 1, "principal": number % population.principals + 1, "disabled": False}
+        shards.setdefault(digest[:2], {})[digest] = entry
+    return [
+        {"prefix": prefix, "digest": f"keys-{prefix}", "items": dict(sorted(items.items()))}
+        for prefix, items in sorted(shards.items())
+    ]
