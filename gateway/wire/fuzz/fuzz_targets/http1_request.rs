@@ -40,13 +40,14 @@ fn run(input: &[u8], step: usize, limits: Limits) -> (Vec<Seen>, Option<Http1Err
     let (mut all, mut at, mut there) = (Vec::<Seen>::new(), 0, 0);
     loop {
         let buf = &input[at..there];
-        let used = if server.is_idle() {
+        let starved = if server.is_idle() {
             match server.read_head(buf, &mut head) {
                 Err(error) => return (all, Some(error)),
-                Ok(None) => 0,
+                Ok(None) => true,
                 Ok(Some(len)) => {
                     all.push(seen(&head, buf));
-                    len
+                    at += len;
+                    false
                 }
             }
         } else {
@@ -57,17 +58,17 @@ fn run(input: &[u8], step: usize, limits: Limits) -> (Vec<Seen>, Option<Http1Err
             let last = all.last_mut().unwrap();
             last.body.extend_from_slice(&buf[part.data]);
             last.complete = part.end;
+            at += part.consumed;
+            assert!(part.end || part.consumed > 0 || buf.is_empty());
             if part.end {
                 server.respond(200, Size::Known(0)).unwrap();
                 if server.responded() != Next::Head {
                     return (all, None);
                 }
             }
-            assert!(part.end || part.consumed > 0 || buf.is_empty());
-            part.consumed
+            !part.end && at == there
         };
-        at += used;
-        if used == 0 && server.is_idle() || at == there && !server.has_request() {
+        if starved {
             if there == input.len() {
                 return (all, None);
             }

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fastllm_wire::http1::{Client, ClientEnd, Http1Error, Limits, ResponseHead};
+use fastllm_wire::http1::{Arrived, Client, ClientEnd, Http1Error, Limits, ResponseHead};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, PartialEq)]
@@ -23,10 +23,10 @@ fn run(input: &[u8], step: usize, is_head: bool) -> Result<Option<Seen>, Http1Er
     loop {
         let buf = &input[at..there];
         match client.read_head(buf, &mut head)? {
-            None if there == input.len() => return Ok(None),
-            None => there = (there + step).min(input.len()),
-            Some(len) if head.is_interim() => at += len,
-            Some(len) => {
+            Arrived::Nothing if there == input.len() => return Ok(None),
+            Arrived::Nothing => there = (there + step).min(input.len()),
+            Arrived::Interim(len) => at += len,
+            Arrived::Answer(len) => {
                 let fields = head.on(buf).fields().iter();
                 let fields = fields.map(|field| (field.name.to_vec(), field.value.to_vec()));
                 let mut seen = Seen {

@@ -9,17 +9,22 @@ const INTERIM: u8 = 16;
 /// may come next, and whether the connection can be used again.
 ///
 /// ```
-/// use fastllm_wire::http1::{Client, Limits, ResponseHead};
+/// use fastllm_wire::http1::{Arrived, Client, Limits, ResponseHead};
 ///
 /// let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
 /// client.begin(false).unwrap();
 /// client.sent();
 /// let input = b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// let mut at = 0;
-/// while head.status() < 200 {
-///     at += client.read_head(&input[at..], &mut head).unwrap().unwrap();
-/// }
-/// assert!(client.read_body(&input[at..]).unwrap().end);
+/// let body = loop {
+///     match client.read_head(&input[at..], &mut head).unwrap() {
+///         Arrived::Nothing => unreachable!("all of it is there"),
+///         Arrived::Interim(len) => at += len,
+///         Arrived::Answer(len) => break &input[at + len..],
+///     }
+/// };
+/// assert_eq!(head.status(), 200);
+/// assert!(client.read_body(body).unwrap().end);
 /// assert!(client.is_reusable());
 /// ```
 #[derive(Debug, Clone)]
@@ -39,6 +44,17 @@ enum Reading {
     Head,
     Body(BodyDecoder),
     Failed,
+}
+
+/// Which head came, with the number of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrived {
+    /// None that is complete.
+    Nothing,
+    /// One that is to be skipped: another follows.
+    Interim(usize),
+    /// That of the answer.
+    Answer(usize),
 }
 
 /// What it means that the upstream sends nothing more.
@@ -85,45 +101,37 @@ impl Client {
         self.sent = true;
     }
 
-    /// Reads one head of the answer from the beginning of `input`, into `head`;
-    /// after an interim one, which is to be skipped, the next. Tells how many
-    /// bytes it has; `None` if it is not complete.
+    /// Reads one head of the answer from the beginning of `input`, into `head`.
     pub fn read_head(
         &mut self,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<Option<usize>, Http1Error> {
+    ) -> Result<Arrived, Http1Error> {
         if !matches!(self.reading, Reading::Head) {
             return Err(Http1Error::OutOfOrder);
         }
         let parsed = head.parse(input, self.to_head, self.limits);
-        let len = match parsed.and_then(|len| self.count(len, head)) {
-            Ok(Some(len)) => len,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                self.fail();
-                return Err(error);
-            }
-        };
-        if !head.is_interim() {
-            self.keep = head.keeps_alive();
-            self.reading = Reading::Body(BodyDecoder::new(head.framing()));
+        let arrived = parsed.and_then(|len| self.tell(len, head));
+        if arrived.is_err() {
+            self.fail();
         }
-        Ok(Some(len))
+        arrived
     }
 
-    fn count(
-        &mut self,
-        len: Option<usize>,
-        head: &ResponseHead,
-    ) -> Result<Option<usize>, Http1Error> {
-        if len.is_some() && head.is_interim() {
+    fn tell(&mut self, len: Option<usize>, head: &ResponseHead) -> Result<Arrived, Http1Error> {
+        let Some(len) = len else {
+            return Ok(Arrived::Nothing);
+        };
+        if head.is_interim() {
             self.interim += 1;
             if self.interim > INTERIM {
                 return Err(Http1Error::TooManyInterim);
             }
+            return Ok(Arrived::Interim(len));
         }
-        Ok(len)
+        self.keep = head.keeps_alive();
+        self.reading = Reading::Body(BodyDecoder::new(head.framing()));
+        Ok(Arrived::Answer(len))
     }
 
     /// Reads the body of the answer. May be called again after its end.

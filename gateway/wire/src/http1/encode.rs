@@ -96,6 +96,7 @@ pub struct HeadWriter<'v> {
     out: &'v mut Vec<u8>,
     start: usize,
     writable: bool,
+    announced: bool,
     ended: bool,
 }
 
@@ -130,6 +131,7 @@ impl<'v> HeadWriter<'v> {
             out,
             start,
             writable,
+            announced: false,
             ended: false,
         }
     }
@@ -155,6 +157,7 @@ impl<'v> HeadWriter<'v> {
     /// Adds `content-length` where no body of that length follows: to answer a
     /// HEAD. Such a head ends with [`Framing::None`].
     pub fn announce(&mut self, length: u64) -> &mut Self {
+        self.writable &= !std::mem::replace(&mut self.announced, true);
         self.out.extend_from_slice(b"content-length: ");
         decimal(self.out, length);
         self.out.extend_from_slice(b"\r\n");
@@ -162,19 +165,23 @@ impl<'v> HeadWriter<'v> {
     }
 
     /// Writes how the body is delimited and what becomes of the connection, and
-    /// the blank line.
+    /// the blank line. A body that the connection's end delimits needs
+    /// [`Persistence::Close`].
     pub fn end(mut self, framing: Framing, persistence: Persistence) -> Result<(), Http1Error> {
-        if !self.writable {
-            return Err(Http1Error::Unwritable);
-        }
         match framing {
-            Framing::None | Framing::UntilClose => {}
+            Framing::None => {}
+            Framing::UntilClose => self.writable &= persistence == Persistence::Close,
             Framing::Length(length) => {
                 self.announce(length);
             }
-            Framing::Chunked => self
-                .out
-                .extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            Framing::Chunked => {
+                self.writable &= !self.announced;
+                self.out
+                    .extend_from_slice(b"transfer-encoding: chunked\r\n");
+            }
+        }
+        if !self.writable {
+            return Err(Http1Error::Unwritable);
         }
         self.out.extend_from_slice(match persistence {
             Persistence::Keep => b"\r\n",

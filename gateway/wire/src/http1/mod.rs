@@ -35,7 +35,7 @@ pub mod server;
 mod target;
 
 pub use body::{BodyDecoder, Decoded};
-pub use client::{Client, ClientEnd};
+pub use client::{Arrived, Client, ClientEnd};
 pub use encode::{CHUNK_END, ChunkLine, FieldBlock, HeadWriter, LAST_CHUNK};
 pub use error::Http1Error;
 pub use fields::{Field, Fields};

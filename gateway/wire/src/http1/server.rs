@@ -96,8 +96,9 @@ pub enum Next {
     Drain,
     /// The end of the connection.
     Close {
-        /// The client may still be sending: unless its bytes are read for a
-        /// while after the FIN, the kernel's reset could destroy the answer.
+        /// The client may still be sending this request: unless its bytes are
+        /// read for a while after the FIN, the kernel's reset could destroy the
+        /// answer. The same holds if the next request is there already.
         linger: bool,
     },
 }
@@ -153,6 +154,9 @@ impl Server {
             Ok(Some(len)) => len,
             Ok(None) => return Ok(None),
             Err(error) => {
+                // What the last request was says nothing of this one.
+                self.is_head = false;
+                self.version = Version::Http11;
                 self.fail();
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-use super::{Client, ClientEnd, INTERIM};
+use super::{Arrived, Client, ClientEnd, INTERIM};
 use crate::http1::{Framing, Http1Error, Limits, ResponseHead};
 
 fn asked(is_head: bool) -> (Client, ResponseHead) {
@@ -19,8 +19,11 @@ fn a_connection_is_used_again_and_again() {
         assert_eq!(client.begin(false), Err(Http1Error::OutOfOrder));
         client.sent();
         assert!(!client.is_reusable());
-        assert_eq!(client.read_head(&OK[..9], &mut head), Ok(None));
-        assert_eq!(client.read_head(OK, &mut head), Ok(Some(OK.len())));
+        assert_eq!(client.read_head(&OK[..9], &mut head), Ok(Arrived::Nothing));
+        assert_eq!(
+            client.read_head(OK, &mut head),
+            Ok(Arrived::Answer(OK.len()))
+        );
         assert_eq!(client.read_head(OK, &mut head), Err(Http1Error::OutOfOrder));
         assert!(!client.read_body(b"ab").unwrap().end && !client.is_reusable());
         let last = client.read_body(b"cX").unwrap();
@@ -38,7 +41,7 @@ fn interim_answers_are_skipped_up_to_a_bound() {
         "HTTP/1.1 103 X\r\nLink: a\r\n\r\n",
     ] {
         let len = client.read_head(text.as_bytes(), &mut head);
-        assert_eq!(len, Ok(Some(text.len())));
+        assert_eq!(len, Ok(Arrived::Interim(text.len())));
         assert!(head.is_interim() && !client.has_answer());
         assert_eq!(client.read_body(b""), Err(Http1Error::OutOfOrder));
     }
@@ -47,7 +50,8 @@ fn interim_answers_are_skipped_up_to_a_bound() {
     let (mut client, mut head) = asked(false);
     let interim = b"HTTP/1.1 102 Processing\r\n\r\n";
     for _ in 0..INTERIM {
-        assert!(client.read_head(interim, &mut head).unwrap().is_some());
+        let arrived = client.read_head(interim, &mut head).unwrap();
+        assert_eq!(arrived, Arrived::Interim(interim.len()));
     }
     assert_eq!(
         client.read_head(interim, &mut head),

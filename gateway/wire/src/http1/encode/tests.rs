@@ -100,6 +100,26 @@ fn nothing_is_left_of_a_head_that_would_say_something_else() {
 }
 
 #[test]
+fn a_body_is_delimited_once() {
+    let ends = |times, framing, persistence| {
+        let mut out = Vec::new();
+        let mut head = HeadWriter::response(&mut out, 200);
+        for _ in 0..times {
+            head.announce(1);
+        }
+        let ended = head.end(framing, persistence).is_ok();
+        assert_eq!(out.is_empty(), !ended);
+        ended
+    };
+    assert!(ends(1, Framing::None, Persistence::Keep));
+    assert!(!ends(2, Framing::None, Persistence::Keep));
+    assert!(!ends(1, Framing::Length(1), Persistence::Keep));
+    assert!(!ends(1, Framing::Chunked, Persistence::Keep));
+    assert!(!ends(0, Framing::UntilClose, Persistence::Keep));
+    assert!(ends(0, Framing::UntilClose, Persistence::Close));
+}
+
+#[test]
 fn the_line_of_a_chunk_is_its_length_in_hexadecimal() {
     for len in [1, 9, 10, 15, 16, 255, 256, 65_535, 1 << 20, usize::MAX] {
         let line = ChunkLine::new(NonZeroUsize::new(len).unwrap());

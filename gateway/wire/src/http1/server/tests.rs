@@ -238,6 +238,16 @@ fn what_is_no_http_is_answered_and_closed() {
 }
 
 #[test]
+fn a_refusal_has_a_body_whatever_was_asked_before() {
+    let (mut server, _) = begun(HEAD);
+    server.respond(200, Size::Unknown).unwrap();
+    assert_eq!(server.responded(), Next::Head);
+    let error = server.read_head(b"?\r\n\r\n", &mut RequestHead::default());
+    assert_eq!(error, Err(Http1Error::RequestLine));
+    assert!(server.respond(400, Size::Known(2)).unwrap().sends_body);
+}
+
+#[test]
 fn nothing_is_answered_before_it_is_asked() {
     let mut server = Server::new(Limits::default());
     assert_eq!(

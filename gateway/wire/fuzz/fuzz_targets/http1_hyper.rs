@@ -1,0 +1,17 @@
+//! What the codec accepts, hyper reads in the same way.
+
+#![no_main]
+
+#[path = "../../tests/http1_hyper/harness.rs"]
+mod harness;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: (bool, bool, &[u8])| {
+    let (is_answer, is_head, bytes) = input;
+    if is_answer {
+        harness::check_answer(bytes, is_head);
+    } else {
+        harness::check_requests(bytes);
+    }
+});
