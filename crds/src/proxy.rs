@@ -54,6 +54,7 @@ pub struct FastllmProxySpec {
 
     /// Names of Secrets with registry credentials, in the same namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub image_pull_secrets: Vec<String>,
 
     /// Where the Postgres URL is (postgres:// or postgresql://).

@@ -16,10 +16,12 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
     /// Name of the Secret.
-    #[x_kube(validation = Rule::new("self.size() > 0").message("the name of the Secret must not be empty"))]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("the name of the Secret must not be empty, and hold only lower-case letters, digits, hyphens and dots"))]
     pub name: String,
     /// Key inside the Secret's data.
-    #[x_kube(validation = Rule::new("self.size() > 0").message("the key inside the Secret must not be empty"))]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$')").message("the key inside the Secret must not be empty, and hold only letters, digits, hyphens, underscores and dots"))]
     pub key: String,
 }
 

@@ -74,7 +74,7 @@ fn rules_come_from_the_types() {
     );
     assert_eq!(
         rule(&spec["database"]["properties"]["key"]),
-        "self.size() > 0"
+        "self.matches('^[-._a-zA-Z0-9]+$')"
     );
     assert_eq!(
         schema["x-kubernetes-validations"].as_array().unwrap().len(),

@@ -7,8 +7,18 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
+/// 256 letters, as JSON.
+const LONG: &str = concat!(
+    r#"""#,
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    r#"""#
+);
+
 /// A field, a value that it may not have (as JSON), and part of what the API server says.
-const RULES: [(&str, &str, &str); 11] = [
+const RULES: [(&str, &str, &str); 18] = [
     (
         "/metadata/name",
         r#""aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa""#,
@@ -25,6 +35,34 @@ const RULES: [(&str, &str, &str); 11] = [
         "/spec/database/name",
         r#""""#,
         "name of the Secret must not be empty",
+    ),
+    // A name that is part of a path must not lead elsewhere, or ask for more.
+    (
+        "/spec/database/name",
+        r#""../../other/secrets/x""#,
+        "name of the Secret must not be empty, and hold only",
+    ),
+    (
+        "/spec/database/name",
+        r#""db?watch=true""#,
+        "name of the Secret must not be empty, and hold only",
+    ),
+    ("/spec/database/name", LONG, "spec.database.name"),
+    (
+        "/spec/database/key",
+        r#""a b""#,
+        "key inside the Secret must not be empty, and hold only",
+    ),
+    ("/spec/database/key", LONG, "spec.database.key"),
+    (
+        "/spec/imagePullSecrets",
+        r#"["twice", "twice"]"#,
+        "Duplicate value",
+    ),
+    (
+        "/spec/imagePullSecrets",
+        r#"["", "other"]"#,
+        "spec.imagePullSecrets[0]",
     ),
     (
         "/spec/proxyToken/key",
@@ -62,7 +100,8 @@ const RULES: [(&str, &str, &str); 11] = [
 #[tokio::test]
 async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
     let cluster = Cluster::new("rules").await;
-    let good = serde_json::to_value(cluster.proxy("llm")).unwrap();
+    let mut good = serde_json::to_value(cluster.proxy("llm")).unwrap();
+    good["spec"]["imagePullSecrets"] = json!(["registry"]);
     for (path, value, message) in RULES {
         let mut bad = good.clone();
         *bad.pointer_mut(path).expect(path) = serde_json::from_str(value).unwrap();
