@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::build::hex;
 use crate::error::{CallError, OperatorError, call};
@@ -112,6 +112,9 @@ pub struct Candidate {
     api: Api<Lease>,
     election: Election,
     epoch: Instant,
+    /// When the request was sent by which the Lease was last taken or renewed.
+    /// Its answer may have come much later, and others count from the write.
+    renewed: Instant,
     metrics: Arc<Metrics>,
 }
 
@@ -126,6 +129,7 @@ impl Candidate {
             api: Api::namespaced(client, namespace),
             election: Election::new(format!("{pod}_{}", hex(&suffix))),
             epoch: Instant::now(),
+            renewed: Instant::now(),
             metrics,
         }
     }
@@ -133,8 +137,12 @@ impl Candidate {
     /// Waits until the Lease is ours.
     pub async fn acquire(&mut self) {
         loop {
+            let asked = Instant::now();
             match self.try_once().await {
-                Ok(true) => break,
+                Ok(true) => {
+                    self.renewed = asked;
+                    break;
+                }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "the lease could not be looked at"),
             }
@@ -146,13 +154,12 @@ impl Candidate {
 
     /// Renews until that fails for too long or another holds the Lease.
     pub async fn hold(&mut self) -> OperatorError {
-        let mut renewed = Instant::now();
         loop {
-            sleep(RETRY).await;
-            let left = RENEW_DEADLINE.saturating_sub(renewed.elapsed());
+            let deadline = self.renewed + RENEW_DEADLINE;
+            sleep_until(deadline.min(Instant::now() + RETRY)).await;
             let asked = Instant::now();
-            match timeout(left, self.try_once()).await {
-                Ok(Ok(true)) => renewed = asked,
+            match timeout_at(deadline, self.try_once()).await {
+                Ok(Ok(true)) => self.renewed = asked,
                 Ok(Ok(false)) => {
                     self.metrics.set_leader(false);
                     return OperatorError::LeadershipLost("another replica holds the lease");
@@ -160,7 +167,7 @@ impl Candidate {
                 Ok(Err(error)) => tracing::warn!(%error, "the lease was not renewed"),
                 Err(_) => {}
             }
-            if renewed.elapsed() >= RENEW_DEADLINE {
+            if self.renewed.elapsed() >= RENEW_DEADLINE {
                 self.metrics.set_leader(false);
                 return OperatorError::LeadershipLost(
                     "the lease could not be renewed for 10 seconds",

@@ -1,10 +1,18 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::{Method, Request, Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::LeaseSpec;
+use kube::Client;
+use kube::client::Body;
 use proptest::prelude::*;
+use tokio::time::{Instant, sleep, timeout};
+use tower::{BoxError, service_fn};
 
-use super::{DURATION, Election, Move, RENEW_DEADLINE};
+use super::{Candidate, DURATION, Election, Move, RENEW_DEADLINE};
+use crate::metrics::Metrics;
 
 fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -45,6 +53,73 @@ fn a_released_lease_is_taken_at_once_and_counts_a_transition() {
     let mine = me.record(Some(&released), wall(1));
     assert_eq!(mine.lease_transitions, Some(1));
     assert_eq!(me.record(Some(&mine), wall(2)).lease_transitions, Some(1));
+}
+
+/// How an API server treats renewals.
+#[derive(Clone, Copy)]
+enum Renewals {
+    Refused,
+    NotAnswered,
+}
+
+/// An API server that takes a new Lease at once, answers late, and lets nobody renew.
+fn api_server(late: Duration, renewals: Renewals) -> Client {
+    let taken = Arc::new(AtomicBool::new(false));
+    let answer = move |request: Request<Body>| {
+        let taken = Arc::clone(&taken);
+        async move {
+            let failure = |code: u16, reason: &str| {
+                let text = format!(
+                    r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"no","reason":"{reason}","code":{code}}}"#
+                );
+                Response::builder()
+                    .status(StatusCode::from_u16(code).unwrap())
+                    .body(Body::from(text.into_bytes()))
+            };
+            let response = if request.method() == Method::POST {
+                taken.store(true, Ordering::Relaxed);
+                sleep(late).await;
+                let lease =
+                    r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{}}"#;
+                Response::builder()
+                    .status(StatusCode::CREATED)
+                    .body(Body::from(lease.as_bytes().to_vec()))
+            } else if !taken.load(Ordering::Relaxed) {
+                failure(404, "NotFound")
+            } else {
+                match renewals {
+                    Renewals::Refused => failure(500, "InternalError"),
+                    Renewals::NotAnswered => std::future::pending().await,
+                }
+            };
+            Ok::<_, BoxError>(response.unwrap())
+        }
+    };
+    Client::new(service_fn(answer), "ns")
+}
+
+// OP-51
+#[tokio::test(start_paused = true)]
+async fn a_holder_acts_for_ten_seconds_after_it_asked_and_no_longer() {
+    for (late, renewals) in [
+        (seconds(0), Renewals::Refused),
+        (seconds(0), Renewals::NotAnswered),
+        (seconds(3), Renewals::Refused),
+        (seconds(9), Renewals::NotAnswered),
+    ] {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let client = api_server(late, renewals);
+        let mut candidate = Candidate::new(client, "ns", "pod", metrics);
+        let asked = Instant::now();
+        timeout(DURATION, candidate.acquire()).await.unwrap();
+        assert_eq!(asked.elapsed().as_secs(), late.as_secs());
+        timeout(DURATION * 2, candidate.hold()).await.unwrap();
+        let held = asked.elapsed();
+        assert!(
+            held <= RENEW_DEADLINE + Duration::from_millis(50),
+            "{held:?} after an answer {late:?} late"
+        );
+    }
 }
 
 /// A replica as the driver runs it: it acts until it has failed to renew for
