@@ -11,6 +11,10 @@ use crate::names::{Component, metadata};
 /// tried again after that, or as soon as what it was made from changes.
 const TTL: i32 = 600;
 
+/// Seconds that the Job may take with all its tries. A pod that waits for ever,
+/// for a database that swallows packets, would never fail and never be replaced.
+const DEADLINE: i64 = 600;
+
 /// The Job. `--create-only` leaves a password alone that is already there, so
 /// running it twice does no harm.
 #[must_use]
@@ -36,6 +40,7 @@ pub fn bootstrap(wanted: Wanted<'_>, login: &Bootstrap) -> Job {
         metadata: metadata(wanted.proxy, Component::Bootstrap),
         spec: Some(JobSpec {
             backoff_limit: Some(6),
+            active_deadline_seconds: Some(DEADLINE),
             ttl_seconds_after_finished: Some(TTL),
             template: pod::sealed(template),
             ..JobSpec::default()

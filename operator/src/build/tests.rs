@@ -77,6 +77,20 @@ fn every_pod_is_hardened() {
 }
 
 #[test]
+fn a_first_login_cannot_wait_for_ever() {
+    let jobs = all(&World::new())
+        .into_iter()
+        .filter_map(|object| match object {
+            Object::Job(job) => job.spec,
+            _ => None,
+        });
+    for job in jobs {
+        assert!(job.active_deadline_seconds.is_some_and(|s| s <= 600));
+        assert_eq!(job.ttl_seconds_after_finished, Some(600));
+    }
+}
+
+#[test]
 fn no_manifest_holds_a_secret_value() {
     for object in all(&World::new()) {
         let text = object.body().to_string();
