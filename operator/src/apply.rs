@@ -251,17 +251,17 @@ impl Cluster for ApiServer {
         Ok(match object {
             Object::ServiceAccount(_) => {
                 let written: ServiceAccount = self.apply_as(proxy, object, precondition).await?;
-                self.caches.accounts.wrote(written.clone());
+                self.caches.accounts.applied(written.clone());
                 Object::ServiceAccount(Box::new(written))
             }
             Object::Service(_) => {
                 let written: Service = self.apply_as(proxy, object, precondition).await?;
-                self.caches.services.wrote(written.clone());
+                self.caches.services.applied(written.clone());
                 Object::Service(Box::new(written))
             }
             Object::Deployment(_) => {
                 let written: Deployment = self.apply_as(proxy, object, precondition).await?;
-                self.caches.deployments.wrote(written.clone());
+                self.caches.deployments.applied(written.clone());
                 Object::Deployment(Box::new(written))
             }
             Object::Job(_) => {

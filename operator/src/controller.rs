@@ -14,11 +14,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service, ServiceAccount};
 use kube::api::{Api, PartialObjectMeta};
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::controller::{Action, Config as Concurrency, applier};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
+use kube::runtime::{Predicate as _, PredicateConfig, WatchStreamExt as _, predicates};
 use kube::{Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -81,9 +81,8 @@ impl<P: ModelsProbe> Controller<P> {
             metrics,
         };
         let mut triggers = SelectAll::new();
-        let (proxies, writer) = reflector::store::<FastllmProxy>();
-        let own = watches.of(writer, watcher::Config::default());
-        triggers.push(own.map(|proxy| Ok(ObjectRef::from_obj(&proxy))).boxed());
+        let (proxies, stream) = watches.resources();
+        triggers.push(stream);
         let (deployments, stream) = watches.children::<Deployment>();
         triggers.push(stream);
         let (services, stream) = watches.children::<Service>();
@@ -230,6 +229,26 @@ impl Watches<'_> {
         objects.boxed()
     }
 
+    /// The resources themselves. Their status is ours: were a pass triggered by
+    /// the status that the last one wrote, an error whose words change from try
+    /// to try would be tried again at once, for ever.
+    fn resources(&self) -> (Store<FastllmProxy>, Trigger) {
+        let (store, writer) = reflector::store::<FastllmProxy>();
+        let events = watcher(self.api::<FastllmProxy>(), watcher::Config::default())
+            .modify(|proxy: &mut FastllmProxy| proxy.metadata.managed_fields = None);
+        let changed = events
+            .reflect(writer)
+            .default_backoff()
+            .touched_objects()
+            .predicate_filter(
+                predicates::generation.combine(predicates::annotations),
+                PredicateConfig::default(),
+            );
+        let stream = self.touched(changed);
+        let stream = stream.map(|proxy| Ok(ObjectRef::from_obj(&proxy)));
+        (store, stream.boxed())
+    }
+
     /// What carries our label, by the label that names its resource.
     fn children<K>(&self) -> (Store<K>, Trigger)
     where
@@ -340,8 +359,9 @@ impl<P: ModelsProbe> Shared<P> {
         if status != previous {
             match self.api.write_status(proxy, &status).await {
                 Ok(()) => {}
-                // The resource is gone, or another took its name.
-                Err(error) if error.is(404) || error.is(409) => return Ok(false),
+                Err(error) if error.is(404) => return Ok(false),
+                // A conflict too: another resource may have taken the name, or
+                // a write came between; the next pass sees which.
                 Err(error) => {
                     tracing::warn!(%error, "the status was not written");
                     failed = true;

@@ -9,12 +9,15 @@ use futures_util::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+use kube::ResourceExt as _;
 use parking_lot::Mutex;
 
 use crate::apply::{self, Applied, ApplyError, Cluster};
 use crate::build::Object;
 use crate::names::Component;
-use crate::observe::{Children, Observed, PodView, Read, ReadFailure, image_of, template_hash};
+use crate::observe::{
+    Children, Observed, PodView, Read, ReadFailure, form, image_of, template_hash,
+};
 use crate::plan::{Plan, Precondition, bootstrapped, plan};
 use crate::secrets::{SecretData, SecretValue, needed};
 use crate::status::{Pass, build};
@@ -74,6 +77,10 @@ pub(crate) struct World {
     pub(crate) writes: usize,
     /// Writes that still succeed before one fails.
     pub(crate) outage: Option<usize>,
+    /// Whether an admission policy takes images from a mirror.
+    pub(crate) mirror: bool,
+    /// What the API server made of each Deployment.
+    answers: BTreeMap<(String, String), String>,
     serial: usize,
 }
 
@@ -88,6 +95,8 @@ impl World {
             now: 1_800_000_000,
             writes: 0,
             outage: None,
+            mirror: false,
+            answers: BTreeMap::new(),
             serial: 0,
         }
     }
@@ -127,8 +136,17 @@ impl World {
             let found = self.secrets.get(&reference.name).cloned();
             secrets.insert(reference.name.clone(), Read::Known(found));
         }
+        let deployments = [&self.children.control, &self.children.gateway];
+        let as_applied = deployments
+            .into_iter()
+            .flatten()
+            .map(|d| (("Deployment".to_owned(), d.name_any()), form(d)))
+            .filter(|(key, now)| self.answers.get(key) == Some(now))
+            .map(|(key, _)| key)
+            .collect();
         Observed {
             children: self.children.clone(),
+            as_applied,
             pods: self.pods.clone(),
             secrets,
             models: self.models.clone(),
@@ -275,6 +293,15 @@ impl World {
         self.writes += 1;
         self.serial += 1;
         let serial = self.serial;
+        if let Object::Deployment(deployment) = &mut object {
+            if self.mirror {
+                let pod = deployment.spec.template.spec.as_mut().unwrap();
+                let image = pod.containers[0].image.as_mut().unwrap();
+                image.insert_str(0, "mirror/");
+            }
+            let key = ("Deployment".to_owned(), deployment.name_any());
+            self.answers.insert(key, form(deployment.as_ref()));
+        }
         let live = match (&object, object.component()) {
             (Object::Deployment(_), Some(Component::Control)) => self.children.control.as_ref(),
             (Object::Deployment(_), _) => self.children.gateway.as_ref(),

@@ -3,6 +3,10 @@
 //! A watch cache lags behind what we have just written. A pass that read the
 //! older state would repeat a write, or move a transition time, so what was
 //! written last is kept beside the cache until the cache has caught up.
+//!
+//! What the API server answers to a write may differ from what was sent: an
+//! admission policy rewrites a field, an older release drops one. The answer is
+//! remembered, so that the difference is not taken for somebody's edit.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -12,7 +16,12 @@ use std::time::Duration;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt as _};
 use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::time::Instant;
+
+use crate::build::{annotation, body, hash};
+use crate::names::APPLIED_HASH;
 
 /// Longest time that a written object is believed in without the cache: an
 /// object that was deleted right after it was written shows up as such by then.
@@ -28,6 +37,8 @@ where
 {
     store: Store<K>,
     written: Mutex<Written<K>>,
+    /// What the last apply of each object made of it, as [`form`].
+    answers: Mutex<HashMap<ObjectRef<K>, String>>,
 }
 
 impl<K> Latest<K>
@@ -40,6 +51,7 @@ where
         Self {
             store,
             written: Mutex::default(),
+            answers: Mutex::default(),
         }
     }
 
@@ -78,11 +90,47 @@ where
         );
     }
 
+    /// Remembers the answer to an apply.
+    pub fn applied(&self, object: K)
+    where
+        K: Serialize,
+    {
+        let mut answers = self.answers.lock();
+        answers.retain(|key, _| self.store.get(key).is_some());
+        answers.insert(ObjectRef::from_obj(&object), form(&object));
+        drop(answers);
+        self.wrote(object);
+    }
+
+    /// Whether an object is still as the last apply of it left it.
+    #[must_use]
+    pub fn is_as_applied(&self, object: &K) -> bool
+    where
+        K: Serialize,
+    {
+        let answers = self.answers.lock();
+        answers
+            .get(&ObjectRef::from_obj(object))
+            .is_some_and(|answer| *answer == form(object))
+    }
+
     /// Forgets an object that was deleted.
     pub fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
         self.written.lock().remove(&key);
     }
+}
+
+/// Hash of what an apply decides about an object: everything but its metadata,
+/// of which others keep some, and its status. Which apply it was belongs to it.
+pub(crate) fn form<K: Resource + Serialize>(object: &K) -> String {
+    let mut body = body(object);
+    let applied = annotation(object.meta(), APPLIED_HASH).unwrap_or_default();
+    if let Some(members) = body.as_object_mut() {
+        members.remove("status");
+        members.insert("metadata".to_owned(), Value::from(applied));
+    }
+    hash(&body)
 }
 
 /// Whether one state of an object is older than another. Resource versions of

@@ -1,6 +1,7 @@
 //! The one place that reads.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use fastllm_crds::FastllmProxy;
@@ -9,8 +10,9 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service, ServiceAccount};
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
+use serde::Serialize;
 
 use super::{Children, Latest, ModelsProbe, Observed, PodView, Read, ReadFailure};
 use crate::error::{CallError, call};
@@ -51,6 +53,33 @@ impl Caches {
         }
     }
 
+    fn as_applied(&self, children: &Children) -> BTreeSet<(String, String)> {
+        let mut found = BTreeSet::new();
+        note(
+            &self.accounts,
+            children.control_account.as_ref(),
+            &mut found,
+        );
+        note(
+            &self.accounts,
+            children.gateway_account.as_ref(),
+            &mut found,
+        );
+        note(
+            &self.services,
+            children.control_service.as_ref(),
+            &mut found,
+        );
+        note(
+            &self.services,
+            children.gateway_service.as_ref(),
+            &mut found,
+        );
+        note(&self.deployments, children.control.as_ref(), &mut found);
+        note(&self.deployments, children.gateway.as_ref(), &mut found);
+        found
+    }
+
     fn pods(&self, namespace: &str, name: &str) -> Vec<PodView> {
         let ours = self.pods.state_filter(|pod| {
             pod.metadata.namespace.as_deref() == Some(namespace)
@@ -59,6 +88,15 @@ impl Caches {
         let mut pods: Vec<_> = ours.iter().filter_map(|pod| PodView::of(pod)).collect();
         pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         pods
+    }
+}
+
+fn note<K>(latest: &Latest<K>, child: Option<&K>, found: &mut BTreeSet<(String, String)>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + 'static,
+{
+    if let Some(child) = child.filter(|child| latest.is_as_applied(child)) {
+        found.insert((K::kind(&()).into_owned(), child.name_any()));
     }
 }
 
@@ -163,8 +201,10 @@ pub async fn gather<P: ModelsProbe>(
         Some(ip) => probe.models(ip).await,
         None => Observed::default().models,
     };
+    let children = caches.children(&namespace, &name);
     Observed {
-        children: caches.children(&namespace, &name),
+        as_applied: caches.as_applied(&children),
+        children,
         pods,
         secrets,
         models,

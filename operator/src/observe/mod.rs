@@ -6,7 +6,7 @@ mod models;
 mod pods;
 mod rollout;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use fastllm_crds::{FastllmProxy, Reason};
@@ -19,6 +19,8 @@ use crate::names::{Ownership, ownership};
 use crate::secrets::SecretData;
 
 pub use cache::Latest;
+#[cfg(test)]
+pub(crate) use cache::form;
 pub use gather::{Caches, SecretReader, gather};
 pub use models::{HttpModels, ModelsProbe};
 pub use pods::PodView;
@@ -116,6 +118,9 @@ impl Children {
 pub struct Observed {
     /// The objects that we may have written.
     pub children: Children,
+    /// Those of them, by kind and name, that are as the API server made them of
+    /// what was applied last, be it something else.
+    pub as_applied: BTreeSet<(String, String)>,
     /// Pods of all components.
     pub pods: Vec<PodView>,
     /// The Secrets that are referenced and needed, by name.
@@ -128,6 +133,7 @@ impl Default for Observed {
     fn default() -> Self {
         Self {
             children: Children::default(),
+            as_applied: BTreeSet::new(),
             pods: Vec::new(),
             secrets: BTreeMap::new(),
             models: Read::Unknown(ReadFailure::Failed("no gateway pod is ready")),

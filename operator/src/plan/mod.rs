@@ -325,7 +325,7 @@ impl Planner<'_> {
         }
         let object = object.sealed();
         match live {
-            Some(live) if is_as_wanted(&object, live) => {}
+            Some(live) if self.is_as_wanted(&object, live) => {}
             live => self.push(object, live.map(Object::metadata), Why::Update),
         }
     }
@@ -353,7 +353,7 @@ impl Planner<'_> {
             annotate(&mut wanted.metadata, ROLL_REASON, reason);
         }
         let object = Object::Deployment(Box::new(wanted)).sealed();
-        if !is_as_wanted(&object, &Object::Deployment(Box::new(live.clone()))) {
+        if !self.is_as_wanted(&object, &Object::Deployment(Box::new(live.clone()))) {
             let why = if reasons.is_empty() {
                 Why::Update
             } else {
@@ -385,6 +385,22 @@ impl Planner<'_> {
         }
     }
 
+    /// Whether an object is as wanted: it was applied from the same manifest,
+    /// and nobody has changed a field of it since. A field that the API server
+    /// itself made something else of is not written again and again.
+    fn is_as_wanted(&self, wanted: &Object, live: &Object) -> bool {
+        let same = annotation(wanted.metadata(), APPLIED_HASH)
+            == annotation(live.metadata(), APPLIED_HASH);
+        if !same {
+            return false;
+        }
+        let key = (live.kind().to_owned(), live.name().to_owned());
+        let (live, wanted) = (live.body(), wanted.body());
+        covers(&live, &wanted)
+            || self.observed.as_applied.contains(&key)
+                && covers(&live["metadata"], &wanted["metadata"])
+    }
+
     fn push(&mut self, object: Object, live: Option<&ObjectMeta>, why: Why) {
         let (precondition, why) = match live {
             Some(live) => (Precondition::Uid(live.uid.clone().unwrap_or_default()), why),
@@ -405,13 +421,6 @@ pub fn not_owned(kind: &str, name: &str) -> Problem {
         "{kind} {name:?} exists and does not belong to this resource; it is left untouched"
     );
     Problem::new(About::Objects, Reason::NotOwned, message)
-}
-
-/// Whether an object is as wanted: it was applied from the same manifest, and
-/// nobody has changed a field of it since.
-fn is_as_wanted(wanted: &Object, live: &Object) -> bool {
-    annotation(wanted.metadata(), APPLIED_HASH) == annotation(live.metadata(), APPLIED_HASH)
-        && covers(&live.body(), &wanted.body())
 }
 
 /// Whether control has finished rolling out what it should run: all pods of

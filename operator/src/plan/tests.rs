@@ -272,6 +272,22 @@ fn what_others_add_is_kept_and_what_they_change_is_restored() {
 }
 
 #[test]
+fn what_the_api_server_rewrites_is_written_once_and_holds_nothing_up() {
+    let mut world = World::new();
+    world.mirror = true;
+    world.settle();
+    assert_eq!(world.status().phase, Some(Phase::Ready));
+    let writes = world.writes;
+    world.pass();
+    assert_eq!(world.writes, writes);
+    // An edit is still an edit.
+    let control = world.children.control.as_mut().unwrap();
+    control.spec.template.spec.as_mut().unwrap().containers[0].image = Some("other".to_owned());
+    let steps = plan(&world.proxy, &world.observe()).steps;
+    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
+}
+
+#[test]
 fn a_field_that_is_asked_for_no_more_is_noticed() {
     let mut world = World::new();
     world.edit(|spec| {

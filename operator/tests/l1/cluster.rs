@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastllm_crds::{
@@ -10,8 +11,8 @@ use fastllm_crds::{
 use fastllm_operator::controller::Controller;
 use fastllm_operator::metrics::Metrics;
 use fastllm_operator::observe::{ModelsProbe, Read, ReadFailure};
-use http::HeaderValue;
 use http::header::{ACCEPT, USER_AGENT};
+use http::{HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
@@ -67,6 +68,8 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) models: Models,
+    /// Makes the API server refuse every Deployment, each time in other words.
+    pub(crate) refusing: Arc<AtomicBool>,
     agent: String,
     accepted: Arc<Mutex<Vec<String>>>,
 }
@@ -122,6 +125,7 @@ impl Cluster {
             client,
             namespace,
             models,
+            refusing: Arc::default(),
             agent,
             accepted,
         };
@@ -147,7 +151,16 @@ impl Cluster {
         let agent = HeaderValue::from_str(&self.agent).unwrap();
         config.headers.push((USER_AGENT, agent));
         let accepted = Arc::clone(&self.accepted);
-        let listen = MapRequestLayer::new(move |request: http::Request<Body>| {
+        let refusing = Arc::clone(&self.refusing);
+        let listen = MapRequestLayer::new(move |mut request: http::Request<Body>| {
+            let applied = request.method() == Method::PATCH;
+            if applied && refusing.load(Ordering::Relaxed) {
+                // A name in the path that is not the object's, and never the same.
+                let uri = request.uri().to_string();
+                let count = accepted.lock().len();
+                let astray = uri.replace("/deployments/", &format!("/deployments/not-{count}-"));
+                *request.uri_mut() = astray.parse().unwrap();
+            }
             let accept = request.headers().get(ACCEPT).and_then(|v| v.to_str().ok());
             let line = format!("{} {}", request.uri(), accept.unwrap_or_default());
             accepted.lock().push(line);

@@ -33,6 +33,40 @@ impl Cluster {
         }
     }
 
+    /// Waits until an admission policy is in force that puts something before images.
+    pub(crate) async fn rewrites(&self, name: &str, prefix: &str) {
+        let probe: Deployment = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {"containers": [{"name": name, "image": name}]},
+                },
+            },
+        }))
+        .unwrap();
+        let api: Api<Deployment> = self.api();
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let deadline = Instant::now() + REACTION * 4;
+        loop {
+            let made = api.create(&dry, &probe).await.unwrap();
+            let image = made.spec.template.spec.unwrap().containers[0].image.clone();
+            if image.is_some_and(|image| image.starts_with(prefix)) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the admission policy {name} is not in force"
+            );
+            poll().await;
+        }
+    }
+
     /// A Deployment's generation, as far as it exists.
     pub(crate) async fn generation(&self, name: &str) -> Option<i64> {
         let api: Api<Deployment> = self.api();

@@ -1,10 +1,14 @@
 //! Upgrades: their order, and what happens when they get stuck.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use fastllm_crds::{ConditionType, Phase};
 use fastllm_operator::observe::Read;
 use serde_json::json;
+use tokio::time::Instant;
 
-use crate::cluster::{Cluster, is};
+use crate::cluster::{Cluster, REACTION, apply, is, poll};
 
 // OP-15
 #[tokio::test]
@@ -199,4 +203,101 @@ async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
     let annotations = restored.metadata.annotations.unwrap();
     assert_eq!(annotations["example.com/theirs"], "kept");
     assert!(annotations.contains_key("fastllm.io/applied-hash"));
+}
+
+// OP-24: what the API server makes of an object is not what was applied.
+#[tokio::test]
+async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up() {
+    let cluster = Cluster::new("mirror").await;
+    let namespace = &cluster.namespace;
+    let policy = format!("{namespace}.mirror");
+    let image = r#"[JSONPatch{op: "replace", path: "/spec/template/spec/containers/0/image",
+        value: object.spec.template.spec.containers[0].image.startsWith("mirror/")
+            ? object.spec.template.spec.containers[0].image
+            : "mirror/" + object.spec.template.spec.containers[0].image}]"#;
+    let group = "admissionregistration.k8s.io/v1";
+    apply(
+        &cluster.client,
+        json!({
+            "apiVersion": group, "kind": "MutatingAdmissionPolicy", "metadata": {"name": policy},
+            "spec": {
+                "failurePolicy": "Fail",
+                "reinvocationPolicy": "Never",
+                "matchConstraints": {
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                    "resourceRules": [{
+                        "apiGroups": ["apps"], "apiVersions": ["v1"],
+                        "operations": ["CREATE", "UPDATE"], "resources": ["deployments"],
+                    }],
+                },
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": image}}],
+            },
+        }),
+    )
+    .await;
+    apply(
+        &cluster.client,
+        json!({
+            "apiVersion": group, "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": policy}, "spec": {"policyName": policy},
+        }),
+    )
+    .await;
+    cluster.rewrites("probe", "mirror/").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let control = cluster.deployment("llm-control", |_| true).await;
+    let image = &control.spec.template.spec.unwrap().containers[0].image;
+    assert_eq!(image.as_deref(), Some("mirror/fastllm/fastllm-proxy:1"));
+    let before = cluster.writes();
+    let written = before
+        .iter()
+        .filter(|w| w.ends_with(" deployments llm-control"));
+    assert_eq!(written.count(), 1, "{before:#?}");
+    cluster.annotate_secret("db", "a pass more").await;
+    cluster.sentinel("other").await;
+    let others: Vec<_> = cluster
+        .writes()
+        .into_iter()
+        .filter(|w| !w.contains(" other"))
+        .collect();
+    assert_eq!(others, before);
+}
+
+// OP-53: a pass that failed is repeated after its wait, not by the status that it wrote.
+#[tokio::test]
+async fn an_error_whose_words_change_is_not_tried_again_at_once() {
+    let cluster = Cluster::new("words").await;
+    cluster.refusing.store(true, Ordering::Relaxed);
+    let _operator = cluster.operator().await;
+    let started = Instant::now();
+    cluster.create("llm").await;
+    let tries = || {
+        let requests = cluster.requests();
+        requests
+            .iter()
+            .filter(|r| r.contains("/deployments/not-"))
+            .count()
+    };
+    // What was created before it triggers a pass or two, too.
+    while tries() < 4 {
+        assert!(started.elapsed() < REACTION * 4, "{} tries", tries());
+        poll().await;
+    }
+    assert!(
+        started.elapsed() > Duration::from_secs(2),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(tries() < 8);
+    cluster
+        .until("llm", |s| {
+            is(s, ConditionType::Stalled, "True", "ApplyRejected")
+        })
+        .await;
+    cluster.refusing.store(false, Ordering::Relaxed);
+    cluster
+        .edit("llm", json!({"image": "fastllm/fastllm-proxy:2"}))
+        .await;
+    cluster.deployment("llm-control", |_| true).await;
 }
