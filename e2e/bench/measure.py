@@ -75,10 +75,8 @@ def window(peer: Peer, scenario: Scenario, length: Length) -> Sample:
         load.go_on()
         outcome = json.loads(load.line())
         after = procfs.counters(peer.pids())
-    if not peer.reframes and outcome["events"] != scenario.events(outcome["requests"]):
-        raise progress.StepFailed(
-            f"{peer.name}, {scenario.name}: {outcome['events']} events after {outcome['requests']} requests"
-        )
+    if not peer.rewrites and (wrong := scenario.wrong(outcome)):
+        raise progress.StepFailed(f"{peer.name}, {scenario.name}: {wrong}")
     cpu_ns, switches = after.since(before)
     return sample(peer.name, scenario, outcome, cpu_ns, switches, procfs.memory(peer.pids()).peak)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# As in the load's crate: events that end a stream after its content.
+# As in the load's crate: events that end a stream after its content, and bytes of an answer that is no stream.
 CLOSING_EVENTS = 2
+JSON_BYTES = 602
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,14 @@ class Scenario:
         """How many units so many requests are."""
         return requests * (self.frames or 1)
 
-    def events(self, requests: int) -> int:
-        """How many events clients must have seen after so many requests."""
-        return requests * (self.frames + CLOSING_EVENTS) if self.frames else 0
+    def wrong(self, outcome: dict) -> str | None:
+        """What is wrong with the answers of a window, or None: nothing may be missing, nothing added."""
+        requests = outcome["requests"]
+        if not self.frames:
+            seen, due, what = outcome["content_bytes"], requests * JSON_BYTES, "bytes of JSON"
+        else:
+            seen, due, what = outcome["events"], requests * (self.frames + CLOSING_EVENTS), "events"
+        return None if seen == due else f"{seen} {what} instead of {due}"
 
     def arguments(self) -> list[str]:
         """For the load generator."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 KINDS = ("bench-burst", "bench-clump", "bench-hold", "bench-json", "bench-paced")
 
+# What every gateway shows the upstream, which takes anything.
+CREDENTIAL = "upstream-credential"
+
 # As in the load's crate, which asks only for what is granted here.
 GRANTS = 10
 
@@ -64,7 +67,7 @@ def _models(population: Population, api_base: str) -> list[dict]:
                     "id": number,
                     "api_base": api_base,
                     "upstream_model": name,
-                    "api_key": "upstream-credential",
+                    "api_key": CREDENTIAL,
                     "protocol": "openai",
                     "auth_header": "authorization",
                     "auth_scheme": "Bearer",

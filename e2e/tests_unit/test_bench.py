@@ -70,10 +70,15 @@ def test_cpu_is_divided_by_requests_or_by_frames_with_content() -> None:
     assert stream.cpu_us == 2_000_000 / 1000 / (100 * 200)
 
 
-def test_every_event_of_a_stream_is_expected_and_none_of_a_whole_answer() -> None:
-    assert scenarios.PATH[0].events(7) == 0
-    assert scenarios.BURST.events(7) == 7 * 202
-    assert scenarios.PACED.events(7) == 7 * 22
+def test_an_answer_with_something_missing_or_added_is_told() -> None:
+    assert scenarios.PATH[0].wrong({"requests": 7, "events": 0, "content_bytes": 7 * 602}) is None
+    assert scenarios.PATH[0].wrong({"requests": 7, "events": 0, "content_bytes": 7 * 602 - 1})
+    assert scenarios.BURST.wrong({"requests": 7, "events": 7 * 202, "content_bytes": 1}) is None
+    assert scenarios.BURST.wrong({"requests": 7, "events": 7 * 203, "content_bytes": 1})
+    assert scenarios.PACED.wrong({"requests": 7, "events": 7 * 22, "content_bytes": 1}) is None
+
+
+def test_only_streams_are_asked_for_as_streams() -> None:
     assert "--stream" in scenarios.PACED.arguments()
     assert "--stream" not in scenarios.PATH[0].arguments()
 

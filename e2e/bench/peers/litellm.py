@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from e2e.bench.peers.peer import Peer
-from e2e.bench.snapshot import KINDS, key, model
+from e2e.bench.snapshot import CREDENTIAL, KINDS, key, model
 from e2e.setup import venv
 
-_PACKAGE = "litellm[proxy]==1.80.0"
+_PACKAGE = "litellm[proxy]==1.105.7"
 
 
 class LiteLlm(Peer):
     """Two workers, as its documentation asks for more than one."""
 
     name = "litellm"
-    reframes = True
+    rewrites = True
     patience = 120.0
 
     def prepare(self) -> None:
@@ -32,7 +32,7 @@ class LiteLlm(Peer):
                 "litellm_params": {
                     "model": f"openai/{model(kind, 0)}",
                     "api_base": self.rig.api_base,
-                    "api_key": "upstream-credential",
+                    "api_key": CREDENTIAL,
                 },
             }
             for kind in KINDS

@@ -21,8 +21,8 @@ class Peer:
 
     # What the tables call it.
     name: str
-    # Whether the events of its streams are its own, so that their number may differ from the upstream's.
-    reframes = False
+    # Whether it writes answers anew, so that they may differ from the upstream's.
+    rewrites = False
     # Who asks for what of it.
     population = Population()
     # Seconds until it answers.

@@ -37,7 +37,7 @@ pub(crate) struct Ends {
 }
 
 /// Bytes of either end that are looked at.
-const LOOKED_AT: usize = 256;
+const LOOKED_AT: usize = 1024;
 
 impl Ends {
     /// Forgets everything, for the next body.
@@ -64,24 +64,34 @@ impl Ends {
 
     /// What they ask for.
     pub(crate) fn wish(&self) -> Wish {
-        let has = |what: &[u8]| {
-            [&self.last, &self.first]
-                .iter()
-                .any(|end| memchr::memmem::find(end, what).is_some())
-        };
-        let kinds: [(&[u8], Kind); 5] = [
-            (b"bench-json", Kind::Json),
-            (b"bench-burst", Kind::Burst),
-            (b"bench-clump", Kind::Clump),
-            (b"bench-paced", Kind::Paced),
-            (b"bench-hold", Kind::Hold),
-        ];
-        let kind = kinds.iter().find(|(name, _)| has(name));
-        let kind = kind.map_or(Kind::List, |(_, kind)| *kind);
+        let kind = [&self.last, &self.first].into_iter().find_map(|end| {
+            let at = memchr::memmem::rfind(end, PREFIX)?;
+            kind(&end[at + PREFIX.len()..])
+        });
+        let kind = kind.unwrap_or(Kind::List);
         let streamed = !matches!(kind, Kind::Json | Kind::List);
-        let usage = streamed && (has(b"\"include_usage\":true") || has(b"\"include_usage\": true"));
+        let asks = |end: &[u8]| memchr::memmem::find(end, USAGE).is_some();
+        let usage = streamed && (asks(&self.last) || asks(&self.first));
         Wish { kind, usage }
     }
+}
+
+/// What all models' names begin with.
+const PREFIX: &[u8] = b"bench-";
+
+/// How an event that tells the usage is asked for.
+const USAGE: &[u8] = b"\"include_usage\":true";
+
+fn kind(name: &[u8]) -> Option<Kind> {
+    let kinds: [(&[u8], Kind); 5] = [
+        (b"json", Kind::Json),
+        (b"burst", Kind::Burst),
+        (b"clump", Kind::Clump),
+        (b"paced", Kind::Paced),
+        (b"hold", Kind::Hold),
+    ];
+    let named = kinds.iter().find(|(rest, _)| name.starts_with(rest));
+    named.map(|(_, kind)| *kind)
 }
 
 /// Every text that is sent.
@@ -223,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_ends_of_a_body_say_what_is_wanted_however_it_is_cut() {
-        let text = "y".repeat(700);
+        let text = "y".repeat(3000);
         for (body, kind, usage) in [
             (
                 format!("{{\"messages\":\"{text}\",\"model\":\"bench-json-0000\"}}"),
@@ -240,7 +250,7 @@ mod tests {
             ),
             (String::new(), Kind::List, false),
         ] {
-            for step in [1, 7, 255, 256, 257, 5000] {
+            for step in [1, 7, 1023, 1024, 1025, 5000] {
                 let mut ends = Ends::default();
                 for part in body.as_bytes().chunks(step) {
                     ends.see(part);

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use fastllm_bench::load::{Load, Plan};
 use fastllm_bench::upstream::Upstream;
-use fastllm_bench::{BURST_FRAMES, CLOSING_EVENTS, Error, PACED_FRAMES, Population, relay};
+use fastllm_bench::{
+    BURST_FRAMES, CLOSING_EVENTS, Error, JSON_BYTES, PACED_FRAMES, Population, relay,
+};
 
 fn upstream() -> SocketAddr {
     let upstream = Upstream::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -64,6 +66,9 @@ fn every_request_is_answered_and_every_event_counted() {
                 let outcome = load.window(Duration::from_millis(20)).unwrap();
                 assert!(outcome.requests >= 8, "{model}: {outcome:?}");
                 assert_eq!(outcome.events, outcome.requests * events as u64, "{model}");
+                if events == 0 {
+                    assert_eq!(outcome.content_bytes, outcome.requests * JSON_BYTES as u64);
+                }
                 assert!(outcome.first_byte_us.p50 <= outcome.latency_us.p50);
                 assert!(outcome.latency_us.p50 <= outcome.latency_us.p99);
             }

@@ -27,6 +27,7 @@ pub(super) struct Connection {
     began: Instant,
     first_byte: Option<Instant>,
     events: Events,
+    content: u64,
 }
 
 /// A request that was answered to its end.
@@ -35,6 +36,7 @@ pub(super) struct Done {
     pub(super) began: Instant,
     pub(super) first_byte: Option<Instant>,
     pub(super) events: u64,
+    pub(super) content: u64,
 }
 
 /// Whether the answer is complete.
@@ -54,6 +56,7 @@ impl Connection {
             began: clock::now(),
             first_byte: None,
             events: Events::default(),
+            content: 0,
         }
     }
 
@@ -67,6 +70,7 @@ impl Connection {
         self.began = now;
         self.first_byte = None;
         self.events = Events::default();
+        self.content = 0;
         self.reading = Reading::Head;
         let sent = send(&mut self.stream, request)?;
         self.unsent.extend_from_slice(&request[sent..]);
@@ -130,8 +134,11 @@ impl Connection {
     }
 
     fn take_body(&mut self, mut body: Body, bytes: &[u8]) -> Result<Option<Done>, Error> {
-        let events = &mut self.events;
-        let progress = body.take(bytes, |content| events.see(content))?;
+        let (events, content) = (&mut self.events, &mut self.content);
+        let progress = body.take(bytes, |bytes| {
+            events.see(bytes);
+            *content += bytes.len() as u64;
+        })?;
         if !progress.complete {
             self.reading = Reading::Body(body);
             return Ok(None);
@@ -144,6 +151,7 @@ impl Connection {
             began: self.began,
             first_byte: self.first_byte,
             events: self.events.ended,
+            content: self.content,
         }))
     }
 }

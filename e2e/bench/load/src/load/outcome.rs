@@ -13,6 +13,8 @@ pub struct Outcome {
     pub requests: u64,
     /// Events of all their answers.
     pub events: u64,
+    /// Bytes of all their bodies, without what frames them.
+    pub content_bytes: u64,
     /// From the first request to the end of the last answer.
     pub seconds: f64,
     /// Requests to the end of their answers, microseconds.
@@ -36,6 +38,7 @@ const LONGEST: u64 = 60_000_000_000;
 /// A window's counts while it runs.
 pub(super) struct Tally {
     events: u64,
+    content: u64,
     latency: Histogram<u64>,
     first_byte: Histogram<u64>,
 }
@@ -47,6 +50,7 @@ impl Tally {
         };
         Ok(Self {
             events: 0,
+            content: 0,
             latency: histogram()?,
             first_byte: histogram()?,
         })
@@ -54,6 +58,7 @@ impl Tally {
 
     pub(super) fn note(&mut self, done: &Done, now: Instant) {
         self.events += done.events;
+        self.content += done.content;
         record(&mut self.latency, now - done.began);
         let first = done.first_byte.unwrap_or(now);
         record(&mut self.first_byte, first - done.began);
@@ -63,6 +68,7 @@ impl Tally {
         Outcome {
             requests: self.latency.len(),
             events: self.events,
+            content_bytes: self.content,
             seconds: (clock::now() - began).as_secs_f64(),
             latency_us: quantiles(&self.latency),
             first_byte_us: quantiles(&self.first_byte),
