@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from e2e import progress
@@ -49,6 +50,14 @@ def _parser() -> argparse.ArgumentParser:
             usual_length = Length()
             one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=usual_length.rounds)
             one.add_argument("--window-ms", type=int, default=usual_length.window_ms)
+        if name in ("path", "scale"):
+            one.add_argument(
+                "--patience",
+                type=float,
+                default=usual_length.patience,
+                metavar="SECONDS",
+                help="to wait, in all, while others use this machine, and to measure again what they disturbed",
+            )
     return parser
 
 
@@ -58,6 +67,8 @@ def _run(asked: argparse.Namespace) -> None:
         idle.run(peers.chosen(asked.peers), asked.streams, tools, asked.out)
         return
     length = Length(rounds=asked.rounds, window_ms=asked.window_ms)
+    if asked.command in ("path", "scale"):
+        length = replace(length, patience=asked.patience)
     if asked.command == "scale":
         scale.run(length, tools, asked.out)
     elif asked.command == "syscalls":

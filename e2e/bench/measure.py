@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from e2e import progress
 from e2e.bench import procfs
 from e2e.bench.peers import Peer
+from e2e.bench.quiet import DISTURBED, Quiet
 from e2e.bench.scenarios import Scenario
 
 
@@ -31,10 +32,22 @@ class Sample:
     first_byte_p50_us: float
     first_byte_p99_us: float
     peak_bytes: int
+    # What others used of all cores meanwhile.
+    others: float
 
     def as_dict(self) -> dict:
         """For JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the kernel counted in a window."""
+
+    cpu_ns: int
+    switches: int
+    peak_bytes: int
+    others: float
 
 
 @dataclass(frozen=True)
@@ -44,25 +57,33 @@ class Length:
     rounds: int = 5
     window_ms: int = 1200
     warm_up_ms: int = 300
-
-
-def quiet() -> float:
-    """The load average of the last minute; says so where others use the machine."""
-    load = os.getloadavg()[0]
-    if load > 0.7:
-        progress.say(f"the load average is {load:.1f}: others use this machine, only ratios are worth reading")
-    return load
+    # Seconds, in all, to wait for others and to repeat what they disturbed.
+    patience: float = 120.0
 
 
 def rounds(peers: Sequence[Peer], scenarios: Sequence[Scenario], length: Length) -> list[Sample]:
-    """Measures every peer in every scenario, in another order each time."""
+    """Measures every peer in every scenario, in another order each time; what others disturbed, once more."""
     samples = []
+    quiet = Quiet(length.patience)
     for number in range(length.rounds):
         with progress.step(f"round {number + 1} of {length.rounds}"):
             for scenario in scenarios:
                 for peer in random.sample(peers, len(peers)):
-                    samples.append(window(peer, scenario, length))
+                    samples.append(_undisturbed(peer, scenario, length, quiet))
+    disturbed = sum(one.others > DISTURBED for one in samples)
+    progress.say(f"windows in which others used this machine: {disturbed} of {len(samples)}")
     return samples
+
+
+def _undisturbed(peer: Peer, scenario: Scenario, length: Length, quiet: Quiet) -> Sample:
+    """The first undisturbed window, or the least disturbed one once patience is at its end."""
+    best = None
+    while True:
+        quiet.wait()
+        one = window(peer, scenario, length)
+        best = one if best is None or one.others < best.others else best
+        if not quiet.again(one.others, one.seconds):
+            return best
 
 
 def window(peer: Peer, scenario: Scenario, length: Length) -> Sample:
@@ -71,17 +92,22 @@ def window(peer: Peer, scenario: Scenario, length: Length) -> Sample:
     target = f"--target={peer.target}"
     with peer.rig.load("run", target, *times, *scenario.arguments(), *peer.population.arguments()) as load:
         _ready(load.line(), peer)
+        # Whoever belongs to this run: the peer, what stands beside it, and this process.
+        ours = [*peer.rig.beside(), load.pid, os.getpid()]
+        others = Quiet(0).others(lambda: [*peer.pids(), *ours])
         before = procfs.counters(peer.pids())
         load.go_on()
         outcome = json.loads(load.line())
         after = procfs.counters(peer.pids())
+        disturbed = others()
     if not peer.rewrites and (wrong := scenario.wrong(outcome)):
         raise progress.StepFailed(f"{peer.name}, {scenario.name}: {wrong}")
     cpu_ns, switches = after.since(before)
-    return sample(peer.name, scenario, outcome, cpu_ns, switches, procfs.memory(peer.pids()).peak)
+    peak = procfs.memory(peer.pids()).peak
+    return sample(peer.name, scenario, outcome, Measured(cpu_ns, switches, peak, disturbed))
 
 
-def sample(name: str, scenario: Scenario, outcome: dict, cpu_ns: int, switches: int, peak: int) -> Sample:
+def sample(name: str, scenario: Scenario, outcome: dict, measured: Measured) -> Sample:
     """What the load's outcome and the kernel's counters say."""
     units = scenario.units(outcome["requests"])
     return Sample(
@@ -90,14 +116,15 @@ def sample(name: str, scenario: Scenario, outcome: dict, cpu_ns: int, switches: 
         unit=scenario.unit,
         requests=outcome["requests"],
         seconds=outcome["seconds"],
-        cpu_us=cpu_ns / 1000 / units,
-        switches=switches / units,
+        cpu_us=measured.cpu_ns / 1000 / units,
+        switches=measured.switches / units,
         requests_per_second=outcome["requests"] / outcome["seconds"],
         latency_p50_us=outcome["latency_us"]["p50"],
         latency_p99_us=outcome["latency_us"]["p99"],
         first_byte_p50_us=outcome["first_byte_us"]["p50"],
         first_byte_p99_us=outcome["first_byte_us"]["p99"],
-        peak_bytes=peak,
+        peak_bytes=measured.peak_bytes,
+        others=measured.others,
     )
 
 

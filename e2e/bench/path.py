@@ -21,7 +21,6 @@ def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | 
         for peer in made:
             peer.prepare()
         running = [opened.enter_context(peer) for peer in made]
-        load = measure.quiet()
         samples = measure.rounds(running, PATH, length)
         versions = {peer.name: peer.version() for peer in running}
         events = rig.usage_events()
@@ -35,7 +34,6 @@ def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | 
     report.write(
         out,
         {
-            "load_average": load,
             "versions": versions,
             "usage_events": events,
             "samples": [one.as_dict() for one in samples],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,17 @@ def counters(pids: Iterable[int]) -> Counters:
             except (FileNotFoundError, ProcessLookupError):
                 continue  # It ended between the listing and the reading.
     return Counters(cpu, switches)
+
+
+def busy_ns(stat: str, hertz: int) -> int:
+    """Nanoseconds in which any core did something, from ``/proc/stat``: all but idle, waiting and stolen time."""
+    user, nice, system, _idle, _waiting, irq, softirq = (int(word) for word in stat.split()[1:8])
+    return (user + nice + system + irq + softirq) * 1_000_000_000 // hertz
+
+
+def busy() -> int:
+    """The same of this machine, now."""
+    return busy_ns((_PROC / "stat").read_text(), os.sysconf("SC_CLK_TCK"))
 
 
 def memory(pids: Iterable[int]) -> Memory:

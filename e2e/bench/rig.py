@@ -46,6 +46,7 @@ class Rig:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self.load_core, self.peer_core = cores()
+        self._beside_peers: list[Program] = []
         self._open = ExitStack()
 
     def __enter__(self) -> Rig:
@@ -54,19 +55,24 @@ class Rig:
             self.folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fastllm-bench-")))
             self._snapshots = self.folder / "snapshots"
             self._snapshots.mkdir()
-            self.upstream = self._beside(opened, "bench-upstream")
-            self.control = self._beside(opened, "bench-control", f"--snapshots={self._snapshots}")
+            self.upstream = self._start(opened, "bench-upstream")
+            self.control = self._start(opened, "bench-control", f"--snapshots={self._snapshots}")
             self._open = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _beside(self, opened: ExitStack, name: str, *arguments: str) -> str:
+    def _start(self, opened: ExitStack, name: str, *arguments: str) -> str:
         log = self.folder / f"{name}.log"
         command = [self.tools.program(name), *arguments]
         program = opened.enter_context(Program(command, core=self.load_core, log=log, talks=True))
+        self._beside_peers.append(program)
         return program.line()
+
+    def beside(self) -> list[int]:
+        """The processes of upstream and control plane."""
+        return [program.pid for program in self._beside_peers]
 
     @property
     def api_base(self) -> str:

@@ -30,10 +30,9 @@ def run(length: measure.Length, tools: Tools, out: Path | None) -> None:
             population = Population(keys, keys // 10, models, ("bench-json",))
             peer = FastLlm(rig, label(keys, models), population)
             running.append(opened.enter_context(peer))
-        load = measure.quiet()
         samples = measure.rounds(running, PATH[:1], length)
     order = [label(keys, models) for keys, models in sizes]
     print(report.cpu_table(samples, order[0], order))
     print()
     print(report.rest_table(samples, order))
-    report.write(out, {"load_average": load, "samples": [one.as_dict() for one in samples]})
+    report.write(out, {"samples": [one.as_dict() for one in samples]})

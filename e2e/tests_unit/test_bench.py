@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from e2e.bench import idle, measure, peers, procfs, report, scale, scenarios, snapshot, syscalls
+from e2e.bench import idle, measure, peers, procfs, quiet, report, scale, scenarios, snapshot, syscalls
 
 STATUS = """\
 Name:\tfastllm-gateway
@@ -38,7 +38,7 @@ OUTCOME = {
 
 
 def sample(peer: str, cpu_us: float, scenario: scenarios.Scenario = scenarios.PATH[0]) -> measure.Sample:
-    return replace(measure.sample(peer, scenario, OUTCOME, 0, 0, 0), cpu_us=cpu_us)
+    return replace(measure.sample(peer, scenario, OUTCOME, measure.Measured(0, 0, 0, 0.0)), cpu_us=cpu_us)
 
 
 def test_cpu_time_and_memory_are_read_from_what_the_kernel_says() -> None:
@@ -63,10 +63,27 @@ def test_this_process_has_counters_memory_and_a_family() -> None:
     assert 0 < memory.resident <= memory.peak
 
 
+def test_busy_time_leaves_out_idle_waiting_and_stolen_time() -> None:
+    assert procfs.busy_ns("cpu  1 2 3 1000 1000 4 5 1000 0 0\ncpu0 9 9 9 9 9 9 9\n", 100) == 15 * 10_000_000
+
+
+def test_what_is_busy_and_not_ours_is_the_others() -> None:
+    assert quiet.share_of(3_000_000_000, 1_000_000_000, 2.0, 2) == 0.5
+    assert quiet.share_of(990_000_000, 1_000_000_000, 1.0, 2) == 0.0
+
+
+def test_a_disturbed_window_is_repeated_only_while_there_is_patience() -> None:
+    waiting = quiet.Quiet(2.0)
+    assert not waiting.again(quiet.DISTURBED, 1.2)
+    assert waiting.again(0.5, 1.2)
+    assert waiting.again(0.5, 1.2)
+    assert not waiting.again(0.5, 1.2)
+
+
 def test_cpu_is_divided_by_requests_or_by_frames_with_content() -> None:
-    whole = measure.sample("nginx", scenarios.PATH[0], OUTCOME, 2_000_000, 50, 9)
+    whole = measure.sample("nginx", scenarios.PATH[0], OUTCOME, measure.Measured(2_000_000, 50, 9, 0.0))
     assert (whole.cpu_us, whole.switches, whole.requests_per_second) == (20.0, 0.5, 50.0)
-    stream = measure.sample("nginx", scenarios.BURST, OUTCOME, 2_000_000, 50, 9)
+    stream = measure.sample("nginx", scenarios.BURST, OUTCOME, measure.Measured(2_000_000, 50, 9, 0.0))
     assert stream.cpu_us == 2_000_000 / 1000 / (100 * 200)
 
 
