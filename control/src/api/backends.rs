@@ -40,6 +40,10 @@ pub(crate) struct BackendView {
     auth_scheme: Option<String>,
     /// The answer's token ceiling where the client sends none.
     default_max_tokens: Option<i32>,
+    /// Its share beside the other backends of the model.
+    weight: i32,
+    /// Otherwise it is kept, and no gateway knows it.
+    enabled: bool,
 }
 
 impl From<BackendRow> for BackendView {
@@ -57,6 +61,8 @@ impl From<BackendRow> for BackendView {
             auth_header,
             auth_scheme,
             default_max_tokens,
+            weight,
+            enabled,
         } = fields;
         Self {
             id,
@@ -67,6 +73,8 @@ impl From<BackendRow> for BackendView {
             auth_header,
             auth_scheme,
             default_max_tokens,
+            weight,
+            enabled,
         }
     }
 }
@@ -122,6 +130,11 @@ pub(crate) struct NewBackend {
     auth_scheme: Patch<String>,
     #[schema(minimum = 1)]
     default_max_tokens: Option<i32>,
+    /// By default 1.
+    #[schema(minimum = 1, maximum = 1000)]
+    weight: Option<i32>,
+    /// By default it is.
+    enabled: Option<bool>,
 }
 
 /// Changes of a backend: absent keeps, `null` clears.
@@ -149,6 +162,12 @@ pub(crate) struct BackendPatch {
     #[schema(value_type = Option<i32>, minimum = 1)]
     #[serde(default)]
     default_max_tokens: Patch<i32>,
+    #[schema(nullable = false, minimum = 1, maximum = 1000)]
+    #[serde(default, deserialize_with = "patch::present")]
+    weight: Option<i32>,
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    enabled: Option<bool>,
 }
 
 impl NewBackend {
@@ -184,6 +203,8 @@ impl NewBackend {
             auth_header: header?,
             auth_scheme: scheme,
             default_max_tokens: self.default_max_tokens.map(max_tokens).transpose()?,
+            weight: self.weight.map_or(Ok(1), weight)?,
+            enabled: self.enabled.unwrap_or(true),
         };
         Ok((
             BackendRow {
@@ -223,6 +244,8 @@ impl BackendPatch {
             auth_header: header.unwrap_or(old.auth_header),
             auth_scheme: scheme.apply(old.auth_scheme),
             default_max_tokens: ceiling.apply(old.default_max_tokens),
+            weight: self.weight.map_or(Ok(old.weight), weight)?,
+            enabled: self.enabled.unwrap_or(old.enabled),
         })
     }
 }
@@ -234,6 +257,10 @@ fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<Sealed, ApiError> {
 
 fn max_tokens(value: i32) -> Result<i32, ApiError> {
     checks::positive("default_max_tokens")(i64::from(value)).map(|_| value)
+}
+
+fn weight(value: i32) -> Result<i32, ApiError> {
+    checks::between("weight", 1, 1000)(value)
 }
 
 /// Shows one backend.

@@ -1,8 +1,9 @@
 //! What values of the admin API have to look like.
 
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fastllm_contract::ModelName;
+use fastllm_contract::{ModelName, PolicyKind};
 use http::HeaderName;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
@@ -14,14 +15,6 @@ use crate::clock;
 const MAX_NAME: usize = 128;
 const MAX_TEXT: usize = 2048;
 const MAX_SECRET: usize = 16 * 1024;
-
-/// The balancing policies.
-pub(crate) const POLICIES: [&str; 4] = [
-    "cache-affinity",
-    "least-loaded",
-    "round-robin",
-    "lowest-latency",
-];
 
 /// Headers that belong to the connection or the body: a credential in one of
 /// them would break requests or smuggle them.
@@ -110,13 +103,26 @@ pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
 
 /// One of the four balancing policies.
 pub(crate) fn policy(value: String) -> Result<String, ApiError> {
-    if POLICIES.contains(&value.as_str()) {
+    match value.parse::<PolicyKind>() {
+        Ok(_) => Ok(value),
+        Err(error) => Err(ApiError::invalid("policy", format!("policy: {error}"))),
+    }
+}
+
+/// A number within bounds, both included.
+pub(crate) fn between<T: PartialOrd + Display + Copy>(
+    field: &'static str,
+    least: T,
+    most: T,
+) -> impl Fn(T) -> Result<T, ApiError> {
+    move |value| {
+        if value < least || value > most {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be from {least} to {most}"),
+            ));
+        }
         Ok(value)
-    } else {
-        Err(ApiError::invalid(
-            "policy",
-            format!("policy must be one of {}", POLICIES.join(", ")),
-        ))
     }
 }
 

@@ -5,9 +5,11 @@ mod access;
 mod audit;
 mod backends;
 mod checks;
+mod conditions;
 mod detail;
 mod error;
 mod extract;
+mod fallback;
 mod fleet;
 mod keys;
 mod login;
@@ -16,8 +18,11 @@ mod page;
 mod patch;
 mod principals;
 mod roles;
+mod rules;
 mod settings;
+mod targets;
 mod usage;
+mod virtual_models;
 
 use utoipa::OpenApi;
 use utoipa::openapi::path::Operation;
@@ -56,6 +61,9 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(login::routes())
         .merge(models::routes())
         .merge(backends::routes())
+        .merge(virtual_models::routes())
+        .merge(rules::routes())
+        .merge(fallback::routes())
         .merge(principals::routes())
         .merge(roles::routes())
         .merge(keys::routes())

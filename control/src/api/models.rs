@@ -19,6 +19,7 @@ use super::patch::Patch;
 use super::{checks, page};
 use crate::app::App;
 use crate::db::models::{ModelFields, ModelRow};
+use crate::db::targets::{self, TargetUse};
 use crate::db::{DbError, backends, models};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -296,7 +297,35 @@ async fn update(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deletes a model with its backends. Its usage stays.
+/// A model that requests are routed to cannot be deleted.
+async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+    let places: Vec<String> = targets::uses(connection, id)
+        .await?
+        .into_iter()
+        .map(
+            |TargetUse {
+                 virtual_model,
+                 rule,
+             }| match rule {
+                Some((rule, position)) => {
+                    format!("rule {rule} (position {position}) of {virtual_model}")
+                }
+                None => format!("the defaults of {virtual_model}"),
+            },
+        )
+        .collect();
+    if !places.is_empty() {
+        let places = places.join(", ");
+        return Err(ApiError::in_use(&format!("it is a target of {places}")));
+    }
+    match models::fallback(connection).await? {
+        Some((fallback, _)) if fallback == id => Err(ApiError::in_use("it is the fallback model")),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes a model with its backends; refused while it is a target of a virtual
+/// model, or the fallback. Its usage stays.
 #[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
     responses((status = 204, description = "Deleted")))]
 async fn delete(
@@ -309,6 +338,7 @@ async fn delete(
     let row = models::get(connection, id)
         .await
         .map_err(ApiError::of_row("model"))?;
+    not_routed_to(connection, id).await?;
     let view = views(connection, vec![row]).await?;
     models::delete(connection, id).await?;
     let detail = Detail::new("model.delete").id(id);

@@ -18,7 +18,7 @@ use super::{checks, page, patch};
 use crate::app::App;
 use crate::crypto::check_policy;
 use crate::db::principals::PrincipalRow;
-use crate::db::{Change, principals, roles, sessions};
+use crate::db::{Change, DbError, principals, roles, sessions};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -248,8 +248,8 @@ async fn update(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deletes a principal with its keys and sessions. Its usage and what it did
-/// stay on record.
+/// Deletes a principal with its keys and sessions; refused while a rule names
+/// it. Its usage and what it did stay on record.
 #[utoipa::path(delete, path = "/admin/principals/{id}", tag = "principals",
     params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
 async fn delete(
@@ -259,7 +259,14 @@ async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let old = row(&mut change, id).await?;
-    principals::delete(change.connection(), id).await?;
+    principals::delete(change.connection(), id)
+        .await
+        .map_err(|error| match error {
+            DbError::Reference { .. } => {
+                ApiError::in_use("a rule of a virtual model names this principal")
+            }
+            other => other.into(),
+        })?;
     keep_an_administrator(&mut change).await?;
     let detail = Detail::new("principal.delete")
         .id(id)

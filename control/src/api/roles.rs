@@ -203,7 +203,7 @@ async fn update(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deletes a role that nobody holds.
+/// Deletes a role that nobody holds and no rule names.
 #[utoipa::path(delete, path = "/admin/roles/{name}", tag = "roles",
     params(("name" = String, Path)), responses((status = 204, description = "Deleted")))]
 async fn delete(
@@ -217,6 +217,9 @@ async fn delete(
     roles::delete(change.connection(), id)
         .await
         .map_err(|error| match error {
+            DbError::Reference { constraint } if constraint.starts_with("rule_") => {
+                ApiError::in_use("a rule of a virtual model names this role")
+            }
             DbError::Reference { .. } => ApiError::in_use("a principal holds this role"),
             other => other.into(),
         })?;

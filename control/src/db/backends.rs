@@ -20,6 +20,10 @@ pub(crate) struct BackendFields {
     pub(crate) auth_header: String,
     pub(crate) auth_scheme: Option<String>,
     pub(crate) default_max_tokens: Option<i32>,
+    /// Share beside the others of the pool, from 1 to 1000.
+    pub(crate) weight: i32,
+    /// Kept and not published otherwise.
+    pub(crate) enabled: bool,
 }
 
 /// What a backend's credential is sealed for.
@@ -34,7 +38,7 @@ pub(crate) async fn of_models(
 ) -> Result<Vec<BackendRow>, DbError> {
     let rows = sqlx::query!(
         "SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header, \
-                auth_scheme, default_max_tokens \
+                auth_scheme, default_max_tokens, weight, enabled \
            FROM model_backends WHERE model_id = ANY ($1) ORDER BY id",
         model_ids,
     )
@@ -53,6 +57,8 @@ pub(crate) async fn of_models(
                 auth_header: row.auth_header,
                 auth_scheme: row.auth_scheme,
                 default_max_tokens: row.default_max_tokens,
+                weight: row.weight,
+                enabled: row.enabled,
             },
         })
         .collect())
@@ -112,10 +118,13 @@ pub(crate) async fn update(
         auth_header,
         auth_scheme,
         default_max_tokens,
+        weight,
+        enabled,
     } = fields;
     sqlx::query!(
         "UPDATE model_backends SET api_base = $2, upstream_model = $3, upstream_api_key = $4, \
-                protocol = $5, auth_header = $6, auth_scheme = $7, default_max_tokens = $8 \
+                protocol = $5, auth_header = $6, auth_scheme = $7, default_max_tokens = $8, \
+                weight = $9, enabled = $10 \
           WHERE id = $1",
         id,
         api_base,
@@ -125,6 +134,8 @@ pub(crate) async fn update(
         auth_header,
         auth_scheme.as_deref(),
         *default_max_tokens,
+        *weight,
+        *enabled,
     )
     .execute(connection)
     .await?;

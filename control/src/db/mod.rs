@@ -10,10 +10,13 @@ mod migrate;
 pub(crate) mod models;
 pub(crate) mod principals;
 pub(crate) mod roles;
+pub(crate) mod rules;
 pub(crate) mod sessions;
 pub(crate) mod snapshot;
 pub(crate) mod state;
+pub(crate) mod targets;
 pub(crate) mod usage;
+pub(crate) mod virtual_models;
 
 use std::time::Duration;
 

@@ -110,3 +110,28 @@ pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(),
         .await?;
     Ok(())
 }
+
+/// The model that is tried after every other candidate: id and name.
+pub(crate) async fn fallback(
+    connection: &mut PgConnection,
+) -> Result<Option<(i64, String)>, DbError> {
+    let row = sqlx::query!("SELECT id, name FROM models WHERE is_fallback")
+        .fetch_optional(connection)
+        .await?;
+    Ok(row.map(|row| (row.id, row.name)))
+}
+
+/// Makes `id` the fallback instead of the one before, or leaves none.
+pub(crate) async fn set_fallback(
+    connection: &mut PgConnection,
+    id: Option<i64>,
+) -> Result<(), DbError> {
+    // Two statements: a unique index allows no two even within one.
+    sqlx::query!("UPDATE models SET is_fallback = false WHERE is_fallback")
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query!("UPDATE models SET is_fallback = true WHERE id = $1", id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}

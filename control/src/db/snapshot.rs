@@ -3,8 +3,10 @@ use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
 use super::backends::{self, BackendRow};
+use super::rules::RuleRow;
 use super::state::{self, ConfigState};
-use super::{Db, DbError};
+use super::targets::{Owner, TargetRow};
+use super::{Db, DbError, rules, targets};
 
 /// Reads everything of one snapshot from one moment: a read-only transaction
 /// that sees no later commit.
@@ -16,6 +18,30 @@ pub(crate) struct PrincipalGrants {
     pub(crate) name: String,
     pub(crate) roles: Vec<String>,
     pub(crate) resources: Vec<String>,
+}
+
+/// What the snapshot says about a model.
+pub(crate) struct PublishedModel {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) policy: Option<String>,
+    pub(crate) context_length: Option<i64>,
+    pub(crate) is_fallback: bool,
+}
+
+/// What the snapshot says about a virtual model itself.
+pub(crate) struct PublishedVirtualModel {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) split_by: String,
+}
+
+/// Every virtual model, and what belongs to them.
+pub(crate) struct RoutingRows {
+    pub(crate) virtual_models: Vec<PublishedVirtualModel>,
+    pub(crate) rules: Vec<RuleRow>,
+    pub(crate) targets: Vec<TargetRow>,
+    pub(crate) defaults: Vec<TargetRow>,
 }
 
 /// What the snapshot says about a key.
@@ -47,12 +73,35 @@ impl SnapshotReader {
         state::read(&mut self.0).await
     }
 
-    /// Id and name, by name in byte order.
-    pub(crate) async fn models(&mut self) -> Result<Vec<(i64, String)>, DbError> {
-        let rows = sqlx::query!(r#"SELECT id, name FROM models ORDER BY name COLLATE "C""#)
-            .fetch_all(&mut *self.0)
-            .await?;
-        Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+    /// By name in byte order.
+    pub(crate) async fn models(&mut self) -> Result<Vec<PublishedModel>, DbError> {
+        let rows = sqlx::query_as!(
+            PublishedModel,
+            r#"SELECT id, name, policy, context_length, is_fallback
+                 FROM models ORDER BY name COLLATE "C""#
+        )
+        .fetch_all(&mut *self.0)
+        .await?;
+        Ok(rows)
+    }
+
+    /// By name in byte order, with everything that belongs to them.
+    pub(crate) async fn routing(&mut self) -> Result<RoutingRows, DbError> {
+        let virtual_models = sqlx::query_as!(
+            PublishedVirtualModel,
+            r#"SELECT id, name, split_by FROM virtual_models ORDER BY name COLLATE "C""#
+        )
+        .fetch_all(&mut *self.0)
+        .await?;
+        let ids: Vec<i64> = virtual_models.iter().map(|row| row.id).collect();
+        let rules = rules::of_virtual_models(&mut self.0, &ids).await?;
+        let rule_ids: Vec<i64> = rules.iter().map(|row| row.id).collect();
+        Ok(RoutingRows {
+            targets: targets::of(&mut self.0, Owner::Rule, &rule_ids).await?,
+            defaults: targets::of(&mut self.0, Owner::VirtualModel, &ids).await?,
+            virtual_models,
+            rules,
+        })
     }
 
     pub(crate) async fn backends(&mut self, models: &[i64]) -> Result<Vec<BackendRow>, DbError> {

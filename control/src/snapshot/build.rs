@@ -2,15 +2,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastllm_contract::{
     Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Snapshot, Timestamp,
+    Principal, PrincipalId, Protocol, Snapshot, Timestamp, Tokens, VirtualModel,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::etag::Etag;
+use super::routing;
 use crate::crypto::{Vault, digest};
 use crate::db::backends::{self, BackendRow};
-use crate::db::snapshot::{KeyRow, PrincipalGrants, ShardState, SnapshotReader};
+use crate::db::snapshot::{
+    KeyRow, PrincipalGrants, PublishedModel, RoutingRows, ShardState, SnapshotReader,
+};
 use crate::db::state::ConfigState;
 use crate::db::{Db, DbError};
 
@@ -23,13 +26,16 @@ pub(super) struct Built {
     shard_changes: BTreeMap<u8, String>,
     /// Backends that are left out, so that each is told of once.
     unusable: BTreeSet<i64>,
+    /// Rules that are left out, likewise.
+    unreadable: Vec<i64>,
 }
 
 /// The rows of one moment.
 struct Rows {
     state: ConfigState,
-    models: Vec<(i64, String)>,
+    models: Vec<PublishedModel>,
     backends: Vec<BackendRow>,
+    routing: RoutingRows,
     principals: Vec<PrincipalGrants>,
     shards: Vec<ShardState>,
     /// Of the shards that changed since the last build.
@@ -45,8 +51,9 @@ pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRow
         return Ok(None);
     }
     let models = reader.models().await?;
-    let ids: Vec<i64> = models.iter().map(|(id, _)| *id).collect();
+    let ids: Vec<i64> = models.iter().map(|model| model.id).collect();
     let backends = reader.backends(&ids).await?;
+    let routing = reader.routing().await?;
     let principals = reader.principals().await?;
     let shards = reader.shards().await?;
     let changed: BTreeSet<u8> = shards
@@ -62,6 +69,7 @@ pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRow
         state,
         models,
         backends,
+        routing,
         principals,
         shards,
         keys,
@@ -84,37 +92,20 @@ pub(super) fn assemble(
         state,
         models,
         backends,
+        routing,
         principals,
         shards,
         keys,
         changed,
     }) = rows;
-    let mut unusable = BTreeSet::new();
-    let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
-    for row in backends {
-        let (id, model_id) = (row.id, row.model_id);
-        match backend(row, vault) {
-            Ok(backend) => pools.entry(model_id).or_default().push(backend),
-            Err(reason) => {
-                unusable.insert(id);
-                if !held.is_some_and(|held| held.unusable.contains(&id)) {
-                    tracing::error!(backend = id, reason, "a backend is left out");
-                }
-            }
+    let (pools, unusable) = pools(backends, held, vault);
+    let (models, fallback_model) = published(models, pools);
+    let (virtual_models, unreadable) = routing::virtual_models(routing);
+    for rule in &unreadable {
+        if !held.is_some_and(|held| held.unreadable.contains(rule)) {
+            tracing::error!(rule, "a rule of a later release is left out");
         }
     }
-    let models: Vec<Model> = models
-        .into_iter()
-        .filter_map(|(id, name)| {
-            let name = ModelName::new(&name).ok()?;
-            Some(Model {
-                name,
-                policy: None,
-                context_length: None,
-                backends: pools.remove(&id).unwrap_or_default(),
-            })
-        })
-        .collect();
     let principals = principals
         .into_iter()
         .map(|row| principal(row, &models))
@@ -125,8 +116,8 @@ pub(super) fn assemble(
         open: false,
         models: part(models)?,
         principals: part::<Vec<Principal>>(principals)?,
-        virtual_models: Part::default(),
-        fallback_model: None,
+        virtual_models: virtual_part(virtual_models)?,
+        fallback_model,
         key_shards: key_shards(keys, &changed, held)?,
     };
     Ok(Built {
@@ -138,7 +129,71 @@ pub(super) fn assemble(
         state,
         snapshot,
         unusable,
+        unreadable,
     })
+}
+
+/// The usable backends by model, and which are not.
+fn pools(
+    rows: Vec<BackendRow>,
+    held: Option<&Built>,
+    vault: &Vault,
+) -> (BTreeMap<i64, Vec<Backend>>, BTreeSet<i64>) {
+    let mut unusable = BTreeSet::new();
+    let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
+    for row in rows.into_iter().filter(|row| row.fields.enabled) {
+        let (id, model_id) = (row.id, row.model_id);
+        match backend(row, vault) {
+            Ok(backend) => pools.entry(model_id).or_default().push(backend),
+            Err(reason) => {
+                unusable.insert(id);
+                if !held.is_some_and(|held| held.unusable.contains(&id)) {
+                    tracing::error!(backend = id, reason, "a backend is left out");
+                }
+            }
+        }
+    }
+    (pools, unusable)
+}
+
+/// The models with their pools, and which of them is the fallback.
+fn published(
+    rows: Vec<PublishedModel>,
+    mut pools: BTreeMap<i64, Vec<Backend>>,
+) -> (Vec<Model>, Option<ModelName>) {
+    let mut fallback = None;
+    let mut models = Vec::with_capacity(rows.len());
+    for row in rows {
+        let PublishedModel {
+            id,
+            name,
+            policy,
+            context_length,
+            is_fallback,
+        } = row;
+        let Ok(name) = ModelName::new(&name) else {
+            continue;
+        };
+        if is_fallback {
+            fallback = Some(name.clone());
+        }
+        models.push(Model {
+            name,
+            policy: policy.and_then(|policy| policy.parse().ok()),
+            context_length: context_length.map(|tokens| Tokens(tokens.unsigned_abs())),
+            backends: pools.remove(&id).unwrap_or_default(),
+        });
+    }
+    (models, fallback)
+}
+
+/// Without any, it is the part of a release that has none.
+fn virtual_part(models: Vec<VirtualModel>) -> Result<Part<Vec<VirtualModel>>, serde_json::Error> {
+    if models.is_empty() {
+        Ok(Part::default())
+    } else {
+        part(models)
+    }
 }
 
 fn part<T: Serialize>(items: T) -> Result<Part<T>, serde_json::Error> {
@@ -201,7 +256,7 @@ fn backend(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
         default_max_tokens: fields
             .default_max_tokens
             .and_then(|most| u32::try_from(most).ok()),
-        weight: 1,
+        weight: fields.weight.unsigned_abs(),
     })
 }
 

@@ -4,6 +4,7 @@
 mod build;
 mod etag;
 mod publish;
+mod routing;
 mod watch;
 
 pub(crate) use etag::Etag;

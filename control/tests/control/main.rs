@@ -16,5 +16,6 @@ mod lifecycle;
 mod proxy;
 mod races;
 mod resources;
+mod routing;
 mod snapshots;
 mod tls;

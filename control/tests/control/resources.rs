@@ -26,6 +26,8 @@ async fn a_model_and_its_pool_live_and_die() {
             "auth_header": "authorization",
             "auth_scheme": "Bearer",
             "default_max_tokens": null,
+            "weight": 1,
+            "enabled": true,
         })
     );
     let native = json!({ "api_base": "https://api.example.org", "protocol": "anthropic" });

@@ -1,0 +1,82 @@
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::Body;
+use crate::app::App;
+use crate::db::models;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(put)))
+}
+
+/// The model that is tried after every other candidate; `null`: none.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct FallbackView {
+    id: Option<i64>,
+    name: Option<String>,
+}
+
+/// Which model it is to be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewFallback {
+    /// A concrete model's; `null`: none.
+    #[serde(deserialize_with = "Option::deserialize")]
+    model_id: Option<i64>,
+}
+
+/// Which model it is now.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ChosenFallback {
+    model_id: Option<i64>,
+    name: Option<String>,
+}
+
+impl From<Option<(i64, String)>> for ChosenFallback {
+    fn from(model: Option<(i64, String)>) -> Self {
+        let (model_id, name) = model.unzip();
+        Self { model_id, name }
+    }
+}
+
+/// Shows the fallback model.
+#[utoipa::path(get, path = "/admin/fallback-model", tag = "fallback_model",
+    responses((status = 200, body = FallbackView, description = "The fallback model")))]
+async fn get(State(app): State<App>) -> Result<Json<FallbackView>, ApiError> {
+    let model = models::fallback(&mut *app.db.acquire().await?).await?;
+    let (id, name) = model.unzip();
+    Ok(Json(FallbackView { id, name }))
+}
+
+/// Chooses the fallback model, or none. Callers get it only where it is granted
+/// to them.
+#[utoipa::path(put, path = "/admin/fallback-model", tag = "fallback_model",
+    request_body = NewFallback,
+    responses((status = 200, body = ChosenFallback, description = "Chosen")))]
+async fn put(
+    State(app): State<App>,
+    caller: Caller,
+    Body(NewFallback { model_id }): Body<NewFallback>,
+) -> Result<Json<ChosenFallback>, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let before = models::fallback(connection).await?;
+    models::set_fallback(connection, model_id).await?;
+    let after = models::fallback(connection).await?;
+    if model_id.is_some() && after.is_none() {
+        return Err(ApiError::invalid("model_id", "there is no such model"));
+    }
+    let (before, after) = (ChosenFallback::from(before), ChosenFallback::from(after));
+    let detail = Detail::new("fallback_model.update").changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(Json(after))
+}

@@ -1,0 +1,351 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::conditions::{ConditionsView, NewRule, RulePatch};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, PathOf};
+use super::targets::{self, NewTarget, TargetView};
+use crate::app::App;
+use crate::db::rules::{RuleFields, RuleRow};
+use crate::db::targets::{self as stored, Owner};
+use crate::db::{DbError, rules, virtual_models};
+
+/// Most rules of one virtual model: each is tried for each request.
+const MOST_RULES: usize = 256;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::ConfigWrite, routes!(reorder)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(guarded(
+            Verb::ConfigWrite,
+            routes!(replace_targets, add_target),
+        ))
+        .routes(guarded(Verb::ConfigWrite, routes!(remove_target)))
+}
+
+/// A rule of a virtual model. The first that holds and has a usable target
+/// decides.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RuleView {
+    id: i64,
+    virtual_model_id: i64,
+    position: i32,
+    #[serde(flatten)]
+    conditions: ConditionsView,
+    targets: Vec<TargetView>,
+}
+
+/// What was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedRule {
+    id: i64,
+    virtual_model_id: i64,
+    position: i32,
+}
+
+/// The order in which rules are to be tried.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleOrder {
+    /// The ids of all rules of the virtual model.
+    rules: Vec<i64>,
+}
+
+/// The rules of the given virtual models, by virtual model.
+pub(super) async fn views(
+    connection: &mut PgConnection,
+    virtual_models: &[i64],
+) -> Result<BTreeMap<i64, Vec<RuleView>>, DbError> {
+    let rows = rules::of_virtual_models(connection, virtual_models).await?;
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut targets: BTreeMap<i64, Vec<TargetView>> = BTreeMap::new();
+    for row in stored::of(connection, Owner::Rule, &ids).await? {
+        targets.entry(row.owner).or_default().push(row.into());
+    }
+    let mut views: BTreeMap<i64, Vec<RuleView>> = BTreeMap::new();
+    for row in rows {
+        let RuleRow {
+            id,
+            virtual_model_id,
+            fields,
+        } = row;
+        views.entry(virtual_model_id).or_default().push(RuleView {
+            id,
+            virtual_model_id,
+            position: fields.position,
+            conditions: fields.into(),
+            targets: targets.remove(&id).unwrap_or_default(),
+        });
+    }
+    Ok(views)
+}
+
+async fn find(connection: &mut PgConnection, id: i64) -> Result<RuleRow, ApiError> {
+    rules::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("rule"))
+}
+
+async fn view(connection: &mut PgConnection, id: i64) -> Result<RuleView, ApiError> {
+    let virtual_model = find(connection, id).await?.virtual_model_id;
+    let views = views(connection, &[virtual_model]).await?;
+    let mut all = views.into_values().flatten();
+    all.find(|rule| rule.id == id)
+        .ok_or_else(|| ApiError::not_found("rule"))
+}
+
+/// Whoever a rule names has to be there.
+async fn names_exist(connection: &mut PgConnection, fields: &RuleFields) -> Result<(), ApiError> {
+    let missing = rules::missing_principals(connection, &fields.principals).await?;
+    if let Some(id) = missing.first() {
+        return Err(ApiError::invalid(
+            "principals",
+            format!("there is no principal {id}"),
+        ));
+    }
+    let missing = rules::missing_roles(connection, &fields.roles).await?;
+    if !missing.is_empty() {
+        return Err(ApiError::invalid(
+            "roles",
+            "one of these roles is not there",
+        ));
+    }
+    Ok(())
+}
+
+/// Behind a rule that always holds, no other is ever tried.
+async fn all_can_be_tried(
+    connection: &mut PgConnection,
+    virtual_model: i64,
+    field: &str,
+) -> Result<(), ApiError> {
+    let rows = rules::of_virtual_models(connection, &[virtual_model]).await?;
+    let before_the_last = rows.iter().rev().skip(1);
+    let mut shadowing = before_the_last.filter(|row| row.fields.always_holds());
+    match shadowing.next() {
+        Some(row) => Err(ApiError::invalid(
+            field,
+            format!(
+                "rule {} (position {}) would always hold: no rule after it would ever be tried",
+                row.id, row.fields.position
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Shows one rule.
+#[utoipa::path(get, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
+    responses((status = 200, body = RuleView, description = "The rule")))]
+async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<RuleView>, ApiError> {
+    Ok(Json(view(&mut *app.db.acquire().await?, id).await?))
+}
+
+/// Makes a rule together with its targets, so that it never holds without one.
+/// Refused where it, or one after it, could never be tried.
+#[utoipa::path(post, path = "/admin/virtual-models/{id}/rules", tag = "rules",
+    params(("id" = i64, Path)), request_body = NewRule,
+    responses((status = 201, body = CreatedRule, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(virtual_model_id): PathOf<i64>,
+    Body(new): Body<NewRule>,
+) -> Result<(StatusCode, Json<CreatedRule>), ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    virtual_models::get(connection, virtual_model_id)
+        .await
+        .map_err(ApiError::of_row("virtual model"))?;
+    let others = rules::of_virtual_models(connection, &[virtual_model_id]).await?;
+    if others.len() >= MOST_RULES {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "too_many",
+            format!("a virtual model has {MOST_RULES} rules at most"),
+        ));
+    }
+    let last = others.last().map_or(0, |rule| rule.fields.position + 1);
+    let (fields, targets) = new.fields(last)?;
+    names_exist(connection, &fields).await?;
+    let taken = ApiError::of_unique("position", "another rule has this position");
+    let id = rules::insert(connection, virtual_model_id, &fields)
+        .await
+        .map_err(taken)?;
+    targets::replace(connection, Owner::Rule, id, targets).await?;
+    all_can_be_tried(connection, virtual_model_id, "position").await?;
+    let made = view(connection, id).await?;
+    let detail = Detail::new("rule.create").id(id).created(&made);
+    app.commit(change, detail.entry()).await?;
+    let position = fields.position;
+    let made = CreatedRule {
+        id,
+        virtual_model_id,
+        position,
+    };
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Changes a rule; with `targets`, in the same moment.
+#[utoipa::path(patch, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
+    request_body = RulePatch, responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(mut patch): Body<RulePatch>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let before = view(connection, id).await?;
+    let row = find(connection, id).await?;
+    let targets = patch.targets.take();
+    let fields = patch.apply(row.fields.clone())?;
+    names_exist(connection, &fields).await?;
+    if fields.position != row.fields.position {
+        rules::place(connection, row.virtual_model_id, id, fields.position).await?;
+    }
+    rules::update(connection, id, &fields).await?;
+    if let Some(targets) = targets {
+        targets::replace(connection, Owner::Rule, id, targets).await?;
+    }
+    all_can_be_tried(connection, row.virtual_model_id, "position").await?;
+    let after = view(connection, id).await?;
+    let detail = Detail::new("rule.update").id(id).changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Gives all rules of a virtual model a new order.
+#[utoipa::path(put, path = "/admin/virtual-models/{id}/rules/order", tag = "rules",
+    params(("id" = i64, Path)), request_body = RuleOrder,
+    responses((status = 204, description = "Numbered from 0 in this order")))]
+async fn reorder(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(RuleOrder { rules: order }): Body<RuleOrder>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    virtual_models::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("virtual model"))?;
+    let held = rules::of_virtual_models(connection, &[id]).await?;
+    let before: Vec<i64> = held.iter().map(|row| row.id).collect();
+    let all: BTreeSet<i64> = before.iter().copied().collect();
+    if order.len() != all.len() || order.iter().copied().collect::<BTreeSet<_>>() != all {
+        return Err(ApiError::invalid(
+            "rules",
+            "rules must name every rule of the virtual model once",
+        ));
+    }
+    rules::reorder(connection, &order).await?;
+    all_can_be_tried(connection, id, "rules").await?;
+    let (before, after) = (
+        serde_json::json!({ "rules": before }),
+        serde_json::json!({ "rules": order }),
+    );
+    let detail = Detail::new("rule.reorder").id(id).changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a rule with its targets.
+#[utoipa::path(delete, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
+    responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let old = view(connection, id).await?;
+    rules::delete(connection, id).await?;
+    let detail = Detail::new("rule.delete").id(id).deleted(&old);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Puts a list of targets, at least one, in place of all that the rule has.
+#[utoipa::path(put, path = "/admin/rules/{id}/targets", tag = "rules",
+    params(("id" = i64, Path)), request_body = Vec<NewTarget>,
+    responses((status = 204, description = "Replaced")))]
+async fn replace_targets(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(list): Body<Vec<NewTarget>>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let before = view(connection, id).await?;
+    targets::replace(connection, Owner::Rule, id, list).await?;
+    let after = view(connection, id).await?;
+    let detail = Detail::new("rule.targets").id(id).changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Adds a target to a rule.
+#[utoipa::path(post, path = "/admin/rules/{id}/targets", tag = "rules",
+    params(("id" = i64, Path)), request_body = NewTarget,
+    responses((status = 201, body = TargetView, description = "Added")))]
+async fn add_target(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(target): Body<NewTarget>,
+) -> Result<(StatusCode, Json<TargetView>), ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    find(connection, id).await?;
+    let added = targets::add(connection, Owner::Rule, id, target).await?;
+    let detail = Detail::new("rule.add_target").id(id).created(&added);
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(added)))
+}
+
+/// Takes a target away from its rule; the last one stays.
+#[utoipa::path(delete, path = "/admin/rule-targets/{id}", tag = "rules",
+    params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
+async fn remove_target(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let rule = stored::owner(connection, Owner::Rule, id)
+        .await
+        .map_err(ApiError::of_row("target"))?;
+    let before = view(connection, rule).await?;
+    if before.targets.len() == 1 {
+        return Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "last_target",
+            "a rule needs a target: put another in its place, or delete the rule",
+        ));
+    }
+    stored::delete(connection, Owner::Rule, id).await?;
+    let after = view(connection, rule).await?;
+    let detail = Detail::new("rule.remove_target")
+        .id(rule)
+        .changed(&before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

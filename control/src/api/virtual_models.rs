@@ -1,0 +1,346 @@
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::{self, Patch};
+use super::rules::{self, RuleView};
+use super::targets::{self, NewTarget, TargetView};
+use super::{checks, page};
+use crate::app::App;
+use crate::db::targets::{self as stored, Owner};
+use crate::db::virtual_models::{self, VirtualModelFields, VirtualModelRow};
+use crate::db::{Change, DbError};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(guarded(
+            Verb::ConfigWrite,
+            routes!(replace_defaults, add_default),
+        ))
+        .routes(guarded(Verb::ConfigWrite, routes!(remove_default)))
+}
+
+/// A name that stands for other models: its rules decide which one answers.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct VirtualModelView {
+    id: i64,
+    /// What clients ask for.
+    name: String,
+    description: Option<String>,
+    /// What the weights of targets divide: `prompt` or `caller`.
+    split_by: String,
+    /// In the order in which they are tried.
+    rules: Vec<RuleView>,
+    /// Where no rule gives a candidate.
+    default_targets: Vec<TargetView>,
+}
+
+/// What stays together where targets share the traffic.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Split {
+    /// Requests with the same beginning of the prompt.
+    #[default]
+    Prompt,
+    /// Requests of the same caller.
+    Caller,
+}
+
+impl Split {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Prompt => "prompt",
+            Self::Caller => "caller",
+        }
+    }
+}
+
+/// A virtual model to be made, at first without rules.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewVirtualModel {
+    /// No model may have it.
+    name: String,
+    description: Option<String>,
+    #[serde(default)]
+    split_by: Split,
+    #[serde(default)]
+    default_targets: Vec<NewTarget>,
+}
+
+/// What was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct CreatedVirtualModel {
+    id: i64,
+    name: String,
+}
+
+/// Changes of a virtual model: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VirtualModelPatch {
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    name: Option<String>,
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    description: Patch<String>,
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    split_by: Option<Split>,
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+async fn views(
+    connection: &mut PgConnection,
+    rows: Vec<VirtualModelRow>,
+) -> Result<Vec<VirtualModelView>, DbError> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+    let mut rules = rules::views(connection, &ids).await?;
+    let mut defaults: BTreeMap<i64, Vec<TargetView>> = BTreeMap::new();
+    for row in stored::of(connection, Owner::VirtualModel, &ids).await? {
+        defaults.entry(row.owner).or_default().push(row.into());
+    }
+    Ok(rows
+        .into_iter()
+        .map(|VirtualModelRow { id, fields }| {
+            let VirtualModelFields {
+                name,
+                description,
+                split_by,
+            } = fields;
+            VirtualModelView {
+                id,
+                name,
+                description,
+                split_by,
+                rules: rules.remove(&id).unwrap_or_default(),
+                default_targets: defaults.remove(&id).unwrap_or_default(),
+            }
+        })
+        .collect())
+}
+
+async fn view(connection: &mut PgConnection, id: i64) -> Result<VirtualModelView, ApiError> {
+    let row = find(connection, id).await?;
+    let view = views(connection, vec![row]).await?.pop();
+    view.ok_or_else(|| ApiError::not_found("virtual model"))
+}
+
+async fn find(connection: &mut PgConnection, id: i64) -> Result<VirtualModelRow, ApiError> {
+    virtual_models::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("virtual model"))
+}
+
+fn taken(error: DbError) -> ApiError {
+    ApiError::of_unique("name", "there is a model or virtual model of this name")(error)
+}
+
+/// Commits a change of the virtual model that looked like `before`.
+async fn commit(
+    app: &App,
+    mut change: Change,
+    operation: &'static str,
+    before: &VirtualModelView,
+) -> Result<StatusCode, ApiError> {
+    let after = view(change.connection(), before.id).await?;
+    let detail = Detail::new(operation).id(before.id).changed(before, &after);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lists virtual models with their rules and targets, by id.
+#[utoipa::path(get, path = "/admin/virtual-models", tag = "virtual_models", params(ListParams),
+    responses((status = 200, body = Vec<VirtualModelView>, description = "Virtual models")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let mut connection = app.db.acquire().await?;
+    let rows = virtual_models::list(&mut connection, page).await?;
+    let views = views(&mut connection, rows).await?;
+    let rows = views.into_iter().map(|view| (view.id, view)).collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one virtual model.
+#[utoipa::path(get, path = "/admin/virtual-models/{id}", tag = "virtual_models",
+    params(("id" = i64, Path)),
+    responses((status = 200, body = VirtualModelView, description = "The virtual model")))]
+async fn get(
+    State(app): State<App>,
+    PathOf(id): PathOf<i64>,
+) -> Result<Json<VirtualModelView>, ApiError> {
+    Ok(Json(view(&mut *app.db.acquire().await?, id).await?))
+}
+
+/// Makes a virtual model, at first without rules.
+#[utoipa::path(post, path = "/admin/virtual-models", tag = "virtual_models",
+    request_body = NewVirtualModel,
+    responses((status = 201, body = CreatedVirtualModel, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewVirtualModel>,
+) -> Result<(StatusCode, Json<CreatedVirtualModel>), ApiError> {
+    let NewVirtualModel {
+        name,
+        description,
+        split_by,
+        default_targets,
+    } = new;
+    checks::granted_name(&name)?;
+    let description = description.map(|text| checks::text("description", text));
+    let fields = VirtualModelFields {
+        name,
+        description: description.transpose()?,
+        split_by: split_by.name().to_owned(),
+    };
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let id = virtual_models::insert(connection, &fields)
+        .await
+        .map_err(taken)?;
+    targets::replace(connection, Owner::VirtualModel, id, default_targets).await?;
+    let made = view(connection, id).await?;
+    let detail = Detail::new("virtual_model.create").id(id).created(&made);
+    app.commit(change, detail.entry()).await?;
+    let name = fields.name;
+    Ok((StatusCode::CREATED, Json(CreatedVirtualModel { id, name })))
+}
+
+/// Changes a virtual model. Its rules and targets have routes of their own.
+#[utoipa::path(patch, path = "/admin/virtual-models/{id}", tag = "virtual_models",
+    params(("id" = i64, Path)), request_body = VirtualModelPatch,
+    responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<VirtualModelPatch>,
+) -> Result<StatusCode, ApiError> {
+    let VirtualModelPatch {
+        name,
+        description,
+        split_by,
+    } = patch;
+    if let Some(name) = &name {
+        checks::granted_name(name)?;
+    }
+    let description = description.try_map(|text| checks::text("description", text))?;
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let before = view(connection, id).await?;
+    let old = find(connection, id).await?.fields;
+    let fields = VirtualModelFields {
+        name: name.unwrap_or(old.name),
+        description: description.apply(old.description),
+        split_by: split_by.map_or(old.split_by, |split| split.name().to_owned()),
+    };
+    virtual_models::update(connection, id, &fields)
+        .await
+        .map_err(taken)?;
+    commit(&app, change, "virtual_model.update", &before).await
+}
+
+/// Deletes a virtual model with its rules. The models behind it stay.
+#[utoipa::path(delete, path = "/admin/virtual-models/{id}", tag = "virtual_models",
+    params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let old = view(connection, id).await?;
+    virtual_models::delete(connection, id).await?;
+    let detail = Detail::new("virtual_model.delete").id(id).deleted(&old);
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Puts a list of default targets in place of all that there are.
+#[utoipa::path(put, path = "/admin/virtual-models/{id}/defaults", tag = "virtual_models",
+    params(("id" = i64, Path)), request_body = Vec<NewTarget>,
+    responses((status = 204, description = "Replaced")))]
+async fn replace_defaults(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(list): Body<Vec<NewTarget>>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let before = view(connection, id).await?;
+    targets::replace(connection, Owner::VirtualModel, id, list).await?;
+    commit(&app, change, "virtual_model.defaults", &before).await
+}
+
+/// Adds a default target.
+#[utoipa::path(post, path = "/admin/virtual-models/{id}/defaults", tag = "virtual_models",
+    params(("id" = i64, Path)), request_body = NewTarget,
+    responses((status = 201, body = TargetView, description = "Added")))]
+async fn add_default(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(target): Body<NewTarget>,
+) -> Result<(StatusCode, Json<TargetView>), ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    find(connection, id).await?;
+    let added = targets::add(connection, Owner::VirtualModel, id, target).await?;
+    let detail = Detail::new("virtual_model.add_default")
+        .id(id)
+        .created(&added);
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(added)))
+}
+
+/// Takes a default target away.
+#[utoipa::path(delete, path = "/admin/virtual-model-defaults/{id}", tag = "virtual_models",
+    params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
+async fn remove_default(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    let owner = stored::owner(connection, Owner::VirtualModel, id)
+        .await
+        .map_err(ApiError::of_row("target"))?;
+    let before = view(connection, owner).await?;
+    stored::delete(connection, Owner::VirtualModel, id).await?;
+    commit(&app, change, "virtual_model.remove_default", &before).await
+}

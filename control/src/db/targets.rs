@@ -1,0 +1,219 @@
+use sqlx::PgConnection;
+
+use super::DbError;
+
+/// What a list of targets belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A rule: `rule_targets`.
+    Rule,
+    /// A virtual model, where no rule decides: `virtual_model_defaults`.
+    VirtualModel,
+}
+
+/// A concrete model in the list of an owner.
+#[derive(Debug, Clone)]
+pub(crate) struct TargetRow {
+    pub(crate) id: i64,
+    /// The rule's or virtual model's id.
+    pub(crate) owner: i64,
+    pub(crate) model_id: i64,
+    pub(crate) model: String,
+    pub(crate) weight: i32,
+    pub(crate) position: i32,
+}
+
+/// A target to be stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewTargetRow {
+    pub(crate) model_id: i64,
+    pub(crate) weight: i32,
+    pub(crate) position: i32,
+}
+
+/// The targets of the given owners, in their order.
+pub(crate) async fn of(
+    connection: &mut PgConnection,
+    owner: Owner,
+    ids: &[i64],
+) -> Result<Vec<TargetRow>, DbError> {
+    let rows = match owner {
+        Owner::Rule => sqlx::query_as!(
+            TargetRow,
+            "SELECT t.id, t.rule_id AS owner, t.model_id, m.name AS model, t.weight, t.position \
+                   FROM rule_targets AS t JOIN models AS m ON m.id = t.model_id \
+                  WHERE t.rule_id = ANY ($1) ORDER BY t.rule_id, t.position",
+            ids,
+        )
+        .fetch_all(connection)
+        .await?,
+        Owner::VirtualModel => {
+            sqlx::query_as!(
+                TargetRow,
+                "SELECT t.id, t.virtual_model_id AS owner, t.model_id, m.name AS model, t.weight, \
+                        t.position \
+                   FROM virtual_model_defaults AS t JOIN models AS m ON m.id = t.model_id \
+                  WHERE t.virtual_model_id = ANY ($1) ORDER BY t.virtual_model_id, t.position",
+                ids,
+            )
+            .fetch_all(connection)
+            .await?
+        }
+    };
+    Ok(rows)
+}
+
+/// Adds a target. A position or model that is there already is a duplicate.
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    owner: Owner,
+    owner_id: i64,
+    target: NewTargetRow,
+) -> Result<i64, DbError> {
+    let NewTargetRow {
+        model_id,
+        weight,
+        position,
+    } = target;
+    let id =
+        match owner {
+            Owner::Rule => {
+                sqlx::query_scalar!(
+                    "INSERT INTO rule_targets (rule_id, model_id, weight, position) \
+                 VALUES ($1, $2, $3, $4) RETURNING id",
+                    owner_id,
+                    model_id,
+                    weight,
+                    position,
+                )
+                .fetch_one(connection)
+                .await?
+            }
+            Owner::VirtualModel => sqlx::query_scalar!(
+                "INSERT INTO virtual_model_defaults (virtual_model_id, model_id, weight, position) \
+                 VALUES ($1, $2, $3, $4) RETURNING id",
+                owner_id,
+                model_id,
+                weight,
+                position,
+            )
+            .fetch_one(connection)
+            .await?,
+        };
+    Ok(id)
+}
+
+/// Puts `targets` in place of all that the owner has.
+pub(crate) async fn replace(
+    connection: &mut PgConnection,
+    owner: Owner,
+    owner_id: i64,
+    targets: &[NewTargetRow],
+) -> Result<(), DbError> {
+    match owner {
+        Owner::Rule => sqlx::query!("DELETE FROM rule_targets WHERE rule_id = $1", owner_id),
+        Owner::VirtualModel => sqlx::query!(
+            "DELETE FROM virtual_model_defaults WHERE virtual_model_id = $1",
+            owner_id
+        ),
+    }
+    .execute(&mut *connection)
+    .await?;
+    for target in targets {
+        insert(connection, owner, owner_id, *target).await?;
+    }
+    Ok(())
+}
+
+/// Whose target it is: the rule's or virtual model's id.
+pub(crate) async fn owner(
+    connection: &mut PgConnection,
+    owner: Owner,
+    id: i64,
+) -> Result<i64, DbError> {
+    let owner_id = match owner {
+        Owner::Rule => {
+            sqlx::query_scalar!("SELECT rule_id FROM rule_targets WHERE id = $1", id)
+                .fetch_one(connection)
+                .await?
+        }
+        Owner::VirtualModel => {
+            sqlx::query_scalar!(
+                "SELECT virtual_model_id FROM virtual_model_defaults WHERE id = $1",
+                id
+            )
+            .fetch_one(connection)
+            .await?
+        }
+    };
+    Ok(owner_id)
+}
+
+/// Takes one target away.
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    owner: Owner,
+    id: i64,
+) -> Result<(), DbError> {
+    match owner {
+        Owner::Rule => sqlx::query!("DELETE FROM rule_targets WHERE id = $1", id),
+        Owner::VirtualModel => {
+            sqlx::query!("DELETE FROM virtual_model_defaults WHERE id = $1", id)
+        }
+    }
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Where a model is a target: the virtual model's name and the rule's id and
+/// position, or nothing for its defaults.
+pub(crate) struct TargetUse {
+    pub(crate) virtual_model: String,
+    pub(crate) rule: Option<(i64, i32)>,
+}
+
+/// The first few places where the model is a target.
+pub(crate) async fn uses(
+    connection: &mut PgConnection,
+    model_id: i64,
+) -> Result<Vec<TargetUse>, DbError> {
+    let rows = sqlx::query!(
+        r#"SELECT v.name AS "name!", r.id AS "id?", r.position AS "position?"
+             FROM rule_targets AS t
+             JOIN routing_rules AS r ON r.id = t.rule_id
+             JOIN virtual_models AS v ON v.id = r.virtual_model_id
+            WHERE t.model_id = $1
+           UNION ALL
+           SELECT v.name, NULL, NULL
+             FROM virtual_model_defaults AS t
+             JOIN virtual_models AS v ON v.id = t.virtual_model_id
+            WHERE t.model_id = $1
+            ORDER BY 1, 3 NULLS LAST LIMIT 5"#,
+        model_id,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| TargetUse {
+            virtual_model: row.name,
+            rule: row.id.zip(row.position),
+        })
+        .collect())
+}
+
+/// Those of the ids that are no concrete model.
+pub(crate) async fn missing_models(
+    connection: &mut PgConnection,
+    ids: &[i64],
+) -> Result<Vec<i64>, DbError> {
+    let missing = sqlx::query_scalar!(
+        r#"SELECT n AS "n!" FROM unnest($1::bigint[]) AS n
+            WHERE NOT EXISTS (SELECT FROM models AS m WHERE m.id = n)"#,
+        ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(missing)
+}

@@ -1,0 +1,106 @@
+use sqlx::PgConnection;
+
+use super::{DbError, Page};
+
+/// A virtual model without its rules and targets.
+#[derive(Debug, Clone)]
+pub(crate) struct VirtualModelRow {
+    pub(crate) id: i64,
+    pub(crate) fields: VirtualModelFields,
+}
+
+/// The fields of a virtual model.
+#[derive(Debug, Clone)]
+pub(crate) struct VirtualModelFields {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// `prompt` or `caller`.
+    pub(crate) split_by: String,
+}
+
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    page: Page,
+) -> Result<Vec<VirtualModelRow>, DbError> {
+    let rows = sqlx::query!(
+        "SELECT id, name, description, split_by FROM virtual_models \
+          WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
+        page.after,
+        page.limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| VirtualModelRow {
+            id: row.id,
+            fields: VirtualModelFields {
+                name: row.name,
+                description: row.description,
+                split_by: row.split_by,
+            },
+        })
+        .collect())
+}
+
+pub(crate) async fn get(
+    connection: &mut PgConnection,
+    id: i64,
+) -> Result<VirtualModelRow, DbError> {
+    let page = Page {
+        after: id.checked_sub(1),
+        limit: 1,
+    };
+    let row = list(connection, page).await?.into_iter().next();
+    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+}
+
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    fields: &VirtualModelFields,
+) -> Result<i64, DbError> {
+    let VirtualModelFields {
+        name,
+        description,
+        split_by,
+    } = fields;
+    let id = sqlx::query_scalar!(
+        "INSERT INTO virtual_models (name, description, split_by) VALUES ($1, $2, $3) RETURNING id",
+        name,
+        description.as_deref(),
+        split_by,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(id)
+}
+
+pub(crate) async fn update(
+    connection: &mut PgConnection,
+    id: i64,
+    fields: &VirtualModelFields,
+) -> Result<(), DbError> {
+    let VirtualModelFields {
+        name,
+        description,
+        split_by,
+    } = fields;
+    sqlx::query!(
+        "UPDATE virtual_models SET name = $2, description = $3, split_by = $4 WHERE id = $1",
+        id,
+        name,
+        description.as_deref(),
+        split_by,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// With its rules and defaults.
+pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
+    sqlx::query!("DELETE FROM virtual_models WHERE id = $1", id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
