@@ -135,6 +135,43 @@ impl<'a> Iterator for Object<'a> {
     }
 }
 
+/// An iterator over the elements of an array, as they were written. It ends
+/// where the text is no array any more: that is for the one who parses it to
+/// judge.
+#[derive(Debug, Clone)]
+pub struct Array<'a> {
+    text: &'a [u8],
+    pos: usize,
+}
+
+impl<'a> Array<'a> {
+    /// Starts at the beginning of `text`; nothing where that is no array.
+    pub fn open(text: &'a [u8]) -> Option<Self> {
+        let start = skip_space(text, 0);
+        (text.get(start) == Some(&b'[')).then_some(Self {
+            text,
+            pos: start + 1,
+        })
+    }
+}
+
+impl<'a> Iterator for Array<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let from = skip_space(self.text, self.pos);
+        let to = value_end(self.text, from)?;
+        let element = self.text.get(from..to)?;
+        let after = skip_space(self.text, to);
+        self.pos = match self.text.get(after) {
+            Some(b',') => after + 1,
+            // Nothing comes after the last element.
+            _ => self.text.len(),
+        };
+        Some(element)
+    }
+}
+
 /// The text between the quotes of a string token, escapes decoded. `None` if
 /// an escape is wrong.
 fn name(token: &[u8]) -> Option<Cow<'_, [u8]>> {

@@ -126,3 +126,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_array_is_walked_by_its_elements() {
+    let walk = |text: &'static str| -> Vec<&'static str> {
+        Array::open(text.as_bytes())
+            .into_iter()
+            .flatten()
+            .map(|element| std::str::from_utf8(element).unwrap())
+            .collect()
+    };
+    assert_eq!(
+        walk(r#" [ {"a":[1,"]"]} , "x,\"y" ,2,[]] "#),
+        [r#"{"a":[1,"]"]}"#, r#""x,\"y""#, "2", "[]"]
+    );
+    assert_eq!(walk("[]"), [""; 0]);
+    assert_eq!(walk("{}"), [""; 0]);
+    assert_eq!(walk("[1"), ["1"]);
+    assert_eq!(walk("[1 2]"), ["1"]);
+    assert_eq!(walk("[1,"), ["1"]);
+    assert_eq!(walk("[{\"a\":1"), [""; 0]);
+}
