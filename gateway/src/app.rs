@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastllm_engine::Tuning;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::Config;
@@ -100,12 +101,16 @@ impl Rooms {
         let metrics = Arc::new(metrics);
         let boot_id = boot_id().map_err(|error| setup("random numbers")(&error))?;
         let (usage, waiting) = queue(&metrics);
+        let tuning = Tuning {
+            policy: config.policy,
+            ..Tuning::default()
+        };
         let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id));
         Ok(Self {
             link,
             probes,
             ledger: Arc::new(ledger),
-            current: Arc::new(Current::new(Arc::clone(&metrics))),
+            current: Arc::new(Current::new(Arc::clone(&metrics), tuning)),
             metrics,
             upstreams: Upstreams::new(Connector::new(tls), Tasks::default(), config.pool_max_idle),
             waiting,

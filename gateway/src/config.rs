@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fastllm_contract::Secret;
+use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
 use crate::link::ControlUrl;
@@ -61,6 +61,10 @@ pub struct Config {
     /// Seconds between turning unready and closing the listeners
     #[arg(long, env = "FASTLLM_SHUTDOWN_DELAY", default_value = "0", value_parser = seconds)]
     pub shutdown_delay: Duration,
+    /// How a backend is chosen for models that name no policy: cache-affinity,
+    /// least-loaded, round-robin or lowest-latency
+    #[arg(long, default_value_t = PolicyKind::CacheAffinity)]
+    pub policy: PolicyKind,
     /// Seconds to wait for an upstream's response headers
     #[arg(long, default_value = "120", value_parser = positive_seconds)]
     pub upstream_timeout: Duration,
@@ -149,7 +153,7 @@ fn positive_seconds(text: &str) -> Result<Duration, String> {
 mod tests {
     use clap::Parser;
 
-    use super::Config;
+    use super::{Config, PolicyKind};
 
     #[derive(Debug, Parser)]
     struct Flags {
@@ -193,6 +197,17 @@ mod tests {
         }
         assert!(parse(&["--shutdown-grace=0", "--shutdown-delay=0"]).is_ok());
         assert!(parse(&["--shutdown-grace=-1"]).is_err());
+    }
+
+    #[test]
+    fn policies_have_four_names() {
+        assert_eq!(parse(&[]).unwrap().policy, PolicyKind::CacheAffinity);
+        for policy in PolicyKind::ALL {
+            let flag = format!("--policy={policy}");
+            assert_eq!(parse(&[&flag]).unwrap().policy, policy);
+        }
+        let error = parse(&["--policy=fastest"]).unwrap_err().to_string();
+        assert!(error.contains("lowest-latency"), "{error}");
     }
 
     #[test]

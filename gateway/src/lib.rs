@@ -13,6 +13,7 @@ mod forward;
 mod link;
 mod pipeline;
 mod probe;
+mod prompt;
 mod record;
 mod report;
 mod serve;

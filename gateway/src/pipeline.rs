@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 
-use fastllm_engine::{Caller, Chain, Refusal, Tables, granted_models, identify, resolve};
+use fastllm_contract::Timestamp;
+use fastllm_engine::{
+    Ask, Boundary, Caller, Chain, Refusal, Resolved, Tables, granted_models, identify, resolve,
+};
 use fastllm_wire::{Members, ScanError, scan_chat};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 
 use crate::forward::{Forwarder, Outgoing};
+use crate::prompt::{Prompt, estimated_tokens};
 use crate::record::{Ledger, Record};
 use crate::serve::{AnswerBody, BodyLimits, ClientBody, Endpoint, Received, answer};
 use crate::snapshot::Current;
@@ -32,6 +36,7 @@ struct Entered {
 /// A request that was let in: what is needed to forward it.
 struct Admitted {
     chain: Chain,
+    prompt: Vec<Boundary>,
     members: Members,
     body: Received,
     ask_usage: bool,
@@ -79,6 +84,7 @@ impl Pipeline {
             headers: &head.headers,
             body: admitted.body.bytes(),
             members: &admitted.members,
+            prompt: &admitted.prompt,
             ask_usage: admitted.ask_usage,
         };
         match self
@@ -115,16 +121,59 @@ impl Pipeline {
             caller = caller_of(tables, headers, record)?;
         }
         let resolved = resolve(tables, members.model())?;
-        record.requested(resolved.model(), members.is_stream());
-        let chain = resolved.authorise(&caller)?;
+        record.requested(resolved.name(), resolved.model(), members.is_stream());
+        let request = Request {
+            members: &members,
+            headers,
+            body: &body.bytes(),
+        };
+        let (chain, prompt) = request.route(resolved, &caller, record.at())?;
         let known = caller.identified().is_some();
         let ask_usage = known && members.is_stream() && !members.wants_usage();
         Ok(Admitted {
             chain,
+            prompt,
             members,
             body,
             ask_usage,
         })
+    }
+}
+
+/// What a request is routed by.
+struct Request<'a> {
+    members: &'a Members,
+    headers: &'a HeaderMap,
+    body: &'a [u8],
+}
+
+impl Request<'_> {
+    /// The candidates, and what they may know of the prompt. It is read only
+    /// where it makes a difference.
+    fn route(
+        &self,
+        resolved: Resolved<'_>,
+        caller: &Caller,
+        at: Timestamp,
+    ) -> Result<(Chain, Vec<Boundary>), Refusal> {
+        let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
+        let ask = Ask {
+            stream: self.members.is_stream(),
+            prompt_tokens: estimated_tokens(self.body),
+            max_tokens: self.members.ceiling(),
+            headers: self.headers,
+            at,
+            prompt: read.as_ref().map_or(0, Prompt::beginning),
+            budget_used_percent: None,
+        };
+        let chain = resolved.route(caller, &ask, None)?;
+        let prompt = if chain.reads_prompt() {
+            read.unwrap_or_else(|| Prompt::read(self.body))
+                .into_boundaries()
+        } else {
+            Vec::new()
+        };
+        Ok((chain, prompt))
     }
 }
 
@@ -139,7 +188,7 @@ fn caller_of(tables: &Tables, headers: &HeaderMap, record: &mut Record) -> Resul
 
 fn models(record: Record, entered: &Entered) -> Response<AnswerBody> {
     let models = granted_models(&entered.tables, &entered.caller);
-    let list = answer::model_list(models, record.id());
+    let list = answer::model_list(models.into_iter(), record.id());
     record.served();
     list
 }

@@ -151,9 +151,9 @@ impl Record {
         });
     }
 
-    /// The name that was asked for exists.
-    pub(crate) fn requested(&mut self, model: &ModelName, stream: bool) {
-        self.requested = Some(model.clone());
+    /// The name that was asked for exists, and stands for a concrete model.
+    pub(crate) fn requested(&mut self, name: &ModelName, model: &ModelName, stream: bool) {
+        self.requested = Some(name.clone());
         self.model = Some(model.clone());
         self.stream = stream;
     }

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 
 use fastllm_contract::{
     Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Snapshot, Timestamp, shard_prefix,
+    Principal, PrincipalId, Protocol, Rule, Snapshot, SplitBy, Target, Timestamp, VirtualModel,
+    shard_prefix,
 };
+use http::HeaderMap;
 
 use crate::identify::hash_key;
+use crate::route::{Ask, Tuning};
+use crate::tables::Tables;
 
 pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -100,4 +104,53 @@ pub(crate) fn snapshot(
             })
             .collect(),
     }
+}
+
+/// What is asked of routing where a test does not care.
+pub(crate) fn ask(headers: &HeaderMap) -> Ask<'_> {
+    Ask {
+        stream: false,
+        prompt_tokens: 10,
+        max_tokens: None,
+        headers,
+        at: Timestamp(0),
+        prompt: 0,
+        budget_used_percent: None,
+    }
+}
+
+pub(crate) fn targets(targets: &[(&str, u32)]) -> Vec<Target> {
+    targets
+        .iter()
+        .map(|(model, weight)| Target {
+            model: name(model),
+            weight: *weight,
+        })
+        .collect()
+}
+
+/// A virtual model with these rules and default targets.
+pub(crate) fn virtual_model(
+    model: &str,
+    rules: Vec<Rule>,
+    defaults: &[(&str, u32)],
+) -> VirtualModel {
+    VirtualModel {
+        name: name(model),
+        rules,
+        default_targets: targets(defaults),
+        split_by: SplitBy::Prompt,
+    }
+}
+
+/// The snapshot with these virtual models.
+pub(crate) fn with_virtual(mut snapshot: Snapshot, models: Vec<VirtualModel>) -> Snapshot {
+    snapshot.virtual_models = Part::complete(format!("{models:?}"), models);
+    snapshot
+}
+
+pub(crate) fn tables(snapshot: &Snapshot) -> Tables {
+    Tables::build(snapshot, None, &Tuning::default())
+        .unwrap()
+        .tables
 }

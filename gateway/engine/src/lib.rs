@@ -20,5 +20,8 @@ pub mod tables;
 
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
-pub use route::{Backend, Chain, InFlight, Live, Origin, Pool, granted_models, resolve};
+pub use route::{
+    Ask, Backend, Boundary, Chain, Demoted, Explanation, InFlight, Live, ModelSkipped, Origin,
+    Pick, Pool, Resolved, RuleSkipped, Tuning, granted_models, resolve, route,
+};
 pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};

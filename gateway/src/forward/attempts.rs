@@ -1,9 +1,9 @@
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, Chain, InFlight, Pool, Refusal};
+use fastllm_engine::{Backend, Boundary, Chain, InFlight, Live, Pick, Pool, Refusal};
 use fastllm_wire::{First, HeadTail, Members, Splice, StreamTail};
 use http::header::{self, HeaderMap};
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -14,13 +14,27 @@ use super::headers::{is_event_stream, is_identity, request_headers, response_hea
 use super::pool::Upstreams;
 use super::request_body::RequestBody;
 use super::{AttemptError, Relay, back_off};
+use crate::clock;
 use crate::record::Record;
+
+/// However long a chain and whatever is allowed per model: the most attempts
+/// that one request costs.
+const MOST_ATTEMPTS: u32 = 32;
+
+/// All attempts together may wait this many times as long as one may.
+const PATIENCE: u32 = 2;
+
+/// The longest that a client is kept waiting because an upstream asked to be
+/// left alone.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Sends a request to the backends of a chain until one answers.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     pub(crate) upstreams: Upstreams,
+    /// How long one attempt waits for an answer.
     pub(crate) timeout: Duration,
+    /// Further attempts per model.
     pub(crate) max_retries: u32,
 }
 
@@ -31,6 +45,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) members: &'a Members,
+    /// The ends of the prompt's messages, where a policy reads them.
+    pub(crate) prompt: &'a [Boundary],
     /// Ask for usage where the client did not, and keep it from the client.
     pub(crate) ask_usage: bool,
 }
@@ -41,20 +57,48 @@ pub(crate) struct Arrived {
     status: StatusCode,
     headers: HeaderMap,
     flow: Flow,
-    in_flight: InFlight,
+    attempt: Attempt,
     model: ModelName,
     backend: BackendId,
     api_base: Arc<str>,
 }
 
-/// What a chain has brought so far.
-#[derive(Debug, Default)]
-struct Spoils {
+/// One request under way at a backend.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    in_flight: InFlight,
+    began: Instant,
+    stream: bool,
+}
+
+/// What a request may still cost, and what it has brought so far.
+#[derive(Debug)]
+struct Effort {
+    until: Instant,
+    left: u32,
     best: Option<Arrived>,
     last: Option<AttemptError>,
 }
 
+/// How an attempt failed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Failure {
+    status: Option<StatusCode>,
+    /// What the upstream asked for.
+    wait: Option<Duration>,
+    /// The same backend may well answer soon.
+    may_pass: bool,
+}
+
 impl Outgoing<'_> {
+    fn pick(&self) -> Pick<'_> {
+        Pick {
+            at: clock::timestamp(),
+            stream: self.members.is_stream(),
+            prompt: self.prompt,
+        }
+    }
+
     fn body_for(&self, backend: &Backend) -> RequestBody {
         let splice = Splice::new(self.members).model(backend.upstream_model());
         let splice = if self.ask_usage {
@@ -106,62 +150,73 @@ impl Forwarder {
         outgoing: &Outgoing<'_>,
         record: &mut Record,
     ) -> Result<Arrived, Refusal> {
-        let mut spoils = Spoils::default();
-        for pool in chain.pools() {
-            if let Some(arrived) = self.try_pool(pool, outgoing, record, &mut spoils).await {
+        let mut effort = Effort {
+            until: clock::now() + self.timeout * PATIENCE,
+            left: MOST_ATTEMPTS,
+            best: None,
+            last: None,
+        };
+        let last = chain.pools().len().saturating_sub(1);
+        for (index, pool) in chain.pools().iter().enumerate() {
+            if index > 0 {
+                if effort.is_spent() {
+                    break;
+                }
+                record.metrics().failed_over();
+            }
+            let series = Series {
+                pool,
+                outgoing,
+                is_last: index == last,
+            };
+            if let Some(arrived) = self.try_pool(&series, record, &mut effort).await {
+                if chain.is_fallback(index) {
+                    record.metrics().fallback_used();
+                }
                 return Ok(arrived);
             }
         }
-        let Spoils { best, last } = spoils;
-        match (best, last) {
-            (Some(best), _) => {
-                record.answered_by(&best.model, best.backend, &best.api_base);
-                Ok(best)
-            }
-            (None, Some(AttemptError::Timeout)) => Err(Refusal::UpstreamTimeout),
-            (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
-            (None, _) => Err(Refusal::UpstreamUnavailable),
-        }
+        effort.give_up(record)
     }
 
     async fn try_pool(
         &self,
-        pool: &Pool,
-        outgoing: &Outgoing<'_>,
+        series: &Series<'_>,
         record: &mut Record,
-        spoils: &mut Spoils,
+        effort: &mut Effort,
     ) -> Option<Arrived> {
+        let Series { pool, outgoing, .. } = series;
         let mut tried = Vec::new();
-        let mut status = None;
+        let mut failure = Failure::default();
         for retry in 0..=self.max_retries {
-            if retry > 0 && tried.len() < pool.backends().len() {
+            if let Some(before) = retry.checked_sub(1) {
+                let wait = series.wait(&mut tried, before, failure)?;
+                if effort.is_spent_after(wait) {
+                    return None;
+                }
                 record.metrics().retried();
-                sleep(back_off::before_retry(retry - 1, status)).await;
+                sleep(wait).await;
             }
-            let index = pool.choose(&tried)?;
+            let pick = outgoing.pick();
+            let index = pool.choose(&tried, &pick)?;
             let backend = pool.backends().get(index)?;
             record.asked(pool.model(), backend);
-            match self.attempt(pool, backend, outgoing, record).await {
-                Ok(arrived) => {
-                    status = Some(arrived.status);
-                    if arrived.is_failure() {
-                        backend.live().failed();
-                    }
-                    if !arrived.is_worth_a_retry() {
-                        return Some(arrived);
-                    }
-                    spoils.keep(arrived);
-                }
+            effort.left = effort.left.saturating_sub(1);
+            let limit = effort.remaining().min(self.timeout);
+            let outcome = self.attempt(series, backend, record, limit).await;
+            failure = Failure::of(&outcome);
+            failure.tell(backend.live());
+            match outcome {
+                Ok(arrived) if !arrived.is_worth_a_retry() => return Some(arrived),
+                Ok(arrived) => effort.keep(arrived),
                 Err(error) => {
-                    status = None;
-                    backend.live().failed();
                     tracing::warn!(
                         request_id = record.id().to_str().unwrap_or_default(),
                         backend = backend.id().0,
                         %error,
                         "an attempt failed"
                     );
-                    spoils.last = Some(error);
+                    effort.last = Some(error);
                 }
             }
             tried.push(index);
@@ -171,17 +226,22 @@ impl Forwarder {
 
     async fn attempt(
         &self,
-        pool: &Pool,
+        series: &Series<'_>,
         backend: &Backend,
-        outgoing: &Outgoing<'_>,
         record: &Record,
+        limit: Duration,
     ) -> Result<Arrived, AttemptError> {
-        let in_flight = backend.live().begin();
+        let Series { pool, outgoing, .. } = series;
+        let attempt = Attempt {
+            in_flight: backend.live().begin(),
+            began: clock::now(),
+            stream: outgoing.members.is_stream(),
+        };
         let body = outgoing.body_for(backend);
         let build = || outgoing.request(backend, body.clone(), record);
         let answer = self
             .upstreams
-            .exchange(backend.origin(), build, self.timeout)
+            .exchange(backend.origin(), build, limit)
             .await?;
         let meter = outgoing.meter(answer.status, &answer.headers);
         let mut flow = Flow::new(answer.body, meter);
@@ -195,7 +255,7 @@ impl Forwarder {
             status: answer.status,
             headers: answer.headers,
             flow,
-            in_flight,
+            attempt,
             model: pool.model().clone(),
             backend: backend.id(),
             api_base: Arc::clone(backend.api_base()),
@@ -203,13 +263,106 @@ impl Forwarder {
     }
 }
 
-impl Spoils {
+/// The attempts at one model of a chain.
+struct Series<'a> {
+    pool: &'a Pool,
+    outgoing: &'a Outgoing<'a>,
+    /// No other model is left.
+    is_last: bool,
+}
+
+impl Series<'_> {
+    /// How long to wait before the next attempt; nothing where there is none.
+    ///
+    /// Each backend is asked once. Where none is left, and no other model
+    /// either, one is asked again if what was wrong may pass.
+    fn wait(&self, tried: &mut Vec<usize>, retry: u32, failure: Failure) -> Option<Duration> {
+        let wait = back_off::before_retry(retry, failure.status);
+        if tried.len() < self.pool.backends().len() {
+            return Some(wait);
+        }
+        let asked_for = failure.wait.unwrap_or_default();
+        if !self.is_last || !failure.may_pass || asked_for > LONGEST_RETRY_AFTER {
+            return None;
+        }
+        tried.clear();
+        Some(wait.max(asked_for))
+    }
+}
+
+impl Effort {
+    fn remaining(&self) -> Duration {
+        self.until.saturating_duration_since(clock::now())
+    }
+
+    fn is_spent_after(&self, wait: Duration) -> bool {
+        self.left == 0 || self.remaining() <= wait
+    }
+
+    fn is_spent(&self) -> bool {
+        self.is_spent_after(Duration::ZERO)
+    }
+
     /// Keeps the answer that tells the client most; of equal ones the last.
     fn keep(&mut self, arrived: Arrived) {
         let before = self.best.as_ref().map(Arrived::usefulness);
         if before.is_none_or(|before| arrived.usefulness() >= before) {
             self.best = Some(arrived);
         }
+    }
+
+    /// Nothing helped: the best that there is.
+    fn give_up(self, record: &mut Record) -> Result<Arrived, Refusal> {
+        match (self.best, self.last) {
+            (Some(best), _) => {
+                record.answered_by(&best.model, best.backend, &best.api_base);
+                Ok(best)
+            }
+            (None, Some(AttemptError::Timeout)) => Err(Refusal::UpstreamTimeout),
+            (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
+            (None, _) => Err(Refusal::UpstreamUnavailable),
+        }
+    }
+}
+
+impl Failure {
+    fn of(outcome: &Result<Arrived, AttemptError>) -> Self {
+        match outcome {
+            Ok(arrived) => {
+                let status = arrived.real_status();
+                Self {
+                    status: Some(status),
+                    wait: back_off::asked_for(status, &arrived.headers),
+                    may_pass: matches!(status.as_u16(), 429 | 502 | 503),
+                }
+            }
+            // One that broke off may have been what broke the upstream.
+            Err(error) => Self {
+                may_pass: matches!(error, AttemptError::Connect(_)),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// Lets the choices of other requests know.
+    fn tell(self, live: &Live) {
+        let at = clock::timestamp();
+        if self.status.is_none_or(|status| status.is_server_error()) {
+            live.failed(at);
+        } else {
+            live.answered();
+        }
+        if let Some(wait) = self.wait {
+            live.pause(at, wait);
+        }
+    }
+}
+
+impl Attempt {
+    /// The answer was good, and has come to its end.
+    pub(super) fn succeeded(&self) {
+        let took = clock::now().saturating_duration_since(self.began);
+        self.in_flight.live().took(self.stream, took);
     }
 }
 
@@ -225,12 +378,9 @@ impl Arrived {
         }
     }
 
-    fn is_failure(&self) -> bool {
-        self.real_status().is_server_error()
-    }
-
     fn is_worth_a_retry(&self) -> bool {
-        self.is_failure() || self.real_status() == StatusCode::TOO_MANY_REQUESTS
+        let status = self.real_status();
+        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
     }
 
     /// 429 says what to do, other errors only that something is wrong.
@@ -242,7 +392,7 @@ impl Arrived {
     pub(crate) fn into_answer(self, record: Record) -> Response<Relay> {
         record.metrics().forwarded(self.status);
         let headers = response_headers(&self.headers, self.flow.is_events(), record.id());
-        let relay = Relay::new(self.flow, self.status.as_u16(), record, self.in_flight);
+        let relay = Relay::new(self.flow, self.status.as_u16(), record, self.attempt);
         let mut answer = Response::new(relay);
         *answer.status_mut() = self.status;
         *answer.headers_mut() = headers;

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
 
 use crate::report::jittered;
 
@@ -16,13 +17,52 @@ pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
     jittered(full + full / 2)
 }
 
+/// How long an upstream that is overloaded asks to be left alone: in seconds,
+/// or in milliseconds in a header that some vendors add. A date says nothing.
+pub(crate) fn asked_for(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    if !matches!(status.as_u16(), 429 | 503) {
+        return None;
+    }
+    let number = |value: &http::HeaderValue| value.to_str().ok()?.trim().parse::<f64>().ok();
+    let exact = headers.get("retry-after-ms").and_then(number);
+    let seconds = exact
+        .map(|milliseconds| milliseconds / 1000.0)
+        .or_else(|| headers.get(RETRY_AFTER).and_then(number))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use http::StatusCode;
+    use http::{HeaderMap, HeaderValue, StatusCode};
 
-    use super::before_retry;
+    use super::{asked_for, before_retry};
+
+    #[test]
+    fn what_an_overloaded_upstream_asks_for_is_read() {
+        let asked = |status: u16, name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(value));
+            asked_for(StatusCode::from_u16(status).unwrap(), &headers)
+        };
+        let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+        assert_eq!(asked(429, "retry-after", "7"), seconds(7.0));
+        assert_eq!(asked(503, "retry-after", " 0.5"), seconds(0.5));
+        assert_eq!(asked(429, "retry-after-ms", "250"), seconds(0.25));
+        for nonsense in [
+            "",
+            "-1",
+            "soon",
+            "inf",
+            "NaN",
+            "Wed, 21 Oct 2015 07:28:00 GMT",
+        ] {
+            assert_eq!(asked(429, "retry-after", nonsense), None, "{nonsense}");
+        }
+        assert_eq!(asked(500, "retry-after", "7"), None);
+        assert_eq!(asked(200, "retry-after", "7"), None);
+    }
 
     #[test]
     fn waits_grow_to_a_tenth_of_a_second_and_double_for_429() {

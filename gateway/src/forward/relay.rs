@@ -1,9 +1,9 @@
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use fastllm_engine::InFlight;
 use fastllm_wire::First;
 
+use super::attempts::Attempt;
 use super::flow::{End, Flow};
 use crate::record::Record;
 
@@ -32,18 +32,15 @@ pub(crate) struct Relay {
 #[derive(Debug)]
 struct Open {
     record: Record,
-    _in_flight: InFlight,
+    attempt: Attempt,
 }
 
 impl Relay {
-    pub(super) fn new(flow: Flow, status: u16, record: Record, in_flight: InFlight) -> Self {
+    pub(super) fn new(flow: Flow, status: u16, record: Record, attempt: Attempt) -> Self {
         let mut relay = Self {
             flow,
             status,
-            open: Some(Open {
-                record,
-                _in_flight: in_flight,
-            }),
+            open: Some(Open { record, attempt }),
         };
         relay.take_note();
         relay
@@ -87,12 +84,20 @@ impl Relay {
         let Some(end) = self.flow.end().cloned() else {
             return false;
         };
-        let Some(Open { mut record, .. }) = self.open.take() else {
+        let Some(Open {
+            mut record,
+            attempt,
+        }) = self.open.take()
+        else {
             return false;
         };
         record.used(self.flow.usage());
         let failed = matches!(self.flow.first(), First::Error { .. });
-        record.answered(self.status, end == End::Complete && !failed);
+        let complete = end == End::Complete && !failed;
+        if complete && self.status < 300 {
+            attempt.succeeded();
+        }
+        record.answered(self.status, complete);
         match end {
             End::Complete => false,
             End::BrokenOff(reason) => {

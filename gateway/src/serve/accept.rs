@@ -195,7 +195,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (usage, _) = queue(&metrics);
         let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::from("boot"));
-        let current = Arc::new(Current::new(metrics));
+        let current = Arc::new(Current::new(metrics, fastllm_engine::Tuning::default()));
         Service::Status(Arc::new(Status::new(current, Arc::new(ledger))))
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use fastllm_engine::{Pool, Tables};
+use fastllm_engine::Tables;
 use http::header::HeaderValue;
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -26,7 +26,7 @@ pub(crate) struct Status {
 #[derive(Serialize)]
 struct Health<'a> {
     status: &'static str,
-    policy: &'static str,
+    policy: Option<&'static str>,
     uptime_seconds: u64,
     snapshot_version: u64,
     keys: usize,
@@ -118,7 +118,7 @@ impl Status {
                 (false, Some(_)) => "no_healthy_backends",
                 (false, None) => "no_snapshot",
             },
-            policy: Pool::DEFAULT_POLICY,
+            policy: tables.map(|tables| tables.policy().as_str()),
             uptime_seconds: self.started.elapsed().as_secs(),
             snapshot_version: tables.map_or(0, Tables::version),
             keys: tables.map_or(0, Tables::key_count),

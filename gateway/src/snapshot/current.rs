@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 use fastllm_contract::Snapshot;
-use fastllm_engine::{InvalidSnapshot, Tables};
+use fastllm_engine::{InvalidSnapshot, Tables, Tuning};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -17,15 +17,17 @@ pub(crate) struct Current {
     held: Mutex<Option<Arc<Snapshot>>>,
     published: watch::Sender<u64>,
     metrics: Arc<Metrics>,
+    tuning: Tuning,
 }
 
 impl Current {
-    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(metrics: Arc<Metrics>, tuning: Tuning) -> Self {
         Self {
             tables: ArcSwapOption::empty(),
             held: Mutex::new(None),
             published: watch::Sender::new(0),
             metrics,
+            tuning,
         }
     }
 
@@ -55,7 +57,7 @@ impl Current {
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Tables>, InvalidSnapshot> {
         let mut held = self.held.lock();
         let before = self.tables.load_full();
-        let built = Tables::build(&snapshot, before.as_deref())?;
+        let built = Tables::build(&snapshot, before.as_deref(), &self.tuning)?;
         for left_out in &built.left_out {
             tracing::warn!(
                 model = left_out.model.as_str(),

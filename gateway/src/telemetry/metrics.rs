@@ -85,6 +85,8 @@ struct Requests {
     rejections: Vec<IntCounter>,
     upstream_status: IntCounterVec,
     retries: IntCounter,
+    failovers: IntCounter,
+    fallbacks: IntCounter,
     duration: Histogram,
     first_token: Histogram,
 }
@@ -118,9 +120,15 @@ impl Requests {
                 "Upstream answers that were forwarded",
                 &["class"],
             )?,
-            retries: register.counter(
-                "fastllm_retries_total",
-                "Moves to another backend of one model",
+            retries: register
+                .counter("fastllm_retries_total", "Further attempts within one model")?,
+            failovers: register.counter(
+                "fastllm_failovers_total",
+                "Moves to the next model of a chain",
+            )?,
+            fallbacks: register.counter(
+                "fastllm_fallback_used_total",
+                "Requests that the fallback model answered",
             )?,
             duration: register.histogram(
                 "fastllm_request_duration_seconds",
@@ -196,6 +204,16 @@ impl Metrics {
             .upstream_status
             .with_label_values(&[class])
             .inc();
+    }
+
+    /// The next model of a chain is asked.
+    pub(crate) fn failed_over(&self) {
+        self.requests.failovers.inc();
+    }
+
+    /// The fallback model answered.
+    pub(crate) fn fallback_used(&self) {
+        self.requests.fallbacks.inc();
     }
 
     /// Another backend is tried.

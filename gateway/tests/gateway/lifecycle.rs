@@ -97,7 +97,7 @@ async fn a_status_port_takes_the_details_from_the_public_one() {
         assert_eq!(members, BTreeSet::from(expected));
         assert_eq!(health["models"], json!(["forbidden", "large", "small"]));
         assert_eq!(health["keys"], 1);
-        assert_eq!(health["policy"], "least-loaded");
+        assert_eq!(health["policy"], "cache-affinity");
         assert_eq!(health["backends"].as_array().unwrap().len(), 3);
     }
     assert_eq!(rig.get("/metrics").await.status, 401);

@@ -2,13 +2,15 @@ use fastllm_contract::{KeyId, PrincipalId, Timestamp};
 
 use super::{Caller, identify};
 use crate::fixture::{Key, key, principal, snapshot};
-use crate::{Refusal, Tables};
+use crate::{Refusal, Tables, Tuning};
 
 const NOW: Timestamp = Timestamp(1_000);
 
 fn tables(keys: &[Key<'_>]) -> Tables {
     let snapshot = snapshot(Vec::new(), vec![principal(7, &["a"])], keys);
-    Tables::build(&snapshot, None).unwrap().tables
+    Tables::build(&snapshot, None, &Tuning::default())
+        .unwrap()
+        .tables
 }
 
 #[test]
@@ -53,7 +55,9 @@ fn a_key_expires_at_its_very_moment() {
 fn an_open_snapshot_asks_for_no_key() {
     let mut open = snapshot(Vec::new(), Vec::new(), &[]);
     open.open = true;
-    let tables = Tables::build(&open, None).unwrap().tables;
+    let tables = Tables::build(&open, None, &Tuning::default())
+        .unwrap()
+        .tables;
     let caller = identify(&tables, None, NOW).unwrap();
     assert!(matches!(caller, Caller::Anyone));
     assert!(caller.may_use("anything"));

@@ -17,6 +17,7 @@ pub struct Backend {
     base_path: String,
     upstream_model: Arc<str>,
     auth: Option<(HeaderName, HeaderValue)>,
+    weight: u32,
     live: Arc<Live>,
 }
 
@@ -78,6 +79,7 @@ impl Backend {
             base_path: address.base_path,
             upstream_model: Arc::from(described.upstream_model.as_str()),
             auth: auth_header(described)?,
+            weight: described.weight,
             live,
         })
     }
@@ -110,6 +112,30 @@ impl Backend {
     /// The header that carries the credential, marked sensitive.
     pub fn auth(&self) -> Option<&(HeaderName, HeaderValue)> {
         self.auth.as_ref()
+    }
+
+    /// How much it can take beside the others of its pool.
+    pub fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// How busy one request more would make it for its weight: only for
+    /// comparing.
+    pub(super) fn load(&self) -> u64 {
+        self.load_of(self.live.in_flight().saturating_add(1))
+    }
+
+    /// The load of so many requests under way.
+    pub(super) fn load_of(&self, requests: u64) -> u64 {
+        /// Keeps weights up to it apart in the quotient.
+        const SCALE: u64 = 1 << 20;
+        requests.saturating_mul(SCALE) / u64::from(self.weight.max(1))
+    }
+
+    /// Tells it from the others of its pool, in 32 bits.
+    pub(super) fn mark(&self) -> u32 {
+        let folded = self.id.0 ^ self.id.0 >> 32;
+        u32::try_from(folded & u64::from(u32::MAX)).unwrap_or(u32::MAX)
     }
 
     /// Counters and health.

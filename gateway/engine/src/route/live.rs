@@ -1,10 +1,20 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use fastllm_contract::{Backend, Protocol};
+use fastllm_contract::{Backend, Protocol, Timestamp};
 
 /// Consecutive failed probes that make a backend unhealthy.
 pub const UNHEALTHY_AFTER: u32 = 2;
+
+/// Consecutive failed attempts after which a backend is left alone for a while.
+const EJECTED_AFTER: u32 = 5;
+
+/// How long at first; each further failure doubles it.
+const EJECTED_FOR: Duration = Duration::from_secs(1);
+
+/// The longest that a backend is left alone, whatever it says itself.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// What makes two snapshot entries the same backend: as long as it is
 /// unchanged, counters and health are kept.
@@ -45,6 +55,13 @@ pub struct Live {
     requests: AtomicU64,
     errors: AtomicU64,
     failed_probes: AtomicU32,
+    failed_in_a_row: AtomicU32,
+    /// Microseconds since 1970.
+    paused_until: AtomicI64,
+    /// Conversations that began here.
+    claimed: AtomicU64,
+    /// Mean microseconds of a good answer, plain and streamed; 0 is unknown.
+    latency: [AtomicU64; 2],
 }
 
 impl Live {
@@ -75,9 +92,66 @@ impl Live {
         InFlight(Arc::clone(self))
     }
 
-    /// Counts a failed attempt.
-    pub fn failed(&self) {
+    /// Whether it may be expected to answer: its probes succeed, it did not ask
+    /// to be left alone, and its last attempts did not all fail.
+    pub fn is_available(&self, at: Timestamp) -> bool {
+        self.healthy() && self.paused_until.load(Ordering::Relaxed) <= at.0
+    }
+
+    /// Counts a failed attempt. Several in a row, and it is left alone: 1 s,
+    /// then twice as long with each further one, up to a minute.
+    pub fn failed(&self, at: Timestamp) {
         self.errors.fetch_add(1, Ordering::Relaxed);
+        let in_a_row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
+        if let Some(further) = in_a_row.checked_sub(EJECTED_AFTER - 1) {
+            self.pause(at, EJECTED_FOR * (1 << further.min(6)));
+        }
+    }
+
+    /// Its answer was no failure.
+    pub fn answered(&self) {
+        // Nearly always 0: the cache line stays shared.
+        if self.failed_in_a_row.load(Ordering::Relaxed) != 0 {
+            self.failed_in_a_row.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// It asked to be left alone for a while: for a minute at most.
+    pub fn pause(&self, at: Timestamp, wait: Duration) {
+        let wait = wait.min(LONGEST_PAUSE).as_micros();
+        let until = at.0.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
+        self.paused_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// Takes note of how long a good answer took, from the attempt's beginning
+    /// to the end of the answer.
+    pub fn took(&self, stream: bool, took: Duration) {
+        let sample = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
+        let mean = &self.latency[usize::from(stream)];
+        let before = mean.load(Ordering::Relaxed);
+        let after = if before == 0 {
+            sample
+        } else {
+            (before - before / 8).saturating_add(sample / 8).max(1)
+        };
+        // Of two answers that end at once one may be lost: it is a mean.
+        mean.store(after, Ordering::Relaxed);
+    }
+
+    /// The mean of these times in microseconds, 1/8 of it the last answer's.
+    pub(super) fn latency(&self, stream: bool) -> Option<u64> {
+        let mean = self.latency[usize::from(stream)].load(Ordering::Relaxed);
+        (mean != 0).then_some(mean)
+    }
+
+    /// A conversation begins here.
+    pub(super) fn claim(&self) {
+        self.claimed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Conversations that began here.
+    pub(super) fn claimed(&self) -> u64 {
+        self.claimed.load(Ordering::Relaxed)
     }
 
     /// Takes note of a probe. Returns the new health where it changed.
@@ -101,6 +175,13 @@ impl Live {
 #[must_use]
 pub struct InFlight(Arc<Live>);
 
+impl InFlight {
+    /// The backend that it is under way at.
+    pub fn live(&self) -> &Live {
+        &self.0
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -110,8 +191,13 @@ impl Drop for InFlight {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
+
+    use fastllm_contract::Timestamp;
 
     use super::Live;
+
+    const SECOND: i64 = 1_000_000;
 
     #[test]
     fn two_failures_in_a_row_make_it_unhealthy_and_one_success_heals() {
@@ -135,5 +221,52 @@ mod tests {
         assert_eq!(live.in_flight(), 1);
         drop(second);
         assert_eq!((live.in_flight(), live.requests()), (0, 2));
+    }
+
+    #[test]
+    fn failures_in_a_row_eject_for_ever_longer_but_not_for_ever() {
+        let live = Live::default();
+        let start = Timestamp(0);
+        for _ in 0..4 {
+            live.failed(start);
+        }
+        assert!(live.is_available(start));
+        live.answered();
+        for _ in 0..5 {
+            assert!(live.is_available(start));
+            live.failed(start);
+        }
+        assert!(!live.is_available(Timestamp(SECOND - 1)));
+        assert!(live.is_available(Timestamp(SECOND)));
+        live.failed(start);
+        assert!(!live.is_available(Timestamp(2 * SECOND - 1)));
+        for _ in 0..100 {
+            live.failed(start);
+        }
+        assert!(!live.is_available(Timestamp(59 * SECOND)));
+        assert!(live.is_available(Timestamp(60 * SECOND)));
+        assert_eq!(live.errors(), 110);
+    }
+
+    #[test]
+    fn who_asks_for_a_pause_gets_it_within_a_bound() {
+        let live = Live::default();
+        live.pause(Timestamp(0), Duration::from_secs(3));
+        live.pause(Timestamp(0), Duration::from_secs(1));
+        assert!(!live.is_available(Timestamp(3 * SECOND - 1)));
+        assert!(live.is_available(Timestamp(3 * SECOND)));
+        live.pause(Timestamp(0), Duration::MAX);
+        assert!(live.is_available(Timestamp(60 * SECOND)));
+    }
+
+    #[test]
+    fn the_mean_follows_the_last_answers_of_its_kind() {
+        let live = Live::default();
+        assert_eq!(live.latency(true), None);
+        live.took(true, Duration::from_micros(800));
+        live.took(true, Duration::from_micros(1600));
+        live.took(false, Duration::ZERO);
+        assert_eq!(live.latency(true), Some(900));
+        assert_eq!(live.latency(false), Some(1));
     }
 }

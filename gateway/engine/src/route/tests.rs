@@ -1,111 +1,453 @@
 use std::collections::BTreeSet;
 
-use fastllm_contract::Timestamp;
+use fastllm_contract::{PrincipalId, Rule, SplitBy, Timestamp, Tokens};
+use http::HeaderMap;
 use proptest::prelude::*;
 
-use super::{granted_models, resolve};
-use crate::fixture::{key, model, principal, snapshot};
+use super::{Ask, Chain, Demoted, Explanation, ModelSkipped, RuleSkipped};
+use super::{granted_models, resolve, route};
+use crate::fixture::{
+    ask, key, model, name, principal, snapshot, tables, targets, virtual_model, with_virtual,
+};
 use crate::{Caller, Refusal, Tables, identify};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "A", "a/b", "a "];
 
-fn tables_and_caller(models: &[&str], granted: &[&str]) -> (Tables, Caller) {
-    let models = models.iter().map(|name| model(name, &[1, 2])).collect();
-    let snapshot = snapshot(models, vec![principal(1, granted)], &[key("sk", 1)]);
-    let tables = Tables::build(&snapshot, None).unwrap().tables;
-    let caller = identify(&tables, Some(b"sk"), Timestamp(0)).unwrap();
-    (tables, caller)
+fn caller(tables: &Tables) -> Caller {
+    identify(tables, Some(b"sk"), Timestamp(0)).unwrap()
+}
+
+/// Rules that always hold, with these targets.
+fn rules(all: &[&[(&str, u32)]]) -> Vec<Rule> {
+    all.iter()
+        .map(|given| Rule {
+            targets: targets(given),
+            ..Rule::default()
+        })
+        .collect()
+}
+
+/// Models with a backend each, one virtual model `v`, and a fallback.
+struct World<'a> {
+    models: &'a [&'a str],
+    granted: &'a [&'a str],
+    rules: Vec<Rule>,
+    defaults: &'a [(&'a str, u32)],
+    fallback: Option<&'a str>,
+}
+
+impl World<'_> {
+    fn tables(&self) -> Tables {
+        let models = self.models.iter().zip(1..);
+        let models = models.map(|(name, id)| model(name, &[id])).collect();
+        let plain = snapshot(models, vec![principal(1, self.granted)], &[key("sk", 1)]);
+        let stands = virtual_model("v", self.rules.clone(), self.defaults);
+        let mut whole = with_virtual(plain, vec![stands]);
+        whole.fallback_model = self.fallback.map(name);
+        tables(&whole)
+    }
+}
+
+impl Default for World<'_> {
+    fn default() -> Self {
+        Self {
+            models: &["a", "b", "c"],
+            granted: &["a", "b", "c"],
+            rules: Vec::new(),
+            defaults: &[],
+            fallback: None,
+        }
+    }
+}
+
+fn names(chain: &Chain) -> Vec<&str> {
+    chain
+        .pools()
+        .iter()
+        .map(|pool| pool.model().as_str())
+        .collect()
+}
+
+fn ask_for(tables: &Tables, requested: &str, ask: &Ask<'_>) -> Result<Chain, Refusal> {
+    route(tables, &caller(tables), requested, ask, None)
+}
+
+fn routed(tables: &Tables, requested: &str) -> Result<Vec<String>, Refusal> {
+    let headers = HeaderMap::new();
+    let chain = ask_for(tables, requested, &ask(&headers))?;
+    Ok(names(&chain).into_iter().map(str::to_owned).collect())
 }
 
 #[test]
-fn a_name_nobody_serves_is_404_before_grants_are_asked() {
-    let (tables, _) = tables_and_caller(&["a"], &["b"]);
+fn a_name_nobody_serves_is_404_whatever_is_granted_and_falls_back() {
+    let world = World {
+        models: &["a"],
+        granted: &["a", "b"],
+        fallback: Some("a"),
+        ..World::default()
+    };
+    let tables = world.tables();
     assert_eq!(resolve(&tables, "b").unwrap_err(), Refusal::ModelNotFound);
+    assert_eq!(routed(&tables, "b").unwrap_err(), Refusal::ModelNotFound);
 }
 
 #[test]
 fn a_model_without_a_grant_is_403() {
-    let (tables, caller) = tables_and_caller(&["a", "b"], &["b"]);
-    let refusal = resolve(&tables, "a")
-        .unwrap()
-        .authorise(&caller)
-        .unwrap_err();
-    assert_eq!(refusal, Refusal::ModelAccessDenied);
+    let world = World {
+        granted: &["b"],
+        rules: rules(&[&[("a", 1)]]),
+        defaults: &[("c", 1)],
+        ..World::default()
+    };
+    let tables = world.tables();
+    assert_eq!(
+        routed(&tables, "a").unwrap_err(),
+        Refusal::ModelAccessDenied
+    );
+    assert_eq!(
+        routed(&tables, "v").unwrap_err(),
+        Refusal::ModelAccessDenied
+    );
+    assert_eq!(granted_models(&tables, &caller(&tables)), ["b"]);
+}
+
+#[test]
+fn a_virtual_model_of_nothing_is_404_and_its_fallback_serves_it() {
+    let mut world = World {
+        rules: rules(&[&[]]),
+        defaults: &[("gone", 1)],
+        ..World::default()
+    };
+    assert_eq!(
+        routed(&world.tables(), "v").unwrap_err(),
+        Refusal::ModelNotFound
+    );
+    world.fallback = Some("gone");
+    assert_eq!(
+        routed(&world.tables(), "v").unwrap_err(),
+        Refusal::ModelNotFound
+    );
+    world.fallback = Some("b");
+    assert_eq!(routed(&world.tables(), "v").unwrap(), ["b"]);
+}
+
+#[test]
+fn a_model_without_backends_is_not_there_but_known() {
+    let mut snapshot = snapshot(
+        vec![model("a", &[1]), model("empty", &[])],
+        vec![principal(1, &["a", "empty"])],
+        &[key("sk", 1)],
+    );
+    let plain = tables(&snapshot);
+    assert_eq!(
+        routed(&plain, "empty").unwrap_err(),
+        Refusal::UpstreamUnavailable
+    );
+    snapshot.fallback_model = Some(name("a"));
+    let snapshot = with_virtual(
+        snapshot,
+        vec![virtual_model(
+            "v",
+            rules(&[&[("empty", 1)], &[("a", 1)]]),
+            &[],
+        )],
+    );
+    let tables = tables(&snapshot);
+    assert_eq!(routed(&tables, "empty").unwrap(), ["a"]);
+    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
+}
+
+#[test]
+fn a_rule_without_a_usable_target_falls_through() {
+    let world = World {
+        granted: &["b", "c"],
+        rules: rules(&[&[("gone", 1)], &[("a", 1)], &[("c", 1), ("a", 1)]]),
+        defaults: &[("b", 1)],
+        ..World::default()
+    };
+    let tables = world.tables();
+    let headers = HeaderMap::new();
+    let mut explanation = Explanation::default();
+    let caller = caller(&tables);
+    let chain = route(
+        &tables,
+        &caller,
+        "v",
+        &ask(&headers),
+        Some(&mut explanation),
+    )
+    .unwrap();
+    assert_eq!(names(&chain), ["c"]);
+    let expected = Explanation {
+        virtual_model: true,
+        matched_rule: Some(2),
+        skipped_rules: vec![
+            (0, RuleSkipped::NoUsableTarget),
+            (1, RuleSkipped::NoUsableTarget),
+        ],
+        skipped_models: vec![
+            (name("gone"), ModelSkipped::NotServed),
+            (name("a"), ModelSkipped::NotGranted),
+            (name("a"), ModelSkipped::NotGranted),
+        ],
+        ..Explanation::default()
+    };
+    assert_eq!(explanation, expected);
+}
+
+#[test]
+fn the_fallback_is_last_once_and_only_where_it_is_granted() {
+    let mut world = World {
+        defaults: &[("a", 1), ("b", 0)],
+        fallback: Some("c"),
+        ..World::default()
+    };
+    let full = world.tables();
+    assert_eq!(routed(&full, "v").unwrap(), ["a", "b", "c"]);
+    assert_eq!(routed(&full, "b").unwrap(), ["b", "c"]);
+    assert_eq!(routed(&full, "c").unwrap(), ["c"]);
+    let headers = HeaderMap::new();
+    let chain = ask_for(&full, "v", &ask(&headers)).unwrap();
+    assert_eq!(
+        [0, 1, 2].map(|index| chain.is_fallback(index)),
+        [false, false, true]
+    );
+    let chain = ask_for(&full, "c", &ask(&headers)).unwrap();
+    assert!(!chain.is_fallback(0));
+
+    world.granted = &["a"];
+    assert_eq!(routed(&world.tables(), "v").unwrap(), ["a"]);
+    // Reach is what the concrete model says, also where only the fallback is in it.
+    world.granted = &["c"];
+    assert_eq!(routed(&world.tables(), "v").unwrap(), ["c"]);
+}
+
+#[test]
+fn who_cannot_hold_the_request_or_answer_comes_last() {
+    let mut small = model("small", &[1]);
+    small.context_length = Some(Tokens(100));
+    let mut large = model("large", &[3]);
+    large.context_length = Some(Tokens(1000));
+    let plain = snapshot(
+        vec![small, model("down", &[2]), large],
+        vec![principal(1, &["small", "down", "large"])],
+        &[key("sk", 1)],
+    );
+    let stands = virtual_model("v", Vec::new(), &[("small", 1), ("down", 0), ("large", 0)]);
+    let tables = tables(&with_virtual(plain, vec![stands]));
+    for _ in 0..2 {
+        tables.pool("down").unwrap().backends()[0]
+            .live()
+            .probed(false);
+    }
+    let headers = HeaderMap::new();
+    let mut asked = ask(&headers);
+    asked.prompt_tokens = 60;
+    asked.max_tokens = Some(40);
+    assert_eq!(
+        names(&ask_for(&tables, "v", &asked).unwrap()),
+        ["small", "large", "down"]
+    );
+    asked.max_tokens = Some(41);
+    let mut why = Explanation::default();
+    let caller = caller(&tables);
+    let chain = route(&tables, &caller, "v", &asked, Some(&mut why)).unwrap();
+    assert_eq!(names(&chain), ["large", "down", "small"]);
+    let demoted = [
+        (name("small"), Demoted::ContextWindow),
+        (name("down"), Demoted::Unavailable),
+    ];
+    assert_eq!(why.demoted, demoted);
+    // The only one there is stays, however small it is.
+    asked.prompt_tokens = u64::MAX;
+    assert_eq!(
+        names(&ask_for(&tables, "small", &asked).unwrap()),
+        ["small"]
+    );
+}
+
+#[test]
+fn a_split_follows_the_weights_and_keeps_together_what_it_should() {
+    let stands = |split_by| {
+        let mut stands = virtual_model("v", Vec::new(), &[("a", 75), ("b", 25), ("gone", 900)]);
+        stands.split_by = split_by;
+        stands
+    };
+    let world = |split_by| {
+        let models = vec![model("a", &[1]), model("b", &[2])];
+        let principals = (1..=200).map(|id| principal(id, &["a", "b"])).collect();
+        let secrets: Vec<String> = (1..=200).map(|id| format!("sk-{id}")).collect();
+        let keys: Vec<_> = secrets
+            .iter()
+            .zip(1..)
+            .map(|(sk, id)| key(sk, id))
+            .collect();
+        tables(&with_virtual(
+            snapshot(models, principals, &keys),
+            vec![stands(split_by)],
+        ))
+    };
+    let headers = HeaderMap::new();
+    let head = |tables: &Tables, who: u64, prompt: u64| {
+        let who = identify(tables, Some(format!("sk-{who}").as_bytes()), Timestamp(0)).unwrap();
+        let asked = Ask {
+            prompt,
+            ..ask(&headers)
+        };
+        let chain = route(tables, &who, "v", &asked, None).unwrap();
+        assert_eq!(chain.pools().len(), 2);
+        chain.pools()[0].model().as_str() == "a"
+    };
+    let by_prompt = world(SplitBy::Prompt);
+    let heads = (0..1000)
+        .filter(|prompt| head(&by_prompt, 1, *prompt))
+        .count();
+    assert!((700..800).contains(&heads), "{heads}");
+    assert!((0..100).all(|prompt| head(&by_prompt, 1, prompt) == head(&by_prompt, 2, prompt)));
+
+    let by_caller = world(SplitBy::Caller);
+    let heads = (1..=200).filter(|who| head(&by_caller, *who, 0)).count();
+    assert!((125..175).contains(&heads), "{heads}");
+    assert!((1..=200).all(|who| head(&by_caller, who, 1) == head(&by_caller, who, 2)));
+}
+
+#[test]
+fn a_rule_for_calm_backends_looks_at_its_own_healthy_targets() {
+    let mut rules = rules(&[&[("a", 1)]]);
+    rules[0].max_inflight_per_backend = Some(2);
+    let world = World {
+        rules,
+        defaults: &[("b", 1)],
+        ..World::default()
+    };
+    let tables = world.tables();
+    let live = tables.pool("a").unwrap().backends()[0].live();
+    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
+    let first = live.begin();
+    let second = live.begin();
+    assert_eq!(routed(&tables, "v").unwrap(), ["b"]);
+    drop(first);
+    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
+    live.probed(false);
+    live.probed(false);
+    assert_eq!(routed(&tables, "v").unwrap(), ["b"]);
+    drop(second);
+}
+
+#[test]
+fn virtual_models_are_listed_where_one_target_may_be_used() {
+    let world = World {
+        granted: &["b"],
+        rules: rules(&[&[("a", 1)], &[("b", 1)]]),
+        ..World::default()
+    };
+    let tables = world.tables();
+    assert_eq!(granted_models(&tables, &caller(&tables)), ["b", "v"]);
+    let world = World {
+        granted: &["b"],
+        defaults: &[("gone", 1), ("a", 1)],
+        fallback: Some("b"),
+        ..World::default()
+    };
+    let tables = world.tables();
+    assert_eq!(granted_models(&tables, &caller(&tables)), ["b"]);
+}
+
+#[test]
+fn a_refused_virtual_model_is_accounted_under_a_concrete_one() {
+    let world = World {
+        rules: rules(&[&[("gone", 1)], &[("c", 1)]]),
+        granted: &[],
+        fallback: Some("a"),
+        ..World::default()
+    };
+    let tables = world.tables();
+    let found = resolve(&tables, "v").unwrap();
+    assert_eq!((found.name().as_str(), found.model().as_str()), ("v", "c"));
+    let found = resolve(&tables, "a").unwrap();
+    assert_eq!((found.name().as_str(), found.model().as_str()), ("a", "a"));
 }
 
 fn subset() -> impl Strategy<Value = Vec<&'static str>> {
     proptest::sample::subsequence(NAMES.as_slice(), 0..=NAMES.len())
 }
 
-proptest! {
-    #[test]
-    fn never_an_ungranted_model(
-        models in subset(),
-        granted in subset(),
-        requested in proptest::sample::select(NAMES.as_slice()),
-    ) {
-        let (tables, caller) = tables_and_caller(&models, &granted);
-        let outcome = resolve(&tables, requested).and_then(|found| found.authorise(&caller));
-        match outcome {
-            Ok(chain) => {
-                prop_assert!(!chain.pools().is_empty());
-                for pool in chain.pools() {
-                    prop_assert!(granted.contains(&pool.model().as_str()));
-                }
-            }
-            Err(Refusal::ModelNotFound) => prop_assert!(!models.contains(&requested)),
-            Err(refusal) => {
-                prop_assert_eq!(refusal, Refusal::ModelAccessDenied);
-                prop_assert!(!granted.contains(&requested));
-            }
-        }
-        let listed: BTreeSet<_> = granted_models(&tables, &caller).collect();
-        let expected: BTreeSet<_> =
-            models.iter().copied().filter(|name| granted.contains(name)).collect();
-        prop_assert_eq!(listed, expected);
-    }
-
-    #[test]
-    fn a_choice_is_untried_healthy_where_possible_and_least_loaded(
-        load in proptest::collection::vec(0_u64..4, 1..6),
-        sick in proptest::collection::vec(any::<bool>(), 6),
-        tried in proptest::collection::vec(0_usize..6, 0..6),
-    ) {
-        let ids: Vec<u64> = (1..=load.len() as u64).collect();
-        let snapshot = snapshot(vec![model("a", &ids)], Vec::new(), &[]);
-        let tables = Tables::build(&snapshot, None).unwrap().tables;
-        let pool = tables.pool("a").unwrap();
-        let mut guards = Vec::new();
-        for (index, backend) in pool.backends().iter().enumerate() {
-            guards.extend((0..load[index]).map(|_| backend.live().begin()));
-            if sick[index] {
-                backend.live().probed(false);
-                backend.live().probed(false);
-            }
-        }
-        let untried: Vec<usize> =
-            (0..load.len()).filter(|index| !tried.contains(index)).collect();
-        let well: Vec<usize> = untried.iter().copied().filter(|index| !sick[*index]).collect();
-        let best = if well.is_empty() { &untried } else { &well };
-        let least = best.iter().map(|index| load[*index]).min();
-        match pool.choose(&tried) {
-            Some(chosen) => {
-                prop_assert!(best.contains(&chosen));
-                prop_assert_eq!(Some(load[chosen]), least);
-            }
-            None => prop_assert!(untried.is_empty()),
-        }
-    }
+fn some_targets() -> impl Strategy<Value = Vec<(&'static str, u32)>> {
+    let target = (proptest::sample::select(NAMES.as_slice()), 0_u32..4);
+    proptest::collection::vec(target, 0..5)
 }
 
-#[test]
-fn equally_loaded_backends_take_turns() {
-    let snapshot = snapshot(vec![model("a", &[1, 2, 3])], Vec::new(), &[]);
-    let tables = Tables::build(&snapshot, None).unwrap().tables;
-    let pool = tables.pool("a").unwrap();
-    let mut chosen = [0; 3];
-    for _ in 0..30 {
-        chosen[pool.choose(&[]).unwrap()] += 1;
+fn some_rule() -> impl Strategy<Value = Rule> {
+    let who = proptest::collection::vec((1_u64..3).prop_map(PrincipalId), 0..2);
+    let busy = proptest::option::of(0_u32..3);
+    let stream = proptest::option::of(any::<bool>());
+    (some_targets(), who, busy, stream).prop_map(|(given, principals, busy, stream)| {
+        let mut rule = Rule {
+            targets: targets(&given),
+            max_inflight_per_backend: busy,
+            ..Rule::default()
+        };
+        rule.caller.principals = principals;
+        rule.shape.stream = stream;
+        rule
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_chain_ends_repeats_nothing_and_never_widens_reach(
+        models in subset(),
+        granted in subset(),
+        rules in proptest::collection::vec(some_rule(), 0..4),
+        defaults in some_targets(),
+        fallback in proptest::option::of(proptest::sample::select(NAMES.as_slice())),
+        requested in proptest::sample::select(["a", "b", "A", "v", "w"].as_slice()),
+        prompt in any::<u64>(),
+        stream in any::<bool>(),
+    ) {
+        let world = World {
+            models: &models,
+            granted: &granted,
+            rules,
+            defaults: &defaults,
+            fallback,
+        };
+        let tables = world.tables();
+        let headers = HeaderMap::new();
+        let asked = Ask { stream, prompt, ..ask(&headers) };
+        let outcome = ask_for(&tables, requested, &asked);
+        match &outcome {
+            Ok(chain) => {
+                prop_assert!(!chain.pools().is_empty());
+                let set: BTreeSet<_> = names(chain).into_iter().collect();
+                prop_assert_eq!(set.len(), chain.pools().len());
+                for name in names(chain) {
+                    prop_assert!(granted.contains(&name) && models.contains(&name));
+                }
+                prop_assert!(requested == "v" || models.contains(&requested));
+            }
+            Err(Refusal::ModelNotFound) => prop_assert!(!models.contains(&requested)),
+            Err(refusal) => prop_assert_eq!(refusal, &Refusal::ModelAccessDenied),
+        }
+        // The same question has the same answer, also for who wants reasons.
+        let mut why = Explanation::default();
+        let again = route(&tables, &caller(&tables), requested, &asked, Some(&mut why));
+        let flat = |outcome: Result<Chain, Refusal>| {
+            outcome.map(|chain| names(&chain).iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        prop_assert_eq!(flat(outcome), flat(again));
+
+        let caller = caller(&tables);
+        let listed: BTreeSet<_> = granted_models(&tables, &caller).into_iter().collect();
+        let mut expected: BTreeSet<_> =
+            models.iter().copied().filter(|name| granted.contains(name)).collect();
+        let reach = expected.clone();
+        let mut behind = world.rules.iter().flat_map(|rule| &rule.targets);
+        if behind.any(|target| reach.contains(target.model.as_str()))
+            || defaults.iter().any(|(name, _)| reach.contains(name))
+        {
+            expected.insert("v");
+        }
+        prop_assert_eq!(listed, expected);
     }
-    assert_eq!(chosen, [10, 10, 10]);
 }

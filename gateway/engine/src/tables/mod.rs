@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fastllm_contract::{
-    BackendId, FORMAT, Model, ModelName, Principal as DescribedPrincipal, PrincipalId, Snapshot,
+    BackendId, FORMAT, KeyShard, Model, ModelName, Part, PolicyKind,
+    Principal as DescribedPrincipal, PrincipalId, Snapshot, VirtualModel as DescribedVirtual,
 };
 
 use crate::identify::Keys;
-use crate::route::{Backend, Identity, Live, Pool, Unusable};
+use crate::route::{Affinity, Backend, Identity, Live, Pool, Tuning, Unusable, VirtualModel};
 
 /// A snapshot in the form in which requests ask it.
 #[derive(Debug)]
@@ -18,7 +19,12 @@ pub struct Tables {
     open: bool,
     models: Arc<Models>,
     principals: Arc<Principals>,
+    virtual_models: Arc<VirtualModels>,
+    fallback_model: Option<ModelName>,
     keys: Keys,
+    /// Outlives snapshots: engines keep their caches, too.
+    affinity: Arc<Affinity>,
+    policy: PolicyKind,
 }
 
 /// A principal with its grants.
@@ -27,6 +33,7 @@ pub struct Principal {
     id: PrincipalId,
     name: Arc<str>,
     grants: Grants,
+    roles: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -47,6 +54,12 @@ struct Models {
 struct Principals {
     digest: String,
     by_id: HashMap<PrincipalId, Arc<Principal>>,
+}
+
+#[derive(Debug)]
+struct VirtualModels {
+    digest: String,
+    by_name: BTreeMap<ModelName, VirtualModel>,
 }
 
 /// The outcome of building tables.
@@ -89,55 +102,63 @@ pub enum InvalidSnapshot {
 impl Tables {
     /// Builds tables from a complete snapshot. What `held` was built from and
     /// is unchanged is shared; counters and health of unchanged backends live
-    /// on. One unusable backend spoils nothing but itself.
-    pub fn build(snapshot: &Snapshot, held: Option<&Self>) -> Result<Built, InvalidSnapshot> {
+    /// on. One unusable backend spoils nothing but itself. `tuning` is the same
+    /// for all snapshots of a process.
+    pub fn build(
+        snapshot: &Snapshot,
+        held: Option<&Self>,
+        tuning: &Tuning,
+    ) -> Result<Built, InvalidSnapshot> {
         let Snapshot {
             format,
             version,
             open,
             models,
             principals,
-            virtual_models: _,
-            fallback_model: _,
+            virtual_models,
+            fallback_model,
             key_shards,
         } = snapshot;
         if *format == 0 {
             return Err(InvalidSnapshot::Format(*format));
         }
+        let affinity = held.map_or_else(
+            || Arc::new(Affinity::new(tuning.affinity_slots)),
+            |held| Arc::clone(&held.affinity),
+        );
         let mut left_out = Vec::new();
         let models = match held.filter(|held| held.models.digest == models.digest) {
             Some(held) => Arc::clone(&held.models),
             None => Arc::new(Models::build(
-                &models.digest,
-                models
-                    .items
-                    .as_deref()
-                    .ok_or(InvalidSnapshot::Incomplete("models"))?,
+                models,
                 held.map(|held| &*held.models),
+                (tuning, &affinity),
                 &mut left_out,
             )?),
         };
         let principals = match held.filter(|held| held.principals.digest == principals.digest) {
             Some(held) => Arc::clone(&held.principals),
-            None => Arc::new(Principals::build(
-                &principals.digest,
-                principals
-                    .items
-                    .as_deref()
-                    .ok_or(InvalidSnapshot::Incomplete("principals"))?,
-            )?),
+            None => Arc::new(Principals::build(principals)?),
         };
-        if key_shards.iter().any(|shard| shard.keys.items.is_none()) {
-            return Err(InvalidSnapshot::Incomplete("keys"));
+        let virtual_models =
+            match held.filter(|held| held.virtual_models.digest == virtual_models.digest) {
+                Some(held) => Arc::clone(&held.virtual_models),
+                None => Arc::new(VirtualModels::build(virtual_models)?),
+            };
+        if let Some(name) = virtual_models.clash_with(&models) {
+            return Err(InvalidSnapshot::DuplicateModel(name.clone()));
         }
-        let keys = Keys::build(key_shards, held.map(|held| &held.keys));
         Ok(Built {
             tables: Self {
                 version: *version,
                 open: *open,
                 models,
                 principals,
-                keys,
+                virtual_models,
+                fallback_model: fallback_model.clone(),
+                keys: keys(key_shards, held)?,
+                affinity,
+                policy: tuning.policy,
             },
             left_out,
         })
@@ -176,6 +197,25 @@ impl Tables {
         self.models.by_name.get(name)
     }
 
+    /// The policy of models that name none.
+    pub fn policy(&self) -> PolicyKind {
+        self.policy
+    }
+
+    /// Every name that stands for other models, sorted.
+    pub(crate) fn virtual_models(&self) -> impl Iterator<Item = &VirtualModel> {
+        self.virtual_models.by_name.values()
+    }
+
+    pub(crate) fn virtual_model(&self, name: &str) -> Option<&VirtualModel> {
+        self.virtual_models.by_name.get(name)
+    }
+
+    /// The model that is tried after every other candidate.
+    pub(crate) fn fallback_model(&self) -> Option<&ModelName> {
+        self.fallback_model.as_ref()
+    }
+
     pub(crate) fn principal(&self, id: PrincipalId) -> Option<&Arc<Principal>> {
         self.principals.by_id.get(&id)
     }
@@ -185,16 +225,31 @@ impl Tables {
     }
 }
 
+/// The items of a part.
+fn items<'a, T>(part: &'a Part<T>, name: &'static str) -> Result<&'a T, InvalidSnapshot> {
+    part.items
+        .as_deref()
+        .ok_or(InvalidSnapshot::Incomplete(name))
+}
+
+fn keys(shards: &[KeyShard], held: Option<&Tables>) -> Result<Keys, InvalidSnapshot> {
+    if shards.iter().any(|shard| shard.keys.items.is_none()) {
+        return Err(InvalidSnapshot::Incomplete("keys"));
+    }
+    Ok(Keys::build(shards, held.map(|held| &held.keys)))
+}
+
 impl Models {
     fn build(
-        digest: &str,
-        models: &[Model],
+        models: &Part<Vec<Model>>,
         held: Option<&Self>,
+        (tuning, affinity): (&Tuning, &Arc<Affinity>),
         left_out: &mut Vec<LeftOut>,
     ) -> Result<Self, InvalidSnapshot> {
+        let digest = models.digest.clone();
         let mut live = HashMap::new();
         let mut pools = BTreeMap::new();
-        for model in models {
+        for model in items(models, "models")? {
             let mut backends = Vec::with_capacity(model.backends.len());
             for described in &model.backends {
                 let identity = Identity::of(described);
@@ -215,7 +270,7 @@ impl Models {
                     }),
                 }
             }
-            let pool = Arc::new(Pool::new(model.name.clone(), backends));
+            let pool = Arc::new(Pool::new(model, backends, tuning, affinity));
             if pools.insert(model.name.clone(), pool).is_some() {
                 return Err(InvalidSnapshot::DuplicateModel(model.name.clone()));
             }
@@ -225,7 +280,7 @@ impl Models {
             .map(|(name, pool)| (name.clone(), Arc::clone(pool)))
             .collect();
         Ok(Self {
-            digest: digest.to_owned(),
+            digest,
             pools,
             by_name,
             live,
@@ -233,8 +288,35 @@ impl Models {
     }
 }
 
+impl VirtualModels {
+    fn build(described: &Part<Vec<DescribedVirtual>>) -> Result<Self, InvalidSnapshot> {
+        let mut by_name = BTreeMap::new();
+        for described in items(described, "virtual models")? {
+            let name = described.name.clone();
+            if by_name
+                .insert(name, VirtualModel::build(described))
+                .is_some()
+            {
+                return Err(InvalidSnapshot::DuplicateModel(described.name.clone()));
+            }
+        }
+        Ok(Self {
+            digest: described.digest.clone(),
+            by_name,
+        })
+    }
+
+    /// A name that is also a concrete model's.
+    fn clash_with(&self, models: &Models) -> Option<&ModelName> {
+        let mut names = self.by_name.keys();
+        names.find(|name| models.pools.contains_key(*name))
+    }
+}
+
 impl Principals {
-    fn build(digest: &str, principals: &[DescribedPrincipal]) -> Result<Self, InvalidSnapshot> {
+    fn build(principals: &Part<Vec<DescribedPrincipal>>) -> Result<Self, InvalidSnapshot> {
+        let digest = principals.digest.clone();
+        let principals = items(principals, "principals")?;
         let mut by_id = HashMap::with_capacity(principals.len());
         for described in principals {
             let principal = Arc::new(Principal::build(described));
@@ -242,10 +324,7 @@ impl Principals {
                 return Err(InvalidSnapshot::DuplicatePrincipal(described.id));
             }
         }
-        Ok(Self {
-            digest: digest.to_owned(),
-            by_id,
-        })
+        Ok(Self { digest, by_id })
     }
 }
 
@@ -259,6 +338,7 @@ impl Principal {
             } else {
                 Grants::Only(described.allowed_models.iter().cloned().collect())
             },
+            roles: described.roles.clone(),
         }
     }
 
@@ -270,6 +350,11 @@ impl Principal {
     /// Its name, for logs.
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Whether it holds a role.
+    pub(crate) fn has_role(&self, role: &str) -> bool {
+        self.roles.iter().any(|held| held == role)
     }
 
     /// Whether it may use a concrete model.

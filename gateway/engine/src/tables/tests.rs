@@ -5,14 +5,14 @@ use fastllm_contract::{BackendId, PrincipalId, Secret};
 use super::{InvalidSnapshot, Tables};
 use crate::fixture::{key, model, name, principal, snapshot};
 use crate::identify::hash_key;
-use crate::route::Unusable;
+use crate::route::{Tuning, Unusable};
 
 #[test]
 fn an_unusable_backend_spoils_nothing_but_itself() {
     let mut pair = model("a", &[1, 2]);
     pair.backends[0].api_base = "not an address".to_owned();
     let snapshot = snapshot(vec![pair, model("b", &[3])], Vec::new(), &[]);
-    let built = Tables::build(&snapshot, None).unwrap();
+    let built = Tables::build(&snapshot, None, &Tuning::default()).unwrap();
     assert_eq!(built.left_out.len(), 1);
     assert_eq!(built.left_out[0].backend, BackendId(1));
     assert_eq!(built.left_out[0].reason, Unusable::Address);
@@ -27,7 +27,9 @@ fn an_unusable_backend_spoils_nothing_but_itself() {
 #[test]
 fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
     let first = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
-    let first = Tables::build(&first, None).unwrap().tables;
+    let first = Tables::build(&first, None, &Tuning::default())
+        .unwrap()
+        .tables;
     for (_, backend) in first.backends() {
         drop(backend.live().begin());
         backend.live().probed(false);
@@ -37,7 +39,9 @@ fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
     let mut changed = model("a", &[1, 2]);
     changed.backends[1].api_key = Some(Secret::new("new"));
     let second = snapshot(vec![changed, model("c", &[4])], Vec::new(), &[]);
-    let second = Tables::build(&second, Some(&first)).unwrap().tables;
+    let second = Tables::build(&second, Some(&first), &Tuning::default())
+        .unwrap()
+        .tables;
     let seen: Vec<_> = second
         .backends()
         .map(|(_, backend)| (backend.live().requests(), backend.live().healthy()))
@@ -48,7 +52,9 @@ fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
 #[test]
 fn one_address_under_two_models_shares_its_load() {
     let snapshot = snapshot(vec![model("a", &[1]), model("b", &[1])], Vec::new(), &[]);
-    let tables = Tables::build(&snapshot, None).unwrap().tables;
+    let tables = Tables::build(&snapshot, None, &Tuning::default())
+        .unwrap()
+        .tables;
     let lives: Vec<_> = tables
         .backends()
         .map(|(_, backend)| backend.live())
@@ -68,8 +74,12 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
         vec![principal(1, &[])],
         &[key("sk-one", 1), key("sk-three", 1)],
     );
-    let held = Tables::build(&one, None).unwrap().tables;
-    let next = Tables::build(&two, Some(&held)).unwrap().tables;
+    let held = Tables::build(&one, None, &Tuning::default())
+        .unwrap()
+        .tables;
+    let next = Tables::build(&two, Some(&held), &Tuning::default())
+        .unwrap()
+        .tables;
     assert!(Arc::ptr_eq(&held.models, &next.models));
     assert!(!Arc::ptr_eq(&held.principals, &next.principals));
     assert!(!next.principal(PrincipalId(1)).unwrap().may_use("a"));
@@ -85,7 +95,7 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
 fn a_contradictory_or_incomplete_snapshot_is_refused() {
     let twice = snapshot(vec![model("a", &[1]), model("a", &[2])], Vec::new(), &[]);
     assert_eq!(
-        Tables::build(&twice, None).unwrap_err(),
+        Tables::build(&twice, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::DuplicateModel(name("a"))
     );
 
@@ -95,20 +105,20 @@ fn a_contradictory_or_incomplete_snapshot_is_refused() {
         &[],
     );
     assert_eq!(
-        Tables::build(&twice, None).unwrap_err(),
+        Tables::build(&twice, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::DuplicatePrincipal(PrincipalId(1))
     );
 
     let mut format = snapshot(Vec::new(), Vec::new(), &[]);
     format.format = 0;
     assert_eq!(
-        Tables::build(&format, None).unwrap_err(),
+        Tables::build(&format, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::Format(0)
     );
 
     let whole = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
     assert_eq!(
-        Tables::build(&whole.digests(), None).unwrap_err(),
+        Tables::build(&whole.digests(), None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::Incomplete("models")
     );
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use fastllm_contract::{Backend, BackendId, FORMAT, Model, ModelName, Part, Protocol, Snapshot};
-use fastllm_engine::{Category, Tables};
+use fastllm_engine::{Category, Tables, Tuning};
 use http::StatusCode;
 
 use super::{DropReason, Metrics, Outcome};
@@ -36,7 +36,9 @@ fn tables(models: &[(&str, &str)]) -> Tables {
         fallback_model: None,
         key_shards: Vec::new(),
     };
-    Tables::build(&snapshot, None).unwrap().tables
+    Tables::build(&snapshot, None, &Tuning::default())
+        .unwrap()
+        .tables
 }
 
 fn text(metrics: &Metrics, tables: &Tables) -> String {
@@ -53,6 +55,8 @@ fn names_and_labels_are_those_of_the_reference() {
     metrics.rejected(Category::Unauthorised);
     metrics.forwarded(StatusCode::TOO_MANY_REQUESTS);
     metrics.retried();
+    metrics.failed_over();
+    metrics.fallback_used();
     metrics.answered(&model, "http://a/v1", Duration::from_millis(3));
     metrics.first_event(&model, Duration::from_millis(2));
     metrics.tokens(&model, 5, 6);
@@ -66,6 +70,8 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_rejections_total{reason=\"unauthorised\"} 1",
         "fastllm_upstream_status_total{class=\"rate_limited\"} 1",
         "fastllm_retries_total 1",
+        "fastllm_failovers_total 1",
+        "fastllm_fallback_used_total 1",
         "fastllm_usage_reports_dropped_total{reason=\"queue_full\"} 2",
         "fastllm_usage_queue_depth 3",
         "fastllm_model_requests_total{model=\"small\"} 1",

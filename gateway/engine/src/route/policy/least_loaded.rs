@@ -1,33 +1,26 @@
-use super::{Backend, Policy};
+use fastllm_contract::PolicyKind;
 
-/// Fewest requests under way; ties go round.
+use super::{Choice, Policy};
+
+/// Fewest requests under way for its weight; ties go round.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LeastLoaded;
-
-impl LeastLoaded {
-    pub(crate) const NAME: &str = "least-loaded";
-}
+pub(super) struct LeastLoaded;
 
 impl Policy for LeastLoaded {
-    fn choose(
-        &self,
-        backends: &[Backend],
-        eligible: &dyn Fn(usize) -> bool,
-        turn: usize,
-    ) -> Option<usize> {
-        let all = || (0..backends.len()).filter(|index| eligible(*index));
-        let count = all().count();
-        let first = turn.checked_rem(count)?;
-        all()
+    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+        let count = choice.candidates().count();
+        let first = choice.turn.checked_rem(count)?;
+        choice
+            .candidates()
             .enumerate()
             .min_by_key(|(place, index)| {
                 let distance = (place + count - first) % count;
-                (backends[*index].live().in_flight(), distance)
+                (choice.backends[*index].load(), distance)
             })
             .map(|(_, index)| index)
     }
 
-    fn name(&self) -> &'static str {
-        Self::NAME
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::LeastLoaded
     }
 }

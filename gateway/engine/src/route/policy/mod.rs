@@ -1,23 +1,60 @@
 //! Which backend of a pool takes the next request. One policy, one file.
 
+mod cache_affinity;
 mod least_loaded;
+mod lowest_latency;
+mod round_robin;
 
-pub(super) use least_loaded::LeastLoaded;
+use std::sync::Arc;
 
-use super::Backend;
+use fastllm_contract::{Model, PolicyKind};
+
+use self::cache_affinity::CacheAffinity;
+use self::least_loaded::LeastLoaded;
+use self::lowest_latency::LowestLatency;
+use self::round_robin::RoundRobin;
+use super::{Affinity, Backend, Pick, Tuning};
 
 /// Chooses among the backends of one pool.
-pub trait Policy: std::fmt::Debug + Send + Sync {
-    /// The index of the chosen backend among those that `eligible` accepts;
-    /// nothing where it accepts none. `turn` counts up with every request, for
-    /// those that go round.
-    fn choose(
-        &self,
-        backends: &[Backend],
-        eligible: &dyn Fn(usize) -> bool,
-        turn: usize,
-    ) -> Option<usize>;
+pub(super) trait Policy: std::fmt::Debug + Send + Sync {
+    /// The index of the chosen backend among the candidates; nothing where
+    /// there are none.
+    fn choose(&self, choice: &Choice<'_>) -> Option<usize>;
 
-    /// Its name in configuration and on `/health`.
-    fn name(&self) -> &'static str;
+    /// Which policy it is.
+    fn kind(&self) -> PolicyKind;
 }
+
+/// What a policy chooses from.
+pub(super) struct Choice<'a> {
+    pub(super) backends: &'a [Backend],
+    /// Whether the backend at an index is a candidate.
+    pub(super) eligible: &'a dyn Fn(usize) -> bool,
+    /// Counts up with every request, for those that go round.
+    pub(super) turn: usize,
+    pub(super) pick: &'a Pick<'a>,
+}
+
+impl Choice<'_> {
+    /// The candidates, as indices.
+    fn candidates(&self) -> impl Iterator<Item = usize> {
+        (0..self.backends.len()).filter(|index| (self.eligible)(*index))
+    }
+}
+
+/// The policy of a model.
+pub(super) fn build(model: &Model, tuning: &Tuning, affinity: &Arc<Affinity>) -> Box<dyn Policy> {
+    match model.policy.unwrap_or(tuning.policy) {
+        PolicyKind::CacheAffinity => Box::new(CacheAffinity::new(
+            &model.name,
+            tuning,
+            Arc::clone(affinity),
+        )),
+        PolicyKind::LeastLoaded => Box::new(LeastLoaded),
+        PolicyKind::RoundRobin => Box::new(RoundRobin),
+        PolicyKind::LowestLatency => Box::new(LowestLatency),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+use std::sync::Arc;
+
+use fastllm_contract::ModelName;
+
+use super::explanation::{Demoted, Explanation, ModelSkipped, RuleSkipped};
+use super::rule::Rule;
+use super::{Ask, Pool, VirtualModel};
+use crate::identify::Caller;
+use crate::refusal::Refusal;
+use crate::tables::Tables;
+
+/// The models that may answer a request, in the order in which they are tried.
+///
+/// Invariant: it is never empty, names no model twice, and the caller may use
+/// every one of them.
+#[derive(Debug, Clone)]
+pub struct Chain {
+    pools: Vec<Arc<Pool>>,
+    fallback: bool,
+}
+
+impl Chain {
+    /// The candidates in order.
+    pub fn pools(&self) -> &[Arc<Pool>] {
+        &self.pools
+    }
+
+    /// Whether the candidate at `index` is there as the fallback only.
+    pub fn is_fallback(&self, index: usize) -> bool {
+        self.fallback && index + 1 == self.pools.len()
+    }
+
+    /// Whether a candidate chooses its backend by what the prompt begins with.
+    pub fn reads_prompt(&self) -> bool {
+        self.pools.iter().any(|pool| pool.reads_prompt())
+    }
+}
+
+/// A name that somebody serves, before anyone was asked about grants.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolved<'a> {
+    tables: &'a Tables,
+    stands_for: StandsFor<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum StandsFor<'a> {
+    Itself(&'a Arc<Pool>),
+    Others(&'a VirtualModel),
+}
+
+/// What a requested name stands for; 404 where nobody serves it, whatever the
+/// fallback is.
+pub fn resolve<'a>(tables: &'a Tables, requested: &str) -> Result<Resolved<'a>, Refusal> {
+    let stands_for = match tables.pool(requested) {
+        Some(pool) => StandsFor::Itself(pool),
+        None => StandsFor::Others(
+            tables
+                .virtual_model(requested)
+                .ok_or(Refusal::ModelNotFound)?,
+        ),
+    };
+    Ok(Resolved { tables, stands_for })
+}
+
+/// The candidates for a request, in order: a pure function of its arguments
+/// (what backends are doing is part of the tables).
+///
+/// # Errors
+/// [`Refusal::ModelNotFound`] where no model is behind the name,
+/// [`Refusal::ModelAccessDenied`] where the caller may use none of them,
+/// [`Refusal::UpstreamUnavailable`] where those that it may use have no backend.
+pub fn route(
+    tables: &Tables,
+    caller: &Caller,
+    requested: &str,
+    ask: &Ask<'_>,
+    explanation: Option<&mut Explanation>,
+) -> Result<Chain, Refusal> {
+    resolve(tables, requested)?.route(caller, ask, explanation)
+}
+
+impl<'a> Resolved<'a> {
+    /// The name, as it was asked for.
+    pub fn name(&self) -> &'a ModelName {
+        match self.stands_for {
+            StandsFor::Itself(pool) => pool.model(),
+            StandsFor::Others(virtual_model) => virtual_model.name(),
+        }
+    }
+
+    /// The first concrete model that the name may stand for; the name itself
+    /// where there is none.
+    pub fn model(&self) -> &'a ModelName {
+        match self.stands_for {
+            StandsFor::Itself(pool) => pool.model(),
+            StandsFor::Others(virtual_model) => virtual_model
+                .targets()
+                .find(|model| self.tables.pool(model.as_str()).is_some())
+                .unwrap_or(virtual_model.name()),
+        }
+    }
+
+    /// Whether [`Ask::prompt`] makes a difference.
+    pub fn reads_prompt(&self) -> bool {
+        matches!(self.stands_for, StandsFor::Others(_))
+    }
+
+    /// The candidates that the caller may use, in order; see [`route`].
+    pub fn route(
+        self,
+        caller: &Caller,
+        ask: &Ask<'_>,
+        explanation: Option<&mut Explanation>,
+    ) -> Result<Chain, Refusal> {
+        let mut search = Search {
+            tables: self.tables,
+            caller,
+            ask,
+            refusal: Refusal::ModelNotFound,
+            explanation,
+        };
+        let pools = match self.stands_for {
+            StandsFor::Itself(pool) => {
+                let usable = search.judge(pool.model(), Some(pool));
+                usable.into_iter().cloned().collect()
+            }
+            StandsFor::Others(virtual_model) => search.stand_ins(virtual_model),
+        };
+        search.finish(pools)
+    }
+}
+
+/// One decision under way.
+struct Search<'a, 'b> {
+    tables: &'a Tables,
+    caller: &'b Caller,
+    ask: &'b Ask<'b>,
+    /// What the client is told if nothing is found.
+    refusal: Refusal,
+    explanation: Option<&'b mut Explanation>,
+}
+
+impl<'a> Search<'a, '_> {
+    fn note(&mut self, note: impl FnOnce(&mut Explanation)) {
+        if let Some(explanation) = &mut self.explanation {
+            note(explanation);
+        }
+    }
+
+    fn fitness(
+        &self,
+        model: &ModelName,
+        pool: Option<&'a Arc<Pool>>,
+    ) -> Result<&'a Arc<Pool>, ModelSkipped> {
+        let pool = pool.ok_or(ModelSkipped::NotServed)?;
+        if !self.caller.may_use(model.as_str()) {
+            Err(ModelSkipped::NotGranted)
+        } else if pool.backends().is_empty() {
+            Err(ModelSkipped::NoBackend)
+        } else {
+            Ok(pool)
+        }
+    }
+
+    fn usable(&mut self, model: &ModelName) -> Option<&'a Arc<Pool>> {
+        self.judge(model, self.tables.pool(model.as_str()))
+    }
+
+    /// The pool of a model, if this caller gets an answer from it.
+    fn judge(&mut self, model: &ModelName, pool: Option<&'a Arc<Pool>>) -> Option<&'a Arc<Pool>> {
+        let reason = match self.fitness(model, pool) {
+            Ok(pool) => return Some(pool),
+            Err(reason) => reason,
+        };
+        match (reason, &self.refusal) {
+            (ModelSkipped::NoBackend, _) => self.refusal = Refusal::UpstreamUnavailable,
+            (ModelSkipped::NotGranted, Refusal::ModelNotFound) => {
+                self.refusal = Refusal::ModelAccessDenied;
+            }
+            (ModelSkipped::NotGranted | ModelSkipped::NotServed, _) => {}
+        }
+        self.note(|explanation| explanation.skipped_models.push((model.clone(), reason)));
+        None
+    }
+
+    /// The targets of the first rule that holds and has any of use, else the
+    /// defaults.
+    fn stand_ins(&mut self, virtual_model: &VirtualModel) -> Vec<Arc<Pool>> {
+        self.note(|explanation| explanation.virtual_model = true);
+        let place = virtual_model.place(self.caller, self.ask);
+        for (index, rule) in virtual_model.rules().iter().enumerate() {
+            match self.follow(rule, place) {
+                Ok(pools) => {
+                    self.note(|explanation| explanation.matched_rule = Some(index));
+                    return self.by_prospect(pools);
+                }
+                Err(reason) => {
+                    self.note(|explanation| explanation.skipped_rules.push((index, reason)));
+                }
+            }
+        }
+        let defaults = virtual_model.defaults();
+        let pools = defaults.ordered(place, |model| self.usable(model));
+        self.by_prospect(pools)
+    }
+
+    fn follow(&mut self, rule: &Rule, place: u64) -> Result<Vec<Arc<Pool>>, RuleSkipped> {
+        if let Some(reason) = rule.mismatch(self.caller, self.ask) {
+            return Err(reason);
+        }
+        let pools = rule.targets().ordered(place, |model| self.usable(model));
+        if pools.is_empty() {
+            return Err(RuleSkipped::NoUsableTarget);
+        }
+        let at = self.ask.at;
+        let calm = |limit| pools.iter().any(|pool| pool.has_room_below(limit, at));
+        if rule.busy_at().is_some_and(|limit| !calm(limit)) {
+            return Err(RuleSkipped::Busy);
+        }
+        Ok(pools)
+    }
+
+    /// Those that can be expected to answer first; else in their order.
+    fn by_prospect(&mut self, mut pools: Vec<Arc<Pool>>) -> Vec<Arc<Pool>> {
+        let needed = self
+            .ask
+            .prompt_tokens
+            .saturating_add(self.ask.max_tokens.unwrap_or(0));
+        let at = self.ask.at;
+        let mut demoted = Vec::new();
+        // The keys are asked for once each: what backends do changes meanwhile.
+        pools.sort_by_cached_key(|pool| {
+            let reason = if pool.context_length().is_some_and(|most| most < needed) {
+                Some(Demoted::ContextWindow)
+            } else if pool.is_available(at) {
+                None
+            } else {
+                Some(Demoted::Unavailable)
+            };
+            demoted.extend(reason.map(|reason| (pool.model().clone(), reason)));
+            reason
+        });
+        self.note(|explanation| explanation.demoted = demoted);
+        pools
+    }
+
+    fn finish(mut self, mut pools: Vec<Arc<Pool>>) -> Result<Chain, Refusal> {
+        let named = |model: &ModelName| pools.iter().any(|pool| pool.model() == model);
+        let fallback = self.tables.fallback_model().filter(|model| !named(model));
+        let mut appended = false;
+        if let Some(model) = fallback {
+            // A fallback that cannot be had is no reason to refuse otherwise.
+            let refusal = self.refusal.clone();
+            if let Some(pool) = self.usable(model) {
+                pools.push(Arc::clone(pool));
+                appended = true;
+            }
+            self.refusal = refusal;
+        }
+        self.note(|explanation| explanation.fallback = appended);
+        if pools.is_empty() {
+            return Err(self.refusal);
+        }
+        Ok(Chain {
+            pools,
+            fallback: appended,
+        })
+    }
+}

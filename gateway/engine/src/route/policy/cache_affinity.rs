@@ -1,0 +1,123 @@
+use std::sync::Arc;
+
+use fastllm_contract::{ModelName, PolicyKind};
+
+use super::least_loaded::LeastLoaded;
+use super::{Choice, Policy};
+use crate::route::ask::{mix, seed};
+use crate::route::{Affinity, Boundary, Tuning};
+
+/// Where the longest beginning of the prompt was seen before, so that the
+/// engine still holds its key-value cache; unless that one is too busy.
+#[derive(Debug)]
+pub(super) struct CacheAffinity {
+    table: Arc<Affinity>,
+    seed: u64,
+    balance_abs: u64,
+    balance_rel_percent: u64,
+}
+
+/// The longest known beginning: its place among the boundaries, and who has it.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    place: usize,
+    backend: usize,
+}
+
+impl CacheAffinity {
+    pub(super) fn new(model: &ModelName, tuning: &Tuning, table: Arc<Affinity>) -> Self {
+        Self {
+            table,
+            seed: seed(model.as_str()),
+            balance_abs: tuning.balance_abs,
+            balance_rel_percent: tuning.balance_rel_percent,
+        }
+    }
+
+    /// What engines cache depends on the model, too.
+    fn key(&self, boundary: &Boundary) -> u64 {
+        mix(boundary.hash ^ self.seed)
+    }
+
+    fn known(&self, choice: &Choice<'_>) -> Option<Known> {
+        let boundaries = choice.pick.prompt.iter().enumerate().rev();
+        boundaries
+            .filter_map(|(place, boundary)| Some((place, self.table.get(self.key(boundary))?)))
+            .find_map(|(place, mark)| {
+                let backend = choice
+                    .candidates()
+                    .find(|index| choice.backends[*index].mark() == mark)?;
+                Some(Known { place, backend })
+            })
+    }
+
+    /// Whether so much of the prompt is known there that its load may be
+    /// above the least.
+    fn may_stay(&self, choice: &Choice<'_>, known: Known) -> bool {
+        let backend = &choice.backends[known.backend];
+        let loads = choice.candidates().map(|index| &choice.backends[index]);
+        let Some(least) = loads.min_by_key(|backend| backend.load()) else {
+            return true;
+        };
+        if backend.load() <= least.load() {
+            return true;
+        }
+        // A short beginning that many share, as a system prompt, is not worth
+        // waiting for: else it would draw all of them to one backend.
+        let bytes = |place: usize| choice.pick.prompt.get(place).map_or(0, |end| end.bytes);
+        let all = bytes(choice.pick.prompt.len().saturating_sub(1));
+        if bytes(known.place) < all / 2 {
+            return false;
+        }
+        let relative = least
+            .live()
+            .in_flight()
+            .saturating_mul(self.balance_rel_percent)
+            .div_ceil(100);
+        let tolerance = self.balance_abs.max(relative);
+        backend.load() <= least.load().saturating_add(least.load_of(tolerance))
+    }
+
+    /// The least loaded; of equals the one with the fewest conversations, then
+    /// the one that every replica would take for this prompt.
+    fn settle(choice: &Choice<'_>, whole: u64) -> Option<usize> {
+        choice.candidates().min_by_key(|index| {
+            let backend = &choice.backends[*index];
+            let claimed = backend.load_of(backend.live().claimed().saturating_add(1));
+            (
+                backend.load(),
+                claimed,
+                mix(whole ^ u64::from(backend.mark())),
+            )
+        })
+    }
+}
+
+impl Policy for CacheAffinity {
+    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+        let Some(last) = choice.pick.prompt.last() else {
+            return LeastLoaded.choose(choice);
+        };
+        let known = self.known(choice);
+        let stays = known.filter(|known| self.may_stay(choice, *known));
+        let chosen = if let Some(known) = stays {
+            known.backend
+        } else {
+            let chosen = Self::settle(choice, self.key(last))?;
+            choice.backends[chosen].live().claim();
+            chosen
+        };
+        // What is known stays where it is, also when this request had to go
+        // elsewhere; what goes beyond it is from now on there.
+        let mark = choice.backends[chosen].mark();
+        let new = known.map_or(0, |known| known.place + 1);
+        for boundary in choice.pick.prompt.iter().skip(new) {
+            self.table.set(self.key(boundary), mark);
+        }
+        Some(chosen)
+    }
+
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::CacheAffinity
+    }
+}

@@ -1,0 +1,39 @@
+use fastllm_contract::PolicyKind;
+
+use super::least_loaded::LeastLoaded;
+use super::{Choice, Policy};
+
+/// Every so many turns load decides instead: one that was slow once would
+/// otherwise never be seen to have become fast.
+const LOOK_AGAIN: usize = 64;
+
+/// Fastest good answers so far, streamed and plain ones apart. Up to an eighth
+/// slower, and not measured yet, is as good; among those the least loaded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LowestLatency;
+
+impl Policy for LowestLatency {
+    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+        let stream = choice.pick.stream;
+        let latency = |index: usize| choice.backends[index].live().latency(stream);
+        let best = choice.candidates().filter_map(latency).min();
+        let look_again = choice.turn % LOOK_AGAIN == LOOK_AGAIN - 1;
+        let limit = best
+            .filter(|_| !look_again)
+            .map_or(u64::MAX, |best| best.saturating_add(best / 8));
+        let fast = |index: usize| {
+            (choice.eligible)(index) && latency(index).is_none_or(|latency| latency <= limit)
+        };
+        // What is measured may change in between.
+        LeastLoaded
+            .choose(&Choice {
+                eligible: &fast,
+                ..*choice
+            })
+            .or_else(|| LeastLoaded.choose(choice))
+    }
+
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::LowestLatency
+    }
+}

@@ -1,0 +1,299 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_contract::{PolicyKind, Timestamp};
+use proptest::prelude::*;
+
+use crate::Tables;
+use crate::fixture::{model, snapshot, tables};
+use crate::route::ask::mix;
+use crate::route::{Boundary, InFlight, Live, Pick, Pool, Tuning};
+
+const PICK: Pick<'_> = Pick {
+    at: Timestamp(0),
+    stream: false,
+    prompt: &[],
+};
+
+/// A pool of as many backends as there are weights.
+fn pool_of(policy: PolicyKind, weights: &[u32]) -> Arc<Pool> {
+    let ids: Vec<u64> = (1..=weights.len() as u64).collect();
+    let mut described = model("a", &ids);
+    described.policy = Some(policy);
+    for (backend, weight) in described.backends.iter_mut().zip(weights) {
+        backend.weight = *weight;
+    }
+    let tables = tables(&snapshot(vec![described], Vec::new(), &[]));
+    Arc::clone(tables.pool("a").unwrap())
+}
+
+fn live(pool: &Pool, index: usize) -> &Arc<Live> {
+    pool.backends()[index].live()
+}
+
+fn busy(pool: &Pool, index: usize, requests: usize) -> Vec<InFlight> {
+    (0..requests).map(|_| live(pool, index).begin()).collect()
+}
+
+fn counts<const N: usize>(pool: &Pool, turns: usize) -> [usize; N] {
+    let mut counts = [0; N];
+    for _ in 0..turns {
+        counts[pool.choose(&[], &PICK).unwrap()] += 1;
+    }
+    counts
+}
+
+/// The boundaries of a prompt of messages of 100 bytes.
+fn prompt(messages: &[u64]) -> Vec<Boundary> {
+    let mut hash = 0_u64;
+    let ends = messages.iter().zip(1..).map(|(message, count)| {
+        hash = mix(hash).wrapping_add(mix(message.wrapping_add(1)));
+        Boundary {
+            hash,
+            bytes: count * 100,
+        }
+    });
+    ends.collect()
+}
+
+fn choose(pool: &Pool, messages: &[u64]) -> usize {
+    let prompt = prompt(messages);
+    let pick = Pick {
+        prompt: &prompt,
+        ..PICK
+    };
+    pool.choose(&[], &pick).unwrap()
+}
+
+fn policy() -> impl Strategy<Value = PolicyKind> {
+    proptest::sample::select(PolicyKind::ALL.as_slice())
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_policy_a_choice_is_untried_and_as_fit_as_can_be(
+        policy in policy(),
+        load in proptest::collection::vec(0_usize..4, 1..6),
+        sick in proptest::collection::vec(any::<bool>(), 6),
+        paused in proptest::collection::vec(any::<bool>(), 6),
+        weight in proptest::collection::vec(0_u32..3, 6),
+        tried in proptest::collection::vec(0_usize..6, 0..6),
+        messages in proptest::collection::vec(any::<u64>(), 0..3),
+    ) {
+        let pool = pool_of(policy, &weight[..load.len()]);
+        let mut guards = Vec::new();
+        for (index, requests) in load.iter().enumerate() {
+            guards.extend(busy(&pool, index, *requests));
+            for _ in 0..if sick[index] { 2 } else { 0 } {
+                live(&pool, index).probed(false);
+            }
+            if paused[index] {
+                live(&pool, index).pause(Timestamp(0), Duration::from_secs(1));
+            }
+        }
+        let untried: Vec<usize> = (0..load.len()).filter(|index| !tried.contains(index)).collect();
+        let only = |fit: &dyn Fn(usize) -> bool| -> Vec<usize> {
+            untried.iter().copied().filter(|index| fit(*index)).collect()
+        };
+        let tiers = [
+            only(&|index| !sick[index] && !paused[index] && weight[index] > 0),
+            only(&|index| !sick[index] && !paused[index]),
+            only(&|index| !sick[index]),
+            untried.clone(),
+        ];
+        let best = tiers.into_iter().find(|tier| !tier.is_empty());
+        let prompt = prompt(&messages);
+        let chosen = pool.choose(&tried, &Pick { prompt: &prompt, ..PICK });
+        match (chosen, best) {
+            (Some(chosen), Some(best)) => {
+                prop_assert!(best.contains(&chosen));
+                if policy == PolicyKind::LeastLoaded {
+                    let of = |index: usize| (load[index] as u64 + 1) * 1_000 / u64::from(weight[index].max(1));
+                    prop_assert_eq!(Some(of(chosen)), best.iter().map(|index| of(*index)).min());
+                }
+            }
+            (chosen, best) => prop_assert_eq!(chosen.is_some(), best.is_some()),
+        }
+    }
+
+    #[test]
+    fn a_conversation_stays_where_it_began(
+        system in proptest::option::of(any::<u64>()),
+        turns in proptest::collection::vec(any::<u64>(), 1..20),
+        backends in 2_usize..5,
+    ) {
+        let pool = pool_of(PolicyKind::CacheAffinity, &vec![1; backends]);
+        let all: Vec<u64> = system.into_iter().chain(turns).collect();
+        let first = choose(&pool, &all[..1]);
+        for end in 2..=all.len() {
+            prop_assert_eq!(choose(&pool, &all[..end]), first);
+        }
+    }
+}
+
+#[test]
+fn equal_backends_take_turns() {
+    for policy in [
+        PolicyKind::LeastLoaded,
+        PolicyKind::RoundRobin,
+        PolicyKind::LowestLatency,
+    ] {
+        let pool = pool_of(policy, &[1, 1, 1]);
+        assert_eq!(pool.policy(), policy);
+        assert_eq!(counts(&pool, 30), [10, 10, 10], "{policy}");
+    }
+    // Without a prompt there is no affinity.
+    assert_eq!(
+        counts(&pool_of(PolicyKind::CacheAffinity, &[1, 1, 1]), 30),
+        [10, 10, 10]
+    );
+}
+
+#[test]
+fn a_heavier_backend_takes_more() {
+    let turns = pool_of(PolicyKind::RoundRobin, &[3, 1]);
+    let [heavy, light] = counts(&turns, 400);
+    assert!(
+        (295..=305).contains(&heavy) && heavy + light == 400,
+        "{heavy}"
+    );
+    // Not all at once: no four turns without the light one and one more.
+    let mut since = 0;
+    for _ in 0..100 {
+        since = if turns.choose(&[], &PICK) == Some(1) {
+            0
+        } else {
+            since + 1
+        };
+        assert!(since <= 5);
+    }
+
+    let loaded = pool_of(PolicyKind::LeastLoaded, &[3, 1]);
+    let mut guards = Vec::new();
+    for _ in 0..40 {
+        let chosen = loaded.choose(&[], &PICK).unwrap();
+        guards.extend(busy(&loaded, chosen, 1));
+    }
+    assert_eq!(
+        [0, 1].map(|index| live(&loaded, index).in_flight()),
+        [30, 10]
+    );
+}
+
+#[test]
+fn conversations_are_spread_and_each_is_remembered() {
+    let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
+    let chosen: Vec<usize> = (0..10).map(|who| choose(&pool, &[who, 1])).collect();
+    assert_eq!(chosen.iter().sum::<usize>(), 5);
+    for (who, chosen) in (0..10).zip(&chosen) {
+        assert_eq!(choose(&pool, &[who, 1, 2, 3]), *chosen);
+    }
+}
+
+#[test]
+fn locality_is_given_up_for_a_backend_that_is_eight_requests_busier() {
+    let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
+    let home = choose(&pool, &[1]);
+    let mut guards = busy(&pool, home, 8);
+    assert_eq!(choose(&pool, &[1]), home);
+    guards.extend(busy(&pool, home, 1));
+    assert_ne!(choose(&pool, &[1]), home);
+    // What was known stays known.
+    drop(guards);
+    assert_eq!(choose(&pool, &[1]), home);
+
+    // The least load counts, too: half of 20 more.
+    let _base = [busy(&pool, 0, 20), busy(&pool, 1, 20)];
+    let mut guards = busy(&pool, home, 10);
+    assert_eq!(choose(&pool, &[1]), home);
+    guards.extend(busy(&pool, home, 1));
+    assert_ne!(choose(&pool, &[1]), home);
+}
+
+#[test]
+fn what_escaped_goes_on_where_it_went() {
+    let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
+    let home = choose(&pool, &[1]);
+    let guards = busy(&pool, home, 9);
+    let away = choose(&pool, &[1, 2, 3]);
+    assert_ne!(away, home);
+    drop(guards);
+    assert_eq!(choose(&pool, &[1, 2, 3, 4]), away);
+    assert_eq!(choose(&pool, &[1]), home);
+}
+
+#[test]
+fn a_short_beginning_that_many_share_is_not_worth_waiting_for() {
+    let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
+    let home = choose(&pool, &[1]);
+    assert_eq!(choose(&pool, &[1, 20, 30, 40]), home);
+    let _guard = busy(&pool, home, 1);
+    assert_ne!(choose(&pool, &[1, 21, 31, 41]), home);
+    assert_eq!(choose(&pool, &[1, 20, 30, 40, 50]), home);
+}
+
+#[test]
+fn a_conversation_moves_with_its_backends_failure_and_stays_there() {
+    let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
+    let home = choose(&pool, &[1]);
+    for _ in 0..2 {
+        live(&pool, home).probed(false);
+    }
+    let away = choose(&pool, &[1, 2]);
+    assert_ne!(away, home);
+    live(&pool, home).probed(true);
+    assert_eq!(choose(&pool, &[1, 2, 3]), away);
+}
+
+#[test]
+fn models_do_not_share_beginnings_and_snapshots_keep_them() {
+    let named = |name: &str| model(name, &[1, 2]);
+    let first = snapshot(vec![named("a"), named("b")], Vec::new(), &[]);
+    let first = tables(&first);
+    let pool = |tables: &Tables, name: &str| Arc::clone(tables.pool(name).unwrap());
+    let home = choose(&pool(&first, "a"), &[1]);
+    let _guard = busy(&pool(&first, "a"), home, 1);
+    // Both models are served by the same two, so the load is shared.
+    assert_ne!(choose(&pool(&first, "b"), &[1]), home);
+
+    let second = snapshot(vec![named("a"), named("c")], Vec::new(), &[]);
+    let second = Tables::build(&second, Some(&first), &Tuning::default()).unwrap();
+    assert_eq!(choose(&pool(&second.tables, "a"), &[1]), home);
+}
+
+#[test]
+fn the_fastest_and_those_nearly_as_fast_take_the_requests() {
+    let pool = pool_of(PolicyKind::LowestLatency, &[1, 1, 1]);
+    for (index, micros) in [(0, 800), (1, 900), (2, 901)] {
+        live(&pool, index).took(false, Duration::from_micros(micros));
+    }
+    assert_eq!(counts(&pool, 62), [31, 31, 0]);
+    // Streams are measured apart: nothing is known of them.
+    let streamed = Pick {
+        stream: true,
+        ..PICK
+    };
+    let _busy = [busy(&pool, 0, 1), busy(&pool, 1, 1)];
+    assert_eq!(pool.choose(&[], &streamed), Some(2));
+}
+
+#[test]
+fn one_that_was_slow_gets_another_chance() {
+    let pool = pool_of(PolicyKind::LowestLatency, &[1, 1]);
+    live(&pool, 0).took(false, Duration::from_micros(1));
+    live(&pool, 1).took(false, Duration::from_secs(1));
+    let [fast, slow] = counts(&pool, 640);
+    assert!((1..=10).contains(&slow) && fast + slow == 640, "{slow}");
+}
+
+#[test]
+fn the_default_policy_serves_models_that_name_none() {
+    let snapshot = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
+    let tuning = Tuning {
+        policy: PolicyKind::RoundRobin,
+        ..Tuning::default()
+    };
+    let tables = Tables::build(&snapshot, None, &tuning).unwrap().tables;
+    assert_eq!(tables.pool("a").unwrap().policy(), PolicyKind::RoundRobin);
+    assert_eq!(tables.policy(), PolicyKind::RoundRobin);
+}
