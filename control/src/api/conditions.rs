@@ -15,11 +15,13 @@ use crate::db::rules::{Conditions, RuleFields};
 const MOST_LISTED: usize = 256;
 const MOST_HEADER_VALUE: usize = 1024;
 /// A condition on one of them would put a credential into the configuration.
-const CREDENTIAL_HEADERS: [&str; 4] = [
+const CREDENTIAL_HEADERS: [&str; 6] = [
+    "api-key",
     "authorization",
     "cookie",
     "proxy-authorization",
     "x-api-key",
+    "x-goog-api-key",
 ];
 
 /// When a rule holds: all of it has to.

@@ -41,6 +41,23 @@ async fn order(root: &Session<'_>, virtual_model: i64) -> Vec<(i64, i64)> {
         .collect()
 }
 
+fn every_condition() -> Value {
+    json!({
+        "principals": [1],
+        "roles": ["inference", "admin"],
+        "min_prompt_tokens": 10,
+        "max_max_tokens": 500,
+        "stream": true,
+        "headers": { "X-Tier": "batch" },
+        "min_budget_used_percent": 80,
+        "max_inflight_per_backend": 2,
+        "after": "22:00",
+        "before": "06:00",
+        "days": [5, 1],
+        "utc_offset_minutes": 120,
+    })
+}
+
 #[tokio::test]
 async fn a_virtual_model_reaches_the_gateways_as_it_was_given() {
     let (database, control) = started().await;
@@ -58,21 +75,7 @@ async fn a_virtual_model_reaches_the_gateways_as_it_was_given() {
     let (status, made) = root.post("/admin/virtual-models", body).await;
     assert_eq!(status, 201, "{made}");
     let id = made["id"].as_i64().unwrap();
-    let body = json!({
-        "principals": [1],
-        "roles": ["inference", "admin"],
-        "min_prompt_tokens": 10,
-        "max_max_tokens": 500,
-        "stream": true,
-        "headers": { "X-Tier": "batch" },
-        "min_budget_used_percent": 80,
-        "max_inflight_per_backend": 2,
-        "after": "22:00",
-        "before": "06:00",
-        "days": [5, 1],
-        "utc_offset_minutes": 120,
-    });
-    let first = rule(&root, id, body, hosted).await;
+    let first = rule(&root, id, every_condition(), hosted).await;
     let expected = json!([{
         "name": "auto",
         "split_by": "caller",
@@ -112,7 +115,15 @@ async fn a_virtual_model_reaches_the_gateways_as_it_was_given() {
     // Nobody else's gateways are told anything else by the same rows.
     let second = Control::start(&database).await;
     assert_eq!(snapshot(&second).await, snapshot(&control).await);
+}
 
+#[tokio::test]
+async fn a_virtual_model_is_changed_and_deleted() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let target = root.model("local").await;
+    let id = virtual_model(&root, "a").await;
+    rule(&root, id, json!({}), target).await;
     let path = format!("/admin/virtual-models/{id}");
     let change = json!({ "name": "b", "description": "d", "split_by": "prompt" });
     assert_eq!(root.patch(&path, change).await.0, 204);
