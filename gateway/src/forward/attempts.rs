@@ -346,14 +346,13 @@ impl Failure {
 
     /// Lets the choices of other requests know.
     fn tell(self, live: &Live) {
-        let at = clock::timestamp();
         if self.status.is_none_or(|status| status.is_server_error()) {
-            live.failed(at);
+            live.failed(clock::timestamp());
         } else {
             live.answered();
         }
         if let Some(wait) = self.wait {
-            live.pause(at, wait);
+            live.pause(clock::timestamp(), wait);
         }
     }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod chat;
+mod failover;
 mod hang_up;
 mod lifecycle;
 mod refusals;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use fastllm_contract::{
     Backend, BackendId, FORMAT, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, shard_prefix,
+    Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, VirtualModel, shard_prefix,
 };
 use ring::digest::{SHA256, digest};
 
@@ -15,6 +15,8 @@ pub(crate) struct Content {
     pub(crate) version: u64,
     pub(crate) open: bool,
     pub(crate) models: Vec<Model>,
+    pub(crate) virtual_models: Vec<VirtualModel>,
+    pub(crate) fallback: Option<ModelName>,
     pub(crate) principals: Vec<Principal>,
     /// Secret, principal, expiry, disabled.
     pub(crate) keys: Vec<(String, u64, Option<i64>, bool)>,
@@ -57,6 +59,8 @@ pub(crate) fn content(addresses: &[String]) -> Content {
             model("large", first.into_iter().collect()),
             model("small", pool),
         ],
+        virtual_models: Vec::new(),
+        fallback: None,
         principals: vec![Principal {
             id: PrincipalId(1),
             name: "someone".to_owned(),
@@ -91,8 +95,11 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
         open: content.open,
         models: part(content.models.clone()),
         principals: part(content.principals.clone()),
-        virtual_models: Part::default(),
-        fallback_model: None,
+        virtual_models: match content.virtual_models.as_slice() {
+            [] => Part::default(),
+            some => part(some.to_vec()),
+        },
+        fallback_model: content.fallback.clone(),
         key_shards: shards
             .into_iter()
             .map(|(prefix, keys)| KeyShard {

@@ -1,0 +1,277 @@
+//! From one model to the next: virtual models, fallback, and where a
+//! conversation goes.
+
+use std::collections::BTreeMap;
+
+use fastllm_contract::{ModelName, RefusalKind, Rule, SplitBy, Target, VirtualModel};
+use serde_json::json;
+
+use crate::support::{
+    Content, KEY, Options, Rig, Upstream, backend, content, get, json_answer, post,
+};
+
+fn name(text: &str) -> ModelName {
+    ModelName::new(text).unwrap()
+}
+
+fn targets(models: &[&str]) -> Vec<Target> {
+    let target = |model: &&str| Target {
+        model: name(model),
+        weight: 0,
+    };
+    models.iter().map(target).collect()
+}
+
+/// `auto` with these default targets.
+fn auto(models: &[&str]) -> VirtualModel {
+    VirtualModel {
+        name: name("auto"),
+        rules: Vec::new(),
+        default_targets: targets(models),
+        split_by: SplitBy::Prompt,
+    }
+}
+
+/// `small`, `large` and `forbidden`, each on its own upstream.
+fn apart(small: &str, large: &str, forbidden: &str) -> Content {
+    let mut content = content(&[small.to_owned()]);
+    for (model, address, id) in [(0, forbidden, 20), (1, large, 21)] {
+        content.models[model].backends = vec![backend(id, address)];
+    }
+    content
+}
+
+async fn answering(status: &str, body: &str) -> Upstream {
+    Upstream::start([json_answer(status, body)]).await
+}
+
+async fn count(rig: &Rig, name: &str) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "counters are small")]
+    let count = rig.metric(name).await.round() as i64;
+    count
+}
+
+const AUTO: &str = "{\"model\":\"auto\"}";
+const SMALL: &str = "{\"model\":\"small\"}";
+
+#[tokio::test]
+async fn rules_decide_and_the_account_names_both_models() {
+    let (small, large) = (
+        answering("200 OK", "{\"by\":\"small\"}").await,
+        answering("200 OK", "{\"by\":\"large\"}").await,
+    );
+    let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+    let mut stands = auto(&["small"]);
+    stands.rules.push(Rule {
+        headers: BTreeMap::from([("X-Tier".to_owned(), "gold".to_owned())]),
+        targets: targets(&["large"]),
+        ..Rule::default()
+    });
+    content.virtual_models.push(stands);
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.chat(AUTO).await.text(), "{\"by\":\"small\"}");
+    let headers = format!("authorization: Bearer {KEY}\r\nx-tier: gold\r\n");
+    let golden = post("/v1/chat/completions", &headers, AUTO);
+    assert_eq!(rig.ask(&golden).await.text(), "{\"by\":\"large\"}");
+    // The upstream is asked for what it knows.
+    assert_eq!(large.seen().requests[0].body, b"{\"model\":\"small\"}");
+
+    let list = rig
+        .ask(&get("/v1/models", &format!("x-api-key: {KEY}\r\n")))
+        .await
+        .json();
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().collect();
+    let ids: Vec<_> = ids.into_iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(json!(ids), json!(["auto", "large", "small"]));
+
+    let events = rig.finish().await;
+    let accounted: Vec<_> = events
+        .iter()
+        .map(|event| (event.model.as_str(), event.requested_model.clone()))
+        .collect();
+    let requested = Some(name("auto"));
+    assert_eq!(
+        accounted,
+        [("small", requested.clone()), ("large", requested)]
+    );
+}
+
+#[tokio::test]
+async fn what_fails_goes_on_to_the_next_model_and_the_fallback() {
+    for failing in ["500 X", "429 X", "503 X"] {
+        let (small, large) = (
+            answering(failing, "{}").await,
+            answering("200 OK", "{\"by\":\"large\"}").await,
+        );
+        let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+        content.fallback = Some(name("large"));
+        let rig = Rig::serving(&content, Options::default()).await;
+        assert_eq!(
+            rig.chat(SMALL).await.text(),
+            "{\"by\":\"large\"}",
+            "{failing}"
+        );
+        assert_eq!(small.seen().requests.len(), 1);
+        assert_eq!(count(&rig, "fastllm_failovers_total").await, 1);
+        assert_eq!(count(&rig, "fastllm_fallback_used_total").await, 1);
+        assert_eq!(count(&rig, "fastllm_retries_total").await, 0);
+        let events = rig.finish().await;
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0].model, name("large"));
+        assert_eq!(events[0].requested_model, Some(name("small")));
+        assert_eq!((events[0].status, events[0].refusal), (Some(200), None));
+    }
+}
+
+#[tokio::test]
+async fn a_client_error_is_an_answer_and_ends_the_chain() {
+    let (small, large) = (
+        answering("400 X", "{\"error\":1}").await,
+        answering("200 OK", "{}").await,
+    );
+    let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+    content.virtual_models.push(auto(&["small", "large"]));
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.chat(AUTO).await.status, 400);
+    assert!(large.seen().requests.is_empty());
+    assert_eq!(count(&rig, "fastllm_failovers_total").await, 0);
+}
+
+#[tokio::test]
+async fn the_most_useful_answer_survives_models_that_are_not_there() {
+    let limited = "{\"error\":\"slow down\"}";
+    let small = answering("429 X", limited).await;
+    let gone = answering("200 OK", "{}").await;
+    let nowhere = gone.api_base();
+    drop(gone);
+    let mut content = apart(&small.api_base(), &nowhere, "http://127.0.0.1:1");
+    content.virtual_models.push(auto(&["small", "large"]));
+    let rig = Rig::serving(&content, Options::flags(&["--max-retries=1"])).await;
+    let reply = rig.chat(AUTO).await;
+    assert_eq!((reply.status, reply.text().as_str()), (429, limited));
+    assert_eq!(count(&rig, "fastllm_failovers_total").await, 1);
+    // That nobody listens there may pass: it is tried once more.
+    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
+    let events = rig.finish().await;
+    assert_eq!((events.len(), events[0].status), (1, Some(429)));
+    assert_eq!(events[0].model, name("small"));
+}
+
+#[tokio::test]
+async fn no_hop_leads_to_a_model_that_is_not_granted() {
+    let (small, forbidden) = (
+        answering("500 X", "{}").await,
+        answering("200 OK", "{}").await,
+    );
+    let mut content = apart(
+        &small.api_base(),
+        "http://127.0.0.1:1",
+        &forbidden.api_base(),
+    );
+    content.fallback = Some(name("forbidden"));
+    content.virtual_models = vec![auto(&["forbidden", "small"])];
+    content.virtual_models.push(VirtualModel {
+        name: name("closed"),
+        ..auto(&["forbidden"])
+    });
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.chat(AUTO).await.status, 500);
+    assert_eq!(rig.chat(SMALL).await.status, 500);
+    let refused = rig.chat("{\"model\":\"closed\"}").await;
+    assert_eq!(refused.error().2, "model_access_denied");
+    let unknown = rig.chat("{\"model\":\"smal\"}").await;
+    assert_eq!(unknown.error().2, "model_not_found");
+    assert!(forbidden.seen().requests.is_empty());
+    let mut events = rig.finish().await;
+    events.sort_by_key(|event| event.at);
+    assert_eq!(events.len(), 3);
+    let last = &events[2];
+    assert_eq!(last.refusal, Some(RefusalKind::Authorisation));
+    assert_eq!(last.model, name("forbidden"));
+    assert_eq!(last.requested_model, Some(name("closed")));
+}
+
+/// An answer with `retry-after`.
+fn busy(seconds: u32) -> Vec<crate::support::Step> {
+    crate::support::raw(format!(
+        "HTTP/1.1 503 X\r\ncontent-length: 2\r\nretry-after: {seconds}\r\n\r\n{{}}"
+    ))
+}
+
+#[tokio::test]
+async fn a_lone_backend_that_is_busy_is_asked_again_unless_it_wants_long() {
+    let moment = Upstream::start([busy(0), json_answer("200 OK", "{\"ok\":1}")]).await;
+    let rig = Rig::start(&[&moment]).await;
+    assert_eq!(rig.chat(SMALL).await.text(), "{\"ok\":1}");
+    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
+
+    let long = Upstream::start([busy(60), json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&long]).await;
+    let reply = rig.chat(SMALL).await;
+    assert_eq!(
+        (reply.status, reply.header("retry-after")),
+        (503, Some("60"))
+    );
+    assert_eq!(long.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn who_asks_to_be_left_alone_is_left_alone_by_everyone() {
+    let bad = Upstream::start([busy(60), json_answer("200 OK", "{\"by\":\"bad\"}")]).await;
+    let good = answering("200 OK", "{\"by\":\"good\"}").await;
+    let rig = Rig::start(&[&bad, &good]).await;
+    for _ in 0..6 {
+        assert_eq!(rig.chat(SMALL).await.text(), "{\"by\":\"good\"}");
+    }
+    assert_eq!(bad.seen().requests.len(), 1);
+    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
+}
+
+#[tokio::test]
+async fn a_backend_that_keeps_failing_is_left_out() {
+    let bad = answering("500 X", "{}").await;
+    let good = answering("200 OK", "{}").await;
+    let flags = Options::flags(&["--policy=round-robin", "--health-interval=3600"]);
+    let rig = Rig::start_with(&[&bad, &good], flags).await;
+    for _ in 0..10 {
+        assert_eq!(rig.chat(SMALL).await.status, 200);
+    }
+    // Every second one begins there, until five in a row have failed.
+    rig.until("the backend to be left out", async || {
+        let before = bad.seen().requests.len();
+        for _ in 0..4 {
+            assert_eq!(rig.chat(SMALL).await.status, 200);
+        }
+        bad.seen().requests.len() == before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_conversation_stays_at_its_backend() {
+    let (one, two) = (
+        answering("200 OK", "{\"by\":1}").await,
+        answering("200 OK", "{\"by\":2}").await,
+    );
+    let rig = Rig::start(&[&one, &two]).await;
+    let mut talks = Vec::new();
+    for talk in 0..6 {
+        let mut messages = vec![
+            json!({"role": "system", "content": "be brief"}),
+            json!({"role": "user", "content": format!("question {talk}, in a few words more")}),
+        ];
+        let mut by = Vec::new();
+        for turn in 0..4 {
+            let body = json!({"model": "small", "messages": messages, "seed": turn});
+            by.push(rig.chat(&body.to_string()).await.text());
+            messages.push(json!({"role": "assistant", "content": "yes"}));
+            messages.push(json!({"role": "user", "content": format!("and {turn}?")}));
+        }
+        by.dedup();
+        assert_eq!(by.len(), 1, "{by:?}");
+        talks.extend(by);
+    }
+    // Idle backends: the one that knows the system prompt takes them all.
+    talks.dedup();
+    assert_eq!(talks.len(), 1);
+}
