@@ -28,7 +28,7 @@ def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | 
     print(report.cpu_table(samples, BASELINE, order))
     print()
     print(report.rest_table(samples, order))
-    asked = sum(one.requests for one in samples if one.peer == "fastllm")
+    asked = sum(one.requests for one in samples if one.peer.startswith("fastllm"))
     if asked:
         progress.say(f"usage events that control was told: {events}; requests in the windows: {asked}")
     report.write(

@@ -21,11 +21,12 @@ _MAKERS: dict[str, Callable[[Rig], Peer]] = {
     "haproxy": HaProxy,
     "relay": Relay,
     "fastllm": FastLlm,
+    "fastllm-log": lambda rig: FastLlm(rig, "fastllm-log", access_log=True),
     "litellm": LiteLlm,
     "sglang": SgLang,
 }
 
-DEFAULT = ("nginx", "haproxy", "relay", "fastllm")
+DEFAULT = ("nginx", "nginx-log", "haproxy", "relay", "fastllm", "fastllm-log")
 ALL = tuple(_MAKERS)
 
 
