@@ -7,7 +7,7 @@ use fastllm_contract::{ModelName, RefusalKind, Rule, SplitBy, Target, VirtualMod
 use serde_json::json;
 
 use crate::support::{
-    Content, KEY, Options, Rig, Upstream, backend, content, get, json_answer, post,
+    Content, Gate, KEY, Options, Rig, Step, Upstream, backend, content, get, json_answer, post,
 };
 
 fn name(text: &str) -> ModelName {
@@ -192,7 +192,7 @@ async fn no_hop_leads_to_a_model_that_is_not_granted() {
 }
 
 /// An answer with `retry-after`.
-fn busy(seconds: u32) -> Vec<crate::support::Step> {
+fn busy(seconds: u32) -> Vec<Step> {
     crate::support::raw(format!(
         "HTTP/1.1 503 X\r\ncontent-length: 2\r\nretry-after: {seconds}\r\n\r\n{{}}"
     ))
@@ -274,4 +274,30 @@ async fn a_conversation_stays_at_its_backend() {
     // Idle backends: the one that knows the system prompt takes them all.
     talks.dedup();
     assert_eq!(talks.len(), 1);
+}
+
+#[tokio::test]
+async fn answers_are_measured_and_the_faster_backend_preferred() {
+    let gate = Gate::new();
+    let mut script = vec![Step::Wait(gate.clone())];
+    script.extend(json_answer("200 OK", "{}"));
+    let slow = Upstream::start([script]).await;
+    let fast = answering("200 OK", "{}").await;
+    let flags = Options::flags(&["--policy=lowest-latency"]);
+    let rig = Rig::start_with(&[&slow, &fast], flags).await;
+    let mut held = rig.client().await;
+    held.write(&crate::support::chat(SMALL)).await;
+    slow.wait_for("the slow request", |seen| seen.requests.len() == 1)
+        .await;
+    // As long as all of these together: that is how slow it is.
+    for _ in 0..20 {
+        assert_eq!(rig.chat(SMALL).await.status, 200);
+    }
+    gate.cancel();
+    assert_eq!(held.reply().await.status, 200);
+    for _ in 0..20 {
+        assert_eq!(rig.chat(SMALL).await.status, 200);
+    }
+    assert_eq!(slow.seen().requests.len(), 1);
+    assert_eq!(fast.seen().requests.len(), 40);
 }

@@ -216,7 +216,8 @@ impl Tables {
         self.fallback_model.as_ref()
     }
 
-    pub(crate) fn principal(&self, id: PrincipalId) -> Option<&Arc<Principal>> {
+    /// A principal, by its id: for who asks in its name without a key.
+    pub fn principal(&self, id: PrincipalId) -> Option<&Arc<Principal>> {
         self.principals.by_id.get(&id)
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use fastllm_contract::{BackendId, PrincipalId, Secret};
 
 use super::{InvalidSnapshot, Tables};
-use crate::fixture::{key, model, name, principal, snapshot};
+use crate::fixture::{key, model, name, principal, snapshot, virtual_model, with_virtual};
 use crate::identify::hash_key;
 use crate::route::{Tuning, Unusable};
 
@@ -89,6 +89,32 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
     assert!(!next.keys().shares_shard(held.keys(), shard("sk-three")));
     assert!(next.keys().get(&hash_key(b"sk-two")).is_none());
     assert!(next.keys().get(&hash_key(b"sk-three")).is_some());
+}
+
+#[test]
+fn virtual_models_are_shared_while_unchanged_and_clash_with_nothing() {
+    let build = |names: &[&str], models: &[&str], held: Option<&Tables>| {
+        let models = models.iter().map(|name| model(name, &[1])).collect();
+        let stands = names
+            .iter()
+            .map(|name| virtual_model(name, Vec::new(), &[("a", 1)]));
+        let snapshot = with_virtual(snapshot(models, Vec::new(), &[]), stands.collect());
+        Tables::build(&snapshot, held, &Tuning::default()).map(|built| built.tables)
+    };
+    let held = build(&["v", "w"], &["a"], None).unwrap();
+    let same = build(&["v", "w"], &["a", "b"], Some(&held)).unwrap();
+    assert!(Arc::ptr_eq(&held.virtual_models, &same.virtual_models));
+    assert!(Arc::ptr_eq(&held.affinity, &same.affinity));
+    let other = build(&["v"], &["a"], Some(&held)).unwrap();
+    assert!(other.virtual_model("w").is_none() && held.virtual_model("w").is_some());
+
+    // Also where the part is taken over and only the models changed.
+    for held in [None, Some(&held)] {
+        let clash = build(&["v", "w"], &["a", "w"], held).unwrap_err();
+        assert_eq!(clash, InvalidSnapshot::DuplicateModel(name("w")));
+    }
+    let twice = build(&["v", "v"], &["a"], None).unwrap_err();
+    assert_eq!(twice, InvalidSnapshot::DuplicateModel(name("v")));
 }
 
 #[test]
