@@ -179,7 +179,7 @@ async fn no_hop_leads_to_a_model_that_is_not_granted() {
     assert_eq!(rig.chat(SMALL).await.status, 500);
     let refused = rig.chat("{\"model\":\"closed\"}").await;
     assert_eq!(refused.error().2, "model_access_denied");
-    let unknown = rig.chat("{\"model\":\"smal\"}").await;
+    let unknown = rig.chat("{\"model\":\"unknown\"}").await;
     assert_eq!(unknown.error().2, "model_not_found");
     assert!(forbidden.seen().requests.is_empty());
     let mut events = rig.finish().await;
