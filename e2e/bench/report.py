@@ -12,11 +12,14 @@ from pathlib import Path
 
 from e2e import paths, progress
 from e2e.bench.measure import Sample
+from e2e.bench.quiet import DISTURBED
 
 
 def of(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[[Sample], float]) -> list[float]:
-    """One value of every window of a peer in a scenario."""
-    return [value(one) for one in samples if one.peer == peer and one.scenario == scenario]
+    """One value of every window of a peer in a scenario; of the undisturbed ones only, where there is any."""
+    windows = [one for one in samples if one.peer == peer and one.scenario == scenario]
+    undisturbed = [one for one in windows if one.others <= DISTURBED]
+    return [value(one) for one in undisturbed or windows]
 
 
 def median(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[[Sample], float]) -> float:

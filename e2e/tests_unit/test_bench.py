@@ -110,6 +110,12 @@ def test_the_median_window_is_what_compares() -> None:
         report.median(samples, "haproxy", "1k-c16", report.cpu)
 
 
+def test_disturbed_windows_count_only_where_there_are_no_others() -> None:
+    samples = [sample("nginx", 10), replace(sample("nginx", 50), others=0.5)]
+    assert report.of(samples, "nginx", "1k-c16", report.cpu) == [10]
+    assert report.of(samples[1:], "nginx", "1k-c16", report.cpu) == [50]
+
+
 def test_a_run_without_the_baseline_has_no_ratios() -> None:
     assert "×" not in report.cpu_table([sample("fastllm", 6)], "nginx", ["fastllm"])
 
