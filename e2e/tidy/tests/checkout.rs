@@ -1,6 +1,6 @@
 //! The checkout keeps its own rules.
 
-use fastllm_tidy::{Tree, banned, broken_arrows, oversized};
+use fastllm_tidy::{Tree, banned, broken_arrows, oversized, stale_versions};
 
 fn assert_none(findings: &[String]) {
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
@@ -21,4 +21,9 @@ fn nothing_banned_is_used() {
     let tree = Tree::of_this_checkout().unwrap();
     assert!(tree.sources.len() > 20, "the tree was read");
     assert_none(&banned(&tree));
+}
+
+#[test]
+fn manifests_name_this_version() {
+    assert_none(&stale_versions(&Tree::of_this_checkout().unwrap()));
 }
