@@ -22,10 +22,15 @@ def version() -> str:
     raise ValueError("the root Cargo.toml names no version")
 
 
-def binaries() -> Path:
-    """Builds all programs with cargo (progress is cargo's own) and returns their folder."""
+def binaries(*, with_tests: bool = False) -> Path:
+    """Builds all programs with cargo (progress is cargo's own) and returns their folder.
+
+    ``with_tests`` builds the Rust tests along: they turn on features of libraries, so that after a run of them
+    the programs alone would compile half of the libraries once more.
+    """
+    what = "--all-targets" if with_tests else "--bins"
     with progress.step("programs built by cargo"):
-        command = ["cargo", "build", "--release", "--locked", "--workspace", "--bins"]
+        command = ["cargo", "build", "--release", "--locked", "--workspace", what]
         if subprocess.run(command, cwd=paths.CHECKOUT, check=False).returncode:
             raise progress.StepFailed("cargo build failed; its errors stand above")
     return paths.CHECKOUT / "target" / "release"

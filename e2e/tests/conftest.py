@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The folder of the compiled programs."""
-    return binaries()
+    return binaries(with_tests=True)
 
 
 @pytest.fixture(scope="session")
