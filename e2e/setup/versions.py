@@ -18,6 +18,8 @@ POSTGRES_PROGRAMS = Path("/usr/lib/postgresql")
 # A command (or a file) that must be there, by part, and the Debian package that brings it. Only the
 # packages of missing commands are installed, so that a machine with Docker's own containerd keeps it.
 DEBIAN: dict[str, dict[str, str]] = {
+    # What cargo links with, and some crates' C; the checks list the files by git.
+    "rust": {"cc": "gcc", "/usr/lib/*/libc.a": "libc6-dev", "git": "git"},
     "api": {"openssl": "openssl"},
     "full": {
         "containerd": "containerd",
