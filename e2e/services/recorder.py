@@ -53,13 +53,13 @@ class Recorder:
             _copy(engine, client, exchange.answered)
             there.join(timeout=5)
 
-    def bodies(self) -> list[bytes]:
-        """The bodies of all answers so far, in order, chunked coding removed."""
-        return [body for exchange in self.exchanges for body in _bodies(bytes(exchange.answered))]
+    def completions(self) -> list[bytes]:
+        """The bodies of all chat completions so far, chunked coding removed; each carries an id of its own.
 
-    def requests(self) -> bytes:
-        """Everything that was sent to the engine."""
-        return b"".join(bytes(exchange.sent) for exchange in self.exchanges)
+        Health probes pass here, too, and connections are reused, so there is no such thing as the last one.
+        """
+        bodies = [body for exchange in self.exchanges for body in _bodies(bytes(exchange.answered))]
+        return [body for body in bodies if b'"chat.completion' in body]
 
 
 def _ask(client: socket.socket, engine: socket.socket, exchange: Exchange) -> None:
@@ -80,7 +80,9 @@ def _copy(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
 def _bodies(answers: bytes) -> list[bytes]:
     bodies = []
     while answers:
-        head, _, rest = answers.partition(b"\r\n\r\n")
+        head, whole, rest = answers.partition(b"\r\n\r\n")
+        if not whole:
+            break
         headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
         if headers.get(b"transfer-encoding") == b"chunked":
             body, answers = _unchunked(rest)

@@ -105,6 +105,15 @@ def tag() -> str:
 
 
 @pytest.fixture
+def fresh(admin: Admin, caller: Caller, tag: str) -> Caller:
+    """A caller like ``caller`` of whom nothing is recorded yet: rows of other tests may still be on their way."""
+    principal = admin.principal(f"fresh-{tag}", MODEL, "recorded", "unreachable")
+    fresh = Caller(caller.url, admin.key(principal), principal)
+    fresh.wait_until_known(MODEL)
+    return fresh
+
+
+@pytest.fixture
 def healthy(deployment: Deployment) -> Iterator[Deployment]:
     """The deployment, Ready before and after the test."""
     deployment.wait("Ready=True")

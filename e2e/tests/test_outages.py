@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import httpx
-import pytest
 
 from e2e import progress
 from e2e.product import Admin, Deployment, operator_away
@@ -25,15 +24,6 @@ def asked(caller: Caller, times: int) -> None:
     """Requests that must be served."""
     for _ in range(times):
         assert caller.chat(max_tokens=1).status_code == 200
-
-
-@pytest.fixture
-def fresh(admin: Admin, caller: Caller, tag: str) -> Caller:
-    """A caller of whom nothing is recorded yet."""
-    principal = admin.principal(f"outage-{tag}", "smollm2")
-    fresh = Caller(caller.url, admin.key(principal), principal)
-    fresh.wait_until_known("smollm2")
-    return fresh
 
 
 def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later(

@@ -34,7 +34,8 @@ def rows(admin: Admin, caller: Caller) -> list[dict]:
 def test_a_rule_decides_and_defaults_fail_over(auto: str, admin: Admin, caller: Caller, recorder: Recorder) -> None:
     answer = caller.stream_bytes(model=auto)
     assert answer.endswith(b"data: [DONE]\n\n")
-    assert answer.split(b"\n\n")[0] == recorder.bodies()[-1].split(b"\n\n")[0], "the rule's target answered"
+    first = answer.split(b"\n\n")[0]
+    assert any(body.startswith(first) for body in recorder.completions()), "the rule's target answered"
     answers = [caller.chat(auto, text=f"Say hello to number {number}.", max_tokens=1) for number in range(6)]
     assert {answer.status_code for answer in answers} == {200}
     progress.wait_until("usage rows", lambda: len(rows(admin, caller)) >= 7, seconds=20, every=0.2)
