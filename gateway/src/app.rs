@@ -3,9 +3,11 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use fastllm_engine::Tuning;
+use rustls::ServerConfig;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::Config;
@@ -15,11 +17,12 @@ use crate::pipeline::Pipeline;
 use crate::probe::Prober;
 use crate::record::Ledger;
 use crate::report::{HealthReporter, UsageReporter, Waiting, queue};
-use crate::serve::{BodyLimits, Door, ListenError, Listener, Service, Status};
+use crate::serve::{BodyLimits, Crew, Door, ListenError, Listener, Service, Status};
 use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
 use crate::tasks::{Background, Tasks};
 use crate::telemetry::{LogError, Metrics};
-use crate::tls::{self, TlsError};
+use crate::tls::{self, Certificate, TlsError};
+use crate::workers::{Worker, Workers};
 
 /// The least time for the last usage batches, however long answers took.
 const LAST_BATCHES: Duration = Duration::from_secs(2);
@@ -79,7 +82,10 @@ struct Rooms {
     metrics: Arc<Metrics>,
     ledger: Arc<Ledger>,
     current: Arc<Current>,
-    upstreams: Upstreams,
+    connector: Connector,
+    workers: Arc<Workers>,
+    certificate: Option<Arc<Certificate>>,
+    tls: Option<Arc<ServerConfig>>,
     waiting: Waiting,
     boot_id: Arc<str>,
 }
@@ -105,6 +111,14 @@ impl Rooms {
             policy: config.policy,
             ..Tuning::default()
         };
+        let certificate = match (&config.gateway_tls_cert, &config.gateway_tls_key) {
+            (Some(chain), Some(key)) => Some(Certificate::read(chain, key)?),
+            _ => None,
+        };
+        let threads = match config.workers {
+            Some(workers) => usize::from(workers),
+            None => available_parallelism().map_or(1, usize::from),
+        };
         let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id));
         Ok(Self {
             link,
@@ -112,7 +126,10 @@ impl Rooms {
             ledger: Arc::new(ledger),
             current: Arc::new(Current::new(Arc::clone(&metrics), tuning)),
             metrics,
-            upstreams: Upstreams::new(Connector::new(tls), Tasks::default(), config.pool_max_idle),
+            connector: Connector::new(tls),
+            tls: certificate.as_ref().map(Certificate::config).transpose()?,
+            certificate,
+            workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
             waiting,
             boot_id,
         })
@@ -167,21 +184,9 @@ impl Gateway {
             Arc::clone(&rooms.current),
             Arc::clone(&rooms.ledger),
         ));
-        let pipeline = Arc::new(Pipeline {
-            current: Arc::clone(&rooms.current),
-            ledger: Arc::clone(&rooms.ledger),
-            forwarder: Forwarder {
-                upstreams: rooms.upstreams.clone(),
-                timeout: config.upstream_timeout,
-                max_retries: config.max_retries,
-            },
-            bodies: BodyLimits::new(config.max_body_mb << 20),
-        });
-        let service = Service::Public {
-            pipeline,
-            status: Arc::clone(&status),
-            detailed: status_port.is_none(),
-        };
+        let mut background = Background::default();
+        let public_crew =
+            rooms.public_crew(&config, &status, status_port.is_none(), &mut background);
         let (door, status_door) = (Door::default(), Door::default());
         let mut doors = Background::default();
         tracing::info!(
@@ -192,15 +197,13 @@ impl Gateway {
             role = "proxy",
             "the gateway listens"
         );
-        doors.spawn("the listener", public.run(service, door.clone()));
+        doors.spawn("the listener", public.run(public_crew, door.clone()));
         if let Some(port) = status_port {
-            let service = Service::Status(Arc::clone(&status));
-            doors.spawn(
-                "the status listener",
-                port.run(service, status_door.clone()),
-            );
+            let crew = rooms.crew(None, |_| Service::Status(Arc::clone(&status)));
+            doors.spawn("the status listener", port.run(crew, status_door.clone()));
         }
-        let mut background = rooms.start(&config);
+        let workers = Arc::clone(&rooms.workers);
+        rooms.start(&config, &mut background);
 
         let ended = tokio::select! {
             () = shutdown => None,
@@ -213,6 +216,7 @@ impl Gateway {
             status_door,
             doors,
             background,
+            workers,
         };
         closing.run(&config).await;
         ended.map_or(Ok(()), |name| Err(Error::Ended(name)))
@@ -220,27 +224,79 @@ impl Gateway {
 }
 
 impl Rooms {
+    /// What serves clients: each thread with its own connections to upstreams.
+    fn public_crew(
+        &self,
+        config: &Config,
+        status: &Arc<Status>,
+        detailed: bool,
+        background: &mut Background,
+    ) -> Crew {
+        let bodies = Arc::new(BodyLimits::new(config.max_body_mb << 20));
+        // Each thread keeps its share.
+        let max_idle = config.pool_max_idle.div_ceil(self.workers.len().max(1));
+        self.crew(self.tls.clone(), |worker| {
+            let upstreams = Upstreams::new(self.connector.clone(), max_idle);
+            let tend = upstreams
+                .clone()
+                .tend(Arc::clone(&self.current), background.stop());
+            worker.spawn(&Tasks::default(), tend);
+            let forwarder = Forwarder {
+                upstreams,
+                timeout: config.upstream_timeout,
+                max_retries: config.max_retries,
+            };
+            let pipeline = Pipeline {
+                current: Arc::clone(&self.current),
+                ledger: Arc::clone(&self.ledger),
+                forwarder,
+                bodies: Arc::clone(&bodies),
+            };
+            Service::Public {
+                pipeline: Arc::new(pipeline),
+                status: Arc::clone(status),
+                detailed,
+            }
+        })
+    }
+
+    fn crew(
+        &self,
+        tls: Option<Arc<ServerConfig>>,
+        service: impl FnMut(&Worker) -> Service,
+    ) -> Crew {
+        Crew {
+            workers: Arc::clone(&self.workers),
+            services: self.workers.iter().map(service).collect(),
+            tls,
+        }
+    }
+
     /// Starts what runs beside the request path.
-    fn start(self, config: &Config) -> Background {
+    fn start(self, config: &Config, background: &mut Background) {
         let Self {
             link,
             probes,
             metrics,
             ledger,
             current,
-            upstreams,
+            connector: _,
+            workers: _,
+            certificate,
+            tls: _,
             waiting,
             boot_id,
         } = self;
-        let mut background = Background::default();
         let stop = background.stop();
+        if let Some(certificate) = certificate {
+            background.spawn(
+                "the certificate's follower",
+                certificate.follow(stop.clone()),
+            );
+        }
         let cache = DiskCache::new(config.snapshot_cache.clone());
         let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
         background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
-        background.spawn(
-            "idle connections",
-            upstreams.tend(Arc::clone(&current), stop.clone()),
-        );
         let prober = Prober {
             client: probes,
             current: Arc::clone(&current),
@@ -276,7 +332,6 @@ impl Rooms {
             etag: None,
         };
         background.spawn("the snapshot's follower", follower.run(stop));
-        background
     }
 }
 
@@ -286,6 +341,7 @@ struct Closing {
     status_door: Door,
     doors: Background,
     background: Background,
+    workers: Arc<Workers>,
 }
 
 impl Closing {
@@ -295,6 +351,7 @@ impl Closing {
             status_door,
             doors,
             background,
+            workers,
         } = self;
         tracing::info!(open = door.connections.len(), "the gateway shuts down");
         // Whoever routes to us needs time to see that we are not ready.
@@ -318,6 +375,7 @@ impl Closing {
         status_door.closed.cancel();
         status_door.last_request.cancel();
         doors.finish(CUT_OFF).await;
+        drop(workers);
         tracing::info!("the gateway has ended");
     }
 }

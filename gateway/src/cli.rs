@@ -47,7 +47,7 @@ fn silent(mut error: clap::Error) -> clap::Error {
 
 fn serve(config: Config) -> Result<(), Error> {
     let _log = init_logging(&config.log, config.log_format)?;
-    let runtime = runtime(&config).map_err(|error| setup("the runtime", &error))?;
+    let runtime = runtime().map_err(|error| setup("the runtime", &error))?;
     runtime.block_on(async {
         let shutdown = terminated().map_err(|error| setup("signals", &error))?;
         run(config, shutdown).await

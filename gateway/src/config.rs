@@ -91,6 +91,12 @@ pub struct Config {
     /// PEM certificates to trust besides the system's
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
+    /// PEM certificate chain to show to clients; needs --gateway-tls-key
+    #[arg(long, env = "FASTLLM_GATEWAY_TLS_CERT", requires = "gateway_tls_key")]
+    pub gateway_tls_cert: Option<PathBuf>,
+    /// PEM key of that certificate
+    #[arg(long, env = "FASTLLM_GATEWAY_TLS_KEY", requires = "gateway_tls_cert")]
+    pub gateway_tls_key: Option<PathBuf>,
     /// Log filter, for example `info,fastllm_gateway=debug`
     #[arg(long, env = "FASTLLM_LOG", default_value = "info")]
     pub log: String,

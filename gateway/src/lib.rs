@@ -9,6 +9,7 @@ mod app;
 pub mod cli;
 mod clock;
 mod config;
+mod deadline;
 mod forward;
 mod link;
 mod pipeline;
@@ -16,12 +17,15 @@ mod probe;
 mod prompt;
 mod record;
 mod report;
+mod scratch;
 mod serve;
 mod signals;
 mod snapshot;
+mod socket;
 mod tasks;
 mod telemetry;
 mod tls;
+mod workers;
 
 pub use app::{Error, Gateway};
 pub use config::Config;
@@ -34,13 +38,13 @@ pub use tls::TlsError;
 use std::future::Future;
 use std::io;
 
-/// A runtime with as many threads as the configuration asks for.
-pub fn runtime(config: &Config) -> io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = config.workers {
-        builder.worker_threads(usize::from(workers));
-    }
-    builder.enable_all().thread_name("gateway").build()
+/// The runtime for what runs beside the requests, which have threads of their
+/// own.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("background")
+        .build()
 }
 
 /// Runs a gateway until `shutdown` resolves and running answers have finished.

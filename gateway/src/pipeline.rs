@@ -1,20 +1,24 @@
 //! The path of a request: each room in its order, and one place that turns a
 //! refusal into an answer.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use fastllm_contract::Timestamp;
 use fastllm_engine::{
     Ask, Boundary, Caller, Chain, Refusal, Resolved, Tables, granted_models, identify, resolve,
 };
 use fastllm_wire::{Members, ScanError, scan_chat};
-use http::request::Parts;
-use http::{HeaderMap, Response};
+use http::Method;
 
+use crate::deadline::Deadline;
 use crate::forward::{Forwarder, Outgoing};
 use crate::prompt::{Prompt, estimated_tokens};
 use crate::record::{Ledger, Record};
-use crate::serve::{AnswerBody, BodyLimits, ClientBody, Endpoint, Received, answer};
+use crate::serve::answer::{self, Own};
+use crate::serve::{Answer, BodyLimits, Client, Endpoint, Head, Received};
 use crate::snapshot::Current;
 
 /// The rooms of the request path.
@@ -23,7 +27,7 @@ pub(crate) struct Pipeline {
     pub(crate) current: Arc<Current>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) forwarder: Forwarder,
-    pub(crate) bodies: BodyLimits,
+    pub(crate) bodies: Arc<BodyLimits>,
 }
 
 /// Who asks for what, and by which tables that was decided.
@@ -43,24 +47,40 @@ struct Admitted {
 }
 
 impl Pipeline {
-    /// Answers one request, whatever it is.
-    pub(crate) async fn handle(&self, head: Parts, body: ClientBody) -> Response<AnswerBody> {
-        let mut record = Record::begin(&self.ledger, &head.headers);
-        let entered = match self.enter(&head, &mut record) {
+    /// Answers one request, whatever it is; nothing where the client has left.
+    pub(crate) async fn handle(
+        &self,
+        head: &Head,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+    ) -> Option<Answer> {
+        let mut record = Record::begin(&self.ledger, head);
+        let entered = match self.enter(head, &mut record) {
             Ok(entered) => entered,
-            Err(refusal) => return refuse(record, &refusal),
+            Err(refusal) => return Some(refuse(record, &refusal)),
         };
         match entered.endpoint {
-            Endpoint::Models => models(record, &entered),
-            Endpoint::ChatCompletions => self.chat(record, entered, &head, body).await,
+            Endpoint::Models => Some(own(models(record, &entered))),
+            Endpoint::ChatCompletions => {
+                let asked = self.admit(&mut record, entered, head, (client, deadline));
+                let admitted = match asked.await {
+                    Ok(admitted) => admitted,
+                    Err(refusal) => return Some(refuse(record, &refusal)),
+                };
+                self.forward(record, &admitted, head, (client, deadline))
+                    .await
+            }
         }
     }
 
     /// Who is it, and do they ask for something that exists?
-    fn enter(&self, head: &Parts, record: &mut Record) -> Result<Entered, Refusal> {
+    fn enter(&self, head: &Head, record: &mut Record) -> Result<Entered, Refusal> {
         let tables = self.current.tables().ok_or(Refusal::NotReady)?;
-        let caller = caller_of(&tables, &head.headers, record)?;
-        let endpoint = Endpoint::find(&head.method, head.uri.path()).ok_or(Refusal::NoRoute)?;
+        let caller = caller_of(&tables, head, record)?;
+        let endpoint = Method::from_bytes(head.method())
+            .ok()
+            .and_then(|method| Endpoint::find(&method, head.path()))
+            .ok_or(Refusal::NoRoute)?;
         Ok(Entered {
             tables,
             caller,
@@ -68,45 +88,46 @@ impl Pipeline {
         })
     }
 
-    async fn chat(
+    /// Sends it upstream for as long as the client is there.
+    async fn forward(
         &self,
         mut record: Record,
-        entered: Entered,
-        head: &Parts,
-        body: ClientBody,
-    ) -> Response<AnswerBody> {
-        let admitted = match self.admit(&mut record, entered, &head.headers, body).await {
-            Ok(admitted) => admitted,
-            Err(refusal) => return refuse(record, &refusal),
-        };
+        admitted: &Admitted,
+        head: &Head,
+        (client, deadline): (&mut dyn Client, &mut Deadline),
+    ) -> Option<Answer> {
         let outgoing = Outgoing {
             sub_path: Endpoint::ChatCompletions.sub_path(),
-            headers: &head.headers,
+            headers: head.fields(),
             body: admitted.body.bytes(),
             members: &admitted.members,
             prompt: &admitted.prompt,
             ask_usage: admitted.ask_usage,
         };
-        match self
-            .forwarder
-            .send(&admitted.chain, &outgoing, &mut record)
-            .await
-        {
-            Ok(arrived) => arrived
-                .into_answer(record)
-                .map(|relay| AnswerBody::Relay(Box::new(relay))),
+        let outcome = {
+            let forwarder = &self.forwarder;
+            let sent = forwarder.send(&admitted.chain, &outgoing, &mut record, deadline);
+            let mut sent = pin!(sent);
+            poll_fn(|cx| match sent.as_mut().poll(cx) {
+                Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+                Poll::Pending => client.poll_gone(cx).map(|()| None),
+            })
+            .await?
+        };
+        Some(match outcome {
+            Ok(arrived) => Answer::Relay(Box::new(arrived.into_answer(record))),
             Err(refusal) => refuse(record, &refusal),
-        }
+        })
     }
 
     async fn admit(
         &self,
         record: &mut Record,
         entered: Entered,
-        headers: &HeaderMap,
-        body: ClientBody,
+        head: &Head,
+        (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Result<Admitted, Refusal> {
-        let body = body.read(headers, &self.bodies).await?;
+        let body = self.bodies.read(client, deadline).await?;
         let members = scan_chat(&body.bytes()).map_err(invalid)?;
         let Entered {
             tables: before,
@@ -118,13 +139,13 @@ impl Pipeline {
         // A body may take long to come: who asks and what they may do is
         // decided by the same tables as the model that they get.
         if !Arc::ptr_eq(tables, &before) {
-            caller = caller_of(tables, headers, record)?;
+            caller = caller_of(tables, head, record)?;
         }
         let resolved = resolve(tables, members.model())?;
         record.requested(resolved.name(), resolved.model(), members.is_stream());
         let request = Request {
             members: &members,
-            headers,
+            head,
             body: &body.bytes(),
         };
         let (chain, prompt) = request.route(resolved, &caller, record.at())?;
@@ -143,7 +164,7 @@ impl Pipeline {
 /// What a request is routed by.
 struct Request<'a> {
     members: &'a Members,
-    headers: &'a HeaderMap,
+    head: &'a Head,
     body: &'a [u8],
 }
 
@@ -161,7 +182,7 @@ impl Request<'_> {
             stream: self.members.is_stream(),
             prompt_tokens: estimated_tokens(self.body),
             max_tokens: self.members.ceiling(),
-            headers: self.headers,
+            headers: self.head,
             at,
             prompt: read.as_ref().map_or(0, Prompt::beginning),
             budget_used_percent: None,
@@ -178,25 +199,29 @@ impl Request<'_> {
 }
 
 /// Who presents a key, by these tables and the time of the request's arrival.
-fn caller_of(tables: &Tables, headers: &HeaderMap, record: &mut Record) -> Result<Caller, Refusal> {
-    let caller = identify(tables, presented_key(headers), record.at())?;
+fn caller_of(tables: &Tables, head: &Head, record: &mut Record) -> Result<Caller, Refusal> {
+    let caller = identify(tables, presented_key(head), record.at())?;
     if let Some(identified) = caller.identified() {
         record.identified(identified);
     }
     Ok(caller)
 }
 
-fn models(record: Record, entered: &Entered) -> Response<AnswerBody> {
+fn models(record: Record, entered: &Entered) -> Own {
     let models = granted_models(&entered.tables, &entered.caller);
     let list = answer::model_list(models.into_iter(), record.id());
     record.served();
     list
 }
 
-fn refuse(record: Record, refusal: &Refusal) -> Response<AnswerBody> {
+fn refuse(record: Record, refusal: &Refusal) -> Answer {
     let response = answer::refusal(refusal, record.id());
     record.refused(refusal);
-    response
+    own(response)
+}
+
+fn own(own: Own) -> Answer {
+    Answer::Own(Box::new(own))
 }
 
 fn invalid(error: ScanError) -> Refusal {
@@ -209,29 +234,25 @@ fn invalid(error: ScanError) -> Refusal {
 
 /// The key that a client presents: `authorization: Bearer` (the scheme in any
 /// case) or `x-api-key`.
-fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
+fn presented_key(head: &Head) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"bearer ";
-    if let Some(value) = headers.get(http::header::AUTHORIZATION) {
-        let (scheme, key) = value.as_bytes().split_at_checked(SCHEME.len())?;
+    if let Some(value) = head.field("authorization") {
+        let (scheme, key) = value.split_at_checked(SCHEME.len())?;
         return scheme
             .eq_ignore_ascii_case(SCHEME)
             .then(|| key.trim_ascii());
     }
-    headers
-        .get("x-api-key")
-        .map(|value| value.as_bytes().trim_ascii())
+    head.field("x-api-key").map(<[u8]>::trim_ascii)
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
-
     use super::presented_key;
+    use crate::serve::Head;
 
-    fn key(name: &'static str, value: &'static str) -> Option<Vec<u8>> {
-        let mut headers = HeaderMap::new();
-        headers.insert(name, value.parse().unwrap());
-        presented_key(&headers).map(<[u8]>::to_vec)
+    fn key(name: &str, value: &str) -> Option<Vec<u8>> {
+        let head = format!("GET / HTTP/1.1\r\nhost: g\r\n{name}: {value}\r\n\r\n");
+        presented_key(&Head::read(head.into_bytes()).unwrap()).map(<[u8]>::to_vec)
     }
 
     #[test]

@@ -11,14 +11,15 @@ use fastllm_contract::{
 };
 use fastllm_engine::{Backend, Identified, Refusal};
 use fastllm_wire::Usage;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::HeaderValue;
 
 use crate::clock;
 use crate::report::UsageQueue;
+use crate::serve::Head;
 use crate::telemetry::{Metrics, Outcome};
 
 /// The header that names a request from client to upstream and back.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 /// The status in accounts of a client that left before its answer was complete.
 const CLIENT_GONE: u16 = 499;
@@ -48,15 +49,14 @@ impl Ledger {
     }
 
     /// The client's own request id where it is usable, else a new one.
-    fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
+    fn request_id(&self, head: &Head) -> HeaderValue {
         /// Longest request id that is taken from a client, in bytes.
         const LONGEST: usize = 128;
-        let given = headers.get(REQUEST_ID).filter(|value| {
-            (1..=LONGEST).contains(&value.len())
-                && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        let given = head.field(REQUEST_ID).filter(|value| {
+            (1..=LONGEST).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
         });
-        if let Some(given) = given {
-            return given.clone();
+        if let Some(given) = given.and_then(|given| HeaderValue::from_bytes(given).ok()) {
+            return given;
         }
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         HeaderValue::try_from(format!("{}-{number:x}", self.boot_id))
@@ -110,9 +110,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn begin(ledger: &Arc<Ledger>, headers: &HeaderMap) -> Self {
+    pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Self {
         Self {
-            id: ledger.request_id(headers),
+            id: ledger.request_id(head),
             ledger: Arc::clone(ledger),
             at: clock::timestamp(),
             started: clock::now(),

@@ -3,21 +3,22 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Short tasks that belong to one room: counted, and aborted by whoever holds
-/// their handle. Cheap to clone.
+/// Tasks that belong to one room, counted. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tasks(TaskTracker);
 
 impl Tasks {
-    pub(crate) fn spawn<F>(&self, task: F) -> AbortHandle
+    /// Runs a task on the runtime of `handle`.
+    pub(crate) fn spawn_on<F>(&self, task: F, handle: &Handle)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.0.spawn(task).abort_handle()
+        self.0.spawn_on(task, handle);
     }
 
     /// How many run.

@@ -4,18 +4,24 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fastllm_contract::{BackendId, ModelName};
 use fastllm_engine::{Backend, Boundary, Chain, InFlight, Live, Pick, Pool, Refusal};
-use fastllm_wire::{First, HeadTail, Members, Splice, StreamTail};
-use http::header::{self, HeaderMap};
-use http::{Method, Request, Response, StatusCode, Uri};
+use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
+use fastllm_wire::{First, HeadTail, Members, Piece, Splice, StreamTail};
+use http::StatusCode;
 use tokio::time::sleep;
 
 use super::flow::{End, Flow, Meter};
-use super::headers::{is_event_stream, is_identity, request_headers, response_headers};
-use super::pool::Upstreams;
-use super::request_body::RequestBody;
+use super::headers::{is_event_stream, is_identity, request_fields};
+use super::pool::{Lease, Upstreams};
+use super::sending::Sending;
 use super::{AttemptError, Relay, back_off};
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::record::Record;
+use crate::scratch;
+
+/// Up to this many bytes, copying a body behind its head costs less than
+/// sending it in several pieces.
+const COPIED: usize = 16 << 10;
 
 /// However long a chain and whatever is allowed per model: the most attempts
 /// that one request costs.
@@ -42,7 +48,7 @@ pub(crate) struct Forwarder {
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) sub_path: &'static str,
-    pub(crate) headers: &'a HeaderMap,
+    pub(crate) headers: Fields<'a>,
     pub(crate) body: Bytes,
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
@@ -55,7 +61,6 @@ pub(crate) struct Outgoing<'a> {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     status: StatusCode,
-    headers: HeaderMap,
     flow: Flow,
     attempt: Attempt,
     model: ModelName,
@@ -73,11 +78,12 @@ pub(super) struct Attempt {
 
 /// What a request may still cost, and what it has brought so far.
 #[derive(Debug)]
-struct Effort {
+struct Effort<'d> {
     until: Instant,
     left: u32,
     best: Option<Arrived>,
     last: Option<AttemptError>,
+    deadline: &'d mut Deadline,
 }
 
 /// How an attempt failed.
@@ -99,41 +105,58 @@ impl Outgoing<'_> {
         }
     }
 
-    fn body_for(&self, backend: &Backend) -> RequestBody {
+    /// The request as this backend gets it.
+    fn request(&self, backend: &Backend, record: &Record) -> Result<Sending, AttemptError> {
         let splice = Splice::new(self.members).model(backend.upstream_model());
         let splice = if self.ask_usage {
             splice.include_usage()
         } else {
             splice
         };
-        RequestBody::new(&self.body, &splice)
-    }
-
-    fn request(
-        &self,
-        backend: &Backend,
-        body: RequestBody,
-        record: &Record,
-    ) -> Result<Request<RequestBody>, AttemptError> {
         let path = backend
             .path(self.sub_path)
             .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
-        let mut request = Request::new(body);
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from(path);
-        let mut headers = request_headers(self.headers, record.id());
-        headers.insert(header::HOST, backend.host().clone());
+        let mut first = scratch::take();
+        let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
+        head.field(b"host", backend.host().as_bytes());
         if let Some((name, value)) = backend.auth() {
-            headers.insert(name.clone(), value.clone());
+            head.field(name.as_str().as_bytes(), value.as_bytes());
         }
-        *request.headers_mut() = headers;
-        Ok(request)
+        // It was authorised as JSON: under another type an upstream might read
+        // another model from the same bytes.
+        let kind = b"application/json";
+        request_fields(&mut head, self.headers, kind, record.id().as_bytes());
+        let length = splice.len(self.body.len());
+        head.end(Framing::Length(length as u64), Persistence::Keep)
+            .map_err(|error| AttemptError::Request(error.to_string()))?;
+        if length > COPIED {
+            return Ok(Sending::new(first, self.shared(&splice)));
+        }
+        for piece in splice.pieces(self.body.len()) {
+            first.extend_from_slice(match piece {
+                Piece::Kept(range) => self.body.get(range).unwrap_or_default(),
+                Piece::Written(bytes) => bytes,
+            });
+        }
+        Ok(Sending::new(first, Vec::new()))
     }
 
-    fn meter(&self, status: StatusCode, headers: &HeaderMap) -> Meter {
-        if !status.is_success() || !is_identity(headers) {
+    /// The body in pieces that share the client's bytes.
+    fn shared(&self, splice: &Splice<'_>) -> Vec<Bytes> {
+        splice
+            .pieces(self.body.len())
+            .map(|piece| match piece {
+                Piece::Kept(range) => self.body.slice(range),
+                Piece::Written(bytes) => Bytes::copy_from_slice(bytes),
+            })
+            .collect()
+    }
+
+    fn meter(&self, lease: &Lease) -> Meter {
+        let fields = lease.connection.answer().fields();
+        if !(200..300).contains(&lease.connection.status()) || !is_identity(fields) {
             Meter::Blind
-        } else if is_event_stream(headers) {
+        } else if is_event_stream(fields) {
             Meter::Events(Box::new(StreamTail::new(self.ask_usage)))
         } else {
             Meter::Whole(HeadTail::new())
@@ -149,12 +172,14 @@ impl Forwarder {
         chain: &Chain,
         outgoing: &Outgoing<'_>,
         record: &mut Record,
+        deadline: &mut Deadline,
     ) -> Result<Arrived, Refusal> {
         let mut effort = Effort {
             until: clock::now() + self.timeout * PATIENCE,
             left: MOST_ATTEMPTS,
             best: None,
             last: None,
+            deadline,
         };
         let last = chain.pools().len().saturating_sub(1);
         for (index, pool) in chain.pools().iter().enumerate() {
@@ -183,7 +208,7 @@ impl Forwarder {
         &self,
         series: &Series<'_>,
         record: &mut Record,
-        effort: &mut Effort,
+        effort: &mut Effort<'_>,
     ) -> Option<Arrived> {
         let Series { pool, outgoing, .. } = series;
         let mut tried = Vec::new();
@@ -202,8 +227,7 @@ impl Forwarder {
             let backend = pool.backends().get(index)?;
             record.asked(pool.model(), backend);
             effort.left = effort.left.saturating_sub(1);
-            let limit = effort.remaining().min(self.timeout);
-            let outcome = self.attempt(series, backend, record, limit).await;
+            let outcome = self.attempt(series, backend, record, effort).await;
             failure = Failure::of(&outcome);
             failure.tell(backend.live());
             match outcome {
@@ -229,7 +253,7 @@ impl Forwarder {
         series: &Series<'_>,
         backend: &Backend,
         record: &Record,
-        limit: Duration,
+        effort: &mut Effort<'_>,
     ) -> Result<Arrived, AttemptError> {
         let Series { pool, outgoing, .. } = series;
         let attempt = Attempt {
@@ -237,23 +261,24 @@ impl Forwarder {
             began: clock::now(),
             stream: outgoing.members.is_stream(),
         };
-        let body = outgoing.body_for(backend);
-        let build = || outgoing.request(backend, body.clone(), record);
-        let answer = self
+        let limit = effort.remaining().min(self.timeout);
+        let request = outgoing.request(backend, record)?;
+        let lease = self
             .upstreams
-            .exchange(backend.origin(), build, limit)
+            .exchange(backend.origin(), request, limit, effort.deadline)
             .await?;
-        let meter = outgoing.meter(answer.status, &answer.headers);
-        let mut flow = Flow::new(answer.body, meter);
+        let status = StatusCode::from_u16(lease.connection.status())
+            .map_err(|error| AttemptError::Broken(error.to_string()))?;
+        let meter = outgoing.meter(&lease);
+        let mut flow = Flow::new(lease, meter);
         if flow.is_events() {
-            flow.hold().await;
+            flow.hold(effort.deadline).await;
             if let (First::Pending, Some(End::BrokenOff(reason))) = (flow.first(), flow.end()) {
                 return Err(AttemptError::Broken(reason.clone()));
             }
         }
         Ok(Arrived {
-            status: answer.status,
-            headers: answer.headers,
+            status,
             flow,
             attempt,
             model: pool.model().clone(),
@@ -290,7 +315,7 @@ impl Series<'_> {
     }
 }
 
-impl Effort {
+impl Effort<'_> {
     fn remaining(&self) -> Duration {
         self.until.saturating_duration_since(clock::now())
     }
@@ -332,7 +357,9 @@ impl Failure {
                 let status = arrived.real_status();
                 Self {
                     status: Some(status),
-                    wait: back_off::asked_for(status, &arrived.headers),
+                    wait: arrived.flow.head().and_then(|head| {
+                        back_off::asked_for(status, |name| head.fields().get(name))
+                    }),
                     may_pass: matches!(status.as_u16(), 429 | 502 | 503),
                 }
             }
@@ -387,14 +414,9 @@ impl Arrived {
         u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// The client's answer. The record goes with the body and ends with it.
-    pub(crate) fn into_answer(self, record: Record) -> Response<Relay> {
+    /// The client's answer. The record goes with it and ends with it.
+    pub(crate) fn into_answer(self, record: Record) -> Relay {
         record.metrics().forwarded(self.status);
-        let headers = response_headers(&self.headers, self.flow.is_events(), record.id());
-        let relay = Relay::new(self.flow, self.status.as_u16(), record, self.attempt);
-        let mut answer = Response::new(relay);
-        *answer.status_mut() = self.status;
-        *answer.headers_mut() = headers;
-        answer
+        Relay::new(self.flow, self.status.as_u16(), record, self.attempt)
     }
 }

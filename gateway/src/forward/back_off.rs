@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use http::header::{HeaderMap, RETRY_AFTER};
 
 use crate::report::jittered;
 
@@ -19,15 +18,18 @@ pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
 
 /// How long an upstream that is overloaded asks to be left alone: in seconds,
 /// or in milliseconds in a header that some vendors add. A date says nothing.
-pub(crate) fn asked_for(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn asked_for<'h>(
+    status: StatusCode,
+    header: impl Fn(&'static str) -> Option<&'h [u8]>,
+) -> Option<Duration> {
     if !matches!(status.as_u16(), 429 | 503) {
         return None;
     }
-    let number = |value: &http::HeaderValue| value.to_str().ok()?.trim().parse::<f64>().ok();
-    let exact = headers.get("retry-after-ms").and_then(number);
+    let number = |value: &[u8]| str::from_utf8(value).ok()?.trim().parse::<f64>().ok();
+    let exact = header("retry-after-ms").and_then(number);
     let seconds = exact
         .map(|milliseconds| milliseconds / 1000.0)
-        .or_else(|| headers.get(RETRY_AFTER).and_then(number))?;
+        .or_else(|| header("retry-after").and_then(number))?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
@@ -35,16 +37,15 @@ pub(crate) fn asked_for(status: StatusCode, headers: &HeaderMap) -> Option<Durat
 mod tests {
     use std::time::Duration;
 
-    use http::{HeaderMap, HeaderValue, StatusCode};
+    use http::StatusCode;
 
     use super::{asked_for, before_retry};
 
     #[test]
     fn what_an_overloaded_upstream_asks_for_is_read() {
         let asked = |status: u16, name: &'static str, value: &'static str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(name, HeaderValue::from_static(value));
-            asked_for(StatusCode::from_u16(status).unwrap(), &headers)
+            let header = |asked| (asked == name).then_some(value.as_bytes());
+            asked_for(StatusCode::from_u16(status).unwrap(), header)
         };
         let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
         assert_eq!(asked(429, "retry-after", "7"), seconds(7.0));

@@ -1,32 +1,25 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fastllm_engine::Origin;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::AttemptError;
 use crate::clock;
+use crate::socket::{self, Socket};
 
 /// Time limit of name look-up, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long looked-up addresses are used without asking again.
 const ADDRESSES_LIVE: Duration = Duration::from_secs(30);
-
-/// A silent connection is asked whether anybody is there after this long.
-const KEEPALIVE: Duration = Duration::from_mins(1);
 
 /// Makes connections. Names are looked up off the reactor and remembered.
 #[derive(Clone)]
@@ -47,13 +40,6 @@ impl std::fmt::Debug for Connector {
     }
 }
 
-/// A connection to an upstream.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
 impl Connector {
     /// Speaks HTTP/1.1 only.
     pub(crate) fn new(mut tls: rustls::ClientConfig) -> Self {
@@ -64,7 +50,7 @@ impl Connector {
         }
     }
 
-    pub(crate) async fn connect(&self, origin: &Origin) -> Result<Stream, AttemptError> {
+    pub(crate) async fn connect(&self, origin: &Origin) -> Result<Socket, AttemptError> {
         match timeout(CONNECT_TIMEOUT, self.try_connect(origin)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => {
@@ -83,21 +69,17 @@ impl Connector {
         self.names.lock().retain(|origin, _| keep(origin));
     }
 
-    async fn try_connect(&self, origin: &Origin) -> io::Result<Stream> {
+    async fn try_connect(&self, origin: &Origin) -> io::Result<Socket> {
         let addresses = self.addresses(origin).await?;
         let tcp = first_that_answers(&addresses).await?;
-        tcp.set_nodelay(true)?;
-        let keepalive = TcpKeepalive::new()
-            .with_time(KEEPALIVE)
-            .with_interval(KEEPALIVE / 4);
-        SockRef::from(&tcp).set_tcp_keepalive(&keepalive)?;
+        socket::prepare(&tcp)?;
         if !origin.tls {
-            return Ok(Stream::Plain(tcp));
+            return Ok(Socket::Plain(tcp));
         }
         let name = ServerName::try_from(origin.host.to_string())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let tls = self.tls.connect(name, tcp).await?;
-        Ok(Stream::Tls(Box::new(tls)))
+        Ok(Socket::Tls(Box::new(TlsStream::Client(tls))))
     }
 
     async fn addresses(&self, origin: &Origin) -> io::Result<Arc<[SocketAddr]>> {
@@ -138,62 +120,4 @@ async fn first_that_answers(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
         }
     }
     Err(last)
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
 }

@@ -1,14 +1,12 @@
-use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use fastllm_wire::{First, Forward, HeadTail, StreamTail, Usage};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use fastllm_wire::http1::Response;
+use fastllm_wire::{First, HeadTail, StreamTail, Usage};
 
-use super::body::UpstreamBody;
+use super::pool::Lease;
+use crate::deadline::Deadline;
 
 /// An upstream that is silent for this long in the middle of an answer (and at
 /// most for twice as long) is taken for dead.
@@ -40,48 +38,73 @@ pub(super) enum End {
     BrokenOff(String),
 }
 
-/// An answer on its way: what came of it, what may leave, what was seen.
+/// An answer on its way: what was held of it, what was seen, how it ended.
 #[derive(Debug)]
 pub(super) struct Flow {
-    body: UpstreamBody,
+    /// Until the answer has left.
+    lease: Option<Lease>,
     meter: Meter,
-    /// Nearly always one chunk at most.
-    next: Option<Bytes>,
-    more: VecDeque<Bytes>,
-    waiting: usize,
+    held: Vec<u8>,
     end: Option<End>,
-    silence: Option<Pin<Box<Sleep>>>,
-    heard: bool,
+    /// Something came since the silence was last looked at.
+    heard: Option<bool>,
 }
 
-impl Flow {
-    pub(super) fn new(body: UpstreamBody, meter: Meter) -> Self {
-        let end = body.is_end().then_some(End::Complete);
-        Self {
-            body,
-            meter,
-            next: None,
-            more: VecDeque::new(),
-            waiting: 0,
-            end,
-            silence: None,
-            heard: false,
+impl Meter {
+    /// Adds what may leave of a part of the body.
+    fn pass(&mut self, part: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::Events(tail) => {
+                let forward = tail.push(part);
+                for slice in forward.slices(part) {
+                    out.extend_from_slice(slice);
+                }
+            }
+            Self::Whole(ends) => {
+                ends.push(part);
+                out.extend_from_slice(part);
+            }
+            Self::Blind => out.extend_from_slice(part),
         }
     }
 
-    /// The next bytes that may leave.
-    pub(super) fn take(&mut self) -> Option<Bytes> {
-        let chunk = self.next.take().or_else(|| self.more.pop_front())?;
-        self.waiting -= chunk.len();
-        Some(chunk)
+    /// Adds what may leave at the end.
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if let Self::Events(tail) = self {
+            let forward = tail.finish();
+            for slice in forward.slices(&[]) {
+                out.extend_from_slice(slice);
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// The answer whose head has come over this connection.
+    pub(super) fn new(lease: Lease, meter: Meter) -> Self {
+        Self {
+            lease: Some(lease),
+            meter,
+            held: Vec::new(),
+            end: None,
+            heard: None,
+        }
     }
 
-    /// Whether bytes wait to leave.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.waiting > 0
+    /// The head of the answer, until it is released.
+    pub(super) fn head(&self) -> Option<Response<'_>> {
+        Some(self.lease.as_ref()?.connection.answer())
     }
 
-    /// How it ended, once it has. Bytes may still wait.
+    /// How many bytes leave, where that is known.
+    pub(super) fn length(&self) -> Option<u64> {
+        if self.is_events() {
+            return None;
+        }
+        self.lease.as_ref()?.connection.length()
+    }
+
+    /// How it ended, once it has. Held bytes may still wait.
     pub(super) fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
@@ -109,90 +132,88 @@ impl Flow {
 
     /// Waits until it is known what the first event of a stream is, within
     /// bounds; past them the stream goes its way.
-    pub(super) async fn hold(&mut self) {
+    pub(super) async fn hold(&mut self, deadline: &mut Deadline) {
+        let mut held = Vec::new();
+        deadline.arm(HOLD);
         let known = poll_fn(|cx| {
-            while self.first() == First::Pending && self.end.is_none() && self.waiting < HOLD_BYTES
-            {
-                ready!(self.poll_pump(cx));
+            while self.first() == First::Pending && self.end.is_none() && held.len() < HOLD_BYTES {
+                ready!(self.poll_read(cx, &mut held));
             }
             Poll::Ready(())
         });
         // Out of time is one of the bounds.
-        let _in_time = timeout(HOLD, known).await;
+        let _in_time = deadline.before(known).await;
+        deadline.disarm();
+        self.held = held;
     }
 
-    /// Takes one read, or the end. Must not be called after the end.
-    pub(super) fn poll_pump(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Poll::Ready(read) = self.body.poll_chunk(cx) else {
-            return self.poll_silence(cx);
+    /// Adds to `out` what one read brings, or takes the end. Must not be called
+    /// after the end.
+    pub(super) fn poll_pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        out: &mut Vec<u8>,
+    ) -> Poll<()> {
+        if !self.held.is_empty() {
+            out.append(&mut std::mem::take(&mut self.held));
+            return Poll::Ready(());
+        }
+        if self.end.is_some() {
+            return Poll::Ready(());
+        }
+        if self.poll_read(cx, out).is_ready() {
+            self.heard = self.heard.map(|_| true);
+            return Poll::Ready(());
+        }
+        self.poll_silence(cx, deadline)
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<()> {
+        let Self { lease, meter, .. } = self;
+        let Some(lease) = lease else {
+            return Poll::Pending;
         };
-        self.heard = true;
-        match read {
-            Some(Ok(chunk)) => {
-                self.pass(chunk);
-                if self.body.is_end() {
-                    self.finish();
-                }
+        let mut pass = |part: &[u8]| meter.pass(part, out);
+        match ready!(lease.connection.poll_body(cx, &mut pass)) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.meter.finish(out);
+                self.end = Some(End::Complete);
             }
-            Some(Err(reason)) => self.end = Some(End::BrokenOff(reason)),
-            None => self.finish(),
+            Err(reason) => self.end = Some(End::BrokenOff(reason)),
         }
         Poll::Ready(())
     }
 
-    fn pass(&mut self, chunk: Bytes) {
-        match &mut self.meter {
-            Meter::Events(tail) => {
-                let forward = tail.push(&chunk);
-                self.queue_forward(forward, &chunk);
-            }
-            Meter::Whole(ends) => {
-                ends.push(&chunk);
-                self.queue(chunk);
-            }
-            Meter::Blind => self.queue(chunk),
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Meter::Events(tail) = &mut self.meter {
-            let forward = tail.finish();
-            self.queue_forward(forward, &Bytes::new());
-        }
-        self.end = Some(End::Complete);
-    }
-
-    fn queue_forward(&mut self, mut forward: Forward, chunk: &Bytes) {
-        self.queue(Bytes::from(std::mem::take(&mut forward.carried)));
-        for run in forward.runs() {
-            self.queue(chunk.slice(run));
-        }
-    }
-
-    /// Lets bytes leave after those that wait.
-    pub(super) fn queue(&mut self, chunk: Bytes) {
-        if chunk.is_empty() {
-            return;
-        }
-        self.waiting += chunk.len();
-        if self.next.is_none() && self.more.is_empty() {
-            self.next = Some(chunk);
-        } else {
-            self.more.push_back(chunk);
-        }
-    }
-
-    /// A timer that is armed only where there is something to wait for, and
+    /// The deadline moves only where there is something to wait for, and is
     /// not touched by every read.
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.silence.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
-        while timer.as_mut().poll(cx).is_ready() {
-            if !std::mem::take(&mut self.heard) {
+    fn poll_silence(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline) -> Poll<()> {
+        if self.heard.is_none() {
+            self.heard = Some(false);
+            deadline.arm(SILENCE);
+        }
+        while deadline.poll(cx).is_ready() {
+            if self.heard == Some(false) {
                 self.end = Some(End::BrokenOff("silent for too long".to_owned()));
                 return Poll::Ready(());
             }
-            timer.as_mut().reset(Instant::now() + SILENCE);
+            self.heard = Some(false);
+            deadline.arm(SILENCE);
         }
         Poll::Pending
+    }
+
+    /// The answer has left: its connection is free.
+    pub(super) fn release(&mut self) {
+        if let Some(lease) = self.lease.take() {
+            lease.release();
+        }
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.release();
     }
 }

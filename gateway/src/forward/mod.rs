@@ -1,20 +1,20 @@
 //! Send, retry, stream back: owned connections to upstreams, and what comes
-//! over them. Only `pool` and `body` know the HTTP library.
+//! over them.
 
 mod attempts;
 mod back_off;
-mod body;
 mod connect;
+mod connection;
 mod flow;
 mod headers;
 mod pool;
 mod relay;
-mod request_body;
+mod sending;
 
 pub(crate) use attempts::{Forwarder, Outgoing};
 pub(crate) use connect::Connector;
 pub(crate) use pool::Upstreams;
-pub(crate) use relay::{BrokenOff, Relay};
+pub(crate) use relay::{Relay, Step};
 
 /// Why one attempt brought no answer. The texts hold no address.
 #[derive(Debug, thiserror::Error)]

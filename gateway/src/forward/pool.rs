@@ -1,24 +1,20 @@
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastllm_engine::{Origin, Tables};
-use http::{HeaderMap, Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, RwLock};
-use tokio::task::AbortHandle;
-use tokio::time::{interval, timeout};
+use parking_lot::Mutex;
+use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use super::AttemptError;
-use super::body::UpstreamBody;
 use super::connect::Connector;
-use super::request_body::RequestBody;
+use super::connection::{Connection, NoAnswer};
+use super::sending::Sending;
 use crate::clock;
+use crate::deadline::Deadline;
 use crate::snapshot::Current;
-use crate::tasks::Tasks;
 
 /// How long an idle connection is kept.
 const IDLE_LIFETIME: Duration = Duration::from_secs(90);
@@ -26,10 +22,7 @@ const IDLE_LIFETIME: Duration = Duration::from_secs(90);
 /// How often connections that are too old are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 
-/// How long a connection may take to become free after its answer has ended.
-const SETTLE: Duration = Duration::from_secs(1);
-
-/// The connections to every upstream. Cheap to clone.
+/// The connections of one thread to every upstream. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Upstreams {
     shared: Arc<Shared>,
@@ -38,9 +31,8 @@ pub(crate) struct Upstreams {
 #[derive(Debug)]
 struct Shared {
     connector: Connector,
-    tasks: Tasks,
     max_idle: usize,
-    idle: RwLock<HashMap<Origin, Arc<IdleList>>>,
+    idle: Mutex<HashMap<Origin, Arc<IdleList>>>,
 }
 
 /// The idle connections of one origin, oldest first.
@@ -53,79 +45,59 @@ struct Idle {
     since: Instant,
 }
 
-/// An open connection. Dropping it closes it at once.
-#[derive(Debug)]
-struct Connection {
-    sender: SendRequest<RequestBody>,
-    driver: AbortHandle,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
 /// A connection in use. Dropping it closes it at once, which is how a client
 /// that leaves stops the upstream.
 #[derive(Debug)]
 pub(super) struct Lease {
-    connection: Connection,
+    pub(super) connection: Connection,
     home: Arc<IdleList>,
-    upstreams: Upstreams,
-    reused: bool,
-}
-
-/// An upstream's answer, its body still to come.
-#[derive(Debug)]
-pub(crate) struct UpstreamAnswer {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: UpstreamBody,
+    max_idle: usize,
 }
 
 impl Upstreams {
     /// Keeps at most `max_idle` idle connections per origin.
-    pub(crate) fn new(connector: Connector, tasks: Tasks, max_idle: usize) -> Self {
+    pub(crate) fn new(connector: Connector, max_idle: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
                 connector,
-                tasks,
                 max_idle,
-                idle: RwLock::default(),
+                idle: Mutex::default(),
             }),
         }
     }
 
     /// Sends a request and waits for the head of the answer, no longer than
-    /// `limit`. `build` is asked again where an idle connection turns out to be
-    /// dead before anything was answered: that is no failure of the upstream,
-    /// so it is sent once more, on a new connection.
-    pub(crate) async fn exchange(
+    /// `limit`. Where an idle connection turns out to be dead before anything
+    /// was answered, that is no failure of the upstream: the request is sent
+    /// once more, on a new connection.
+    pub(super) async fn exchange(
         &self,
         origin: &Origin,
-        build: impl Fn() -> Result<Request<RequestBody>, AttemptError>,
+        mut request: Sending,
         limit: Duration,
-    ) -> Result<UpstreamAnswer, AttemptError> {
+        deadline: &mut Deadline,
+    ) -> Result<Lease, AttemptError> {
         let home = self.home(origin);
-        let once = async {
-            if let Some(lease) = self.reuse(&home) {
-                match self.send(lease, build()?).await {
-                    Err(Failed::Dead) => {}
-                    Err(Failed::Attempt(error)) => return Err(error),
-                    Ok(answer) => return Ok(answer),
+        let once = pin!(async {
+            if let Some(mut lease) = self.reuse(&home) {
+                match lease.connection.exchange(&mut request).await {
+                    Ok(()) => return Ok(lease),
+                    Err(NoAnswer::Dead) => request.rewind(),
+                    Err(NoAnswer::Broken(reason)) => return Err(AttemptError::Broken(reason)),
                 }
             }
-            let lease = self.open(origin, home).await?;
-            match self.send(lease, build()?).await {
-                Ok(answer) => Ok(answer),
-                Err(Failed::Attempt(error)) => Err(error),
-                Err(Failed::Dead) => Err(AttemptError::Broken("closed".to_owned())),
+            let socket = self.shared.connector.connect(origin).await?;
+            let mut lease = self.lease(Connection::new(socket), home);
+            match lease.connection.exchange(&mut request).await {
+                Ok(()) => Ok(lease),
+                Err(NoAnswer::Broken(reason)) => Err(AttemptError::Broken(reason)),
+                Err(NoAnswer::Dead) => Err(AttemptError::Broken("closed".to_owned())),
             }
-        };
-        timeout(limit, once)
-            .await
-            .unwrap_or(Err(AttemptError::Timeout))
+        });
+        deadline.arm(limit);
+        let outcome = deadline.before(once).await;
+        deadline.disarm();
+        outcome.unwrap_or(Err(AttemptError::Timeout))
     }
 
     /// Closes connections that were idle for too long, and forgets origins
@@ -146,9 +118,9 @@ impl Upstreams {
     }
 
     fn sweep(&self) {
-        let lists: Vec<_> = self.shared.idle.read().values().cloned().collect();
+        let lists: Vec<_> = self.shared.idle.lock().values().cloned().collect();
         for list in lists {
-            list.0.lock().retain(Idle::is_fresh);
+            list.0.lock().retain_mut(Idle::is_usable);
         }
     }
 
@@ -158,146 +130,59 @@ impl Upstreams {
             .map(|(_, backend)| backend.origin())
             .collect();
         let known = |origin: &Origin| named.contains(origin);
-        self.shared.idle.write().retain(|origin, _| known(origin));
+        self.shared.idle.lock().retain(|origin, _| known(origin));
         self.shared.connector.retain(known);
     }
 
     fn home(&self, origin: &Origin) -> Arc<IdleList> {
-        if let Some(home) = self.shared.idle.read().get(origin) {
-            return Arc::clone(home);
+        let mut idle = self.shared.idle.lock();
+        match idle.get(origin) {
+            Some(home) => Arc::clone(home),
+            None => Arc::clone(idle.entry(origin.clone()).or_default()),
         }
-        Arc::clone(self.shared.idle.write().entry(origin.clone()).or_default())
+    }
+
+    fn lease(&self, connection: Connection, home: Arc<IdleList>) -> Lease {
+        Lease {
+            connection,
+            home,
+            max_idle: self.shared.max_idle,
+        }
     }
 
     /// The connection that was used last: the others may grow old.
     fn reuse(&self, home: &Arc<IdleList>) -> Option<Lease> {
         let mut list = home.0.lock();
-        while let Some(idle) = list.pop() {
-            if idle.is_fresh() && idle.connection.sender.is_ready() {
-                return Some(Lease {
-                    connection: idle.connection,
-                    home: Arc::clone(home),
-                    upstreams: self.clone(),
-                    reused: true,
-                });
+        while let Some(mut idle) = list.pop() {
+            if idle.is_usable() {
+                return Some(self.lease(idle.connection, Arc::clone(home)));
             }
         }
         None
     }
-
-    async fn open(&self, origin: &Origin, home: Arc<IdleList>) -> Result<Lease, AttemptError> {
-        let stream = self.shared.connector.connect(origin).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| AttemptError::Connect(error.to_string()))?;
-        let driver = self.shared.tasks.spawn(async move {
-            // Whoever waits for the answer learns of the failure, too.
-            if let Err(error) = connection.await {
-                tracing::trace!(%error, "an upstream connection ended");
-            }
-        });
-        Ok(Lease {
-            connection: Connection { sender, driver },
-            home,
-            upstreams: self.clone(),
-            reused: false,
-        })
-    }
-
-    async fn send(
-        &self,
-        mut lease: Lease,
-        request: Request<RequestBody>,
-    ) -> Result<UpstreamAnswer, Failed> {
-        match lease.connection.sender.try_send_request(request).await {
-            Ok(answer) => Ok(UpstreamAnswer::new(answer, lease)),
-            Err(mut failure) => {
-                let unsent = failure.take_message().is_some();
-                let error = failure.into_error();
-                // A peer that closes an idle connection does so with a FIN or
-                // a reset, before it has read the request.
-                let closed = unsent
-                    || error.is_canceled()
-                    || error.is_closed()
-                    || error.is_incomplete_message()
-                    || is_reset(&error);
-                if lease.reused && closed {
-                    Err(Failed::Dead)
-                } else {
-                    Err(Failed::Attempt(AttemptError::Broken(error.to_string())))
-                }
-            }
-        }
-    }
-}
-
-enum Failed {
-    /// The connection was closed while it was idle.
-    Dead,
-    Attempt(AttemptError),
-}
-
-fn is_reset(error: &hyper::Error) -> bool {
-    std::error::Error::source(error)
-        .and_then(|source| source.downcast_ref::<std::io::Error>())
-        .is_some_and(|error| {
-            matches!(
-                error.kind(),
-                std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe
-            )
-        })
 }
 
 impl Idle {
-    fn is_fresh(&self) -> bool {
-        clock::now().duration_since(self.since) < IDLE_LIFETIME
-            && !self.connection.sender.is_closed()
+    fn is_usable(&mut self) -> bool {
+        clock::now().duration_since(self.since) < IDLE_LIFETIME && self.connection.is_quiet()
     }
 }
 
 impl Lease {
-    /// Gives the connection back after a complete answer.
-    pub(super) fn release(mut self) {
-        if self.connection.sender.is_ready() {
-            self.park();
-            return;
-        }
-        if self.connection.sender.is_closed() {
-            return;
-        }
-        // Its task has not seen yet that the answer is complete.
-        let tasks = self.upstreams.shared.tasks.clone();
-        tasks.spawn(async move {
-            if let Ok(Ok(())) = timeout(SETTLE, self.connection.sender.ready()).await {
-                self.park();
-            }
-        });
-    }
-
-    fn park(self) {
+    /// Gives the connection back if its answer is complete and it can be used
+    /// again, and closes it at any other time.
+    pub(super) fn release(self) {
         let Self {
-            connection,
+            mut connection,
             home,
-            upstreams,
-            reused: _,
+            max_idle,
         } = self;
         let mut list = home.0.lock();
-        if list.len() < upstreams.shared.max_idle {
+        if list.len() < max_idle && connection.settle() {
             list.push(Idle {
                 connection,
                 since: clock::now(),
             });
-        }
-    }
-}
-
-impl UpstreamAnswer {
-    fn new(answer: Response<Incoming>, lease: Lease) -> Self {
-        let (head, body) = answer.into_parts();
-        Self {
-            status: head.status,
-            headers: head.headers,
-            body: UpstreamBody::new(body, lease),
         }
     }
 }

@@ -1,11 +1,13 @@
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use fastllm_wire::First;
+use fastllm_wire::http1::Field;
 
 use super::attempts::Attempt;
 use super::flow::{End, Flow};
-use crate::record::Record;
+use super::headers::passes_to_client;
+use crate::deadline::Deadline;
+use crate::record::{REQUEST_ID, Record};
 
 /// The last event of a stream that broke off: what came before it is all that
 /// there is. It begins with a blank line, since the break may be in an event.
@@ -13,18 +15,25 @@ const BROKEN_STREAM: &[u8] =
     b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
 \"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n";
 
-/// An answer broke off: the client's connection must not end as if it was
-/// complete.
-#[derive(Debug, thiserror::Error)]
-#[error("the upstream broke off its answer")]
-pub(crate) struct BrokenOff;
+/// How far an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// More follows.
+    More,
+    /// All of it was given out.
+    End,
+    /// It broke off: the client's connection must not end as if it was
+    /// complete.
+    BrokenOff,
+}
 
-/// The body of a client's answer, straight from an upstream. Dropping it stops
-/// the upstream, and stands for a client that left.
+/// A client's answer, straight from an upstream. Dropping it stops the
+/// upstream, and stands for a client that left.
 #[derive(Debug)]
 pub(crate) struct Relay {
     flow: Flow,
     status: u16,
+    request_id: http::HeaderValue,
     open: Option<Open>,
 }
 
@@ -37,44 +46,46 @@ struct Open {
 
 impl Relay {
     pub(super) fn new(flow: Flow, status: u16, record: Record, attempt: Attempt) -> Self {
-        let mut relay = Self {
+        Self {
             flow,
             status,
+            request_id: record.id().clone(),
             open: Some(Open { record, attempt }),
-        };
-        relay.take_note();
-        relay
-    }
-
-    /// The next bytes for the client; nothing at the end.
-    pub(crate) fn poll_chunk(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, BrokenOff>>> {
-        loop {
-            if let Some(chunk) = self.flow.take() {
-                return Poll::Ready(Some(Ok(chunk)));
-            }
-            if self.open.is_none() {
-                return Poll::Ready(None);
-            }
-            if self.flow.end().is_none() {
-                ready!(self.flow.poll_pump(cx));
-            }
-            if self.take_note() {
-                return Poll::Ready(Some(Err(BrokenOff)));
-            }
         }
     }
 
-    /// Whether all of it was taken.
-    pub(crate) fn is_end(&self) -> bool {
-        self.open.is_none() && !self.flow.is_waiting()
+    /// The upstream's status.
+    pub(crate) fn status(&self) -> u16 {
+        self.status
     }
 
-    /// Takes note of what the last read brought. True where the client has to
-    /// see the answer break off.
-    fn take_note(&mut self) -> bool {
+    /// How many bytes the body has, where that is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.flow.length()
+    }
+
+    /// The header fields for the client, before the body.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let fields = self.flow.head().map(|head| head.fields().end_to_end());
+        let ours = Field {
+            name: REQUEST_ID.as_bytes(),
+            value: self.request_id.as_bytes(),
+        };
+        fields
+            .into_iter()
+            .flatten()
+            .filter(|field| passes_to_client(field.name))
+            .chain([ours])
+    }
+
+    /// Adds to `out` what one read of the upstream brings for the client.
+    pub(crate) fn poll_pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        out: &mut Vec<u8>,
+    ) -> Poll<Step> {
+        ready!(self.flow.poll_pump(cx, deadline, out));
         if let Some(open) = &mut self.open
             && self.flow.is_events()
             && self.flow.first() != First::Pending
@@ -82,32 +93,41 @@ impl Relay {
             open.record.first_event();
         }
         let Some(end) = self.flow.end().cloned() else {
-            return false;
+            return Poll::Ready(Step::More);
         };
+        // What was held has left by now, and the end comes with it.
+        deadline.disarm();
+        self.settle(&end);
+        self.flow.release();
+        Poll::Ready(match end {
+            End::Complete => Step::End,
+            End::BrokenOff(reason) => {
+                tracing::warn!(reason, "an upstream broke off its answer");
+                if self.flow.is_events() {
+                    out.extend_from_slice(BROKEN_STREAM);
+                    Step::End
+                } else {
+                    Step::BrokenOff
+                }
+            }
+        })
+    }
+
+    fn settle(&mut self, end: &End) {
         let Some(Open {
             mut record,
             attempt,
         }) = self.open.take()
         else {
-            return false;
+            return;
         };
         record.used(self.flow.usage());
         let failed = matches!(self.flow.first(), First::Error { .. });
-        let complete = end == End::Complete && !failed;
+        let complete = *end == End::Complete && !failed;
         if complete && self.status < 300 {
             attempt.succeeded();
         }
         record.answered(self.status, complete);
-        match end {
-            End::Complete => false,
-            End::BrokenOff(reason) => {
-                tracing::warn!(reason, "an upstream broke off its answer");
-                if self.flow.is_events() {
-                    self.flow.queue(Bytes::from_static(BROKEN_STREAM));
-                }
-                !self.flow.is_events()
-            }
-        }
     }
 }
 

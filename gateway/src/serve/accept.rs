@@ -1,16 +1,20 @@
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use rustls::ServerConfig;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use super::{Service, connection};
+use crate::socket;
 use crate::tasks::Tasks;
+use crate::workers::Workers;
 
 /// Connections that are served at one time, on one port. Further ones wait in
 /// the kernel's queue.
@@ -22,10 +26,6 @@ const BACKLOG: u32 = 4_096;
 /// Pause after an accept that failed for want of something (descriptors,
 /// memory): trying again at once would spin.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// A silent connection is asked whether anybody is there after this long: a
-/// client that vanished without a word must not keep an upstream generating.
-const KEEPALIVE: Duration = Duration::from_mins(1);
 
 /// A client that takes nothing of its answer for this long is taken for gone.
 const STALLED: Duration = Duration::from_mins(5);
@@ -43,6 +43,16 @@ pub struct ListenError {
 pub(crate) struct Listener {
     listener: TcpListener,
     address: SocketAddr,
+}
+
+/// What serves the connections of a port: threads, each with its own rooms.
+#[derive(Debug, Clone)]
+pub(crate) struct Crew {
+    pub(crate) workers: Arc<Workers>,
+    /// One for each worker.
+    pub(crate) services: Arc<[Service]>,
+    /// Does the handshakes, where clients speak TLS.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
 /// When a port stops to accept, and when its connections shall end.
@@ -84,7 +94,7 @@ impl Listener {
 
     /// Accepts until the door is closed; connections that the kernel had
     /// accepted by then are still served.
-    pub(crate) async fn run(self, service: Service, door: Door) {
+    pub(crate) async fn run(self, crew: Crew, door: Door) {
         let _emptied = door.emptied.clone().drop_guard();
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -93,7 +103,7 @@ impl Listener {
                 () = door.closed.cancelled() => break,
             };
             match accepted {
-                Ok((place, stream)) => begin(place, stream, &service, &door),
+                Ok((place, stream)) => crew.serve(place, stream, &door),
                 Err(error) if concerns_one_connection(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept connections");
@@ -101,24 +111,21 @@ impl Listener {
                 }
             }
         }
-        if let Err(error) = self.empty(&room, &service, &door) {
+        if let Err(error) = self.empty(&room, &crew, &door) {
             tracing::warn!(%error, "cannot accept the last connections");
         }
     }
 
     /// Serves what waits in the kernel's queue. The runtime may not know of it
     /// yet, so the kernel itself is asked.
-    fn empty(self, room: &Arc<Semaphore>, service: &Service, door: &Door) -> io::Result<()> {
+    fn empty(self, room: &Arc<Semaphore>, crew: &Crew, door: &Door) -> io::Result<()> {
         let listener = self.listener.into_std()?;
         for _ in 0..BACKLOG {
             let Ok(place) = Arc::clone(room).try_acquire_owned() else {
                 return Ok(());
             };
             match listener.accept() {
-                Ok((stream, _)) => {
-                    stream.set_nonblocking(true)?;
-                    begin(place, TcpStream::from_std(stream)?, service, door);
-                }
+                Ok((stream, _)) => crew.serve(place, stream, door),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if concerns_one_connection(&error) => {}
                 Err(error) => return Err(error),
@@ -133,36 +140,51 @@ impl Listener {
             .await
             .map_err(io::Error::other)?;
         let (stream, _) = self.listener.accept().await?;
-        Ok((place, stream))
+        // It belongs to the thread that will serve it.
+        Ok((place, stream.into_std()?))
     }
 }
 
-fn begin(place: OwnedSemaphorePermit, stream: TcpStream, service: &Service, door: &Door) {
-    let (service, closing) = (service.clone(), door.last_request.clone());
-    let cut_off = door.cut_off.clone();
-    let _handle = door.connections.spawn(async move {
-        tokio::select! {
-            () = serve(stream, service, closing) => {}
-            () = cut_off.cancelled() => {}
-        }
-        drop(place);
-    });
-}
-
-async fn serve(stream: TcpStream, service: Service, closing: CancellationToken) {
-    if prepare(&stream).is_ok() {
-        connection::serve(stream, service, closing).await;
+impl Crew {
+    /// Hands a connection to the worker that has the fewest.
+    fn serve(&self, place: OwnedSemaphorePermit, stream: TcpStream, door: &Door) {
+        let Some((number, worker)) = self.workers.idlest() else {
+            return;
+        };
+        let Some(service) = self.services.get(number).cloned() else {
+            return;
+        };
+        let (closing, cut_off) = (door.last_request.clone(), door.cut_off.clone());
+        let (load, tls) = (worker.begin(), self.tls.clone());
+        worker.spawn(&door.connections, async move {
+            tokio::select! {
+                biased;
+                () = serve(stream, tls, service, closing) => {}
+                () = cut_off.cancelled() => {}
+            }
+            drop((place, load));
+        });
     }
 }
 
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE)
-        .with_interval(KEEPALIVE / 4);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(STALLED))
+async fn serve(
+    stream: TcpStream,
+    tls: Option<Arc<ServerConfig>>,
+    service: Service,
+    closing: CancellationToken,
+) {
+    match prepare(stream) {
+        Ok(stream) => connection::serve(stream, tls.map(TlsAcceptor::from), service, closing).await,
+        Err(error) => tracing::debug!(%error, "a connection cannot be served"),
+    }
+}
+
+fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
+    stream.set_nonblocking(true)?;
+    let stream = tokio::net::TcpStream::from_std(stream)?;
+    socket::prepare(&stream)?;
+    SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED))?;
+    Ok(stream)
 }
 
 /// The client of one connection is gone before it was accepted.
@@ -183,20 +205,27 @@ mod tests {
     use std::sync::Arc;
 
     use socket2::SockRef;
+    use tokio::sync::Semaphore;
 
-    use super::{Door, Listener, STALLED, prepare};
+    use super::{Crew, Door, Listener, STALLED, prepare};
     use crate::record::Ledger;
     use crate::report::queue;
     use crate::serve::{Service, Status};
     use crate::snapshot::Current;
     use crate::telemetry::Metrics;
+    use crate::workers::Workers;
 
-    fn service() -> Service {
+    fn crew() -> Crew {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (usage, _) = queue(&metrics);
         let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::from("boot"));
         let current = Arc::new(Current::new(metrics, fastllm_engine::Tuning::default()));
-        Service::Status(Arc::new(Status::new(current, Arc::new(ledger))))
+        let status = Arc::new(Status::new(current, Arc::new(ledger)));
+        Crew {
+            workers: Arc::new(Workers::start(1).unwrap()),
+            services: Arc::from([Service::Status(status)]),
+            tls: None,
+        }
     }
 
     fn listener() -> Listener {
@@ -211,7 +240,8 @@ mod tests {
             .write_all(b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n")
             .unwrap();
         door.closed.cancel();
-        listener.run(service(), door.clone()).await;
+        let crew = crew();
+        listener.run(crew.clone(), door.clone()).await;
         assert!(door.emptied.is_cancelled());
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -222,8 +252,9 @@ mod tests {
     async fn a_client_that_vanished_or_stalled_is_noticed() {
         let listener = listener();
         let _client = std::net::TcpStream::connect(listener.address()).unwrap();
-        let (stream, _) = listener.listener.accept().await.unwrap();
-        prepare(&stream).unwrap();
+        let room = Arc::new(Semaphore::new(1));
+        let (_place, stream) = listener.accept(&room).await.unwrap();
+        let stream = prepare(stream).unwrap();
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(STALLED));

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use fastllm_engine::Refusal;
+use fastllm_wire::http1::Http1Error;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
@@ -9,14 +10,17 @@ use serde::Serialize;
 use crate::forward::Relay;
 use crate::record::REQUEST_ID;
 
-/// The body of an answer.
+/// What a client gets.
 #[derive(Debug)]
-pub(crate) enum AnswerBody {
+pub(crate) enum Answer {
     /// The gateway's own.
-    Full(Bytes),
+    Own(Box<Own>),
     /// An upstream's, as it comes.
     Relay(Box<Relay>),
 }
+
+/// An answer of the gateway's own.
+pub(crate) type Own = Response<Bytes>;
 
 #[derive(Serialize)]
 struct ErrorBody<'a> {
@@ -46,7 +50,7 @@ struct Listed<'a> {
 }
 
 /// A JSON answer.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<AnswerBody> {
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Own {
     let (status, text) = match serde_json::to_vec(value) {
         Ok(text) => (status, text),
         Err(error) => {
@@ -58,15 +62,15 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response<Answe
 }
 
 /// An answer of any type.
-pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::Full(Bytes::from(body)));
+pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Own {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
 
 /// The one place where a refusal becomes a response.
-pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Response<AnswerBody> {
+pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Own {
     let message = refusal.to_string();
     let body = ErrorBody {
         error: ErrorFields {
@@ -90,11 +94,28 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Response<A
     response
 }
 
+/// The answer to what is no HTTP that can be served.
+pub(crate) fn malformed(error: Http1Error) -> Own {
+    let message = error.to_string();
+    let body = ErrorBody {
+        error: ErrorFields {
+            message: &message,
+            r#type: "invalid_request_error",
+            param: None,
+            code: error.code(),
+        },
+    };
+    json(
+        StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST),
+        &body,
+    )
+}
+
 /// The answer to `GET /v1/models`.
 pub(crate) fn model_list<'a>(
     models: impl Iterator<Item = &'a str>,
     request_id: &HeaderValue,
-) -> Response<AnswerBody> {
+) -> Own {
     let list = List {
         object: "list",
         data: models
@@ -114,8 +135,8 @@ pub(crate) fn model_list<'a>(
 }
 
 /// The status port's answer to anything that it does not know.
-pub(crate) fn not_found() -> Response<AnswerBody> {
-    let mut response = Response::new(AnswerBody::Full(Bytes::new()));
+pub(crate) fn not_found() -> Own {
+    let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     response
 }

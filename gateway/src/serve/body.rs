@@ -1,14 +1,13 @@
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fastllm_engine::Refusal;
-use http::HeaderMap;
-use http::header;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use tokio::time::timeout;
+
+use crate::deadline::Deadline;
 
 /// How long a client may take between two parts of its body.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,9 +36,26 @@ pub(crate) struct Received {
     _share: Share,
 }
 
-/// A request body that has not been read.
-#[derive(Debug)]
-pub(crate) struct ClientBody(pub(super) Incoming);
+/// The client of one request: sends its body, and may leave.
+pub(crate) trait Client: Send {
+    /// How many bytes the body has, where that is known before it has come.
+    fn announced(&self) -> Option<u64>;
+
+    /// Adds to `body` what one read brings; true at its end. An error stands
+    /// for a body that cannot be read.
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut BytesMut,
+    ) -> Poll<Result<bool, BodyBroken>>;
+
+    /// Ready once the client has left, to be asked when its body is complete.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// A body that cannot be read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyBroken;
 
 impl BodyLimits {
     /// The least memory for all request bodies together, in bytes.
@@ -51,6 +67,52 @@ impl BodyLimits {
         Self {
             each,
             left: Arc::new(AtomicU64::new(Self::ALL.max(each.saturating_mul(4)))),
+        }
+    }
+
+    /// Reads all of a body.
+    pub(crate) async fn read(
+        &self,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+    ) -> Result<Received, Refusal> {
+        let too_large = || Refusal::PayloadTooLarge { limit: self.each };
+        let announced = client.announced();
+        if announced.is_some_and(|length| length > self.each) {
+            return Err(too_large());
+        }
+        let mut share = Share::of(self);
+        let ahead = usize::try_from(announced.unwrap_or(0).min(AHEAD)).unwrap_or(0);
+        let mut body = BytesMut::with_capacity(ahead);
+        loop {
+            let part = poll_fn(|cx| match client.poll_body(cx, &mut body) {
+                Poll::Ready(read) => {
+                    deadline.disarm();
+                    Poll::Ready(Some(read))
+                }
+                Poll::Pending => {
+                    deadline.arm_once(PATIENCE);
+                    deadline.poll(cx).map(|()| None)
+                }
+            });
+            let end = match part.await {
+                Some(Ok(end)) => end,
+                Some(Err(BodyBroken)) => {
+                    return Err(Refusal::invalid("the request body cannot be read"));
+                }
+                None => return Err(Refusal::BodyTimeout),
+            };
+            let length = body.len() as u64;
+            if length > self.each {
+                return Err(too_large());
+            }
+            share.grow(length - share.taken)?;
+            if end {
+                return Ok(Received {
+                    bytes: body.freeze(),
+                    _share: share,
+                });
+            }
         }
     }
 }
@@ -84,77 +146,6 @@ impl Received {
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes.clone()
     }
-}
-
-impl ClientBody {
-    /// Reads all of it. A body that came in one piece is not copied.
-    pub(crate) async fn read(
-        mut self,
-        headers: &HeaderMap,
-        limits: &BodyLimits,
-    ) -> Result<Received, Refusal> {
-        let too_large = || Refusal::PayloadTooLarge { limit: limits.each };
-        let announced = announced(headers);
-        if announced.is_some_and(|length| length > limits.each) {
-            return Err(too_large());
-        }
-        let mut share = Share::of(limits);
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        while let Some(chunk) = self.next().await? {
-            let length = chunk.len() as u64;
-            if share.taken + length > limits.each {
-                return Err(too_large());
-            }
-            share.grow(length)?;
-            if first.is_empty() {
-                first = chunk;
-                continue;
-            }
-            if rest.is_empty() {
-                let ahead = announced
-                    .unwrap_or(0)
-                    .clamp(share.taken, AHEAD.max(share.taken));
-                rest.reserve(usize::try_from(ahead).unwrap_or(0));
-                rest.extend_from_slice(&first);
-            }
-            rest.extend_from_slice(&chunk);
-        }
-        Ok(Received {
-            bytes: if rest.is_empty() {
-                first
-            } else {
-                rest.freeze()
-            },
-            _share: share,
-        })
-    }
-
-    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
-        loop {
-            let frame = timeout(PATIENCE, self.0.frame())
-                .await
-                .map_err(|_| Refusal::BodyTimeout)?;
-            match frame {
-                None => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        return Ok(Some(bytes));
-                    }
-                }
-                Some(Err(_)) => return Err(Refusal::invalid("the request body cannot be read")),
-            }
-        }
-    }
-}
-
-fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers
-        .get(header::CONTENT_LENGTH)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()
 }
 
 #[cfg(test)]

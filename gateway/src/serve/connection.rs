@@ -1,85 +1,87 @@
-use std::convert::Infallible;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+//! Which protocol does a client speak?
+
+use std::future::poll_fn;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::sync::CancellationToken;
 
-use super::Service;
-use super::answer::AnswerBody;
-use super::body::ClientBody;
-use crate::forward::BrokenOff;
+use super::{Service, http1, http2};
+use crate::deadline::Deadline;
+use crate::scratch;
+use crate::socket::Socket;
 
-/// How long a client may take for the head of a request, idle time before it
-/// included.
-const HEAD_PATIENCE: Duration = Duration::from_secs(75);
+/// What a client sends first that speaks HTTP/2, whether TLS has agreed on it or
+/// nothing has.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Serves one client connection to its end. When `closing` is cancelled, the
-/// request under way is the last.
-pub(super) async fn serve(stream: TcpStream, service: Service, closing: CancellationToken) {
-    let answer = service_fn(|request: Request<Incoming>| {
-        let (head, body) = request.into_parts();
-        let service = &service;
-        async move {
-            let response = service.handle(head, ClientBody(body)).await;
-            Ok::<Response<AnswerBody>, Infallible>(response)
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
-        .serve_connection(TokioIo::new(stream), answer);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = closing.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+/// How long a client may take to say what it speaks.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Serves one client's connection to its end, in TLS where `tls` does the
+/// handshakes. When `closing` is cancelled, the requests under way are the last.
+pub(super) async fn serve(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    service: Service,
+    closing: CancellationToken,
+) {
+    let mut socket = match tls {
+        None => Socket::Plain(stream),
+        Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => Socket::Tls(Box::new(TlsStream::Server(stream))),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a client's handshake failed");
+                return;
+            }
+            Err(_) => return,
+        },
     };
-    if let Err(error) = ended {
-        tracing::trace!(%error, "a client connection ended");
+    let Some((inbox, speaks_http2)) = beginning(&mut socket, &closing).await else {
+        return;
+    };
+    if speaks_http2 {
+        http2::serve(socket, inbox, service, closing).await;
+    } else {
+        let link = http1::Link::new(socket, inbox);
+        http1::serve(link, &service, &closing).await;
     }
 }
 
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = BrokenOff;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        match self.get_mut() {
-            Self::Full(bytes) => {
-                let bytes = std::mem::take(bytes);
-                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+/// Reads until it is known what the client speaks.
+async fn beginning(socket: &mut Socket, closing: &CancellationToken) -> Option<(Vec<u8>, bool)> {
+    let mut inbox = Vec::new();
+    let known = poll_fn(|cx| {
+        loop {
+            let length = inbox.len().min(PREFACE.len());
+            if length > 0 && inbox.get(..length) != PREFACE.get(..length) {
+                return Poll::Ready(Some(false));
             }
-            Self::Relay(relay) => relay
-                .poll_chunk(cx)
-                .map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
+            if length == PREFACE.len() {
+                return Poll::Ready(Some(true));
+            }
+            let read = scratch::reading(|buffer| {
+                let read = ready!(socket.poll_take(cx, buffer)).unwrap_or(0);
+                inbox.extend_from_slice(buffer.get(..read).unwrap_or_default());
+                Poll::Ready(read)
+            });
+            if ready!(read) == 0 {
+                return Poll::Ready(None);
+            }
         }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Full(bytes) => bytes.is_empty(),
-            Self::Relay(relay) => relay.is_end(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Relay(_) => SizeHint::default(),
-        }
-    }
+    });
+    let mut deadline = Deadline::default();
+    deadline.arm(PATIENCE);
+    let speaks_http2 = tokio::select! {
+        biased;
+        known = deadline.before(known) => known??,
+        () = closing.cancelled() => return None,
+    };
+    Some((inbox, speaks_http2))
 }

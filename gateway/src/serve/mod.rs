@@ -1,26 +1,29 @@
 //! Is this one of our endpoints? The accept loop, the endpoint table, bodies
-//! in and out, error bodies, status, graceful shutdown. Only `connection` and
-//! `body` know the HTTP library.
+//! in and out, error bodies, status, graceful shutdown. `http1` and `http2`
+//! know the wire; behind them a request is the same whichever it came by.
 
 mod accept;
 pub(crate) mod answer;
 mod body;
 mod connection;
+mod date;
 mod endpoint;
+mod head;
+mod http1;
+mod http2;
 mod status;
 
 pub use accept::ListenError;
-pub(crate) use accept::{Door, Listener};
-pub(crate) use answer::AnswerBody;
-pub(crate) use body::{BodyLimits, ClientBody, Received};
+pub(crate) use accept::{Crew, Door, Listener};
+pub(crate) use answer::Answer;
+pub(crate) use body::{BodyLimits, Client, Received};
 pub(crate) use endpoint::Endpoint;
+pub(crate) use head::Head;
 pub(crate) use status::Status;
 
 use std::sync::Arc;
 
-use http::Response;
-use http::request::Parts;
-
+use crate::deadline::Deadline;
 use crate::pipeline::Pipeline;
 
 /// What a listener serves.
@@ -37,19 +40,26 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    pub(crate) async fn handle(&self, head: Parts, body: ClientBody) -> Response<AnswerBody> {
-        match self {
+    /// The answer to a request; nothing where the client has left.
+    pub(crate) async fn handle(
+        &self,
+        head: &Head,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+    ) -> Option<Answer> {
+        let own = match self {
             Self::Public {
                 pipeline,
                 status,
                 detailed,
-            } => match status.answer(&head, *detailed, true) {
-                Some(answer) => answer,
-                None => pipeline.handle(head, body).await,
+            } => match status.answer(head, *detailed, true) {
+                Some(own) => own,
+                None => return pipeline.handle(head, client, deadline).await,
             },
             Self::Status(status) => status
-                .answer(&head, true, false)
+                .answer(head, true, false)
                 .unwrap_or_else(answer::not_found),
-        }
+        };
+        Some(Answer::Own(Box::new(own)))
     }
 }

@@ -3,13 +3,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use fastllm_engine::Tables;
+use http::StatusCode;
 use http::header::HeaderValue;
-use http::request::Parts;
-use http::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::{self, AnswerBody};
+use super::Head;
+use super::answer::{self, Own};
 use crate::clock;
 use crate::record::Ledger;
 use crate::snapshot::Current;
@@ -62,16 +62,11 @@ impl Status {
     /// Answers a status request; nothing where it is none. Without `detailed`
     /// it says up or down, and has no metrics. `public` ports keep quiet about
     /// what they do not serve.
-    pub(crate) fn answer(
-        &self,
-        head: &Parts,
-        detailed: bool,
-        public: bool,
-    ) -> Option<Response<AnswerBody>> {
-        if head.method != Method::GET {
+    pub(crate) fn answer(&self, head: &Head, detailed: bool, public: bool) -> Option<Own> {
+        if !matches!(head.method(), b"GET" | b"HEAD") {
             return None;
         }
-        match head.uri.path() {
+        match head.path() {
             "/health" | "/healthz" => Some(self.health(detailed)),
             "/livez" => Some(answer::json(StatusCode::OK, &json!({"status": "ok"}))),
             "/readyz" => Some(self.ready()),
@@ -80,7 +75,7 @@ impl Status {
         }
     }
 
-    fn ready(&self) -> Response<AnswerBody> {
+    fn ready(&self) -> Own {
         let (status, text) = if self.draining.load(Ordering::Relaxed) {
             (StatusCode::SERVICE_UNAVAILABLE, "draining")
         } else if self.current.load().is_none() {
@@ -91,7 +86,7 @@ impl Status {
         answer::json(status, &json!({"status": text}))
     }
 
-    fn health(&self, detailed: bool) -> Response<AnswerBody> {
+    fn health(&self, detailed: bool) -> Own {
         let tables = self.current.tables();
         let up = tables.as_ref().is_some_and(|tables| {
             tables
@@ -140,7 +135,7 @@ impl Status {
         }
     }
 
-    fn metrics(&self) -> Response<AnswerBody> {
+    fn metrics(&self) -> Own {
         let tables = self.current.tables();
         let text = self
             .ledger

@@ -1,5 +1,20 @@
+use std::fmt;
+
 use fastllm_contract::Timestamp;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
+
+/// The header fields of a request, however they are kept.
+pub trait HeaderFields: fmt::Debug {
+    /// Whether one of the fields with this name has exactly this value.
+    fn has(&self, name: &HeaderName, value: &[u8]) -> bool;
+}
+
+impl HeaderFields for HeaderMap {
+    fn has(&self, name: &HeaderName, value: &[u8]) -> bool {
+        let mut given = self.get_all(name).into_iter();
+        given.any(|given| given.as_bytes() == value)
+    }
+}
 
 /// What routing knows of a request beside its caller and the name that it asks
 /// for.
@@ -12,7 +27,7 @@ pub struct Ask<'a> {
     /// The most tokens that the answer may have, where the client said so.
     pub max_tokens: Option<u64>,
     /// The request's headers.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a dyn HeaderFields,
     /// When it arrived.
     pub at: Timestamp,
     /// Hash of the beginning of the prompt, the same in every turn of a

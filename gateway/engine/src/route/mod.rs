@@ -13,7 +13,7 @@ mod virtual_model;
 
 pub(crate) use affinity::Affinity;
 pub use affinity::Tuning;
-pub use ask::{Ask, Boundary, Pick};
+pub use ask::{Ask, Boundary, HeaderFields, Pick};
 pub use backend::{Backend, Origin, Unusable};
 pub use chain::{Chain, Resolved, resolve, route};
 pub use explanation::{Demoted, Explanation, ModelSkipped, RuleSkipped};

@@ -84,10 +84,9 @@ impl Rule {
         let Some(headers) = &self.headers else {
             return false;
         };
-        headers.iter().all(|(name, value)| {
-            let mut given = ask.headers.get_all(name).into_iter();
-            given.any(|given| given.as_bytes() == *value)
-        })
+        headers
+            .iter()
+            .all(|(name, value)| ask.headers.has(name, value))
     }
 }
 

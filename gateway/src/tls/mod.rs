@@ -1,4 +1,7 @@
-//! TLS towards upstreams and control: `ring`, the system's roots, `--ca-bundle`.
+//! TLS towards upstreams and control (the system's roots, `--ca-bundle`), and
+//! towards clients; `ring` does the cryptography.
+
+mod server;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,13 +9,14 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+pub(crate) use server::Certificate;
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The bundle cannot be read or holds something else.
-    #[error("cannot read certificates from {path}: {reason}")]
-    Bundle {
+    /// A file cannot be read or holds something else.
+    #[error("cannot read certificates or a key from {path}: {reason}")]
+    Files {
         /// The file.
         path: PathBuf,
         /// Why not.
@@ -33,7 +37,7 @@ pub(crate) fn client_config(ca_bundle: Option<&Path>) -> Result<ClientConfig, Tl
     roots.add_parsable_certificates(system.certs);
     if let Some(path) = ca_bundle {
         for certificate in read_bundle(path)? {
-            roots.add(certificate).map_err(|error| TlsError::Bundle {
+            roots.add(certificate).map_err(|error| TlsError::Files {
                 path: path.to_owned(),
                 reason: error.to_string(),
             })?;
@@ -47,7 +51,7 @@ pub(crate) fn client_config(ca_bundle: Option<&Path>) -> Result<ClientConfig, Tl
 }
 
 fn read_bundle(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |reason: String| TlsError::Bundle {
+    let failed = |reason: String| TlsError::Files {
         path: path.to_owned(),
         reason,
     };

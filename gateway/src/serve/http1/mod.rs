@@ -1,0 +1,61 @@
+//! A client's connection in HTTP/1.1: requests one after the other, on the
+//! codec of `fastllm-wire`.
+
+mod link;
+mod respond;
+
+use fastllm_wire::http1::{Http1Error, Next};
+use tokio_util::sync::CancellationToken;
+
+use super::head::Head;
+use super::{Answer, Service, answer};
+use crate::deadline::Deadline;
+pub(super) use link::Link;
+
+/// Serves a connection to its end. When `closing` is cancelled, the request
+/// under way is the last.
+pub(super) async fn serve(mut link: Link, service: &Service, closing: &CancellationToken) {
+    let mut head = Head::default();
+    let mut deadline = Deadline::default();
+    loop {
+        let answer = match link.next_head(&mut head, &mut deadline, closing).await {
+            Ok(()) => service.handle(&head, &mut link, &mut deadline).await,
+            Err(link::NoHead::Closed) => None,
+            Err(link::NoHead::Malformed(error)) => Some(malformed(error)),
+        };
+        let Some(answer) = answer else {
+            // The client has left, or never asked.
+            return;
+        };
+        if closing.is_cancelled() {
+            link.last_request();
+        }
+        let next = match answer {
+            Answer::Own(own) => link.give(&own, &mut deadline).await,
+            Answer::Relay(mut relay) => link.relay(&mut relay, &mut deadline).await,
+        };
+        match next {
+            Ok(Next::Head) => {}
+            Ok(Next::Drain) => match link.drain(&mut deadline).await {
+                Some(Next::Head) => {}
+                Some(_) => return link.close(&mut deadline).await,
+                None => return,
+            },
+            Ok(Next::Close { linger }) => {
+                if linger || link.has_unread() {
+                    link.close(&mut deadline).await;
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::trace!(%error, "a client connection ended");
+                return;
+            }
+        }
+    }
+}
+
+fn malformed(error: Http1Error) -> Answer {
+    tracing::debug!(code = error.code(), "a request cannot be read");
+    Answer::Own(Box::new(answer::malformed(error)))
+}

@@ -1,0 +1,256 @@
+//! A client's connection in HTTP/2, on hyper: behind the same border as
+//! HTTP/1.1, with the same behaviour.
+
+use std::convert::Infallible;
+use std::future::{Future, pending};
+use std::io::Cursor;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use fastllm_wire::http1::fields::is_hop_by_hop;
+use fastllm_wire::http1::{Framing, HeadWriter, Http1Error, Persistence};
+use http::header::{HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::AsyncReadExt;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::body::{BodyBroken, Client};
+use super::head::Head;
+use super::{Answer, Service, answer, date};
+use crate::deadline::Deadline;
+use crate::forward::{Relay, Step};
+use crate::socket::Socket;
+use crate::tasks::Tasks;
+
+/// Requests that one connection may have under way.
+const STREAMS: u32 = 256;
+
+/// Bytes of header fields that a request may have.
+const HEAD: u32 = 64 << 10;
+
+/// Bytes that a connection buffers for a client that does not read.
+const SEND_BUFFER: usize = 64 << 10;
+
+/// Where hyper runs the streams of a connection: on its own thread.
+#[derive(Debug, Clone)]
+struct Streams(Tasks);
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        self.0.spawn_on(stream, &Handle::current());
+    }
+}
+
+/// Serves a connection to its end. When `closing` is cancelled, the requests
+/// under way are the last. `inbox` is what was read already.
+pub(super) async fn serve(
+    socket: Socket,
+    inbox: Vec<u8>,
+    service: Service,
+    closing: CancellationToken,
+) {
+    let (reader, writer) = tokio::io::split(socket);
+    let io = TokioIo::new(tokio::io::join(Cursor::new(inbox).chain(reader), writer));
+    let service = Arc::new(service);
+    let handle = service_fn(move |request: Request<Incoming>| {
+        let service = Arc::clone(&service);
+        async move {
+            let (parts, body) = request.into_parts();
+            match respond(&service, parts, body).await {
+                Some(answer) => Ok::<_, Infallible>(answer),
+                // The stream was reset; nobody waits for what comes.
+                None => pending().await,
+            }
+        }
+    });
+    let connection = http2::Builder::new(Streams(Tasks::default()))
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(HEAD)
+        .max_send_buf_size(SEND_BUFFER)
+        .keep_alive_interval(Some(std::time::Duration::from_mins(1)))
+        .serve_connection(io, handle);
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::trace!(%error, "a client connection ended");
+    }
+}
+
+async fn respond(service: &Service, parts: Parts, body: Incoming) -> Option<Response<Given>> {
+    let mut deadline = Deadline::default();
+    let mut client = Stream(body);
+    let answer = match head(&parts).and_then(Head::read) {
+        Ok(head) => service.handle(&head, &mut client, &mut deadline).await?,
+        Err(error) => Answer::Own(Box::new(answer::malformed(error))),
+    };
+    Some(match answer {
+        Answer::Own(own) => dated(own.map(Given::Own)),
+        Answer::Relay(relay) => relayed(relay, deadline),
+    })
+}
+
+/// The head as HTTP/1.1 writes it, which is how the rooms know it.
+fn head(parts: &Parts) -> Result<Vec<u8>, Http1Error> {
+    let mut bytes = Vec::with_capacity(1024);
+    let target = parts.uri.path_and_query().map_or("/", |both| both.as_str());
+    let mut head = HeadWriter::request(
+        &mut bytes,
+        parts.method.as_str().as_bytes(),
+        target.as_bytes(),
+    );
+    if let Some(authority) = parts.uri.authority() {
+        head.field(b"host", authority.as_str().as_bytes());
+    }
+    for (name, value) in &parts.headers {
+        let name = name.as_str().as_bytes();
+        // Framing is HTTP/2's own, and so is the host where both are there.
+        let framing = name == b"content-length" || is_hop_by_hop(name) || name == b"expect";
+        if !framing && !(name == b"host" && parts.uri.authority().is_some()) {
+            head.field(name, value.as_bytes());
+        }
+    }
+    head.end(Framing::None, Persistence::Keep)?;
+    Ok(bytes)
+}
+
+fn relayed(relay: Box<Relay>, deadline: Deadline) -> Response<Given> {
+    let mut response = Response::new(());
+    *response.status_mut() =
+        StatusCode::from_u16(relay.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    for field in relay.fields() {
+        if let (Ok(name), Ok(value)) = (
+            HeaderName::from_bytes(field.name),
+            HeaderValue::from_bytes(field.value),
+        ) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    dated(response.map(|()| Given::Relay {
+        relay,
+        deadline,
+        ended: false,
+    }))
+}
+
+fn dated<B>(mut response: Response<B>) -> Response<B> {
+    let date = date::with(HeaderValue::from_bytes);
+    if let Ok(date) = date {
+        let headers = response.headers_mut();
+        headers.entry(http::header::DATE).or_insert(date);
+    }
+    response
+}
+
+/// The client of one stream. A reset ends the request's future by itself.
+struct Stream(Incoming);
+
+impl Client for Stream {
+    fn announced(&self) -> Option<u64> {
+        self.0.size_hint().exact()
+    }
+
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut BytesMut,
+    ) -> Poll<Result<bool, BodyBroken>> {
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    body.extend_from_slice(data);
+                }
+                Ok(false)
+            }
+            Some(Err(_)) => Err(BodyBroken),
+            None => Ok(true),
+        })
+    }
+
+    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+/// The body of an answer.
+enum Given {
+    Own(Bytes),
+    Relay {
+        relay: Box<Relay>,
+        deadline: Deadline,
+        ended: bool,
+    },
+}
+
+/// An answer broke off: the client's stream is reset.
+#[derive(Debug, thiserror::Error)]
+#[error("the upstream broke off its answer")]
+struct BrokenOff;
+
+impl Body for Given {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match self.get_mut() {
+            Self::Own(bytes) => {
+                let bytes = std::mem::take(bytes);
+                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
+            }
+            Self::Relay { ended: true, .. } => Poll::Ready(None),
+            Self::Relay {
+                relay,
+                deadline,
+                ended,
+            } => {
+                let mut out = Vec::new();
+                loop {
+                    let step = ready!(relay.poll_pump(cx, deadline, &mut out));
+                    *ended = step != Step::More;
+                    if step == Step::BrokenOff {
+                        return Poll::Ready(Some(Err(BrokenOff)));
+                    }
+                    if !out.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));
+                    }
+                    if *ended {
+                        return Poll::Ready(None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(bytes) => bytes.is_empty(),
+            Self::Relay { ended, .. } => *ended,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Relay { .. } => SizeHint::default(),
+        }
+    }
+}
