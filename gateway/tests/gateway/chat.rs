@@ -137,12 +137,7 @@ async fn connections_are_used_again_and_load_is_spread() {
     let two = Upstream::start([slow]).await;
     let content = content(&[one.api_base(), two.api_base()]);
     // Each thread has connections of its own.
-    let flags = vec!["--workers=1".to_owned()];
-    let options = Options {
-        flags,
-        ..Options::default()
-    };
-    let rig = Rig::serving(&content, options).await;
+    let rig = Rig::serving(&content, Options::flags(&["--workers=1"])).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
         let mut client = rig.client().await;
