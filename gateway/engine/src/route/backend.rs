@@ -5,7 +5,7 @@ use fastllm_contract::{Backend as Described, BackendId, Protocol};
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::{PathAndQuery, Scheme, Uri};
 
-use super::Live;
+use super::{Live, Slot};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ pub struct Backend {
     auth: Option<(HeaderName, HeaderValue)>,
     weight: u32,
     live: Arc<Live>,
+    slot: Slot,
 }
 
 /// Where connections go: backends of one origin share them.
@@ -81,6 +82,7 @@ impl Backend {
             auth: auth_header(described)?,
             weight: described.weight,
             live,
+            slot: Slot::default(),
         })
     }
 
@@ -141,6 +143,11 @@ impl Backend {
     /// Counters and health.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// What the shell keeps with it.
+    pub fn slot(&self) -> &Slot {
+        &self.slot
     }
 
     /// The request target for `sub_path` (`/chat/completions`), which holds

@@ -54,6 +54,8 @@ pub struct Live {
     in_flight: AtomicU64,
     requests: AtomicU64,
     errors: AtomicU64,
+    ejections: AtomicU64,
+    probe_failures: AtomicU64,
     failed_probes: AtomicU32,
     failed_in_a_row: AtomicU32,
     /// Microseconds since 1970.
@@ -80,6 +82,21 @@ impl Live {
         self.errors.load(Ordering::Relaxed)
     }
 
+    /// How often it was left alone because its attempts failed.
+    pub fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
+    }
+
+    /// Probes that failed.
+    pub fn probe_failures(&self) -> u64 {
+        self.probe_failures.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is left alone: its attempts failed, or it asked for it.
+    pub fn is_paused(&self, at: Timestamp) -> bool {
+        self.paused_until.load(Ordering::Relaxed) > at.0
+    }
+
     /// Whether its probes succeed; true until shown otherwise.
     pub fn healthy(&self) -> bool {
         self.failed_probes.load(Ordering::Relaxed) < UNHEALTHY_AFTER
@@ -95,7 +112,7 @@ impl Live {
     /// Whether it may be expected to answer: its probes succeed, it did not ask
     /// to be left alone, and its last attempts did not all fail.
     pub fn is_available(&self, at: Timestamp) -> bool {
-        self.healthy() && self.paused_until.load(Ordering::Relaxed) <= at.0
+        self.healthy() && !self.is_paused(at)
     }
 
     /// Counts a failed attempt. Several in a row, and it is left alone: 1 s,
@@ -104,6 +121,9 @@ impl Live {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let in_a_row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
         if let Some(further) = in_a_row.checked_sub(EJECTED_AFTER - 1) {
+            if !self.is_paused(at) {
+                self.ejections.fetch_add(1, Ordering::Relaxed);
+            }
             self.pause(at, EJECTED_FOR * (1 << further.min(6)));
         }
     }
@@ -160,6 +180,7 @@ impl Live {
         if succeeded {
             self.failed_probes.store(0, Ordering::Relaxed);
         } else {
+            self.probe_failures.fetch_add(1, Ordering::Relaxed);
             // Stops at the threshold, so it cannot wrap.
             let failures = self.failed_probes.load(Ordering::Relaxed);
             self.failed_probes
@@ -209,6 +230,7 @@ mod tests {
         assert_eq!(live.probed(false), None);
         assert!(!live.healthy());
         assert_eq!(live.probed(true), Some(true));
+        assert_eq!(live.probe_failures(), 4);
     }
 
     #[test]
@@ -246,6 +268,11 @@ mod tests {
         assert!(!live.is_available(Timestamp(59 * SECOND)));
         assert!(live.is_available(Timestamp(60 * SECOND)));
         assert_eq!(live.errors(), 110);
+        assert_eq!(live.ejections(), 1);
+        for _ in 0..2 {
+            live.failed(Timestamp(120 * SECOND));
+        }
+        assert_eq!(live.ejections(), 2);
     }
 
     #[test]

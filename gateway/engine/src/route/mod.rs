@@ -9,6 +9,7 @@ mod live;
 mod policy;
 mod pool;
 mod rule;
+mod slot;
 mod virtual_model;
 
 pub(crate) use affinity::Affinity;
@@ -20,6 +21,7 @@ pub use explanation::{Demoted, Explanation, ModelSkipped, RuleSkipped};
 pub(crate) use live::Identity;
 pub use live::{InFlight, Live, UNHEALTHY_AFTER};
 pub use pool::Pool;
+pub use slot::Slot;
 use virtual_model::Targets;
 pub(crate) use virtual_model::VirtualModel;
 
