@@ -20,7 +20,7 @@ use crate::report::{HealthReporter, UsageReporter, Waiting, queue};
 use crate::serve::{BodyLimits, Crew, Door, ListenError, Listener, Service, Status};
 use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
 use crate::tasks::{Background, Tasks};
-use crate::telemetry::{LogError, Metrics};
+use crate::telemetry::{LogError, Metrics, TraceExporter, start_tracing};
 use crate::tls::{self, Certificate, TlsError};
 use crate::workers::{Worker, Workers};
 
@@ -87,6 +87,7 @@ struct Rooms {
     certificate: Option<Arc<Certificate>>,
     tls: Option<Arc<ServerConfig>>,
     waiting: Waiting,
+    traces: Option<TraceExporter>,
     boot_id: Arc<str>,
 }
 
@@ -119,7 +120,12 @@ impl Rooms {
             Some(workers) => usize::from(workers),
             None => available_parallelism().map_or(1, usize::from),
         };
-        let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id));
+        let tracing = start_tracing(config, tls.clone(), &metrics)
+            .map_err(|error| setup("traces")(&error))?;
+        let (tracer, exporter) = tracing.unzip();
+        let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id))
+            .traced(tracer)
+            .logged_as(config.log_format);
         Ok(Self {
             link,
             probes,
@@ -131,6 +137,7 @@ impl Rooms {
             certificate,
             workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
             waiting,
+            traces: exporter,
             boot_id,
         })
     }
@@ -285,6 +292,7 @@ impl Rooms {
             certificate,
             tls: _,
             waiting,
+            traces,
             boot_id,
         } = self;
         let stop = background.stop();
@@ -314,6 +322,9 @@ impl Rooms {
         };
         let late = background.late();
         background.spawn("the usage reporter", usage.run(stop.clone(), late));
+        if let Some(traces) = traces {
+            background.spawn("the trace exporter", traces.run(stop.clone()));
+        }
         let health = HealthReporter {
             link: link.clone(),
             current: Arc::clone(&current),

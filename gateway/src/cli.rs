@@ -38,7 +38,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// refused, and must not be repeated.
 fn silent(mut error: clap::Error) -> clap::Error {
     let at_fault = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    if at_fault.is_some_and(|flag| flag.starts_with("--control-url")) {
+    let addresses = ["--control-url", "--otel-endpoint"];
+    if at_fault.is_some_and(|flag| addresses.iter().any(|name| flag.starts_with(name))) {
         let hidden = ContextValue::String("...".to_owned());
         let _given = error.insert(ContextKind::InvalidValue, hidden);
     }

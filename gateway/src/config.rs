@@ -1,14 +1,16 @@
 //! Flags and environment: the only place that reads either.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{StringValueParser, TypedValueParser};
 use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
 use crate::link::ControlUrl;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, OtelProtocol};
 
 /// Everything that a gateway is told at its start. Its `Debug` output holds no
 /// secret.
@@ -103,6 +105,36 @@ pub struct Config {
     /// Log format
     #[arg(long, env = "FASTLLM_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Address of an OpenTelemetry collector, for example
+    /// `http://collector:4317`; nothing is traced without it
+    #[arg(long, env = "FASTLLM_OTEL_ENDPOINT", value_parser = collector)]
+    pub otel_endpoint: Option<Url>,
+    /// What the collector speaks: OTLP over gRPC (by convention on port 4317)
+    /// or as HTTP posts (4318)
+    #[arg(
+        long,
+        env = "FASTLLM_OTEL_PROTOCOL",
+        value_enum,
+        default_value_t = OtelProtocol::Grpc
+    )]
+    pub otel_protocol: OtelProtocol,
+    /// Of the requests that no caller decided about, one in so many is traced
+    #[arg(long, env = "FASTLLM_OTEL_SAMPLE_ONE_IN", default_value = "100")]
+    pub otel_sample_one_in: NonZeroU64,
+    /// What traces call this service
+    #[arg(
+        long,
+        env = "FASTLLM_OTEL_SERVICE_NAME",
+        default_value = "fastllm-proxy"
+    )]
+    pub otel_service_name: String,
+    /// Headers for the collector: `name=value,name=value`, values
+    /// percent-encoded
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", hide_env_values = true, value_parser = StringValueParser::new().map(Secret::new))]
+    pub otel_headers: Option<Secret>,
+    /// What traces tell of this process, in the same form
+    #[arg(long, env = "OTEL_RESOURCE_ATTRIBUTES")]
+    pub otel_resource: Option<String>,
     /// Name of this gateway in reports; the pod's name when not given
     #[arg(long, env = "HOSTNAME", default_value_t = unnamed())]
     pub replica: String,
@@ -127,6 +159,18 @@ fn host(text: &str) -> Result<IpAddr, String> {
 fn control_url(text: &str) -> Result<ControlUrl, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     ControlUrl::new(url).map_err(str::to_owned)
+}
+
+/// Errors never repeat what was given: it may hold a password.
+fn collector(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).map_err(|_| "expected an http or https address")?;
+    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+        return Err("expected an http or https address");
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("the address must not hold credentials; use --otel-headers");
+    }
+    Ok(url)
 }
 
 fn secret(text: &str) -> Result<Secret, String> {
@@ -214,6 +258,23 @@ mod tests {
         }
         let error = parse(&["--policy=fastest"]).unwrap_err().to_string();
         assert!(error.contains("lowest-latency"), "{error}");
+    }
+
+    #[test]
+    fn tracing_is_off_and_its_flags_are_checked() {
+        let config = parse(&[]).unwrap();
+        assert!(config.otel_endpoint.is_none());
+        assert_eq!(config.otel_sample_one_in.get(), 100);
+        assert_eq!(config.otel_service_name, "fastllm-proxy");
+        assert!(parse(&["--otel-sample-one-in=0"]).is_err());
+        assert!(parse(&["--otel-protocol=http/protobuf"]).is_ok());
+        assert!(parse(&["--otel-endpoint=http://collector:4317"]).is_ok());
+        assert!(parse(&["--otel-headers="]).is_ok());
+        for address in ["collector:4317", "ftp://collector", "http://u:p@collector"] {
+            assert!(parse(&["--otel-endpoint", address]).is_err(), "{address}");
+        }
+        let config = parse(&["--otel-headers=authorization=canary"]).unwrap();
+        assert!(!format!("{config:?}").contains("canary"));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub use config::Config;
 pub use link::ControlUrl;
 pub use serve::ListenError;
 pub use signals::terminated;
-pub use telemetry::{LogError, LogFormat, LogGuard, init_logging};
+pub use telemetry::{LogError, LogFormat, LogGuard, OtelProtocol, init_logging};
 pub use tls::TlsError;
 
 use std::future::Future;

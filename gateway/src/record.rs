@@ -16,7 +16,9 @@ use http::header::HeaderValue;
 use crate::clock;
 use crate::report::UsageQueue;
 use crate::serve::Head;
-use crate::telemetry::{Metrics, Outcome};
+use crate::telemetry::{
+    AccessLine, Finished, LogFormat, Metrics, Outcome, Series, Shown, Trace, Tracer,
+};
 
 /// The header that names a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -31,6 +33,8 @@ pub(crate) struct Ledger {
     usage: UsageQueue,
     boot_id: Arc<str>,
     requests: AtomicU64,
+    tracer: Option<Tracer>,
+    log_format: LogFormat,
 }
 
 impl Ledger {
@@ -40,7 +44,21 @@ impl Ledger {
             usage,
             boot_id,
             requests: AtomicU64::new(0),
+            tracer: None,
+            log_format: LogFormat::default(),
         }
+    }
+
+    /// The same, with access lines of this form.
+    pub(crate) fn logged_as(mut self, format: LogFormat) -> Self {
+        self.log_format = format;
+        self
+    }
+
+    /// The same, with traces.
+    pub(crate) fn traced(mut self, tracer: Option<Tracer>) -> Self {
+        self.tracer = tracer;
+        self
     }
 
     /// Usage events waiting to be sent.
@@ -72,11 +90,12 @@ struct Attribution {
     key: KeyId,
 }
 
-/// The backend that was asked last.
+/// A backend that was asked.
 #[derive(Debug)]
 struct Asked {
     id: BackendId,
     api_base: Arc<str>,
+    series: Option<Arc<Series>>,
 }
 
 /// How a request ended.
@@ -85,6 +104,8 @@ struct Ending {
     outcome: Outcome,
     status: u16,
     refusal: Option<RefusalKind>,
+    /// The code of the refusal, for people.
+    code: Option<&'static str>,
 }
 
 /// The account of one request.
@@ -102,16 +123,21 @@ pub(crate) struct Record {
     requested: Option<ModelName>,
     model: Option<ModelName>,
     asked: Option<Asked>,
+    /// Those before it, where it was not the first.
+    asked_before: Vec<Asked>,
     attempts: u32,
     stream: bool,
     first_event: Option<Duration>,
     usage: Option<Usage>,
+    trace: Trace,
     ending: Option<Ending>,
 }
 
 impl Record {
     pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Self {
+        let tracer = ledger.tracer.as_ref();
         Self {
+            trace: tracer.map_or_else(Trace::default, |_| Trace::arrived(head)),
             id: ledger.request_id(head),
             ledger: Arc::clone(ledger),
             at: clock::timestamp(),
@@ -120,6 +146,7 @@ impl Record {
             requested: None,
             model: None,
             asked: None,
+            asked_before: Vec::new(),
             attempts: 0,
             stream: false,
             first_event: None,
@@ -136,6 +163,11 @@ impl Record {
     /// When it arrived.
     pub(crate) fn at(&self) -> Timestamp {
         self.at
+    }
+
+    /// Which trace it belongs to, for the upstream.
+    pub(crate) fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -156,24 +188,40 @@ impl Record {
         self.requested = Some(name.clone());
         self.model = Some(model.clone());
         self.stream = stream;
+        self.decide_trace();
+    }
+
+    fn decide_trace(&mut self) {
+        if let Some(tracer) = &self.ledger.tracer {
+            tracer.decide(&mut self.trace);
+        }
     }
 
     /// A backend of a concrete model is asked.
     pub(crate) fn asked(&mut self, model: &ModelName, backend: &Backend) {
         self.model = Some(model.clone());
-        self.asked = Some(Asked {
+        let asked = Asked {
             id: backend.id(),
             api_base: Arc::clone(backend.api_base()),
-        });
+            series: Series::of(backend),
+        };
+        self.asked_before.extend(self.asked.replace(asked));
         self.attempts += 1;
     }
 
     /// The answer comes from a backend that was asked before the last one.
     pub(crate) fn answered_by(&mut self, model: &ModelName, id: BackendId, api_base: &Arc<str>) {
         self.model = Some(model.clone());
+        let series = self
+            .asked_before
+            .iter()
+            .chain(&self.asked)
+            .find(|asked| asked.id == id)
+            .and_then(|asked| asked.series.clone());
         self.asked = Some(Asked {
             id,
             api_base: Arc::clone(api_base),
+            series,
         });
     }
 
@@ -182,9 +230,7 @@ impl Record {
         if self.first_event.is_none() {
             let after = self.started.elapsed();
             self.first_event = Some(after);
-            if let Some(model) = &self.model {
-                self.ledger.metrics.first_event(model, after);
-            }
+            self.ledger.metrics.first_event(self.series(), after);
         }
     }
 
@@ -206,6 +252,7 @@ impl Record {
             outcome,
             status: refusal.status(),
             refusal: refusal.recorded_as(),
+            code: Some(refusal.code()),
         });
     }
 
@@ -220,6 +267,7 @@ impl Record {
             },
             status,
             refusal: None,
+            code: None,
         });
     }
 
@@ -229,6 +277,7 @@ impl Record {
             outcome: Outcome::Ok,
             status: 200,
             refusal: None,
+            code: None,
         });
     }
 
@@ -238,30 +287,61 @@ impl Record {
             outcome: Outcome::ClientGone,
             status: CLIENT_GONE,
             refusal: None,
+            code: None,
         });
-        self.count(ending, took);
+        // The gateway's own answer is no proxied request.
+        if ending.outcome != Outcome::Ok || self.asked.is_some() {
+            self.count(ending, took);
+            self.decide_trace();
+            self.trace_end(ending, took);
+        }
         self.report(ending, took);
         self.log(ending, took);
     }
 
     fn count(&self, ending: Ending, took: Duration) {
         let metrics = &self.ledger.metrics;
-        if ending.outcome == Outcome::Ok && self.asked.is_none() {
-            // The gateway's own answer is no proxied request.
-            return;
-        }
         metrics.finished(ending.outcome, took);
         let answered = matches!(
             ending.outcome,
             Outcome::Ok | Outcome::UpstreamError | Outcome::ClientGone
         );
-        if let (true, Some(model), Some(asked)) = (answered, &self.model, &self.asked) {
-            metrics.answered(model, &asked.api_base, took);
+        if let (true, Some(series)) = (answered, self.series()) {
+            series.answered(took);
             if let Some(usage) = &self.usage {
-                let completion = usage.completion_tokens.unwrap_or(0);
-                metrics.tokens(model, usage.prompt_tokens, completion);
+                series.tokens(usage.prompt_tokens, usage.completion_tokens.unwrap_or(0));
             }
         }
+    }
+
+    /// What the backend that was asked last is counted in.
+    fn series(&self) -> Option<&Series> {
+        self.asked.as_ref()?.series.as_deref()
+    }
+
+    fn trace_end(&self, ending: Ending, took: Duration) {
+        let (Some(tracer), Some(ids)) = (&self.ledger.tracer, self.trace.ids()) else {
+            return;
+        };
+        tracer.take(Finished {
+            ids,
+            request_id: self.id.clone(),
+            at: self.at,
+            took,
+            first_event: self.first_event,
+            requested: self.requested.clone(),
+            model: self.model.clone(),
+            backend: self
+                .asked
+                .as_ref()
+                .map(|asked| (asked.id, Arc::clone(&asked.api_base))),
+            stream: self.stream,
+            attempts: self.attempts,
+            status: ending.status,
+            outcome: ending.outcome,
+            code: ending.code,
+            usage: self.usage,
+        });
     }
 
     /// Whoever is not known, or has not named a model that exists, is counted
@@ -299,19 +379,29 @@ impl Record {
     }
 
     fn log(&self, ending: Ending, took: Duration) {
-        tracing::info!(
-            target: "fastllm_gateway::access",
-            request_id = self.id.to_str().unwrap_or_default(),
-            principal = self.attribution.as_ref().map(|who| &*who.name),
-            model = self.model.as_ref().map(ModelName::as_str),
-            backend = self.asked.as_ref().map(|asked| asked.id.0),
-            attempts = self.attempts,
-            stream = self.stream,
-            status = ending.status,
-            prompt_tokens = self.usage.map(|usage| usage.prompt_tokens),
-            completion_tokens = self.usage.and_then(|usage| usage.completion_tokens),
-            ms = milliseconds(took),
-            "request"
+        let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        let requested = self.requested.as_ref();
+        AccessLine {
+            request_id: self.id.to_str().unwrap_or_default(),
+            trace_id: self.trace.id().map(Shown),
+            principal: self.attribution.as_ref().map(|who| &*who.name),
+            requested_model: requested
+                .filter(|requested| Some(*requested) != self.model.as_ref())
+                .map(ModelName::as_str),
+            model: self.model.as_ref().map(ModelName::as_str),
+            backend: self.asked.as_ref().map(|asked| asked.id.0),
+            attempts: self.attempts,
+            stream: self.stream,
+            status: ending.status,
+            code: ending.code,
+            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
+            ttft_ms: self.first_event.map(milliseconds),
+            ms: milliseconds(took),
+        }
+        .log(
+            self.ledger.log_format,
+            Timestamp(self.at.0.saturating_add(micros)),
         );
     }
 }

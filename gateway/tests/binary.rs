@@ -1,7 +1,7 @@
 //! The binary: flags, exit codes, signals.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -69,6 +69,15 @@ fn sigterm_ends_it_well() {
     while TcpStream::connect_timeout(&free, Duration::from_secs(1)).is_err() {
         assert_eq!(child.try_wait().unwrap(), None);
     }
+    // Two, so that each is seen to have a line of its own.
+    for _ in 0..2 {
+        let mut client = TcpStream::connect(free).unwrap();
+        let request = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
+        client.write_all(request).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
     let pid = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -88,5 +97,21 @@ fn sigterm_ends_it_well() {
     let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(first["role"], "proxy");
     assert_eq!(first["message"], "the gateway listens");
+    let access: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .filter(|line: &serde_json::Value| line["target"] == "fastllm_gateway::access")
+        .collect();
+    assert_eq!(access.len(), 2);
+    for line in access {
+        assert_eq!(
+            (&line["status"], &line["level"]),
+            (&503.into(), &"INFO".into())
+        );
+        assert_eq!(
+            (&line["message"], &line["code"]),
+            (&"request".into(), &"not_ready".into())
+        );
+    }
     assert!(!lines.contains("canary"));
 }

@@ -67,6 +67,7 @@ impl Current {
             );
         }
         let tables = Arc::new(built.tables);
+        self.metrics.attach(&tables);
         self.tables.store(Some(Arc::clone(&tables)));
         *held = Some(snapshot);
         self.metrics.snapshot_published(&tables);

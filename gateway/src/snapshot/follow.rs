@@ -92,10 +92,13 @@ impl Follower {
         // Only the fetch has a time limit: building goes on when it is no longer
         // waited for, and the copy on disk would displace what it builds.
         match timeout(FIRST_FETCH, self.source.fetch(None)).await {
-            Ok(Ok(fetched)) => match self.take(fetched).await {
-                Ok(_) => return,
-                Err(error) => tracing::warn!(%error, "control's snapshot cannot be used"),
-            },
+            Ok(Ok(fetched)) => {
+                self.metrics.control_answered();
+                match self.take(fetched).await {
+                    Ok(_) => return,
+                    Err(error) => tracing::warn!(%error, "control's snapshot cannot be used"),
+                }
+            }
             Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
             Err(_) => tracing::warn!("control does not answer"),
         }
@@ -145,6 +148,7 @@ impl Follower {
 
     async fn round(&mut self) -> Result<Round, FollowError> {
         let fetched = self.source.fetch(self.etag.as_deref()).await?;
+        self.metrics.control_answered();
         self.take(fetched).await
     }
 

@@ -1,8 +1,16 @@
+use std::fmt;
 use std::io::BufWriter;
 
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use super::access;
 
 /// Lines that wait for a slow reader of the log; later ones are lost.
 const WAITING_LINES: usize = 16_384;
@@ -53,15 +61,66 @@ pub fn init_logging(filter: &str, format: LogFormat) -> Result<LogGuard, LogErro
         .with_env_filter(filter)
         .with_writer(writer);
     let set = match format {
-        LogFormat::Text => lines.with_ansi(false).finish().try_init(),
+        LogFormat::Text => lines
+            .with_ansi(false)
+            .map_event_format(Lines)
+            .finish()
+            .try_init(),
         LogFormat::Json => lines
             .json()
             .flatten_event(true)
             .with_current_span(false)
             .with_span_list(false)
+            .map_event_format(Lines)
             .finish()
             .try_init(),
     };
     set.map_err(|_| LogError::AlreadySet)?;
     Ok(LogGuard { _worker: worker })
+}
+
+/// Passes access lines on as they are; formats everything else.
+struct Lines<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Lines<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if event.metadata().target() != access::TARGET {
+            return self.0.format_event(context, writer, event);
+        }
+        let mut line = Line {
+            writer,
+            written: Ok(()),
+        };
+        event.record(&mut line);
+        line.written
+    }
+}
+
+/// An event's message, and the end of its line.
+struct Line<'a> {
+    writer: Writer<'a>,
+    written: fmt::Result,
+}
+
+impl Visit for Line<'_> {
+    fn record_str(&mut self, _field: &Field, value: &str) {
+        self.written = self
+            .writer
+            .write_str(value)
+            .and_then(|()| self.writer.write_char('\n'));
+    }
+
+    fn record_debug(&mut self, _field: &Field, value: &dyn fmt::Debug) {
+        self.written = writeln!(self.writer, "{value:?}");
+    }
 }

@@ -1,17 +1,26 @@
-mod backends;
+mod addresses;
+mod connections;
+mod contact;
 mod labelled;
 mod register;
 
+pub(crate) use connections::OpenConnection;
+pub(crate) use labelled::Series;
+
 use std::time::Duration;
 
-use fastllm_contract::{ModelName, ProcessCounters};
+use fastllm_contract::ProcessCounters;
 use fastllm_engine::{Category, Tables};
 use http::StatusCode;
-use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder};
+use prometheus::{Encoder, Histogram, IntCounter, IntGauge, Registry, TextEncoder};
 
-use backends::backend_families;
+use addresses::Addresses;
+use connections::Connections;
+use contact::Contact;
 use labelled::Labelled;
 use register::{Register, Registered};
+
+use crate::clock;
 
 /// How a proxied request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +45,33 @@ impl Outcome {
         (Self::Unavailable, "unavailable"),
         (Self::ClientGone, "client_gone"),
     ];
+}
+
+/// The kinds of an upstream's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Success,
+    ClientError,
+    RateLimited,
+    ServerError,
+}
+
+impl Class {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Success, "success"),
+        (Self::ClientError, "client_error"),
+        (Self::RateLimited, "rate_limited"),
+        (Self::ServerError, "server_error"),
+    ];
+
+    fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            429 => Self::RateLimited,
+            500.. => Self::ServerError,
+            400.. => Self::ClientError,
+            _ => Self::Success,
+        }
+    }
 }
 
 /// Why a usage event was lost.
@@ -63,6 +99,28 @@ impl DropReason {
     ];
 }
 
+/// Why a span was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SpanLoss {
+    /// The queue was full.
+    QueueFull,
+    /// The collector will never take it.
+    Refused,
+    /// The collector was away for too long.
+    Unreachable,
+    /// It was not taken before the gateway ended.
+    Shutdown,
+}
+
+impl SpanLoss {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::QueueFull, "queue_full"),
+        (Self::Refused, "refused"),
+        (Self::Unreachable, "unreachable"),
+        (Self::Shutdown, "shutdown"),
+    ];
+}
+
 /// Every counter of the process. Labels come from fixed lists or from the
 /// snapshot, never from a client.
 #[derive(Debug)]
@@ -70,6 +128,11 @@ pub(crate) struct Metrics {
     registry: Registry,
     requests: Requests,
     labelled: Labelled,
+    addresses: Addresses,
+    contact: Contact,
+    connections: Connections,
+    spans_exported: IntCounter,
+    spans_lost: Vec<IntCounter>,
     usage_dropped: Vec<IntCounter>,
     usage_queued: IntGauge,
     snapshot_version: IntGauge,
@@ -83,7 +146,7 @@ struct Requests {
     failed: IntCounter,
     outcomes: Vec<IntCounter>,
     rejections: Vec<IntCounter>,
-    upstream_status: IntCounterVec,
+    upstream_status: Vec<IntCounter>,
     retries: IntCounter,
     failovers: IntCounter,
     fallbacks: IntCounter,
@@ -115,10 +178,13 @@ impl Requests {
                 "reason",
                 Category::ALL.map(Category::as_str),
             )?,
-            upstream_status: register.counters(
-                "fastllm_upstream_status_total",
-                "Upstream answers that were forwarded",
-                &["class"],
+            upstream_status: register.fixed(
+                (
+                    "fastllm_upstream_status_total",
+                    "Upstream answers that were forwarded",
+                ),
+                "class",
+                Class::ALL.map(|(_, label)| label),
             )?,
             retries: register
                 .counter("fastllm_retries_total", "Further attempts within one model")?,
@@ -153,6 +219,18 @@ impl Metrics {
         Ok(Self {
             requests: Requests::new(&register)?,
             labelled: Labelled::new(&register)?,
+            addresses: Addresses::new(&register)?,
+            contact: Contact::new(&register)?,
+            connections: Connections::new(&register)?,
+            spans_exported: register.counter(
+                "fastllm_trace_spans_exported_total",
+                "Spans that the collector took",
+            )?,
+            spans_lost: register.fixed(
+                ("fastllm_trace_spans_dropped_total", "Spans that were lost"),
+                "reason",
+                SpanLoss::ALL.map(|(_, label)| label),
+            )?,
             usage_dropped: register.fixed(
                 (
                     "fastllm_usage_reports_dropped_total",
@@ -194,16 +272,7 @@ impl Metrics {
 
     /// An upstream's answer goes to the client.
     pub(crate) fn forwarded(&self, status: StatusCode) {
-        let class = match status.as_u16() {
-            429 => "rate_limited",
-            500.. => "server_error",
-            400.. => "client_error",
-            _ => "success",
-        };
-        self.requests
-            .upstream_status
-            .with_label_values(&[class])
-            .inc();
+        self.requests.upstream_status[Class::of(status) as usize].inc();
     }
 
     /// The next model of a chain is asked.
@@ -221,20 +290,32 @@ impl Metrics {
         self.requests.retries.inc();
     }
 
-    /// A model answered completely or in part.
-    pub(crate) fn answered(&self, model: &ModelName, api_base: &str, took: Duration) {
-        self.labelled.answered(model, api_base, took);
-    }
-
     /// The first event of a stream is there.
-    pub(crate) fn first_event(&self, model: &ModelName, after: Duration) {
+    pub(crate) fn first_event(&self, series: Option<&Series>, after: Duration) {
         self.requests.first_token.observe(after.as_secs_f64());
-        self.labelled.first_event(model, after);
+        if let Some(series) = series {
+            series.first_event(after);
+        }
     }
 
-    /// An answer reported what it used.
-    pub(crate) fn tokens(&self, model: &ModelName, prompt: u64, completion: u64) {
-        self.labelled.tokens(model, [prompt, completion]);
+    /// The collector took spans.
+    pub(crate) fn spans_exported(&self, count: u64) {
+        self.spans_exported.inc_by(count);
+    }
+
+    /// Spans were lost.
+    pub(crate) fn spans_lost(&self, loss: SpanLoss, count: u64) {
+        self.spans_lost[loss as usize].inc_by(count);
+    }
+
+    /// A client has connected.
+    pub(crate) fn client_connected(&self) -> OpenConnection {
+        self.connections.client()
+    }
+
+    /// An upstream was connected to.
+    pub(crate) fn upstream_connected(&self) -> OpenConnection {
+        self.connections.upstream()
     }
 
     /// Usage events were lost.
@@ -242,9 +323,19 @@ impl Metrics {
         self.usage_dropped[reason as usize].inc_by(count);
     }
 
+    /// Control has answered a poll.
+    pub(crate) fn control_answered(&self) {
+        self.contact.heard();
+    }
+
     /// A poll of control failed.
     pub(crate) fn poll_failed(&self) {
         self.snapshot_poll_failures.inc();
+    }
+
+    /// Another snapshot is about to be served: its backends get their metrics.
+    pub(crate) fn attach(&self, tables: &Tables) {
+        self.labelled.attach(tables);
     }
 
     /// Another snapshot is served: labels of models and addresses that are
@@ -252,16 +343,22 @@ impl Metrics {
     pub(crate) fn snapshot_published(&self, tables: &Tables) {
         self.snapshot_version
             .set(i64::try_from(tables.version()).unwrap_or(i64::MAX));
-        self.labelled.prune(tables);
+        self.contact.published();
+        self.addresses.published(tables);
+        self.labelled.prune(tables, self.addresses.families());
     }
 
     /// The text format 0.0.4.
     pub(crate) fn render(&self, tables: Option<&Tables>, queued: usize) -> Vec<u8> {
         self.usage_queued
             .set(i64::try_from(queued).unwrap_or(i64::MAX));
+        self.contact.update(tables.is_some());
+        if let Some(tables) = tables {
+            self.addresses.update(tables);
+        }
         let mut families = self.registry.gather();
         if let Some(tables) = tables {
-            match backend_families(tables) {
+            match addresses::gauges(tables, clock::timestamp()) {
                 Ok(more) => families.extend(more),
                 Err(error) => tracing::error!(%error, "backend metrics cannot be built"),
             }

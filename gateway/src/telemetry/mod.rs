@@ -1,7 +1,12 @@
-//! Metrics and logs.
+//! Metrics, logs and traces.
 
+mod access;
 mod logging;
 mod metrics;
+mod traces;
 
+pub(crate) use access::{AccessLine, Shown};
 pub use logging::{LogError, LogFormat, LogGuard, init_logging};
-pub(crate) use metrics::{DropReason, Metrics, Outcome};
+pub(crate) use metrics::{DropReason, Metrics, OpenConnection, Outcome, Series};
+pub use traces::OtelProtocol;
+pub(crate) use traces::{Finished, Trace, TraceExporter, TraceId, Tracer, start_tracing};

@@ -19,3 +19,4 @@ mod snapshots;
 mod streams;
 mod support;
 mod tls;
+mod traces;

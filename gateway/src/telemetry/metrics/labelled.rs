@@ -1,11 +1,11 @@
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_contract::ModelName;
-use fastllm_engine::Tables;
+use fastllm_engine::{Backend, Tables};
 use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
-use prometheus::{HistogramVec, IntCounterVec};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::{Register, Registered};
 
@@ -19,8 +19,46 @@ pub(super) struct Labelled {
     backend_duration: HistogramVec,
 }
 
+/// The metrics of one backend's model and address, kept with the backend, so
+/// that a request looks nothing up.
+#[derive(Debug)]
+pub(crate) struct Series {
+    requests: IntCounter,
+    prompt_tokens: IntCounter,
+    completion_tokens: IntCounter,
+    duration: Histogram,
+    first_token: Histogram,
+    backend_duration: Histogram,
+}
+
 /// The kinds of tokens that are counted.
 const KINDS: [&str; 2] = ["prompt", "completion"];
+
+impl Series {
+    /// What a backend is counted in; nothing before a snapshot was published.
+    pub(crate) fn of(backend: &Backend) -> Option<Arc<Self>> {
+        backend.slot().get()
+    }
+
+    /// It answered, completely or in part.
+    pub(crate) fn answered(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.requests.inc();
+        self.duration.observe(seconds);
+        self.backend_duration.observe(seconds);
+    }
+
+    /// The first event of a stream is there.
+    pub(super) fn first_event(&self, after: Duration) {
+        self.first_token.observe(after.as_secs_f64());
+    }
+
+    /// An answer reported what it used.
+    pub(crate) fn tokens(&self, prompt: u64, completion: u64) {
+        self.prompt_tokens.inc_by(prompt);
+        self.completion_tokens.inc_by(completion);
+    }
+}
 
 impl Labelled {
     pub(super) fn new(register: &Register) -> Registered<Self> {
@@ -54,32 +92,28 @@ impl Labelled {
         })
     }
 
-    pub(super) fn answered(&self, model: &ModelName, api_base: &str, took: Duration) {
-        let seconds = took.as_secs_f64();
-        let model = &[model.as_str()];
-        self.requests.with_label_values(model).inc();
-        self.duration.with_label_values(model).observe(seconds);
-        self.backend_duration
-            .with_label_values(&[api_base])
-            .observe(seconds);
-    }
-
-    pub(super) fn first_event(&self, model: &ModelName, after: Duration) {
-        self.first_token
-            .with_label_values(&[model.as_str()])
-            .observe(after.as_secs_f64());
-    }
-
-    pub(super) fn tokens(&self, model: &ModelName, counts: [u64; 2]) {
-        for (kind, count) in KINDS.into_iter().zip(counts) {
-            self.tokens
-                .with_label_values(&[model.as_str(), kind])
-                .inc_by(count);
+    /// Gives every backend its metrics.
+    pub(super) fn attach(&self, tables: &Tables) {
+        for (model, backend) in tables.backends() {
+            let model = &[model.as_str()];
+            let [prompt, completion] = KINDS.map(|kind| [model[0], kind]);
+            let address: &[&str] = &[backend.api_base()];
+            backend.slot().fill(|| {
+                Arc::new(Series {
+                    requests: self.requests.with_label_values(model),
+                    prompt_tokens: self.tokens.with_label_values(&prompt),
+                    completion_tokens: self.tokens.with_label_values(&completion),
+                    duration: self.duration.with_label_values(model),
+                    first_token: self.first_token.with_label_values(model),
+                    backend_duration: self.backend_duration.with_label_values(address),
+                })
+            });
         }
     }
 
-    /// Drops the labels of models and addresses that `tables` lack.
-    pub(super) fn prune(&self, tables: &Tables) {
+    /// Drops the labels of models and addresses that `tables` lack, also from
+    /// `by_address`.
+    pub(super) fn prune(&self, tables: &Tables, by_address: &[IntCounterVec]) {
         let models: HashSet<&str> = tables.pools().map(|pool| pool.model().as_str()).collect();
         let addresses: HashSet<&str> = tables
             .backends()
@@ -101,6 +135,11 @@ impl Labelled {
         }
         for address in strangers(&self.backend_duration, &addresses) {
             let _gone = self.backend_duration.remove_label_values(&[&address]);
+        }
+        for family in by_address {
+            for address in strangers(family, &addresses) {
+                let _gone = family.remove_label_values(&[&address]);
+            }
         }
     }
 }

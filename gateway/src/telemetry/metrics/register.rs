@@ -1,7 +1,7 @@
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 /// Upper bounds of every histogram, in seconds.
@@ -23,6 +23,10 @@ impl Register {
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> Registered<IntGauge> {
         self.add(IntGauge::new(name, help))
+    }
+
+    pub(super) fn seconds(&self, name: &str, help: &str) -> Registered<Gauge> {
+        self.add(Gauge::new(name, help))
     }
 
     pub(super) fn histogram(&self, name: &str, help: &str) -> Registered<Histogram> {

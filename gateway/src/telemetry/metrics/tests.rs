@@ -1,12 +1,18 @@
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{Backend, BackendId, FORMAT, Model, ModelName, Part, Protocol, Snapshot};
 use fastllm_engine::{Category, Tables, Tuning};
 use http::StatusCode;
 
-use super::{DropReason, Metrics, Outcome};
+use super::{DropReason, Metrics, Outcome, Series, SpanLoss};
 
 fn tables(models: &[(&str, &str)]) -> Tables {
+    tables_after(None, models)
+}
+
+fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
     let models: Vec<Model> = models
         .iter()
         .map(|(name, api_base)| Model {
@@ -16,7 +22,7 @@ fn tables(models: &[(&str, &str)]) -> Tables {
             backends: vec![Backend {
                 id: BackendId(1),
                 api_base: (*api_base).to_owned(),
-                upstream_model: "served".to_owned(),
+                upstream_model: (*name).to_owned(),
                 api_key: None,
                 protocol: Protocol::Openai,
                 auth_header: "authorization".to_owned(),
@@ -36,32 +42,60 @@ fn tables(models: &[(&str, &str)]) -> Tables {
         fallback_model: None,
         key_shards: Vec::new(),
     };
-    Tables::build(&snapshot, None, &Tuning::default())
+    Tables::build(&snapshot, held, &Tuning::default())
         .unwrap()
         .tables
+}
+
+fn serve(metrics: &Metrics, tables: &Tables) {
+    metrics.attach(tables);
+    metrics.snapshot_published(tables);
+}
+
+/// What the first backend of a model is counted in.
+fn series(tables: &Tables, model: &str) -> Arc<Series> {
+    let (_, backend) = tables
+        .backends()
+        .find(|(name, _)| name.as_str() == model)
+        .unwrap();
+    Series::of(backend).unwrap()
 }
 
 fn text(metrics: &Metrics, tables: &Tables) -> String {
     String::from_utf8(metrics.render(Some(tables), 3)).unwrap()
 }
 
-#[test]
-fn names_and_labels_are_those_of_the_reference() {
+fn assert_line(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+}
+
+/// Moves everything that there is.
+fn moved() -> String {
     let metrics = Metrics::new().unwrap();
-    let model = ModelName::new("small").unwrap();
     let served = tables(&[("small", "http://a/v1")]);
-    metrics.snapshot_published(&served);
+    serve(&metrics, &served);
+    let series = series(&served, "small");
     metrics.finished(Outcome::Unavailable, Duration::from_millis(3));
     metrics.rejected(Category::Unauthorised);
     metrics.forwarded(StatusCode::TOO_MANY_REQUESTS);
     metrics.retried();
     metrics.failed_over();
     metrics.fallback_used();
-    metrics.answered(&model, "http://a/v1", Duration::from_millis(3));
-    metrics.first_event(&model, Duration::from_millis(2));
-    metrics.tokens(&model, 5, 6);
+    series.answered(Duration::from_millis(3));
+    series.tokens(5, 6);
+    metrics.first_event(Some(&series), Duration::from_millis(2));
     metrics.usage_lost(DropReason::QueueFull, 2);
-    let text = text(&metrics, &served);
+    metrics.spans_lost(SpanLoss::Unreachable, 4);
+    metrics.spans_exported(3);
+    let _client = metrics.client_connected();
+    let _upstreams = [metrics.upstream_connected(), metrics.upstream_connected()];
+    drop(metrics.upstream_connected());
+    text(&metrics, &served)
+}
+
+#[test]
+fn names_and_labels_are_those_of_the_reference() {
+    let text = moved();
     for line in [
         "fastllm_requests_total 1",
         "fastllm_requests_failed_total 1",
@@ -69,17 +103,25 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_request_outcomes_total{outcome=\"ok\"} 0",
         "fastllm_rejections_total{reason=\"unauthorised\"} 1",
         "fastllm_upstream_status_total{class=\"rate_limited\"} 1",
+        "fastllm_upstream_status_total{class=\"success\"} 0",
         "fastllm_retries_total 1",
         "fastllm_failovers_total 1",
         "fastllm_fallback_used_total 1",
         "fastllm_usage_reports_dropped_total{reason=\"queue_full\"} 2",
         "fastllm_usage_queue_depth 3",
+        "fastllm_trace_spans_dropped_total{reason=\"unreachable\"} 4",
+        "fastllm_trace_spans_exported_total 3",
+        "fastllm_client_connections 1",
+        "fastllm_upstream_connections 2",
         "fastllm_model_requests_total{model=\"small\"} 1",
         "fastllm_model_tokens_total{kind=\"completion\",model=\"small\"} 6",
         "fastllm_backend_requests_total{api_base=\"http://a/v1\"} 0",
         "fastllm_backend_errors_total{api_base=\"http://a/v1\"} 0",
+        "fastllm_backend_ejections_total{api_base=\"http://a/v1\"} 0",
+        "fastllm_backend_probe_failures_total{api_base=\"http://a/v1\"} 0",
         "fastllm_backend_inflight{api_base=\"http://a/v1\",model=\"small\"} 0",
         "fastllm_backend_healthy{api_base=\"http://a/v1\"} 1",
+        "fastllm_backend_ejected{api_base=\"http://a/v1\"} 0",
         "fastllm_snapshot_version 7",
         "fastllm_snapshot_poll_failures_total 0",
         "fastllm_request_duration_seconds_count 1",
@@ -89,26 +131,92 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_model_time_to_first_token_seconds_count{model=\"small\"} 1",
         "fastllm_backend_duration_seconds_count{api_base=\"http://a/v1\"} 1",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        assert_line(&text, line);
     }
     assert!(text.contains("fastllm_build_info{version=\""));
+    for gauge in ["snapshot_age", "snapshot_last_contact"] {
+        assert!(
+            text.contains(&format!("\nfastllm_{gauge}_seconds ")),
+            "{gauge}"
+        );
+    }
+}
+
+#[test]
+fn the_reference_page_names_every_metric_and_no_other() {
+    let page = include_str!("../../../../docs/reference/metrics.md");
+    let (gateway, _) = page.split_once("\n## Control plane").unwrap();
+    let documented: HashSet<&str> = gateway
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    let text = moved();
+    let exposed: HashSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    assert_eq!(documented, exposed);
 }
 
 #[test]
 fn labels_of_what_is_gone_go_with_the_snapshot() {
     let metrics = Metrics::new().unwrap();
-    let gone = ModelName::new("vanished").unwrap();
     let both = tables(&[
         ("vanished", "http://vanished/v1"),
         ("kept", "http://kept/v1"),
     ]);
-    metrics.snapshot_published(&both);
-    metrics.answered(&gone, "http://vanished/v1", Duration::ZERO);
-    metrics.first_event(&gone, Duration::ZERO);
-    metrics.tokens(&gone, 1, 1);
+    serve(&metrics, &both);
+    let gone = series(&both, "vanished");
+    gone.answered(Duration::ZERO);
+    gone.tokens(1, 1);
     assert!(text(&metrics, &both).contains("vanished"));
 
-    let one = tables(&[("kept", "http://kept/v1")]);
-    metrics.snapshot_published(&one);
+    let one = tables_after(Some(&both), &[("kept", "http://kept/v1")]);
+    serve(&metrics, &one);
+    // A request that is still under way brings no label back.
+    gone.answered(Duration::ZERO);
     assert!(!text(&metrics, &one).contains("vanished"));
+}
+
+#[test]
+fn sums_of_an_address_outlive_the_backends_that_counted() {
+    let metrics = Metrics::new().unwrap();
+    let shared = [("one", "http://a/v1"), ("two", "http://a/v1")];
+    let both = tables(&shared);
+    serve(&metrics, &both);
+    for (_, backend) in both.backends() {
+        for _ in 0..2 {
+            drop(backend.live().begin());
+        }
+        backend.live().probed(false);
+    }
+    let requests = "fastllm_backend_requests_total{api_base=\"http://a/v1\"}";
+    let exposed = text(&metrics, &both);
+    // Two backends with counts of their own.
+    assert_line(&exposed, &format!("{requests} 4"));
+    assert_line(
+        &exposed,
+        "fastllm_backend_probe_failures_total{api_base=\"http://a/v1\"} 2",
+    );
+    assert_eq!(exposed.matches(requests).count(), 1);
+    assert_eq!(exposed.matches("fastllm_backend_healthy{").count(), 1);
+
+    // Nothing of it is left, and its address is served by another one.
+    drop(both.backends().next().unwrap().1.live().begin());
+    let other = tables(&shared);
+    serve(&metrics, &other);
+    drop(other.backends().next().unwrap().1.live().begin());
+    assert_line(&text(&metrics, &other), &format!("{requests} 6"));
+}
+
+#[test]
+fn label_values_are_escaped() {
+    let metrics = Metrics::new().unwrap();
+    let odd = tables(&[("a\"b\\c", "http://a/v1")]);
+    serve(&metrics, &odd);
+    series(&odd, "a\"b\\c").answered(Duration::ZERO);
+    assert_line(
+        &text(&metrics, &odd),
+        "fastllm_model_requests_total{model=\"a\\\"b\\\\c\"} 1",
+    );
 }

@@ -1,6 +1,7 @@
 //! What the tests are played with.
 
 mod client;
+mod collector;
 mod control;
 mod http;
 mod logs;
@@ -9,6 +10,7 @@ mod snapshot;
 mod upstream;
 
 pub(crate) use client::{Client, Reply, chat, get, post};
+pub(crate) use collector::{Collector, attribute};
 pub(crate) use control::Control;
 pub(crate) use http::Reader;
 pub(crate) use logs::logged;

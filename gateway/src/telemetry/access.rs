@@ -1,0 +1,241 @@
+//! The line that each request leaves in the log. It is written by hand into a
+//! buffer that is used again, since it is the one line that costs a busy
+//! gateway something.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+use fastllm_contract::Timestamp;
+use serde::Serialize;
+
+use super::LogFormat;
+
+/// What the log calls these lines; `--log info,fastllm_gateway::access=off`
+/// turns them off.
+pub(super) const TARGET: &str = "fastllm_gateway::access";
+
+/// More than nearly every line needs, in bytes.
+const USUAL: usize = 512;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(USUAL));
+}
+
+/// What is told of a request: nothing of its content. What is unknown is left
+/// out.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct AccessLine<'a> {
+    pub(crate) request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) trace_id: Option<Shown<super::TraceId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) principal: Option<&'a str>,
+    /// What was asked for, where another model stands for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requested_model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) backend: Option<u64>,
+    pub(crate) attempts: u32,
+    pub(crate) stream: bool,
+    pub(crate) status: u16,
+    /// The code of the gateway's own refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completion_tokens: Option<u64>,
+    /// Milliseconds from arrival to the first event of a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ttft_ms: Option<u32>,
+    /// Milliseconds from arrival to the end.
+    pub(crate) ms: u32,
+}
+
+/// A value that is written as it is displayed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown<T>(pub(crate) T);
+
+impl<T: fmt::Display> Serialize for Shown<T> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A line as one JSON object.
+#[derive(Serialize)]
+struct Object<'a> {
+    timestamp: Shown<humantime::Rfc3339Timestamp>,
+    level: &'static str,
+    message: &'static str,
+    #[serde(flatten)]
+    line: &'a AccessLine<'a>,
+    target: &'static str,
+}
+
+impl AccessLine<'_> {
+    /// Writes the line for a request that ended at this time, if anybody wants
+    /// to read it.
+    pub(crate) fn log(&self, format: LogFormat, at: Timestamp) {
+        if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
+            return;
+        }
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.clear();
+            let written = match format {
+                LogFormat::Text => self.write_text(buffer, at),
+                LogFormat::Json => self.write_json(buffer, at),
+            };
+            // Both write nothing but UTF-8, and memory does not fail.
+            if let (Ok(()), Ok(line)) = (written, std::str::from_utf8(buffer)) {
+                tracing::info!(target: TARGET, message = line);
+            }
+        });
+    }
+
+    fn write_json(&self, buffer: &mut Vec<u8>, at: Timestamp) -> io::Result<()> {
+        let object = Object {
+            timestamp: Shown(time(at)),
+            level: "INFO",
+            message: "request",
+            line: self,
+            target: TARGET,
+        };
+        serde_json::to_writer(buffer, &object).map_err(io::Error::from)
+    }
+
+    fn write_text(&self, buffer: &mut Vec<u8>, at: Timestamp) -> io::Result<()> {
+        let Self {
+            request_id,
+            trace_id,
+            principal,
+            requested_model,
+            model,
+            backend,
+            attempts,
+            stream,
+            status,
+            code,
+            prompt_tokens,
+            completion_tokens,
+            ttft_ms,
+            ms,
+        } = self;
+        write!(buffer, "{}  INFO {TARGET}: request", time(at))?;
+        let mut pairs = Pairs(buffer);
+        pairs.text("request_id", Some(request_id))?;
+        if let Some(Shown(id)) = trace_id {
+            write!(pairs.0, " trace_id={id}")?;
+        }
+        pairs.text("principal", principal.as_ref())?;
+        pairs.text("requested_model", requested_model.as_ref())?;
+        pairs.text("model", model.as_ref())?;
+        pairs.number("backend", *backend)?;
+        pairs.number("attempts", Some(*attempts))?;
+        write!(pairs.0, " stream={stream}")?;
+        pairs.number("status", Some(*status))?;
+        pairs.text("code", code.as_ref())?;
+        pairs.number("prompt_tokens", *prompt_tokens)?;
+        pairs.number("completion_tokens", *completion_tokens)?;
+        pairs.number("ttft_ms", *ttft_ms)?;
+        pairs.number("ms", Some(*ms))
+    }
+}
+
+/// Writes ` name=value` for what is known.
+struct Pairs<'a>(&'a mut Vec<u8>);
+
+impl Pairs<'_> {
+    /// Quoted only where it could be taken for more than one value.
+    fn text(&mut self, name: &str, value: Option<&&str>) -> io::Result<()> {
+        let Some(value) = value else {
+            return Ok(());
+        };
+        let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'=' | b'\\');
+        if !value.is_empty() && value.bytes().all(plain) {
+            self.0.extend_from_slice(b" ");
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.extend_from_slice(b"=");
+            self.0.extend_from_slice(value.as_bytes());
+            Ok(())
+        } else {
+            write!(self.0, " {name}={value:?}")
+        }
+    }
+
+    fn number(&mut self, name: &str, value: Option<impl fmt::Display>) -> io::Result<()> {
+        match value {
+            Some(value) => write!(self.0, " {name}={value}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn time(at: Timestamp) -> humantime::Rfc3339Timestamp {
+    let since = Duration::from_micros(u64::try_from(at.0).unwrap_or_default());
+    humantime::format_rfc3339_micros(SystemTime::UNIX_EPOCH + since)
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_contract::Timestamp;
+
+    use super::AccessLine;
+
+    const AT: Timestamp = Timestamp(1_767_225_600_000_042);
+
+    fn line() -> AccessLine<'static> {
+        AccessLine {
+            request_id: "r-1",
+            trace_id: None,
+            principal: Some("a \"b\"\nc"),
+            requested_model: Some("fast"),
+            model: Some("small"),
+            backend: Some(7),
+            attempts: 2,
+            stream: true,
+            status: 200,
+            code: None,
+            prompt_tokens: Some(11),
+            completion_tokens: None,
+            ttft_ms: Some(5),
+            ms: 123,
+        }
+    }
+
+    #[test]
+    fn text_is_one_line_of_pairs_whatever_the_names_are() {
+        let mut buffer = Vec::new();
+        line().write_text(&mut buffer, AT).unwrap();
+        assert_eq!(
+            String::from_utf8(buffer).unwrap(),
+            "2026-01-01T00:00:00.000042Z  INFO fastllm_gateway::access: request \
+             request_id=r-1 principal=\"a \\\"b\\\"\\nc\" requested_model=fast \
+             model=small backend=7 attempts=2 stream=true status=200 prompt_tokens=11 \
+             ttft_ms=5 ms=123"
+        );
+    }
+
+    #[test]
+    fn json_is_one_object_with_all_at_its_top_level() {
+        let mut buffer = Vec::new();
+        line().write_json(&mut buffer, AT).unwrap();
+        assert!(!buffer.contains(&b'\n'));
+        let read: serde_json::Value = serde_json::from_slice(&buffer).unwrap();
+        assert_eq!(
+            read,
+            serde_json::json!({
+                "timestamp": "2026-01-01T00:00:00.000042Z", "level": "INFO",
+                "message": "request", "target": "fastllm_gateway::access",
+                "request_id": "r-1", "principal": "a \"b\"\nc",
+                "requested_model": "fast", "model": "small", "backend": 7,
+                "attempts": 2, "stream": true, "status": 200,
+                "prompt_tokens": 11, "ttft_ms": 5, "ms": 123,
+            })
+        );
+    }
+}

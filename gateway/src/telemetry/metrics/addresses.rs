@@ -1,0 +1,144 @@
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use fastllm_contract::Timestamp;
+use fastllm_engine::{Live, Tables};
+use parking_lot::Mutex;
+use prometheus::IntCounterVec;
+use prometheus::proto::MetricFamily;
+
+use super::register::{Register, Registered};
+
+/// What backends count themselves, in the order of [`counts`].
+const COUNTED: [(&str, &str); 4] = [
+    ("fastllm_backend_requests_total", "Attempts by address"),
+    ("fastllm_backend_errors_total", "Failed attempts by address"),
+    (
+        "fastllm_backend_ejections_total",
+        "Times that an address was left alone because its attempts failed",
+    ),
+    (
+        "fastllm_backend_probe_failures_total",
+        "Failed health probes by address",
+    ),
+];
+
+fn counts(live: &Live) -> [u64; 4] {
+    [
+        live.requests(),
+        live.errors(),
+        live.ejections(),
+        live.probe_failures(),
+    ]
+}
+
+/// The counts of backends, summed by address.
+///
+/// Backends come and go while their address stays: the sums never go back.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    families: Vec<IntCounterVec>,
+    /// By the address of [`Live`] in memory, which is kept.
+    seen: Mutex<HashMap<usize, Seen>>,
+}
+
+/// A backend whose counts are in the sums.
+#[derive(Debug)]
+struct Seen {
+    live: Arc<Live>,
+    api_base: Arc<str>,
+    counts: [u64; 4],
+}
+
+impl Addresses {
+    pub(super) fn new(register: &Register) -> Registered<Self> {
+        let families = COUNTED
+            .iter()
+            .map(|(name, help)| register.counters(name, help, &["api_base"]));
+        Ok(Self {
+            families: families.collect::<Registered<_>>()?,
+            seen: Mutex::default(),
+        })
+    }
+
+    /// Adds what was counted since the last time.
+    pub(super) fn update(&self, tables: &Tables) {
+        let mut seen = self.seen.lock();
+        for (_, backend) in tables.backends() {
+            let live = backend.live();
+            seen.entry(Arc::as_ptr(live).addr()).or_insert_with(|| {
+                let api_base = Arc::clone(backend.api_base());
+                // Shows the address from zero on.
+                for family in &self.families {
+                    family.with_label_values(&[&*api_base]);
+                }
+                Seen {
+                    live: Arc::clone(live),
+                    api_base,
+                    counts: [0; 4],
+                }
+            });
+        }
+        for seen in seen.values_mut() {
+            let now = counts(&seen.live);
+            for ((family, now), before) in self.families.iter().zip(now).zip(seen.counts) {
+                family
+                    .with_label_values(&[&*seen.api_base])
+                    .inc_by(now.saturating_sub(before));
+            }
+            seen.counts = now;
+        }
+    }
+
+    /// Takes the last counts of backends that `tables` lack, and forgets them.
+    pub(super) fn published(&self, tables: &Tables) {
+        self.update(tables);
+        let named: HashSet<usize> = tables
+            .backends()
+            .map(|(_, backend)| Arc::as_ptr(backend.live()).addr())
+            .collect();
+        self.seen.lock().retain(|live, _| named.contains(live));
+    }
+
+    pub(super) fn families(&self) -> &[IntCounterVec] {
+        &self.families
+    }
+}
+
+/// How the backends are right now.
+pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFamily>> {
+    let register = Register::default();
+    let address = ["api_base"];
+    let under_way = register.gauges(
+        "fastllm_backend_inflight",
+        "Requests under way",
+        &["api_base", "model"],
+    )?;
+    let healthy = register.gauges(
+        "fastllm_backend_healthy",
+        "Whether its probes succeed",
+        &address,
+    )?;
+    let ejected = register.gauges(
+        "fastllm_backend_ejected",
+        "Whether it is left alone for a while",
+        &address,
+    )?;
+    for (model, backend) in tables.backends() {
+        let (live, api_base) = (backend.live(), &**backend.api_base());
+        let load = i64::try_from(live.in_flight()).unwrap_or(i64::MAX);
+        under_way
+            .with_label_values(&[api_base, model.as_str()])
+            .add(load);
+        healthy.with_label_values(&[api_base]).set(1);
+        let ejected = ejected.with_label_values(&[api_base]);
+        ejected.set(ejected.get().max(i64::from(live.is_paused(at))));
+    }
+    // Of several backends at one address one that is sick is told.
+    for (_, backend) in tables.backends() {
+        if !backend.live().healthy() {
+            healthy.with_label_values(&[&**backend.api_base()]).set(0);
+        }
+    }
+    Ok(register.into_registry().gather())
+}

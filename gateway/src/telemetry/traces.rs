@@ -1,0 +1,254 @@
+//! Traces: which requests are traced, and the way of their spans to a
+//! collector (OTLP). A request that is not traced costs a look at one header
+//! and a count; one that is becomes one span, built from its account when it
+//! has ended.
+
+mod collector;
+mod export;
+mod parent;
+mod span;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::header::{HeaderMap, HeaderValue};
+use tokio::sync::mpsc::{self, Sender};
+
+pub use collector::OtelProtocol;
+pub(crate) use collector::TracerError;
+pub(crate) use export::TraceExporter;
+pub(crate) use span::Finished;
+
+use collector::Collector;
+use parent::Parent;
+
+use super::Metrics;
+use super::metrics::SpanLoss;
+use crate::Config;
+
+/// Spans that wait at most; later ones are lost and counted.
+const WAITING: usize = 4_096;
+
+/// Chooses requests and takes their spans. Never waits.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    one_in: NonZeroU64,
+    seen: AtomicU64,
+    queue: Sender<Finished>,
+    metrics: Arc<Metrics>,
+}
+
+/// A tracer and the task that sends what it takes; nothing where no collector
+/// is configured.
+pub(crate) fn start_tracing(
+    config: &Config,
+    tls: rustls::ClientConfig,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<(Tracer, TraceExporter)>, TracerError> {
+    let Some(collector) = Collector::new(config, tls)? else {
+        return Ok(None);
+    };
+    let (queue, waiting) = mpsc::channel(WAITING);
+    let tracer = Tracer::new(config.otel_sample_one_in, queue, Arc::clone(metrics));
+    let exporter = TraceExporter::new(
+        collector,
+        span::resource(config),
+        waiting,
+        Arc::clone(metrics),
+    );
+    Ok(Some((tracer, exporter)))
+}
+
+/// Whether one request is traced, and as what.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Trace {
+    parent: Option<Parent>,
+    decision: Decision,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+enum Decision {
+    #[default]
+    Open,
+    No,
+    Yes(Ids),
+}
+
+/// What names a span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) trace: [u8; 16],
+    pub(crate) span: [u8; 8],
+    pub(crate) parent: Option<[u8; 8]>,
+}
+
+/// A trace's id as people and other programs write it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TraceId([u8; 16]);
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl Tracer {
+    fn new(one_in: NonZeroU64, queue: Sender<Finished>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            one_in,
+            seen: AtomicU64::new(0),
+            queue,
+            metrics,
+        }
+    }
+
+    /// Decides, once, whether a proxied request is traced: as its caller did,
+    /// else one in so many by counting.
+    pub(crate) fn decide(&self, trace: &mut Trace) {
+        if !matches!(trace.decision, Decision::Open) {
+            return;
+        }
+        let chosen = || {
+            let before = self.seen.fetch_add(1, Ordering::Relaxed);
+            before.is_multiple_of(self.one_in.get())
+        };
+        let sampled = trace.parent.map(|parent| parent.sampled);
+        trace.decision = if sampled.unwrap_or_else(chosen) {
+            Decision::Yes(Ids::new(trace.parent))
+        } else {
+            Decision::No
+        };
+    }
+
+    /// Hands over a finished request's span.
+    pub(crate) fn take(&self, finished: Finished) {
+        if self.queue.try_send(finished).is_err() {
+            self.metrics.spans_lost(SpanLoss::QueueFull, 1);
+        }
+    }
+}
+
+impl Ids {
+    fn new(parent: Option<Parent>) -> Self {
+        // Zero is not an id.
+        let span = fastrand::u64(1..).to_be_bytes();
+        match parent {
+            Some(parent) => Self {
+                trace: parent.trace,
+                span,
+                parent: Some(parent.span),
+            },
+            None => Self {
+                trace: fastrand::u128(1..).to_be_bytes(),
+                span,
+                parent: None,
+            },
+        }
+    }
+}
+
+impl Trace {
+    /// A request has arrived: what its caller says of it. Nothing is decided.
+    pub(crate) fn arrived(headers: &HeaderMap) -> Self {
+        Self {
+            parent: Parent::of(headers),
+            decision: Decision::Open,
+        }
+    }
+
+    /// What names the request's span, if it has one.
+    pub(crate) fn ids(&self) -> Option<Ids> {
+        match self.decision {
+            Decision::Yes(ids) => Some(ids),
+            Decision::Open | Decision::No => None,
+        }
+    }
+
+    /// The trace that the request belongs to, traced here or only by others.
+    pub(crate) fn id(&self) -> Option<TraceId> {
+        self.ids()
+            .map(|ids| ids.trace)
+            .or(self.parent.map(|parent| parent.trace))
+            .map(TraceId)
+    }
+
+    /// The `traceparent` that an upstream gets instead of the client's; nothing
+    /// where the client's goes on as it came.
+    pub(crate) fn upstream_traceparent(&self) -> Option<HeaderValue> {
+        self.ids().map(|ids| parent::header(&ids))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+    use std::sync::Arc;
+
+    use http::HeaderMap;
+    use tokio::sync::mpsc;
+
+    use super::{Trace, Tracer};
+    use crate::telemetry::Metrics;
+
+    fn tracer(one_in: u64) -> Tracer {
+        let (queue, _) = mpsc::channel(1);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        Tracer::new(NonZeroU64::new(one_in).unwrap(), queue, metrics)
+    }
+
+    fn decided(tracer: &Tracer, traceparent: Option<&'static str>) -> Trace {
+        let mut headers = HeaderMap::new();
+        if let Some(value) = traceparent {
+            headers.insert("traceparent", value.parse().unwrap());
+        }
+        let mut trace = Trace::arrived(&headers);
+        tracer.decide(&mut trace);
+        tracer.decide(&mut trace);
+        trace
+    }
+
+    const CALLER: &str = "0af7651916cd43dd8448eb211c80319c";
+    const YES: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const NO: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+    #[test]
+    fn one_in_so_many_is_exact() {
+        let tracer = tracer(3);
+        let chosen: Vec<bool> = (0..9)
+            .map(|_| decided(&tracer, None).ids().is_some())
+            .collect();
+        let thrice = [true, false, false].repeat(3);
+        assert_eq!(chosen, thrice);
+    }
+
+    #[test]
+    fn the_callers_decision_holds_and_is_not_counted() {
+        let tracer = tracer(2);
+        for _ in 0..5 {
+            assert!(decided(&tracer, Some(NO)).ids().is_none());
+            assert!(decided(&tracer, Some(YES)).ids().is_some());
+        }
+        assert!(decided(&tracer, None).ids().is_some());
+        assert!(decided(&tracer, None).ids().is_none());
+    }
+
+    #[test]
+    fn an_upstream_is_told_of_our_span_within_the_callers_trace() {
+        let trace = decided(&tracer(1), Some(YES));
+        let ids = trace.ids().unwrap();
+        assert_eq!(trace.id().unwrap().to_string(), CALLER);
+        assert_eq!(ids.parent.unwrap(), 0xb7ad_6b71_6920_3331_u64.to_be_bytes());
+        let told = trace.upstream_traceparent().unwrap();
+        let span = u64::from_be_bytes(ids.span);
+        assert_eq!(told, format!("00-{CALLER}-{span:016x}-01"));
+        assert_ne!(told, YES);
+
+        let untraced = decided(&tracer(1), Some(NO));
+        assert!(untraced.upstream_traceparent().is_none());
+        assert_eq!(untraced.id().unwrap().to_string(), CALLER);
+        assert!(decided(&tracer(1), None).ids().unwrap().parent.is_none());
+        assert!(Trace::default().upstream_traceparent().is_none());
+    }
+}

@@ -1,0 +1,273 @@
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use fastllm_contract::Secret;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http_body_util::BodyExt;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use percent_encoding::percent_decode_str;
+use prost::Message;
+use reqwest::Body;
+use url::Url;
+
+use crate::Config;
+
+/// Time limit of one batch, its answer included.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The most that is read of an answer, in bytes.
+const ANSWER_LIMIT: usize = 64 << 10;
+
+/// Where gRPC finds the service.
+const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
+/// Where posts go, below the collector's address.
+const HTTP_PATH: &str = "/v1/traces";
+
+/// How a gRPC call ended.
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// How a collector is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum OtelProtocol {
+    /// OTLP over gRPC.
+    Grpc,
+    /// OTLP as HTTP posts of protobuf.
+    #[value(name = "http/protobuf")]
+    Http,
+}
+
+/// Why traces cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TracerError {
+    /// Not `name=value,name=value`, or not what a header may hold.
+    #[error("--otel-headers is not a list of name=value")]
+    Headers,
+    /// The HTTP client refuses its settings.
+    #[error(transparent)]
+    Client(#[from] reqwest::Error),
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Taken,
+    Partly {
+        refused: u64,
+        reason: String,
+    },
+    /// It will never be taken.
+    Refused(String),
+    /// It may be taken later.
+    Away(String),
+}
+
+/// An OTLP collector. Both of its protocols go through one client, so that
+/// there is one TLS configuration, and no second HTTP stack.
+#[derive(Debug)]
+pub(super) struct Collector {
+    client: reqwest::Client,
+    url: Url,
+    protocol: OtelProtocol,
+}
+
+impl Collector {
+    /// The configured collector, if there is one.
+    pub(super) fn new(
+        config: &Config,
+        mut tls: rustls::ClientConfig,
+    ) -> Result<Option<Self>, TracerError> {
+        let Some(endpoint) = &config.otel_endpoint else {
+            return Ok(None);
+        };
+        let protocol = config.otel_protocol;
+        let mut headers = given_headers(config.otel_headers.as_ref())?;
+        headers.insert(header::CONTENT_TYPE, protocol.content_type());
+        let mut client = reqwest::Client::builder();
+        if protocol == OtelProtocol::Grpc {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+            tls.alpn_protocols = vec![b"h2".to_vec()];
+            client = client.http2_prior_knowledge();
+        }
+        let client = client
+            .tls_backend_preconfigured(tls)
+            .default_headers(headers)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("fastllm-gateway/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(TIMEOUT)
+            .no_proxy()
+            .build()?;
+        Ok(Some(Self {
+            client,
+            url: protocol.url(endpoint),
+            protocol,
+        }))
+    }
+
+    /// Sends an encoded batch, once. Reasons hold no address and no header.
+    pub(super) async fn send(&self, batch: Bytes) -> Sent {
+        let body = match self.protocol {
+            OtelProtocol::Grpc => framed(&batch),
+            OtelProtocol::Http => batch,
+        };
+        let answer = match self.client.post(self.url.clone()).body(body).send().await {
+            Ok(answer) => answer,
+            Err(error) => return Sent::Away(without_address(error)),
+        };
+        let (head, body) = http::Response::<Body>::from(answer).into_parts();
+        let status = head.status.as_u16();
+        match status {
+            200..=299 => {}
+            429 | 502 | 503 | 504 => return Sent::Away(format!("status {status}")),
+            _ => return Sent::Refused(format!("status {status}")),
+        }
+        let (answer, trailers) = match read(body).await {
+            Ok(read) => read,
+            Err(error) => return Sent::Away(without_address(error)),
+        };
+        match self.protocol {
+            OtelProtocol::Http => taken(&answer),
+            // A call without an answer has its status among the headers.
+            OtelProtocol::Grpc => match grpc_status(&trailers).or(grpc_status(&head.headers)) {
+                Some(0) => taken(answer.get(5..).unwrap_or_default()),
+                Some(code @ (1 | 4 | 8 | 10 | 11 | 14 | 15)) => {
+                    Sent::Away(format!("gRPC status {code}"))
+                }
+                Some(code) => Sent::Refused(format!("gRPC status {code}")),
+                None => Sent::Away("no gRPC status".to_owned()),
+            },
+        }
+    }
+}
+
+impl OtelProtocol {
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Grpc => "application/grpc",
+            Self::Http => "application/x-protobuf",
+        })
+    }
+
+    fn url(self, endpoint: &Url) -> Url {
+        let mut url = endpoint.clone();
+        let base = url.path().trim_end_matches('/').to_owned();
+        match self {
+            Self::Grpc => url.set_path(GRPC_PATH),
+            Self::Http if base.ends_with(HTTP_PATH) => {}
+            Self::Http => url.set_path(&format!("{base}{HTTP_PATH}")),
+        }
+        url
+    }
+}
+
+/// A gRPC message: not compressed, its length, itself.
+fn framed(message: &Bytes) -> Bytes {
+    let mut frame = BytesMut::with_capacity(message.len() + 5);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+/// The body up to its limit, and the trailers.
+async fn read(mut body: Body) -> Result<(Vec<u8>, HeaderMap), reqwest::Error> {
+    let (mut bytes, mut trailers) = (Vec::new(), HeaderMap::new());
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) if bytes.len() + data.len() <= ANSWER_LIMIT => bytes.extend(data),
+            Ok(_) => break,
+            Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
+        }
+    }
+    Ok((bytes, trailers))
+}
+
+fn grpc_status(headers: &HeaderMap) -> Option<u32> {
+    headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
+}
+
+/// A batch was taken; the answer tells of spans that were not.
+fn taken(answer: &[u8]) -> Sent {
+    let partial = ExportTraceServiceResponse::decode(answer)
+        .ok()
+        .and_then(|answer| answer.partial_success)
+        .filter(|partial| partial.rejected_spans > 0);
+    match partial {
+        None => Sent::Taken,
+        Some(partial) => Sent::Partly {
+            refused: partial.rejected_spans.unsigned_abs(),
+            reason: partial.error_message.chars().take(200).collect(),
+        },
+    }
+}
+
+fn without_address(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+fn given_headers(given: Option<&Secret>) -> Result<HeaderMap, TracerError> {
+    let given = given.map(Secret::expose).unwrap_or_default();
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs(given) {
+        let name = HeaderName::try_from(name).map_err(|_| TracerError::Headers)?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| TracerError::Headers)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+/// The pairs of `name=value,name=value`; what is not a pair is left out.
+pub(super) fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
+    text.split(',').filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        let (name, value) = (name.trim(), value.trim());
+        let value = percent_decode_str(value).decode_utf8().ok()?;
+        (!name.is_empty()).then(|| (name.to_owned(), value.into_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use url::Url;
+
+    use super::{OtelProtocol, pairs};
+
+    #[test]
+    fn posts_go_below_the_address_and_calls_to_the_service() {
+        let url = |protocol: OtelProtocol, text: &str| {
+            protocol.url(&Url::parse(text).unwrap()).to_string()
+        };
+        for (given, expected) in [
+            ("http://c:4318", "http://c:4318/v1/traces"),
+            ("http://c:4318/otlp/", "http://c:4318/otlp/v1/traces"),
+            ("http://c:4318/v1/traces", "http://c:4318/v1/traces"),
+        ] {
+            assert_eq!(url(OtelProtocol::Http, given), expected);
+        }
+        assert_eq!(
+            url(OtelProtocol::Grpc, "http://c:4317/"),
+            "http://c:4317/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+        );
+    }
+
+    #[test]
+    fn lists_are_read_as_other_programs_read_them() {
+        let read: Vec<_> = pairs("a=1, b = x%20y ,=z,c,d=e=f,").collect();
+        let expected = [("a", "1"), ("b", "x y"), ("d", "e=f")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(read, expected);
+    }
+}

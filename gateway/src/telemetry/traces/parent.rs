@@ -1,0 +1,137 @@
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Ids;
+
+/// W3C trace context: `00-<trace>-<span>-<flags>`, in lower-case hexadecimal.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The flag of a trace that is recorded.
+const SAMPLED: u8 = 1;
+
+/// The caller's span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parent {
+    pub(super) trace: [u8; 16],
+    pub(super) span: [u8; 8],
+    /// The caller is traced.
+    pub(super) sampled: bool,
+}
+
+impl Parent {
+    /// What a request says of its caller; nothing where it is not understood.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let mut values = headers.get_all(TRACEPARENT).into_iter();
+        let value = values.next()?;
+        // Of several none is to be trusted.
+        if values.next().is_some() {
+            return None;
+        }
+        Self::parse(value.as_bytes())
+    }
+
+    /// A later version may go on after the flags.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (known, rest) = text.split_at_checked(55)?;
+        let [version] = hex(known.get(..2)?)?;
+        let dashes = [2, 35, 52].iter().all(|&index| known[index] == b'-');
+        let ends = match version {
+            0 => rest.is_empty(),
+            0xff => false,
+            _ => rest.first().is_none_or(|&byte| byte == b'-'),
+        };
+        if !dashes || !ends {
+            return None;
+        }
+        let trace = hex(known.get(3..35)?)?;
+        let span = hex(known.get(36..52)?)?;
+        let [flags] = hex(known.get(53..)?)?;
+        (trace != [0; 16] && span != [0; 8]).then_some(Self {
+            trace,
+            span,
+            sampled: flags & SAMPLED != 0,
+        })
+    }
+}
+
+fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+/// Capital letters are not allowed.
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// The header that names a span which is recorded.
+pub(super) fn header(ids: &Ids) -> HeaderValue {
+    let (trace, span) = (u128::from_be_bytes(ids.trace), u64::from_be_bytes(ids.span));
+    HeaderValue::try_from(format!("00-{trace:032x}-{span:016x}-{SAMPLED:02x}"))
+        .unwrap_or(HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::Parent;
+
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    const SPAN: &str = "b7ad6b7169203331";
+
+    fn parsed(text: &str) -> Option<Parent> {
+        Parent::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn the_last_bit_of_the_flags_is_the_decision() {
+        for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("03", true)] {
+            let parent = parsed(&format!("00-{TRACE}-{SPAN}-{flags}")).unwrap();
+            assert_eq!(parent.sampled, sampled, "{flags}");
+            assert_eq!(parent.trace[..2], [0x0a, 0xf7]);
+            assert_eq!(parent.span[7], 0x31);
+        }
+    }
+
+    #[test]
+    fn later_versions_are_read_and_nonsense_is_not() {
+        assert!(parsed(&format!("01-{TRACE}-{SPAN}-01")).is_some());
+        assert!(parsed(&format!("01-{TRACE}-{SPAN}-01-more")).is_some());
+        for text in [
+            String::new(),
+            format!("00-{TRACE}-{SPAN}"),
+            format!("00-{TRACE}-{SPAN}-1"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("01-{TRACE}-{SPAN}-01more"),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("00_{TRACE}-{SPAN}-01"),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{}-{SPAN}-01", "0".repeat(32)),
+            format!("00-{TRACE}-{}-01", "0".repeat(16)),
+            format!("00-{TRACE}-{}-01", "é".repeat(8)),
+        ] {
+            assert_eq!(parsed(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn of_two_callers_none_is_believed() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(Parent::of(&headers), None);
+        let value: http::HeaderValue = format!("00-{TRACE}-{SPAN}-01").parse().unwrap();
+        headers.append("traceparent", value.clone());
+        assert!(Parent::of(&headers).is_some());
+        headers.append("traceparent", value);
+        assert_eq!(Parent::of(&headers), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! Spans, at a collector of OTLP.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::trace::v1::Span;
+
+use crate::support::{
+    Collector, KEY, Options, Rig, Upstream, attribute, events, get, json_answer, logged, post, raw,
+};
+
+const BODY: &str =
+    "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"content\":\"canary\"}]}";
+const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN: &str = "b7ad6b7169203331";
+
+fn to(collector: &Collector, one_in: u32) -> Options {
+    Options::flags(&[
+        &format!("--otel-endpoint={}", collector.url()),
+        "--otel-protocol=http/protobuf",
+        &format!("--otel-sample-one-in={one_in}"),
+    ])
+}
+
+fn chat_from(traceparent: &str) -> Vec<u8> {
+    post(
+        "/v1/chat/completions",
+        &format!("authorization: Bearer {KEY}\r\ntraceparent: {traceparent}\r\n"),
+        BODY,
+    )
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        write!(text, "{byte:02x}").unwrap();
+    }
+    text
+}
+
+fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
+    for (key, value) in expected {
+        assert_eq!(attribute(span, key), *value, "{key} of {span:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_one_span_that_tells_all_but_who_and_what() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut options = to(&collector, 1);
+    options
+        .flags
+        .push("--otel-headers=x-tenant=a%20b".to_owned());
+    let rig = Rig::start_with(&[&upstream], options).await;
+    // Neither is a proxied request.
+    let list = get("/v1/models", &format!("authorization: Bearer {KEY}\r\n"));
+    assert_eq!(rig.ask(&list).await.status, 200);
+    assert_eq!(rig.get("/readyz").await.status, 200);
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let spans = collector.wait_for(1).await;
+    let span = &spans[0];
+    assert_eq!(
+        (spans.len(), span.name.as_str(), span.kind),
+        (1, "chat small", 3)
+    );
+    assert!(span.parent_span_id.is_empty() && span.status.is_none());
+    assert!(span.end_time_unix_nano > span.start_time_unix_nano);
+    let (port, api_base) = (upstream.address.port().to_string(), upstream.api_base());
+    assert_attributes(
+        span,
+        &[
+            ("gen_ai.operation.name", "chat"),
+            ("gen_ai.provider.name", "openai"),
+            ("gen_ai.request.model", "small"),
+            ("gen_ai.response.model", "small"),
+            ("gen_ai.usage.input_tokens", "7"),
+            ("gen_ai.usage.output_tokens", "3"),
+            ("http.response.status_code", "200"),
+            ("server.address", "127.0.0.1"),
+            ("server.port", &port),
+            ("error.type", ""),
+            ("model", "small"),
+            ("served_model", "small"),
+            ("backend", &api_base),
+            ("stream", "false"),
+            ("status", "200"),
+            ("attempts", "1"),
+        ],
+    );
+    let posts = collector.posts();
+    assert_eq!(posts[0].word(1), "/v1/traces");
+    assert_eq!(
+        posts[0].header("content-type"),
+        Some("application/x-protobuf")
+    );
+    assert_eq!(posts[0].header("x-tenant"), Some("a b"));
+    let sent = String::from_utf8_lossy(&posts[0].body).into_owned();
+    for kept in ["canary", "sk-usual", "tester", "messages"] {
+        assert!(!sent.contains(kept), "{kept} in {sent}");
+    }
+}
+
+#[tokio::test]
+async fn spans_say_which_process_they_are_of() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut options = to(&collector, 1);
+    options
+        .flags
+        .push("--otel-resource=team=blue,service.name=other".to_owned());
+    options.flags.push("--replica=pod-7".to_owned());
+    let rig = Rig::start_with(&[&upstream], options).await;
+    rig.chat(BODY).await;
+    collector.wait_for(1).await;
+    let requests = collector.requests();
+    let resource = requests[0].resource_spans[0].resource.clone().unwrap();
+    let text = format!("{resource:?}");
+    for told in ["service.name", "fastllm-proxy", "pod-7", "team", "blue"] {
+        assert!(text.contains(told), "{told} in {text}");
+    }
+    assert!(!text.contains("other"), "{text}");
+}
+
+#[tokio::test]
+async fn a_stream_tells_when_its_first_event_came() {
+    const ONE: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([raw(events(&[ONE, "data: [DONE]\n\n"], true))]).await;
+    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
+    rig.chat("{\"model\":\"small\",\"stream\":true}").await;
+    let span = collector.wait_for(1).await.remove(0);
+    assert_attributes(
+        &span,
+        &[("stream", "true"), ("gen_ai.request.stream", "true")],
+    );
+    let first = &span.events[0];
+    assert_eq!(first.name, "first_token");
+    assert!(first.time_unix_nano >= span.start_time_unix_nano);
+    assert!(first.time_unix_nano <= span.end_time_unix_nano);
+    let seconds: f64 = attribute(&span, "gen_ai.response.time_to_first_chunk")
+        .parse()
+        .unwrap();
+    assert!(seconds > 0.0);
+}
+
+#[tokio::test]
+async fn refusals_and_failures_say_what_went_wrong() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([json_answer("400 Bad Request", "{}")]).await;
+    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
+    assert_eq!(rig.chat(BODY).await.status, 400);
+    let unknown = "{\"model\":\"nobodys-secret\"}";
+    assert_eq!(rig.chat(unknown).await.status, 404);
+    let spans = collector.wait_for(2).await;
+    assert_attributes(&spans[0], &[("error.type", "400"), ("status", "400")]);
+    assert_attributes(
+        &spans[1],
+        &[
+            ("error.type", "model_not_found"),
+            ("status", "404"),
+            ("attempts", "0"),
+            ("model", ""),
+            ("backend", ""),
+        ],
+    );
+    assert_eq!(spans[1].name, "chat");
+    assert!(spans.iter().all(|span| span.status.is_some()));
+    assert!(!format!("{spans:?}").contains("nobodys"));
+}
+
+#[tokio::test]
+async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut rig = Rig::start_with(&[&upstream], to(&collector, 3)).await;
+    for _ in 0..10 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+    }
+    rig.stop();
+    rig.ended().await;
+    // The last ones were sent at the end.
+    let mut spans = collector.spans();
+    spans.sort_by_key(|span| span.start_time_unix_nano);
+    let ours: Vec<String> = spans
+        .iter()
+        .map(|span| format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id)))
+        .collect();
+    let told: Vec<Option<String>> = upstream
+        .seen()
+        .requests
+        .iter()
+        .map(|request| request.header("traceparent").map(str::to_owned))
+        .collect();
+    let expected: Vec<Option<String>> = (0..10)
+        .map(|index| (index % 3 == 0).then(|| ours[index / 3].clone()))
+        .collect();
+    assert_eq!((ours.len(), told), (4, expected));
+}
+
+#[tokio::test]
+async fn the_callers_decision_is_honoured_both_ways() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut rig = Rig::start_with(&[&upstream], to(&collector, 1_000_000)).await;
+    // Takes the count's one.
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let (no, yes) = (
+        format!("00-{TRACE}-{SPAN}-00"),
+        format!("00-{TRACE}-{SPAN}-01"),
+    );
+    for caller in [&no, &yes, &no] {
+        assert_eq!(rig.ask(&chat_from(caller)).await.status, 200);
+    }
+    rig.stop();
+    rig.ended().await;
+    let spans = collector.spans();
+    let child = spans
+        .iter()
+        .find(|span| hex(&span.trace_id) == TRACE)
+        .unwrap();
+    assert_eq!(
+        (spans.len(), hex(&child.parent_span_id)),
+        (2, SPAN.to_owned())
+    );
+    let told: Vec<String> = upstream.seen().requests[1..]
+        .iter()
+        .map(|request| request.header("traceparent").unwrap().to_owned())
+        .collect();
+    let ours = format!("00-{TRACE}-{}-01", hex(&child.span_id));
+    assert_eq!(told, [no.clone(), ours, no]);
+}
+
+#[tokio::test]
+async fn spans_leave_by_grpc_too() {
+    let collector = Collector::called().await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let address = format!("--otel-endpoint={}", collector.url());
+    let options = Options::flags(&[&address, "--otel-sample-one-in=1"]);
+    let rig = Rig::start_with(&[&upstream], options).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(collector.wait_for(1).await[0].name, "chat small");
+    rig.until("the answer to be read", async || {
+        rig.metric("fastllm_trace_spans_exported_total").await > 0.5
+    })
+    .await;
+    let posts = collector.posts();
+    assert_eq!(posts[0].header("content-type"), Some("application/grpc"));
+    assert!(posts[0].word(1).ends_with(".TraceService/Export"));
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    // Nobody listens on the discard port.
+    let options = Options::flags(&[
+        "--otel-endpoint=http://127.0.0.1:9",
+        "--otel-sample-one-in=1",
+    ]);
+    let mut rig = Rig::start_with(&[&upstream], options).await;
+    for _ in 0..20 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+    }
+    let lost = "fastllm_trace_spans_dropped_total{reason=\"unreachable\"}";
+    rig.until("the loss to be counted", async || {
+        rig.metric(lost).await > 19.5
+    })
+    .await;
+    assert!(logged().contains("the collector does not take spans"));
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    rig.stop();
+    tokio::time::timeout(Duration::from_secs(5), rig.ended())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn spans_that_a_collector_refuses_are_counted_and_not_sent_again() {
+    let collector = Collector::answering(400).await;
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let lost = "fastllm_trace_spans_dropped_total{reason=\"refused\"}";
+    rig.until("the loss to be counted", async || {
+        rig.metric(lost).await > 0.5
+    })
+    .await;
+    assert_eq!(collector.posts().len(), 1);
+}
