@@ -17,7 +17,7 @@ def ensure(*parts: str) -> None:
 
     rust: the compiler is new enough (checked only). api: etcd, kube-apiserver, controller-manager,
     kubectl. full: the rest of a Kubernetes node. images: buildah. postgres: the server's programs.
-    python: the tests' venv. tools: the developers' venv.
+    python: the tests' venv. tools: the developers' venv, and what reads metrics as Prometheus does.
 
     Raises ``e2e.progress.StepFailed`` with what the user has to do.
     """

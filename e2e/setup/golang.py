@@ -47,6 +47,7 @@ def folder(module: GoModule) -> Path:
     for part in (
         (module.folder / "go.mod").read_bytes(),
         (module.folder / "go.sum").read_bytes(),
+        *(source.read_bytes() for source in sorted(module.folder.glob("*.go"))),
         *(f.encode() for f in _FLAGS),
         ldflags(module).encode(),
     ):

@@ -80,5 +80,10 @@ GO_MODULES = (
         },
         version_in="k8s.io/component-base/version",
     ),
+    GoModule(
+        "promlint",
+        "github.com/prometheus/client_golang",
+        {"tools": {"promlint": "fastllm.io/e2e/promlint"}},
+    ),
     GoModule("coredns", "github.com/coredns/coredns", {"full": {"coredns": "github.com/coredns/coredns"}}),
 )
