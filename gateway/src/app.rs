@@ -243,7 +243,8 @@ impl Rooms {
         // Each thread keeps its share.
         let max_idle = config.pool_max_idle.div_ceil(self.workers.len().max(1));
         self.crew(self.tls.clone(), |worker| {
-            let upstreams = Upstreams::new(self.connector.clone(), max_idle);
+            let upstreams =
+                Upstreams::new(self.connector.clone(), max_idle, Arc::clone(&self.metrics));
             let tend = upstreams
                 .clone()
                 .tend(Arc::clone(&self.current), background.stop());

@@ -125,7 +125,7 @@ impl Outgoing<'_> {
         // It was authorised as JSON: under another type an upstream might read
         // another model from the same bytes.
         let kind = b"application/json";
-        request_fields(&mut head, self.headers, kind, record.id().as_bytes());
+        request_fields(&mut head, self.headers, kind, record);
         let length = splice.len(self.body.len());
         head.end(Framing::Length(length as u64), Persistence::Keep)
             .map_err(|error| AttemptError::Request(error.to_string()))?;

@@ -9,6 +9,7 @@ use fastllm_wire::http1::{
 use super::sending::Sending;
 use crate::scratch;
 use crate::socket::Socket;
+use crate::telemetry::OpenConnection;
 
 /// What is read at once of an answer whose head has not come: it is copied.
 const FIRST_READ: usize = 16 << 10;
@@ -20,6 +21,7 @@ const KEPT: usize = 16 << 10;
 /// how a client that leaves stops the upstream.
 #[derive(Debug)]
 pub(super) struct Connection {
+    _counted: OpenConnection,
     socket: Socket,
     codec: Client,
     head: ResponseHead,
@@ -43,8 +45,10 @@ pub(super) enum NoAnswer {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Socket) -> Self {
+    /// A new one; `counted` is held for as long as it is open.
+    pub(super) fn new(socket: Socket, counted: OpenConnection) -> Self {
         Self {
+            _counted: counted,
             socket,
             codec: Client::new(Limits::default()),
             head: ResponseHead::default(),

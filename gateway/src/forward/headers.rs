@@ -2,38 +2,46 @@
 
 use fastllm_wire::http1::{Fields, HeadWriter};
 
-use crate::record::REQUEST_ID;
+use crate::record::{REQUEST_ID, Record};
+
+/// Names a request through several services (W3C trace context).
+const TRACEPARENT: &str = "traceparent";
 
 /// What an upstream may see of a client's headers: those that describe the
-/// request, and nothing that says who the client is. `traceparent` names a
-/// request through several services (W3C trace context). `openai-beta` turns
+/// request, and nothing that says who the client is. `openai-beta` turns
 /// features on; its neighbours that choose an organisation or project stay
 /// here: they would act under the operator's credential.
 const UPSTREAM: [&str; 5] = [
     "accept",
     "user-agent",
-    "traceparent",
+    TRACEPARENT,
     "tracestate",
     "openai-beta",
 ];
 
 /// Writes the client's fields that go upstream, and those of ours that go with
-/// every request. Repeated fields stay repeated.
+/// every request. Repeated fields stay repeated; our span, if there is one,
+/// stands before the client's.
 pub(crate) fn request_fields(
     head: &mut HeadWriter<'_>,
     client: Fields<'_>,
     content_type: &[u8],
-    request_id: &[u8],
+    record: &Record,
 ) {
+    let traceparent = record.trace().upstream_traceparent();
+    if let Some(ours) = &traceparent {
+        head.field(TRACEPARENT.as_bytes(), ours.as_bytes());
+    }
     for field in client.iter() {
-        if UPSTREAM.iter().any(|name| field.is(name)) {
+        let replaced = traceparent.is_some() && field.is(TRACEPARENT);
+        if !replaced && UPSTREAM.iter().any(|name| field.is(name)) {
             head.field(field.name, field.value);
         }
     }
     head.field(b"content-type", content_type);
     // What is answered is looked into for usage, and passed on as it is.
     head.field(b"accept-encoding", b"identity");
-    head.field(REQUEST_ID.as_bytes(), request_id);
+    head.field(REQUEST_ID.as_bytes(), record.id().as_bytes());
 }
 
 /// Whether a client sees this field of an upstream's answer; those of the

@@ -15,6 +15,7 @@ use super::sending::Sending;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::snapshot::Current;
+use crate::telemetry::Metrics;
 
 /// How long an idle connection is kept.
 const IDLE_LIFETIME: Duration = Duration::from_secs(90);
@@ -32,6 +33,7 @@ pub(crate) struct Upstreams {
 struct Shared {
     connector: Connector,
     max_idle: usize,
+    metrics: Arc<Metrics>,
     idle: Mutex<HashMap<Origin, Arc<IdleList>>>,
 }
 
@@ -56,11 +58,12 @@ pub(super) struct Lease {
 
 impl Upstreams {
     /// Keeps at most `max_idle` idle connections per origin.
-    pub(crate) fn new(connector: Connector, max_idle: usize) -> Self {
+    pub(crate) fn new(connector: Connector, max_idle: usize, metrics: Arc<Metrics>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 connector,
                 max_idle,
+                metrics,
                 idle: Mutex::default(),
             }),
         }
@@ -87,7 +90,8 @@ impl Upstreams {
                 }
             }
             let socket = self.shared.connector.connect(origin).await?;
-            let mut lease = self.lease(Connection::new(socket), home);
+            let counted = self.shared.metrics.upstream_connected();
+            let mut lease = self.lease(Connection::new(socket, counted), home);
             match lease.connection.exchange(&mut request).await {
                 Ok(()) => Ok(lease),
                 Err(NoAnswer::Broken(reason)) => Err(AttemptError::Broken(reason)),

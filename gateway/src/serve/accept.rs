@@ -156,13 +156,14 @@ impl Crew {
         };
         let (closing, cut_off) = (door.last_request.clone(), door.cut_off.clone());
         let (load, tls) = (worker.begin(), self.tls.clone());
+        let counted = service.connected();
         worker.spawn(&door.connections, async move {
             tokio::select! {
                 biased;
                 () = serve(stream, tls, service, closing) => {}
                 () = cut_off.cancelled() => {}
             }
-            drop((place, load));
+            drop((place, load, counted));
         });
     }
 }

@@ -30,6 +30,13 @@ impl Head {
         }
     }
 
+    /// The head of a GET with these header lines.
+    #[cfg(test)]
+    pub(crate) fn with(lines: &str) -> Self {
+        let head = format!("GET / HTTP/1.1\r\nhost: g\r\n{lines}\r\n");
+        Self::read(head.into_bytes()).expect("a valid head")
+    }
+
     fn request(&self) -> Request<'_> {
         self.parsed.on(&self.bytes)
     }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use crate::deadline::Deadline;
 use crate::pipeline::Pipeline;
+use crate::telemetry::OpenConnection;
 
 /// What a listener serves.
 #[derive(Debug, Clone)]
@@ -40,6 +41,14 @@ pub(crate) enum Service {
 }
 
 impl Service {
+    /// A connection was accepted; clients' are counted.
+    fn connected(&self) -> Option<OpenConnection> {
+        match self {
+            Self::Public { pipeline, .. } => Some(pipeline.ledger.metrics.client_connected()),
+            Self::Status(_) => None,
+        }
+    }
+
     /// The answer to a request; nothing where the client has left.
     pub(crate) async fn handle(
         &self,

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::header::{HeaderMap, HeaderValue};
+use http::header::HeaderValue;
 use tokio::sync::mpsc::{self, Sender};
 
 pub use collector::OtelProtocol;
@@ -27,6 +27,7 @@ use parent::Parent;
 use super::Metrics;
 use super::metrics::SpanLoss;
 use crate::Config;
+use crate::serve::Head;
 
 /// Spans that wait at most; later ones are lost and counted.
 const WAITING: usize = 4_096;
@@ -151,9 +152,9 @@ impl Ids {
 
 impl Trace {
     /// A request has arrived: what its caller says of it. Nothing is decided.
-    pub(crate) fn arrived(headers: &HeaderMap) -> Self {
+    pub(crate) fn arrived(head: &Head) -> Self {
         Self {
-            parent: Parent::of(headers),
+            parent: Parent::of(head),
             decision: Decision::Open,
         }
     }
@@ -186,10 +187,10 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::Arc;
 
-    use http::HeaderMap;
     use tokio::sync::mpsc;
 
     use super::{Trace, Tracer};
+    use crate::serve::Head;
     use crate::telemetry::Metrics;
 
     fn tracer(one_in: u64) -> Tracer {
@@ -199,11 +200,8 @@ mod tests {
     }
 
     fn decided(tracer: &Tracer, traceparent: Option<&'static str>) -> Trace {
-        let mut headers = HeaderMap::new();
-        if let Some(value) = traceparent {
-            headers.insert("traceparent", value.parse().unwrap());
-        }
-        let mut trace = Trace::arrived(&headers);
+        let line = traceparent.map(|value| format!("traceparent: {value}\r\n"));
+        let mut trace = Trace::arrived(&Head::with(&line.unwrap_or_default()));
         tracer.decide(&mut trace);
         tracer.decide(&mut trace);
         trace

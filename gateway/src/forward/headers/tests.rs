@@ -1,7 +1,12 @@
+use std::sync::Arc;
+
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
 
 use super::{is_event_stream, is_identity, passes_to_client, request_fields};
+use crate::record::{Ledger, Record};
+use crate::report::queue;
 use crate::serve::Head;
+use crate::telemetry::Metrics;
 
 /// The fields of a written head, sorted.
 fn sorted(head: &[u8]) -> Vec<String> {
@@ -30,9 +35,13 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
             .to_vec(),
     )
     .unwrap();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (usage, _) = queue(&metrics);
+    let ledger = Arc::new(Ledger::new(metrics, usage, Arc::from("boot")));
+    let record = Record::begin(&ledger, &Head::with("x-request-id: ours\r\n"));
     let mut out = Vec::new();
     let mut head = HeadWriter::request(&mut out, b"POST", b"/");
-    request_fields(&mut head, client.fields(), b"application/json", b"ours");
+    request_fields(&mut head, client.fields(), b"application/json", &record);
     head.end(Framing::None, Persistence::Keep).unwrap();
     assert_eq!(
         sorted(&out),
