@@ -4,7 +4,7 @@
 unexport KUBECONFIG
 PYTHON ?= python3
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test check bench build fmt sqlx-prepare crds secrets-baseline
+.PHONY: help demo demo-down test test-clients check bench build fmt sqlx-prepare crds secrets-baseline
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ demo-down: ## stops the demo; packages and caches stay
 
 test: python ## every check and every test, with the counts at the end
 	@$(PYTHON) -m e2e.suite test
+
+test-clients: python ## OpenAI's clients, LangChain, LlamaIndex, Vercel's AI SDK through both planes to a real model
+	@$(PYTHON) -m e2e.clients
 
 check: python ## format, lints, dependency policy, borders, secrets, links
 	@$(PYTHON) -m e2e.suite check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 KINDS = ("bench-burst", "bench-clump", "bench-hold", "bench-json", "bench-paced")
@@ -43,26 +44,40 @@ def model(kind: str, number: int) -> str:
     return f"{kind}-{number:04}"
 
 
-def snapshot(population: Population, api_base: str) -> str:
+def snapshot(population: Population, api_base: str, version: int = 1) -> str:
     """A snapshot in the format of the planes' contract, as JSON."""
+    names = [model(kind, number) for kind in population.kinds for number in range(population.models)]
+    return _snapshot(population, {name: [api_base] for name in names}, _principals(population), version)
+
+
+def served(models: Mapping[str, Sequence[str]], version: int = 1) -> str:
+    """A snapshot with these models, each with its backends' addresses, all of them granted to ``key(0)``."""
+    principal = {"id": 1, "name": "principal-0", "allow_all": False, "allowed_models": sorted(models)}
+    return _snapshot(Population(), models, [{**principal, "roles": ["inference"]}], version)
+
+
+def _snapshot(
+    population: Population, models: Mapping[str, Sequence[str]], principals: list[dict], version: int
+) -> str:
     return json.dumps(
         {
             "format": 1,
-            "version": 1,
+            "version": version,
             "open": False,
-            "models": {"digest": "models-1", "items": _models(population, api_base)},
-            "principals": {"digest": "principals-1", "items": _principals(population)},
+            "models": {"digest": f"models-{version}", "items": _models(models)},
+            "principals": {"digest": f"principals-{version}", "items": principals},
             "key_shards": _shards(population),
         }
     )
 
 
-def _models(population: Population, api_base: str) -> list[dict]:
-    names = [model(kind, number) for kind in population.kinds for number in range(population.models)]
-    return [
-        {
-            "name": name,
-            "backends": [
+def _models(models: Mapping[str, Sequence[str]]) -> list[dict]:
+    number, found = 0, []
+    for name in sorted(models):
+        backends = []
+        for api_base in models[name]:
+            number += 1
+            backends.append(
                 {
                     "id": number,
                     "api_base": api_base,
@@ -72,10 +87,9 @@ def _models(population: Population, api_base: str) -> list[dict]:
                     "auth_header": "authorization",
                     "auth_scheme": "Bearer",
                 }
-            ],
-        }
-        for number, name in enumerate(sorted(names), start=1)
-    ]
+            )
+        found.append({"name": name, "backends": backends})
+    return found
 
 
 def _principals(population: Population) -> list[dict]:

@@ -19,7 +19,7 @@ class Engine:
     """One server by name. Several may run; two under one ``alias`` are a load-balanced pool.
 
     ``parallel`` is how many requests run at once (more are queued), ``context`` the tokens each may
-    hold, ``threads`` its processor threads. ``/metrics`` is on.
+    hold, ``threads`` its processor threads. ``/metrics`` is on. One that makes ``embeddings`` makes nothing else.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class Engine:
         parallel: int = 2,
         context: int = 2048,
         threads: int = 1,
+        embeddings: bool = False,
     ) -> None:
         self.name = checked_name(name)
         self.alias = alias
         self._listen = listen
         self._sizes = {"parallel": parallel, "context": context, "threads": threads}
+        self._more = ["--embeddings"] if embeddings else []
         self._folder = state_dir() / "services" / f"engine-{self.name}"
         self._daemon = Daemon("engine", self._folder)
 
@@ -82,7 +84,8 @@ class Engine:
             for name, value in {"host": host, "port": port, "alias": self.alias, **self._sizes}.items()
         ]
         self._daemon.start(
-            [venv.tests_venv() / "bin" / "python", "-m", "e2e.services.engine_server", *flags], cwd=CHECKOUT
+            [venv.tests_venv() / "bin" / "python", "-m", "e2e.services.engine_server", *flags, *self._more],
+            cwd=CHECKOUT,
         )
 
         def ready() -> bool:

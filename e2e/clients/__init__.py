@@ -1,0 +1,1 @@
+"""Clients as people use them, through both planes to a real engine."""

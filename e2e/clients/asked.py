@@ -1,0 +1,45 @@
+"""What every client is asked to do. Deterministic, and with a grammar where the answer's form counts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+QUESTION = "Name three things that one finds in a harbour."
+MESSAGES = [{"role": "user", "content": QUESTION}]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 20}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+SHIP = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "masts": {"type": "integer", "minimum": 1, "maximum": 5}},
+    "required": ["name", "masts"],
+    "additionalProperties": False,
+}
+
+NOT_YET = pytest.mark.xfail(strict=True, reason="the gateway does not serve this endpoint")
+
+
+def is_city(arguments: str | dict) -> bool:
+    """Whether these are arguments of ``WEATHER``."""
+    found = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return set(found) == {"city"} and isinstance(found["city"], str)
+
+
+def is_ship(text: str | dict) -> bool:
+    """Whether this is a ``SHIP``."""
+    found = json.loads(text) if isinstance(text, str) else text
+    return set(found) == {"name", "masts"} and 1 <= found["masts"] <= 5

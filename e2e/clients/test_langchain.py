@@ -1,0 +1,51 @@
+"""LangChain."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel, Field
+
+from e2e.clients.asked import NOT_YET, QUESTION, WEATHER, is_city
+from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
+
+
+@pytest.fixture(scope="module")
+def chat(target: Target) -> ChatOpenAI:
+    return ChatOpenAI(
+        base_url=target.base_url, api_key=target.key, model=CHAT, temperature=0, max_tokens=100, max_retries=0
+    )
+
+
+def test_a_stream_says_what_the_plain_answer_says(chat: ChatOpenAI) -> None:
+    plain = chat.invoke(QUESTION)
+    assert plain.usage_metadata["output_tokens"] > 0
+    pieces = list(chat.stream(QUESTION))
+    assert len(pieces) > 5
+    assert "".join(str(piece.content) for piece in pieces) == plain.content != ""
+
+
+def test_bound_tools_are_called(chat: ChatOpenAI) -> None:
+    answer = chat.bind_tools([WEATHER], tool_choice="required").invoke("What is the weather in Kiel?")
+    assert [call["name"] for call in answer.tool_calls] == ["weather"]
+    assert is_city(answer.tool_calls[0]["args"])
+
+
+class Ship(BaseModel):
+    """A ship."""
+
+    name: str = Field(max_length=20)
+    masts: int = Field(ge=1, le=5)
+
+
+def test_an_answer_follows_its_schema(chat: ChatOpenAI) -> None:
+    ship = chat.with_structured_output(Ship, method="json_schema").invoke("Describe a ship.")
+    assert isinstance(ship, Ship)
+
+
+@NOT_YET
+def test_embeddings(target: Target) -> None:
+    made = OpenAIEmbeddings(
+        base_url=target.base_url, api_key=target.key, model=EMBEDDINGS, check_embedding_ctx_length=False, max_retries=0
+    ).embed_documents(["harbour", "ship"])
+    assert [len(one) for one in made] == [576, 576]
