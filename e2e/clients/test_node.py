@@ -13,7 +13,13 @@ from e2e.setup import node
 
 
 @pytest.mark.parametrize(
-    "name", ["openai.mjs", "ai-sdk.mjs", pytest.param("openai-more.mjs", marks=NOT_YET), pytest.param("ai-sdk-embed.mjs", marks=NOT_YET)]
+    "name",
+    [
+        "openai.mjs",
+        "ai-sdk.mjs",
+        pytest.param("openai-more.mjs", marks=NOT_YET),
+        pytest.param("ai-sdk-embed.mjs", marks=NOT_YET),
+    ],
 )
 def test_node(target: Target, name: str) -> None:
     folder = node.clients()

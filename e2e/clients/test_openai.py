@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from e2e.clients.asked import MESSAGES, NOT_YET, SHIP, WEATHER, is_city, is_ship
+from e2e.clients.asked import MESSAGES, NOT_YET, SHIP, WEATHER, WEATHER_MESSAGES, is_city, is_ship
 from e2e.clients.conftest import CHAT, EMBEDDINGS, NOT_GRANTED, Target
 
 
@@ -27,7 +27,7 @@ def test_a_stream_says_what_the_plain_answer_says(client: openai.OpenAI) -> None
 def test_tools_plain_and_streamed(client: openai.OpenAI) -> None:
     asked = {
         "model": CHAT,
-        "messages": [{"role": "user", "content": "What is the weather in Kiel?"}],
+        "messages": WEATHER_MESSAGES,
         "tools": [WEATHER],
         "tool_choice": "required",
         "temperature": 0,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 
-from e2e import paths, progress
+from e2e import progress
 from e2e.cluster.process import Daemon
 from e2e.product.admin import Admin
 from e2e.services.address import parse

@@ -41,6 +41,8 @@ def main() -> None:
     params.cpuparams.n_threads = asked.threads
     params.endpoint_metrics = True
     params.use_jinja = True
+    # The model's own template, and tools, which that does not know.
+    params.chat_template = Path(__file__).with_name("chat.jinja").read_text()
     if asked.embeddings:
         params.embedding = True
         params.pooling_type = llama_pooling_type.LLAMA_POOLING_TYPE_MEAN

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
-import { API_KEY, BASE_URL, CHAT, EMBEDDINGS, MESSAGES, NOT_GRANTED, WEATHER_QUESTION } from "./asked.mjs";
+import { API_KEY, BASE_URL, CHAT, EMBEDDINGS, MESSAGES, NOT_GRANTED, SEEN, WEATHER_QUESTION } from "./asked.mjs";
 
 const options = { baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000 };
 const client = new OpenAI(options);
@@ -20,6 +20,17 @@ const weather = {
     },
   },
 };
+
+// So small a model calls a function once it has seen how that goes.
+const called = (city) => [
+  { role: "user", content: WEATHER_QUESTION(city) },
+  {
+    role: "assistant",
+    content: null,
+    tool_calls: [{ id: city, type: "function", function: { name: "weather", arguments: JSON.stringify({ city }) } }],
+  },
+  { role: "tool", tool_call_id: city, content: "fog" },
+];
 
 const ship = {
   type: "object",
@@ -42,7 +53,7 @@ test("a stream says what the plain answer says", async () => {
 test("tools, plain and streamed", async () => {
   const asked = {
     model: CHAT,
-    messages: [{ role: "user", content: WEATHER_QUESTION }],
+    messages: [...SEEN.flatMap(called), { role: "user", content: WEATHER_QUESTION("Kiel") }],
     tools: [weather],
     tool_choice: "required",
     temperature: 0,
@@ -53,7 +64,7 @@ test("tools, plain and streamed", async () => {
   for (const answer of [plain, streamed]) {
     const [call] = answer.choices[0].message.tool_calls;
     assert.equal(call.function.name, "weather");
-    assert.equal(typeof JSON.parse(call.function.arguments).city, "string");
+    assert.deepEqual(JSON.parse(call.function.arguments), { city: "Kiel" });
   }
 });
 
