@@ -1,0 +1,73 @@
+"""``python3 -m e2e.bench affinity``: how much of the prompts two real engines have in their caches, by policy."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from e2e import progress
+from e2e.bench import report, snapshot
+from e2e.bench.conversations import Cached, Size, hold
+from e2e.product import Gateway
+from e2e.services.engine import Engine
+from e2e.services.scripted_control import ScriptedControl
+
+MODEL = "smollm2"
+DIRECT = "one engine, directly"
+POLICIES = ("cache-affinity", "round-robin")
+
+# Of the prompts' tokens: so much less than a single engine's may be cached behind the gateway.
+MARK = 0.05
+
+
+def run(program: Path, size: Size, out: Path | None) -> None:
+    """Measures, prints the table, writes the JSON."""
+    found = measure(program, size)
+    alone = found[DIRECT].share
+    rows = [["", "prompt tokens", "cached", "share", "to one engine"]]
+    for name, cached in found.items():
+        difference = f"{(cached.share - alone) * 100:+.1f} points"
+        rows.append([name, str(cached.prompt), str(cached.cached), f"{cached.share:.1%}", difference])
+    print(report.aligned(rows))
+    met = found["cache-affinity"].share >= alone - MARK
+    progress.say(f"cache-affinity within {MARK * 100:.0f} points of one engine: {'met' if met else 'NOT met'}")
+    results = [
+        {"arm": name, "prompt_tokens": one.prompt, "cached_tokens": one.cached, "share": one.share}
+        for name, one in found.items()
+    ]
+    report.write(out, {"size": vars(size), "met": met, "samples": results})
+
+
+def measure(program: Path, size: Size) -> dict[str, Cached]:
+    """What was cached: by one engine alone, and by two behind the gateway with each policy."""
+    found = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="fastllm-bench-") as folder,
+        engines(slots=4) as pair,
+        ScriptedControl() as control,
+    ):
+        control.publish(snapshot.served({MODEL: [f"{engine.url}/v1" for engine in pair]}))
+        with progress.step(DIRECT):
+            found[DIRECT] = hold(f"{pair[0].url}/v1", "none", MODEL, size)
+        for policy in POLICIES:
+            for engine in pair:
+                engine.stop()
+                engine.start()
+            with (
+                progress.step(f"two engines, {policy}"),
+                Gateway(program, Path(folder), control.url, f"--policy={policy}", name=policy) as gateway,
+            ):
+                found[policy] = hold(f"{gateway.url}/v1", snapshot.key(0), MODEL, size)
+    return found
+
+
+@contextmanager
+def engines(*, slots: int, context: int = 2048) -> Iterator[tuple[Engine, Engine]]:
+    """Two engines under one name."""
+    with (
+        Engine("bench-1", alias=MODEL, parallel=slots, context=context) as one,
+        Engine("bench-2", alias=MODEL, parallel=slots, context=context) as two,
+    ):
+        yield one, two
