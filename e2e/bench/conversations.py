@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import httpx
 
-_WORDS = (
-    "anchor barge beacon berth bollard buoy cargo chain compass crane current deck dock ferry fog gale harbour hull "
-    "island keel lantern lighthouse mast moor oar pier pilot quay reef rope rudder sail salt shore sound squall tide "
-    "trawler tug wave wharf wind yard yacht"
-).split()
+_HARBOUR = """
+    anchor barge beacon berth bollard buoy cargo chain compass crane current deck dock ferry fog gale harbour hull
+    island keel lantern lighthouse mast moor oar pier pilot quay reef rope rudder sail salt shore sound squall tide
+    trawler tug wave wharf wind yard yacht
+"""
+_WORDS = _HARBOUR.split()
 
 
 @dataclass(frozen=True)

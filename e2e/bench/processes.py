@@ -29,13 +29,16 @@ def many_files() -> int:
 
 
 class Program:
-    """A program on one core, with its output in a log. A context manager; it ends with this process, too."""
+    """A program on one core (None: on any), with its output in a log.
+
+    A context manager; it ends with this process, too.
+    """
 
     def __init__(
         self,
         command: Sequence[str | Path],
         *,
-        core: int,
+        core: int | None,
         log: Path,
         env: Mapping[str, str] | None = None,
         talks: bool = False,
@@ -43,7 +46,8 @@ class Program:
         self.log = log
         self._errors = log.open("ab")
         # Nobody is left to stop it when this process is killed.
-        words = ["setpriv", "--pdeathsig", "TERM", "taskset", "--cpu-list", str(core), *map(str, command)]
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
+        words = ["setpriv", "--pdeathsig", "TERM", *pinned, *map(str, command)]
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE if talks else subprocess.DEVNULL,

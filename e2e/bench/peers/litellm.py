@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from e2e import progress
 from e2e.bench.peers.peer import Peer
+from e2e.bench.processes import Program
 from e2e.bench.snapshot import CREDENTIAL, KINDS, key, model
+from e2e.services import address
 from e2e.setup import venv
 
 _PACKAGE = "litellm[proxy]==1.105.7"
@@ -25,32 +31,60 @@ class LiteLlm(Peer):
         self._bin = venv.package_venv(_PACKAGE) / "bin"
 
     def command(self) -> Sequence[str | Path]:
-        """Its configuration is JSON, which is YAML."""
-        models = [
-            {
-                "model_name": model(kind, 0),
-                "litellm_params": {
-                    "model": f"openai/{model(kind, 0)}",
-                    "api_base": self.rig.api_base,
-                    "api_key": CREDENTIAL,
-                },
-            }
-            for kind in KINDS
-        ]
-        config = self.folder / "config.yaml"
-        config.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": key(0)}}))
-        return [
-            self._bin / "litellm",
-            f"--config={config}",
-            "--host=127.0.0.1",
-            f"--port={self.port}",
-            "--num_workers=2",
-        ]
+        """Every model in front of the mock upstream."""
+        models = [(model(kind, 0), self.rig.api_base) for kind in KINDS]
+        return _command(self._bin, self.folder, self.port, models)
 
     def environment(self) -> Mapping[str, str]:
-        """It asks the network for prices otherwise."""
-        return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PATH": f"{self._bin}:/usr/bin:/bin"}
+        """As for every one."""
+        return _environment(self._bin)
 
     def version(self) -> str:
         """The package that was asked for."""
         return _PACKAGE
+
+
+class LiteLlmPool:
+    """In front of engines that serve one model: it picks one at random. A context manager."""
+
+    def __init__(self, folder: Path, name: str, urls: Sequence[str]) -> None:
+        self._folder, self._models = folder, [(name, f"{url}/v1") for url in urls]
+        _, self._port = address.parse("127.0.0.1:0")
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._open = ExitStack()
+
+    def __enter__(self) -> LiteLlmPool:
+        programs = venv.package_venv(_PACKAGE) / "bin"
+        log = self._folder / "litellm.log"
+        command = _command(programs, self._folder, self._port, self._models)
+        with ExitStack() as opened, progress.step("litellm starts"):
+            opened.enter_context(Program(command, core=None, log=log, env=_environment(programs)))
+            progress.wait_until("litellm", self._answers, seconds=LiteLlm.patience, log=log)
+            self._open = opened.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health/liveliness", timeout=5) as answer:
+                return answer.status == 200
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+def _command(programs: Path, folder: Path, port: int, models: Sequence[tuple[str, str]]) -> list[str | Path]:
+    """Its configuration is JSON, which is YAML."""
+    served = [
+        {"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": CREDENTIAL}}
+        for name, base in models
+    ]
+    config = folder / "config.yaml"
+    config.write_text(json.dumps({"model_list": served, "general_settings": {"master_key": key(0)}}))
+    return [programs / "litellm", f"--config={config}", "--host=127.0.0.1", f"--port={port}", "--num_workers=2"]
+
+
+def _environment(programs: Path) -> dict[str, str]:
+    """It asks the network for prices otherwise."""
+    return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PATH": f"{programs}:/usr/bin:/bin"}

@@ -1,0 +1,137 @@
+"""``python3 -m e2e.bench engines``: time to the first token and between tokens, real engines, directly and through."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e import progress
+from e2e.bench import report, snapshot
+from e2e.bench.affinity import MODEL, engines
+from e2e.bench.intervals import interval, quantile
+from e2e.bench.peers.litellm import LiteLlmPool
+from e2e.bench.streams import Stream, volley
+from e2e.product import Gateway
+from e2e.services.scripted_control import ScriptedControl
+
+DIRECT, OURS = "direct", "fastllm"
+
+# Streams at a time, and how often as many are asked for in a round.
+VOLLEYS = {1: 16, 8: 6, 32: 3}
+
+# Seconds that the gateway may add.
+MARK = 0.001
+
+_SLOTS = 16
+_TOKENS = 12
+
+
+@dataclass
+class Arm:
+    """What was seen at one place with so many streams at a time; one entry a volley."""
+
+    volleys: list[list[Stream]] = field(default_factory=list)
+
+    def first(self) -> list[float]:
+        """Seconds to the first token of every stream."""
+        return [stream.first for streams in self.volleys for stream in streams]
+
+    def gaps(self) -> list[float]:
+        """Seconds between tokens, of all streams."""
+        return [gap for streams in self.volleys for stream in streams for gap in stream.gaps]
+
+    def added(self, to: Arm) -> list[float]:
+        """By how much the mean time to the first token was above the other's in the same volley."""
+        return [
+            statistics.fmean(one.first for one in mine) - statistics.fmean(one.first for one in other)
+            for mine, other in zip(self.volleys, to.volleys, strict=True)
+        ]
+
+
+def run(program: Path, rounds: int, out: Path | None, *, litellm: bool) -> None:
+    """Measures, prints the tables, writes the JSON."""
+    found = measure(program, rounds, litellm=litellm)
+    rows = [["streams", "", "first p50 ms", "p99", "gap p50 ms", "p99", "first, above direct (95 %) ms"]]
+    samples, missed = [], []
+    for (streams, name), arm in found.items():
+        one = _summary(arm, found[streams, DIRECT] if name != DIRECT else None)
+        between = one.get("added_ms")
+        if name == OURS and between and between[0] > max(0.0, MARK * 1000) and between[1] > MARK * 1000:
+            missed.append(streams)
+        rows.append(
+            [
+                str(streams),
+                name,
+                *(f"{one[key]:.2f}" for key in ("first_p50_ms", "first_p99_ms", "gap_p50_ms", "gap_p99_ms")),
+                "{:+.2f} … {:+.2f}".format(*between) if between else "",
+            ]
+        )
+        samples.append({"streams": streams, "arm": name, **one})
+    print(report.aligned(rows))
+    progress.say(f"what ours adds is below 1 ms or not told from nothing: {_verdict(missed)}")
+    report.write(out, {"rounds": rounds, "samples": samples})
+
+
+def _verdict(missed: Sequence[int]) -> str:
+    return f"NOT with {', '.join(map(str, missed))} streams" if missed else "yes"
+
+
+def _summary(arm: Arm, direct: Arm | None) -> dict:
+    found: dict = {
+        "first_p50_ms": quantile(arm.first(), 0.5) * 1000,
+        "first_p99_ms": quantile(arm.first(), 0.99) * 1000,
+        "gap_p50_ms": quantile(arm.gaps(), 0.5) * 1000,
+        "gap_p99_ms": quantile(arm.gaps(), 0.99) * 1000,
+    }
+    if direct:
+        low, high = interval(arm.added(direct))
+        found["added_ms"] = (low * 1000, high * 1000)
+    return found
+
+
+def measure(program: Path, rounds: int, *, litellm: bool) -> Mapping[tuple[int, str], Arm]:
+    """By streams at a time and place. Places take turns in another order each time, with the same prompts."""
+    with tempfile.TemporaryDirectory(prefix="fastllm-bench-") as folder, ExitStack() as opened:
+        pair = opened.enter_context(engines(slots=_SLOTS, context=512))
+        control = opened.enter_context(ScriptedControl())
+        direct = [engine.url for engine in pair]
+        control.publish(snapshot.served({MODEL: [f"{url}/v1" for url in direct]}))
+        # Equal shares, as the direct streams have them.
+        words = ("--policy=round-robin", "--log=warn")
+        ours = opened.enter_context(Gateway(program, Path(folder), control.url, *words))
+        places = {DIRECT: direct, OURS: [ours.url]}
+        if litellm:
+            places["litellm"] = [opened.enter_context(LiteLlmPool(Path(folder), MODEL, direct)).url]
+        found = {(streams, name): Arm() for streams in VOLLEYS for name in places}
+        for urls in places.values():
+            volley(urls, snapshot.key(0), _bodies("warm up", 2))
+        for number in range(rounds):
+            with progress.step(f"round {number + 1} of {rounds}"):
+                for streams, times in VOLLEYS.items():
+                    for turn in range(times):
+                        bodies = _bodies(f"{number} {turn}", streams)
+                        for name in random.sample(list(places), len(places)):
+                            found[streams, name].volleys.append(volley(places[name], snapshot.key(0), bodies))
+    return found
+
+
+def _bodies(about: str, streams: int) -> list[dict]:
+    """Short prompts of much the same length that no engine takes from its cache: what it computes is noise here."""
+    return [
+        {
+            "messages": [
+                {"role": "system", "content": "."},
+                {"role": "user", "content": f"Count on: {about} {number}"},
+            ],
+            "model": MODEL,
+            "temperature": 0,
+            "max_tokens": _TOKENS,
+            "cache_prompt": False,
+        }
+        for number in range(streams)
+    ]
