@@ -1,36 +1,57 @@
-"""``python3 -m e2e.bench path|idle|scale|syscalls``: measures the gateway beside its peers on this machine."""
+"""``python3 -m e2e.bench path|idle|scale|syscalls|affinity|engines|soak``: measures the gateway on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from e2e import progress
+from e2e import paths, progress
 from e2e.bench import idle, path, peers, rig, scale, syscalls
 from e2e.bench.measure import Length
+from e2e.setup import venv
 
 _ABOUT = {
     "path": "CPU a request and a frame, ratios to nginx",
     "idle": "memory of streams that say nothing",
     "scale": "CPU a request with 1,000 to 100,000 keys and 10 to 1,000 models",
     "syscalls": "system calls a request, by strace",
+    "affinity": "how much of conversations' prompts two real engines have in their caches, by policy",
+    "engines": "time to the first token and between tokens of real engines, directly and through",
+    "soak": "memory and descriptors under everything at once",
 }
+
+# Those that speak HTTP themselves, in the tests' venv.
+_IN_VENV = ("affinity", "engines", "soak")
 
 
 def main() -> int:
     """Returns the exit status."""
     asked = _parser().parse_args()
     try:
+        if asked.command in _IN_VENV and not find_spec("httpx"):
+            _again_in(venv.tests_venv())
         if not asked.no_build:
             rig.build()
-        _run(asked)
+        tools = rig.Tools(gateway=asked.gateway.absolute())
+        if asked.command in _IN_VENV:
+            return 0 if _run_in_venv(asked, tools) else 1
+        _run(asked, tools)
     except (progress.StepFailed, ValueError, OSError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _again_in(environment: Path) -> None:
+    """Goes on as the same command in a venv; does not return."""
+    python = environment / "bin" / "python"
+    os.environ["PYTHONPATH"] = str(paths.CHECKOUT)
+    os.execv(python, [str(python), "-m", "e2e.bench", *sys.argv[1:]])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,28 +62,39 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
         one.add_argument("--no-build", action="store_true", help="measure what lies in target/release")
         one.add_argument("--gateway", type=Path, default=rig.Tools().gateway, help="our program")
-        if name != "scale":
+        if name not in ("scale", *_IN_VENV):
             usual = ("fastllm",) if name == "idle" else peers.DEFAULT
             one.add_argument("--peers", default=",".join(usual), help=f"of {', '.join(peers.ALL)}; or all")
-        if name == "idle":
+        if name == "affinity":
+            one.add_argument("--conversations", type=int, default=10)
+            one.add_argument("--turns", type=int, default=10)
+        elif name == "engines":
+            one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=5)
+            one.add_argument("--litellm", action="store_true", help="LiteLLM beside")
+        elif name == "soak":
+            one.add_argument("--seconds", type=float, default=1800)
+        elif name == "idle":
             one.add_argument("--streams", type=int, default=9_500)
         else:
-            usual_length = Length()
-            one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=usual_length.rounds)
-            one.add_argument("--window-ms", type=int, default=usual_length.window_ms)
-        if name in ("path", "scale"):
-            one.add_argument(
-                "--patience",
-                type=float,
-                default=usual_length.patience,
-                metavar="SECONDS",
-                help="to wait, in all, while others use this machine, and to measure again what they disturbed",
-            )
+            _length(one, patient=name in ("path", "scale"))
     return parser
 
 
-def _run(asked: argparse.Namespace) -> None:
-    tools = rig.Tools(gateway=asked.gateway.absolute())
+def _length(parser: argparse.ArgumentParser, *, patient: bool) -> None:
+    usual = Length()
+    parser.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=usual.rounds)
+    parser.add_argument("--window-ms", type=int, default=usual.window_ms)
+    if patient:
+        parser.add_argument(
+            "--patience",
+            type=float,
+            default=usual.patience,
+            metavar="SECONDS",
+            help="to wait, in all, while others use this machine, and to measure again what they disturbed",
+        )
+
+
+def _run(asked: argparse.Namespace, tools: rig.Tools) -> None:
     if asked.command == "idle":
         idle.run(peers.chosen(asked.peers), asked.streams, tools, asked.out)
         return
@@ -75,6 +107,18 @@ def _run(asked: argparse.Namespace) -> None:
         syscalls.run(peers.chosen(asked.peers), length, tools, asked.out)
     else:
         path.run(peers.chosen(asked.peers), length, tools, asked.out)
+
+
+def _run_in_venv(asked: argparse.Namespace, tools: rig.Tools) -> bool:
+    """Whether what was measured is as it should be."""
+    # They import what only the venv has.
+    from e2e.bench import affinity, conversations, engines, soak
+
+    if asked.command == "affinity":
+        return affinity.run(tools, conversations.Size(asked.conversations, asked.turns), asked.out)
+    if asked.command == "engines":
+        return engines.run(tools, asked.rounds, asked.out, litellm=asked.litellm)
+    return soak.run(tools, asked.seconds, asked.out)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from e2e import progress
 from e2e.bench import report, snapshot
 from e2e.bench.conversations import Cached, Size, hold
+from e2e.bench.rig import Tools
 from e2e.product import Gateway
 from e2e.services.engine import Engine
 from e2e.services.scripted_control import ScriptedControl
@@ -22,9 +23,9 @@ POLICIES = ("cache-affinity", "round-robin")
 MARK = 0.05
 
 
-def run(program: Path, size: Size, out: Path | None) -> None:
-    """Measures, prints the table, writes the JSON."""
-    found = measure(program, size)
+def run(tools: Tools, size: Size, out: Path | None) -> bool:
+    """Measures, prints the table, writes the JSON; whether cache-affinity keeps what one engine would have."""
+    found = measure(tools.gateway, size)
     alone = found[DIRECT].share
     rows = [["", "prompt tokens", "cached", "share", "to one engine"]]
     for name, cached in found.items():
@@ -38,6 +39,7 @@ def run(program: Path, size: Size, out: Path | None) -> None:
         for name, one in found.items()
     ]
     report.write(out, {"size": vars(size), "met": met, "samples": results})
+    return met
 
 
 def measure(program: Path, size: Size) -> dict[str, Cached]:

@@ -81,6 +81,11 @@ def memory(pids: Iterable[int]) -> Memory:
     return Memory(sum(one["VmRSS"] for one in found), sum(one["VmHWM"] for one in found))
 
 
+def descriptors(pid: int) -> int:
+    """How many files and sockets a process has open."""
+    return len(list((_PROC / str(pid) / "fd").iterdir()))
+
+
 def family(pid: int) -> list[int]:
     """A process and everything that descends from it."""
     found = [pid]

@@ -50,10 +50,10 @@ def snapshot(population: Population, api_base: str, version: int = 1) -> str:
     return _snapshot(population, {name: [api_base] for name in names}, _principals(population), version)
 
 
-def served(models: Mapping[str, Sequence[str]], version: int = 1) -> str:
-    """A snapshot with these models, each with its backends' addresses, all of them granted to ``key(0)``."""
+def served(models: Mapping[str, Sequence[str]], version: int = 1, keys: int = 1) -> str:
+    """A snapshot with these models, each with its backends' addresses, all of them granted to all keys."""
     principal = {"id": 1, "name": "principal-0", "allow_all": False, "allowed_models": sorted(models)}
-    return _snapshot(Population(), models, [{**principal, "roles": ["inference"]}], version)
+    return _snapshot(Population(keys=keys), models, [{**principal, "roles": ["inference"]}], version)
 
 
 def _snapshot(population: Population, models: Mapping[str, Sequence[str]], principals: list[dict], version: int) -> str:

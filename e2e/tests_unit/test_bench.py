@@ -8,7 +8,22 @@ import os
 from dataclasses import replace
 
 import pytest
-from e2e.bench import idle, measure, peers, procfs, quiet, report, scale, scenarios, snapshot, syscalls
+from e2e.bench import (
+    engines,
+    idle,
+    intervals,
+    measure,
+    peers,
+    procfs,
+    quiet,
+    report,
+    scale,
+    scenarios,
+    snapshot,
+    soak,
+    streams,
+    syscalls,
+)
 
 STATUS = """\
 Name:\tfastllm-gateway
@@ -177,3 +192,37 @@ def test_streams_have_two_sockets_each() -> None:
 
 def test_sizes_have_names_that_are_file_names() -> None:
     assert scale.label(100_000, 1_000) == "100k-keys-1000-models"
+
+
+def test_an_interval_holds_the_mean_and_grows_with_the_spread() -> None:
+    assert intervals.interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
+    low, high = intervals.interval([1.0, 2.0, 3.0])
+    assert (low, high) == pytest.approx((2 - 4.30 / 3**0.5, 2 + 4.30 / 3**0.5))
+    narrow = intervals.interval([1.0, 2.0, 3.0] * 40)
+    assert narrow[1] - narrow[0] < 0.4
+    with pytest.raises(ValueError, match="two"):
+        intervals.interval([1.0])
+
+
+def test_a_quantile_is_a_value_that_was_seen() -> None:
+    assert intervals.quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert intervals.quantile([float(value) for value in range(1, 101)], 0.99) == 99.0
+    assert intervals.quantile([7.0], 0.99) == 7.0
+
+
+def test_what_is_added_is_paired_by_volley() -> None:
+    direct = engines.Arm([[streams.Stream(1.0)], [streams.Stream(5.0), streams.Stream(7.0)]])
+    ours = engines.Arm([[streams.Stream(1.5)], [streams.Stream(6.0), streams.Stream(8.0)]])
+    assert ours.added(direct) == [0.5, 1.0]
+
+
+def test_memory_that_grows_or_descriptors_that_stay_are_not_flat() -> None:
+    def soaked(bytes_a_second: int, after: int, early: int = 0) -> soak.Soak:
+        samples = [(float(at), 10**7 + bytes_a_second * at + (early if at > 5 else 0), 50) for at in range(91)]
+        return soak.Soak(samples=samples, descriptors=(20, after))
+
+    assert soaked(0, 20).flat()
+    assert soaked(0, 20, early=10**8).flat(), "what is taken once at the beginning is no leak"
+    assert soaked(1 << 18, 20).growth() == pytest.approx(60 * (1 << 18))
+    assert not soaked(1 << 18, 20).flat()
+    assert not soaked(0, 21).flat()

@@ -1,0 +1,20 @@
+"""Memory and descriptors under everything at once: the short version of ``python3 -m e2e.bench soak``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.bench import soak
+from e2e.bench.rig import Tools
+
+
+def test_nothing_is_left_behind_by_clients_and_upstreams_that_break_off(programs: Path) -> None:
+    found = soak.measure(Tools(programs, programs / "fastllm-gateway"), seconds=45)
+    before, after = found.descriptors
+    assert after <= before
+    assert found.growth() <= soak.MOST_GROWTH
+    # It would be no wonder if little had happened.
+    assert min(found.requests[one.name] for one in soak.LOADS) >= 50
+    assert len(found.misused) == 7 and min(found.misused.values()) >= 20
+    assert found.snapshots >= 10
+    assert found.usage_events >= found.requests["1k"] / 2
