@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, generateObject, generateText, streamText, tool } from "ai";
 import { z } from "zod";
-import { API_KEY, BASE_URL, CHAT, QUESTION, SEEN, WEATHER_QUESTION } from "./asked.mjs";
+import { API_KEY, BASE_URL, CHAT, QUESTION, SEEN, STRANGER, WEATHER_QUESTION } from "./asked.mjs";
 
 const provider = createOpenAICompatible({
   name: "fastllm",
@@ -56,7 +56,7 @@ test("an object follows its schema", async () => {
 });
 
 test("a refusal carries its status", async () => {
-  const stranger = createOpenAICompatible({ name: "fastllm", baseURL: BASE_URL, apiKey: "sk-wrong" });
+  const stranger = createOpenAICompatible({ name: "fastllm", baseURL: BASE_URL, apiKey: STRANGER });
   const refused = generateText({ ...asked, model: stranger(CHAT), prompt: QUESTION });
   await assert.rejects(refused, (error) => APICallError.isInstance(error) && error.statusCode === 401);
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import OpenAI from "openai";
-import { API_KEY, BASE_URL, CHAT, EMBEDDINGS, MESSAGES, NOT_GRANTED, SEEN, WEATHER_QUESTION } from "./asked.mjs";
+import { API_KEY, BASE_URL, CHAT, EMBEDDINGS, MESSAGES, NOT_GRANTED, SEEN, STRANGER, WEATHER_QUESTION } from "./asked.mjs";
 
 const options = { baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0, timeout: 60_000 };
 const client = new OpenAI(options);
@@ -88,7 +88,7 @@ test("models", async () => {
 
 test("refusals are typed", async () => {
   const asked = { model: CHAT, messages: MESSAGES };
-  const stranger = new OpenAI({ ...options, apiKey: "sk-wrong" });
+  const stranger = new OpenAI({ ...options, apiKey: STRANGER });
   await assert.rejects(stranger.chat.completions.create(asked), OpenAI.AuthenticationError);
   const unknown = client.chat.completions.create({ ...asked, model: "nobody-serves-this" });
   await assert.rejects(unknown, (error) => error instanceof OpenAI.NotFoundError && error.code === "model_not_found");
