@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--conversations", type=int, default=10)
             one.add_argument("--turns", type=int, default=10)
         elif name == "engines":
-            one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=5)
+            # Fewer have no intervals.
+            one.add_argument("--rounds", type=int, choices=range(2, 51), metavar="N", default=4)
             one.add_argument("--litellm", action="store_true", help="LiteLLM beside")
         elif name == "soak":
             one.add_argument("--seconds", type=float, default=1800)

@@ -194,14 +194,13 @@ def test_sizes_have_names_that_are_file_names() -> None:
     assert scale.label(100_000, 1_000) == "100k-keys-1000-models"
 
 
-def test_an_interval_holds_the_mean_and_grows_with_the_spread() -> None:
-    assert intervals.interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
-    low, high = intervals.interval([1.0, 2.0, 3.0])
-    assert (low, high) == pytest.approx((2 - 4.30 / 3**0.5, 2 + 4.30 / 3**0.5))
-    narrow = intervals.interval([1.0, 2.0, 3.0] * 40)
-    assert narrow[1] - narrow[0] < 0.4
-    with pytest.raises(ValueError, match="two"):
-        intervals.interval([1.0])
+def test_the_interval_of_a_median_is_told_by_ranks() -> None:
+    assert intervals.interval([5.0, 1.0, 4.0, 2.0, 3.0, 6.0]) == (1.0, 6.0)
+    # 15 throws: 3 heads or fewer have a chance of 0.0176, 4 or fewer of 0.059.
+    assert intervals.interval([float(value) for value in range(1, 16)]) == (4.0, 12.0)
+    assert intervals.interval([1.0] * 99 + [1e9]) == (1.0, 1.0)
+    with pytest.raises(ValueError, match="6"):
+        intervals.interval([1.0] * 5)
 
 
 def test_a_quantile_is_a_value_that_was_seen() -> None:
