@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.cluster.certs import Keys
+from e2e.setup import debian
 
 __all__ = ["GOOD", "MODELS", "RESETS", "RESET_HEAD", "RESET_MIDDLE", "Unruly"]
 
@@ -40,6 +41,7 @@ class Unruly:
         self._servers: list[asyncio.Server] = []
 
     def __enter__(self) -> Unruly:
+        debian.install_missing({"certificates"})
         self._keys.begin()
         self._keys.authority("ca", "unruly")
         self._keys.signed("server", "/CN=unruly", dns=["localhost"], ips=["127.0.0.1"])

@@ -41,6 +41,9 @@ DEBIAN: dict[str, dict[str, str]] = {
     },
     # What the benchmarks compare with; not among PARTS, since nothing else needs it.
     "bench": {"nginx": "nginx-light", "haproxy": "haproxy", "strace": "strace"},
+    # What a test watches system calls with, and makes certificates with.
+    "trace": {"strace": "strace"},
+    "certificates": {"openssl": "openssl"},
     "images": {"buildah": "buildah", "/etc/ssl/certs/ca-certificates.crt": "ca-certificates"},
     "postgres": {f"{POSTGRES_PROGRAMS}/*/bin/postgres": "postgresql"},
 }

@@ -46,7 +46,7 @@ class Trace:
 
 @pytest.fixture(scope="module")
 def trace(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trace]:
-    debian.install_missing({"bench"})
+    debian.install_missing({"trace"})
     folder = tmp_path_factory.mktemp("no-io")
     with Rig(Tools()) as rig, ScriptedControl() as control:
         # By name, so that somebody has to look it up.
