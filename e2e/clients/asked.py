@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 QUESTION = "Name three things that one finds in a harbour."
 MESSAGES = [{"role": "user", "content": QUESTION}]
 
@@ -53,8 +51,6 @@ WEATHER_MESSAGES = [
     *_called(2, "Oslo"),
     {"role": "user", "content": "What is the weather in Kiel?"},
 ]
-
-NOT_YET = pytest.mark.xfail(strict=True, reason="the gateway does not serve this endpoint")
 
 
 def is_city(arguments: str | dict) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-from e2e.clients.asked import NOT_YET, QUESTION, WEATHER, WEATHER_MESSAGES, is_city
+from e2e.clients.asked import QUESTION, WEATHER, WEATHER_MESSAGES, is_city
 from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
 
 
@@ -43,7 +43,6 @@ def test_an_answer_follows_its_schema(chat: ChatOpenAI) -> None:
     assert isinstance(ship, Ship)
 
 
-@NOT_YET
 def test_embeddings(target: Target) -> None:
     made = OpenAIEmbeddings(
         base_url=target.base_url, api_key=target.key, model=EMBEDDINGS, check_embedding_ctx_length=False, max_retries=0

@@ -7,7 +7,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
-from e2e.clients.asked import NOT_YET, QUESTION
+from e2e.clients.asked import QUESTION
 from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
 
 
@@ -31,7 +31,6 @@ def test_a_stream_says_what_the_plain_answer_says(model: OpenAILike) -> None:
     assert "".join(pieces) == plain != ""
 
 
-@NOT_YET
 def test_embeddings(target: Target) -> None:
     made = OpenAILikeEmbedding(
         api_base=target.base_url, api_key=target.key, model_name=EMBEDDINGS, max_retries=0

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 
-from e2e.clients.asked import NOT_YET
 from e2e.clients.conftest import CHAT, EMBEDDINGS, NOT_GRANTED, Target
 from e2e.setup import node
 
@@ -17,9 +16,9 @@ from e2e.setup import node
     [
         "openai.mjs",
         "ai-sdk.mjs",
-        pytest.param("openai-embed.mjs", marks=NOT_YET),
-        pytest.param("openai-model.mjs", marks=NOT_YET),
-        pytest.param("ai-sdk-embed.mjs", marks=NOT_YET),
+        "openai-embed.mjs",
+        "openai-model.mjs",
+        "ai-sdk-embed.mjs",
     ],
 )
 def test_node(target: Target, name: str) -> None:
