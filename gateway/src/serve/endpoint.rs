@@ -1,59 +1,162 @@
+use std::borrow::Cow;
+
+use fastllm_wire::Fields;
 use http::Method;
 
 /// What clients with a key can ask for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    /// `POST /v1/chat/completions`
-    ChatCompletions,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Endpoint<'a> {
     /// `GET /v1/models`
     Models,
+    /// `GET /v1/models/{id}`, with the id decoded.
+    Model(Cow<'a, str>),
+    /// What is sent on to an upstream.
+    Proxied(Proxied),
 }
 
-impl Endpoint {
-    const ALL: [Self; 2] = [Self::ChatCompletions, Self::Models];
+/// The endpoints whose requests go to an upstream; all are `POST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Proxied {
+    ChatCompletions,
+    Completions,
+    Responses,
+    Embeddings,
+    Rerank,
+    Score,
+    Transcriptions,
+    Translations,
+    Speech,
+    ImageGenerations,
+    ImageEdits,
+    Moderations,
+}
+
+/// How the body of a request is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BodyKind {
+    /// JSON, in which the gateway acts on these members.
+    Json(Fields),
+    /// `multipart/form-data`.
+    Form,
+}
+
+impl Proxied {
+    const ALL: [Self; 12] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Responses,
+        Self::Embeddings,
+        Self::Rerank,
+        Self::Score,
+        Self::Transcriptions,
+        Self::Translations,
+        Self::Speech,
+        Self::ImageGenerations,
+        Self::ImageEdits,
+        Self::Moderations,
+    ];
 
     /// The path below `/v1`, which is what an upstream's address is followed by.
     pub(crate) fn sub_path(self) -> &'static str {
         match self {
             Self::ChatCompletions => "/chat/completions",
-            Self::Models => "/models",
+            Self::Completions => "/completions",
+            Self::Responses => "/responses",
+            Self::Embeddings => "/embeddings",
+            Self::Rerank => "/rerank",
+            Self::Score => "/score",
+            Self::Transcriptions => "/audio/transcriptions",
+            Self::Translations => "/audio/translations",
+            Self::Speech => "/audio/speech",
+            Self::ImageGenerations => "/images/generations",
+            Self::ImageEdits => "/images/edits",
+            Self::Moderations => "/moderations",
         }
     }
 
-    fn method(self) -> Method {
+    /// How its requests are written. That says, too, where the gateway may ask
+    /// for usage: only where the fields have the option.
+    pub(crate) fn body(self) -> BodyKind {
         match self {
-            Self::ChatCompletions => Method::POST,
-            Self::Models => Method::GET,
+            Self::ChatCompletions | Self::Completions => BodyKind::Json(Fields::Completion),
+            Self::Responses => BodyKind::Json(Fields::Response),
+            Self::Speech | Self::ImageGenerations => BodyKind::Json(Fields::Media),
+            Self::Embeddings | Self::Rerank | Self::Score | Self::Moderations => {
+                BodyKind::Json(Fields::ModelOnly)
+            }
+            Self::Transcriptions | Self::Translations | Self::ImageEdits => BodyKind::Form,
         }
     }
+}
 
+impl<'a> Endpoint<'a> {
     /// Looks up a request; `/v1` in front is optional.
-    pub(crate) fn find(method: &Method, path: &str) -> Option<Self> {
+    pub(crate) fn find(method: &Method, path: &'a str) -> Option<Self> {
         let path = path
             .strip_prefix("/v1")
             .filter(|rest| rest.starts_with('/'))
             .unwrap_or(path);
-        Self::ALL
-            .into_iter()
-            .find(|endpoint| endpoint.sub_path() == path && endpoint.method() == *method)
+        if *method == Method::POST {
+            return Proxied::ALL
+                .into_iter()
+                .find(|proxied| proxied.sub_path() == path)
+                .map(Self::Proxied);
+        }
+        let below = path
+            .strip_prefix("/models")
+            .filter(|_| *method == Method::GET)?;
+        if below.is_empty() {
+            return Some(Self::Models);
+        }
+        let id = below.strip_prefix('/').filter(|id| !id.is_empty())?;
+        decoded(id).map(Self::Model)
     }
+}
+
+/// A path without its percent-encoding; nothing where that is broken or no
+/// text. Encoded or not, a slash is a part of the name.
+fn decoded(path: &str) -> Option<Cow<'_, str>> {
+    if !path.contains('%') {
+        return Some(Cow::Borrowed(path));
+    }
+    let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16)?).ok();
+    let mut text = Vec::with_capacity(path.len());
+    let mut rest = path.bytes();
+    while let Some(byte) = rest.next() {
+        text.push(match byte {
+            b'%' => digit(rest.next()?)? << 4 | digit(rest.next()?)?,
+            plain => plain,
+        });
+    }
+    String::from_utf8(text).ok().map(Cow::Owned)
 }
 
 #[cfg(test)]
 mod tests {
+    use fastllm_wire::Fields;
     use http::Method;
 
-    use super::Endpoint;
+    use super::{BodyKind, Endpoint, Proxied};
+
+    fn find<'a>(method: &str, path: &'a str) -> Option<Endpoint<'a>> {
+        Endpoint::find(&method.parse::<Method>().unwrap(), path)
+    }
 
     #[test]
     fn the_prefix_is_optional_and_nothing_else_is() {
-        let find = |method: &str, path| Endpoint::find(&method.parse::<Method>().unwrap(), path);
-        for path in ["/v1/chat/completions", "/chat/completions"] {
-            assert_eq!(find("POST", path), Some(Endpoint::ChatCompletions));
-            assert_eq!(find("GET", path), None);
+        for proxied in Proxied::ALL {
+            let path = proxied.sub_path();
+            for path in [path.to_owned(), format!("/v1{path}")] {
+                assert_eq!(find("POST", &path), Some(Endpoint::Proxied(proxied)));
+                for method in ["GET", "PUT", "HEAD"] {
+                    assert_eq!(find(method, &path), None, "{path}");
+                }
+            }
+            assert_eq!(find("POST", &format!("{path}/")), None);
         }
         for path in ["/v1/models", "/models"] {
             assert_eq!(find("GET", path), Some(Endpoint::Models));
+            assert_eq!(find("POST", path), None);
         }
         for path in [
             "/v1",
@@ -61,10 +164,52 @@ mod tests {
             "/v1/v1/models",
             "/v2/models",
             "/models/",
+            "/modelsx",
             "/",
             "",
         ] {
             assert_eq!(find("GET", path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_models_id_may_hold_slashes_and_be_encoded() {
+        for (path, id) in [
+            ("/v1/models/m", "m"),
+            ("/models/org/m", "org/m"),
+            ("/v1/models/org%2Fm", "org/m"),
+            ("/v1/models/org%2fm%3Av1%20%C3%A9", "org/m:v1 é"),
+            ("/v1/models/a%2525", "a%25"),
+            ("/v1/models//", "/"),
+        ] {
+            assert_eq!(find("GET", path), Some(Endpoint::Model(id.into())), "{path}");
+            assert_eq!(find("DELETE", path), None);
+        }
+        for path in ["/models/%", "/models/%2", "/models/%+1", "/models/%FF"] {
+            assert_eq!(find("GET", path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn uploads_are_forms_and_only_completions_are_asked_for_usage() {
+        let of = |kind| {
+            Proxied::ALL
+                .into_iter()
+                .filter(|proxied| proxied.body() == kind)
+                .map(Proxied::sub_path)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(BodyKind::Form),
+            [
+                "/audio/transcriptions",
+                "/audio/translations",
+                "/images/edits"
+            ]
+        );
+        assert_eq!(
+            of(BodyKind::Json(Fields::Completion)),
+            ["/chat/completions", "/completions"]
+        );
     }
 }

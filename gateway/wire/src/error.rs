@@ -22,6 +22,19 @@ pub enum ScanError {
         /// Offset into the body, in bytes.
         at: usize,
     },
+    /// The `content-type` is none under which a form can be read.
+    #[error(
+        "the content-type must be multipart/form-data with one `boundary` of 1 to 70 characters"
+    )]
+    NotAForm,
+    /// The form breaks the grammar, or two parsers could read it in two ways.
+    #[error("the form data is not valid (near byte {at}): {why}")]
+    MalformedForm {
+        /// Offset into the body, in bytes.
+        at: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
     /// A member that the gateway needs is absent.
     #[error("`{member}` is required")]
     Missing {
@@ -70,7 +83,11 @@ impl ScanError {
     /// The member at fault, for the `param` field of an error body.
     pub fn member(&self) -> Option<&'static str> {
         match *self {
-            Self::NotAnObject | Self::Malformed { .. } | Self::Trailing { .. } => None,
+            Self::NotAnObject
+            | Self::Malformed { .. }
+            | Self::Trailing { .. }
+            | Self::NotAForm
+            | Self::MalformedForm { .. } => None,
             Self::Missing { member }
             | Self::Duplicate { member }
             | Self::CaseVariant { member }
@@ -84,6 +101,7 @@ impl ScanError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotAnObject | Self::Malformed { .. } | Self::Trailing { .. } => "invalid_json",
+            Self::NotAForm | Self::MalformedForm { .. } => "invalid_form_data",
             Self::Missing { .. } => "missing_required_parameter",
             Self::Duplicate { .. } | Self::CaseVariant { .. } => "ambiguous_parameter",
             Self::WrongType { .. } => "invalid_type",

@@ -3,7 +3,8 @@
 //!
 //! | module | question it answers |
 //! | --- | --- |
-//! | [`scan`] | which model, streamed or not, what ceiling does this request body name? |
+//! | [`mod@scan`] | which model, streamed or not, what ceiling does this JSON body name? |
+//! | [`multipart`] | which model does this form name, and where? |
 //! | [`splice`] | what does the upstream get, with as few bytes changed as possible? |
 //! | [`sse`] | where does each event of a stream end, whatever the reads? |
 //! | [`usage`] | what did the answer say that it used? |
@@ -17,6 +18,7 @@
 pub mod error;
 pub mod http1;
 pub mod json;
+pub mod multipart;
 pub mod scan;
 pub mod splice;
 pub mod sse;
@@ -24,7 +26,8 @@ pub mod stream;
 pub mod usage;
 
 pub use error::ScanError;
-pub use scan::{Members, scan_chat};
+pub use multipart::FormReader;
+pub use scan::{Fields, Members, scan};
 pub use splice::{Piece, Splice};
 pub use stream::{First, Forward, StreamTail};
 pub use usage::{HeadTail, Usage};

@@ -15,6 +15,9 @@ pub const MODEL_LIMIT: usize = 256;
 /// A byte may be written as `\u00XX`, and the token has two quotes.
 const MODEL_TOKEN_LIMIT: usize = MODEL_LIMIT * 6 + 2;
 
+pub(crate) const MODEL: &str = "model";
+pub(crate) const STREAM: &str = "stream";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Acted {
     Model,
@@ -37,8 +40,8 @@ impl Acted {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Model => "model",
-            Self::Stream => "stream",
+            Self::Model => MODEL,
+            Self::Stream => STREAM,
             Self::StreamOptions => "stream_options",
             Self::MaxTokens => "max_tokens",
             Self::MaxCompletionTokens => "max_completion_tokens",
@@ -50,13 +53,47 @@ impl Acted {
 const INCLUDE_USAGE: &str = "include_usage";
 const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 
-/// What the body says about `stream_options`, and where.
+/// What a JSON body may say, beside `model`, that the gateway acts on. A
+/// member that the endpoint does not know is the upstream's to judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fields {
+    /// `stream`, `stream_options` and a ceiling: chat completions, completions.
+    Completion,
+    /// `stream` and a ceiling, but usage comes unasked: responses.
+    Response,
+    /// `stream`: speech, images.
+    Media,
+    /// Nothing: embeddings, rerank, score, moderations.
+    ModelOnly,
+}
+
+impl Fields {
+    fn has(self, acted: Acted) -> bool {
+        match acted {
+            Acted::Model => true,
+            Acted::Stream => self != Self::ModelOnly,
+            Acted::StreamOptions => self == Self::Completion,
+            Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
+                matches!(self, Self::Completion | Self::Response)
+            }
+        }
+    }
+}
+
+/// Where the body asks for a usage event, or could be made to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum StreamOptions {
-    Absent,
+pub(crate) enum UsageOption {
+    /// The endpoint has no such option.
+    Unknown,
+    Absent {
+        /// Offset of the byte after the body's opening brace.
+        inside: usize,
+    },
+    /// `stream_options` is `null`, here.
     Null(Range<usize>),
+    /// `stream_options` is an object.
     Object {
-        /// Offset of the byte after the opening brace.
+        /// Offset of the byte after its opening brace.
         inside: usize,
         empty: bool,
         /// The value of `include_usage` (`null` is `None`) and where it lies.
@@ -64,99 +101,125 @@ pub(crate) enum StreamOptions {
     },
 }
 
-/// What [`scan_chat`] found. The offsets that it keeps refer to the body that
-/// was scanned; [`crate::Splice`] wants the same body.
+/// How the body is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Written {
+    Json,
+    Form { content_type: String },
+}
+
+/// What the gateway knows of a request's body: what [`scan`] found in JSON, or
+/// [`crate::FormReader`] in a form. The offsets that it keeps refer to the body
+/// that was read; [`crate::Splice`] wants the same body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     model: String,
     model_at: Range<usize>,
-    inside: usize,
-    stream: Option<bool>,
-    stream_options: StreamOptions,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
-    max_output_tokens: Option<u64>,
+    written: Written,
+    stream: bool,
+    usage_option: UsageOption,
+    ceiling: Option<u64>,
 }
 
 impl Members {
+    /// Those of a form, of which the gateway knows no further members.
+    pub(crate) fn of_form(model: String, model_at: Range<usize>, content_type: String) -> Self {
+        Self {
+            model,
+            model_at,
+            written: Written::Form { content_type },
+            stream: false,
+            usage_option: UsageOption::Unknown,
+            ceiling: None,
+        }
+    }
+
+    pub(crate) fn set_stream(&mut self, stream: bool) {
+        self.stream = stream;
+    }
+
     /// The model that the client asked for: 1 to [`MODEL_LIMIT`] bytes.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Where the value of `model` lies in the body, quotes included.
+    /// Where the value of `model` lies in the body: in JSON quotes included.
     pub fn model_at(&self) -> Range<usize> {
         self.model_at.clone()
     }
 
     /// Whether the client wants a stream. Absent and `null` are no.
     pub fn is_stream(&self) -> bool {
-        self.stream == Some(true)
+        self.stream
     }
 
     /// Whether the client itself asked for a usage event, so that it may see
     /// one.
     pub fn wants_usage(&self) -> bool {
         matches!(
-            self.stream_options,
-            StreamOptions::Object {
+            self.usage_option,
+            UsageOption::Object {
                 include_usage: Some((Some(true), _)),
                 ..
             }
         )
     }
 
-    /// `max_tokens`, if it is a number that is not negative.
-    pub fn max_tokens(&self) -> Option<u64> {
-        self.max_tokens
+    /// Whether the gateway may ask for a usage event: of a stream, at an
+    /// endpoint that knows the option, where the client did not.
+    pub fn may_ask_usage(&self) -> bool {
+        self.stream && self.usage_option != UsageOption::Unknown && !self.wants_usage()
     }
 
-    /// `max_completion_tokens`, if it is a number that is not negative.
-    pub fn max_completion_tokens(&self) -> Option<u64> {
-        self.max_completion_tokens
-    }
-
-    /// `max_output_tokens`, if it is a number that is not negative.
-    pub fn max_output_tokens(&self) -> Option<u64> {
-        self.max_output_tokens
-    }
-
-    /// The most tokens that the answer may have. Engines differ in which
+    /// The most tokens that the answer may have, of `max_tokens`,
+    /// `max_completion_tokens` and `max_output_tokens`. Engines differ in which
     /// spelling wins, so the largest one counts.
     pub fn ceiling(&self) -> Option<u64> {
-        self.max_tokens
-            .max(self.max_completion_tokens)
-            .max(self.max_output_tokens)
+        self.ceiling
     }
 
-    pub(crate) fn inside(&self) -> usize {
-        self.inside
+    /// The `content-type` under which an upstream reads from the body what was
+    /// read here: parameters that could change that are left out.
+    pub fn content_type(&self) -> &str {
+        match &self.written {
+            Written::Json => "application/json",
+            Written::Form { content_type } => content_type,
+        }
     }
 
-    pub(crate) fn stream_options(&self) -> &StreamOptions {
-        &self.stream_options
+    pub(crate) fn written(&self) -> &Written {
+        &self.written
+    }
+
+    pub(crate) fn usage_option(&self) -> &UsageOption {
+        &self.usage_option
     }
 }
 
-/// Finds the members that the gateway acts on in the JSON body of any proxied
-/// endpoint. The rest of the body is the upstream's to judge.
+/// Finds the members that the gateway acts on in a JSON body. The rest of the
+/// body is the upstream's to judge.
 ///
 /// `stream` and the ceilings may be `null`, which is absent; a negative
 /// ceiling is none (some engines take -1 for that).
 ///
 /// # Errors
 /// [`ScanError`], always an answer of status 400.
-pub fn scan_chat(body: &[u8]) -> Result<Members, ScanError> {
+pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     let mut object = Object::open(body)?;
-    let inside = object.inside();
+    let mut usage_option = if fields.has(Acted::StreamOptions) {
+        UsageOption::Absent {
+            inside: object.inside(),
+        }
+    } else {
+        UsageOption::Unknown
+    };
     let mut seen = [false; Acted::ALL.len()];
     let mut model = None;
     let mut stream = None;
-    let mut stream_options = StreamOptions::Absent;
-    let mut ceilings = [None; 3];
+    let mut largest = None;
     for member in &mut object {
         let member = member?;
-        let Some(acted) = acted(&member.name)? else {
+        let Some(acted) = acted(&member.name, fields)? else {
             continue;
         };
         let name = acted.name();
@@ -166,30 +229,25 @@ pub fn scan_chat(body: &[u8]) -> Result<Members, ScanError> {
         match acted {
             Acted::Model => model = Some((model_name(member.value)?, member.at)),
             Acted::Stream => stream = flag(name, member.value)?,
-            Acted::StreamOptions => stream_options = options(member.value, member.at)?,
-            Acted::MaxTokens => ceilings[0] = ceiling(name, member.value)?,
-            Acted::MaxCompletionTokens => ceilings[1] = ceiling(name, member.value)?,
-            Acted::MaxOutputTokens => ceilings[2] = ceiling(name, member.value)?,
+            Acted::StreamOptions => usage_option = options(member.value, member.at)?,
+            Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
+                largest = largest.max(ceiling(name, member.value)?);
+            }
         }
     }
-    let (model, model_at) = model.ok_or(ScanError::Missing {
-        member: Acted::Model.name(),
-    })?;
-    let [max_tokens, max_completion_tokens, max_output_tokens] = ceilings;
+    let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
     Ok(Members {
         model,
         model_at,
-        inside,
-        stream,
-        stream_options,
-        max_tokens,
-        max_completion_tokens,
-        max_output_tokens,
+        written: Written::Json,
+        stream: stream == Some(true),
+        usage_option,
+        ceiling: largest,
     })
 }
 
-fn acted(name: &[u8]) -> Result<Option<Acted>, ScanError> {
-    for acted in Acted::ALL {
+fn acted(name: &[u8], fields: Fields) -> Result<Option<Acted>, ScanError> {
+    for acted in Acted::ALL.into_iter().filter(|acted| fields.has(*acted)) {
         let member = acted.name();
         if name == member.as_bytes() {
             return Ok(Some(acted));
@@ -204,7 +262,7 @@ fn acted(name: &[u8]) -> Result<Option<Acted>, ScanError> {
 /// Whether a decoder that ignores case, as Go's `encoding/json` does, would
 /// take `name` for `member` (lower case ASCII). By Unicode's simple folding
 /// two characters outside ASCII fold into it: U+017F to `s`, U+212A to `k`.
-fn folds_to(name: &[u8], member: &str) -> bool {
+pub(crate) fn folds_to(name: &[u8], member: &str) -> bool {
     let mut rest = name;
     for want in member.bytes() {
         let after = match (want, rest) {
@@ -218,7 +276,7 @@ fn folds_to(name: &[u8], member: &str) -> bool {
 }
 
 fn model_name(value: &[u8]) -> Result<String, ScanError> {
-    let member = Acted::Model.name();
+    let member = MODEL;
     if value.first() != Some(&b'"') {
         return Err(ScanError::WrongType {
             member,
@@ -268,9 +326,9 @@ fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>, ScanError>
     }
 }
 
-fn options(value: &[u8], at: Range<usize>) -> Result<StreamOptions, ScanError> {
+fn options(value: &[u8], at: Range<usize>) -> Result<UsageOption, ScanError> {
     if value == b"null" {
-        return Ok(StreamOptions::Null(at));
+        return Ok(UsageOption::Null(at));
     }
     let member = Acted::StreamOptions.name();
     let nested = |error| match error {
@@ -304,7 +362,7 @@ fn options(value: &[u8], at: Range<usize>) -> Result<StreamOptions, ScanError> {
             });
         }
     }
-    Ok(StreamOptions::Object {
+    Ok(UsageOption::Object {
         inside,
         empty: json::is_empty(value),
         include_usage,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::scan::{Members, StreamOptions};
+use crate::scan::{Members, UsageOption, Written};
 
 /// A part of the upstream's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,10 +23,10 @@ struct Edit {
 /// The edits of one request. Without any, the body goes on as it came.
 ///
 /// ```
-/// use fastllm_wire::{Splice, scan_chat};
+/// use fastllm_wire::{Fields, Splice, scan};
 ///
 /// let body = br#"{"messages": [], "model": "public"}"#;
-/// let members = scan_chat(body).unwrap();
+/// let members = scan(body, Fields::Completion).unwrap();
 /// let splice = Splice::new(&members).model("engine").include_usage();
 /// assert_eq!(
 ///     splice.to_vec(body),
@@ -57,39 +57,41 @@ impl<'m> Splice<'m> {
     pub fn model(mut self, upstream: &str) -> Self {
         self.model = (upstream != self.members.model()).then(|| Edit {
             at: self.members.model_at(),
-            with: Cow::Owned(serde_json::Value::from(upstream).to_string().into_bytes()),
+            with: Cow::Owned(match self.members.written() {
+                Written::Json => serde_json::Value::from(upstream).to_string().into_bytes(),
+                Written::Form { .. } => upstream.as_bytes().to_vec(),
+            }),
         });
         self
     }
 
     /// Asks for a usage event at the end of the stream; no edit if the client
-    /// did. Only for a streamed request: engines refuse the option otherwise.
+    /// did, or if the endpoint does not know the option. Only for a streamed
+    /// request ([`Members::may_ask_usage`]): engines refuse the option otherwise.
     #[must_use]
     pub fn include_usage(mut self) -> Self {
-        self.usage = match self.members.stream_options() {
-            StreamOptions::Absent => {
-                let inside = self.members.inside();
-                // `model` is required, so the object is never empty.
-                edit(
-                    inside..inside,
-                    br#""stream_options":{"include_usage":true},"#,
-                )
-            }
-            StreamOptions::Null(at) => edit(at.clone(), br#"{"include_usage":true}"#),
-            StreamOptions::Object {
+        self.usage = match self.members.usage_option() {
+            UsageOption::Unknown => None,
+            // `model` is required, so the object is never empty.
+            UsageOption::Absent { inside } => edit(
+                *inside..*inside,
+                br#""stream_options":{"include_usage":true},"#,
+            ),
+            UsageOption::Null(at) => edit(at.clone(), br#"{"include_usage":true}"#),
+            UsageOption::Object {
                 include_usage: Some((Some(true), _)),
                 ..
             } => None,
-            StreamOptions::Object {
+            UsageOption::Object {
                 include_usage: Some((_, at)),
                 ..
             } => edit(at.clone(), b"true"),
-            StreamOptions::Object {
+            UsageOption::Object {
                 inside,
                 empty: true,
                 ..
             } => edit(*inside..*inside, br#""include_usage":true"#),
-            StreamOptions::Object {
+            UsageOption::Object {
                 inside,
                 empty: false,
                 ..

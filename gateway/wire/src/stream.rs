@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use memchr::memchr;
 use serde::Deserialize;
 
 use crate::json::Object;
@@ -107,7 +108,7 @@ struct Seen {
     hide_usage: bool,
     first: First,
     usage: Option<Usage>,
-    done: bool,
+    complete: bool,
     events: u64,
     data_bytes: u64,
     /// The last event was held back, so the rest of its line end is, too.
@@ -132,7 +133,7 @@ impl StreamTail {
                 hide_usage,
                 first: First::Pending,
                 usage: None,
-                done: false,
+                complete: false,
                 events: 0,
                 data_bytes: 0,
                 held: false,
@@ -174,9 +175,11 @@ impl StreamTail {
         self.seen.usage
     }
 
-    /// Whether the `[DONE]` mark came: without it an OpenAI stream broke off.
-    pub fn saw_done(&self) -> bool {
-        self.seen.done
+    /// Whether the end came: the `[DONE]` mark, or the event that ends a stream
+    /// of the responses, transcription, speech or image API. Without one the
+    /// stream broke off.
+    pub fn is_complete(&self) -> bool {
+        self.seen.complete
     }
 
     /// How many events with data came, without `[DONE]` and usage-only ones.
@@ -216,13 +219,14 @@ impl Seen {
             return false;
         };
         if event.is_done() {
-            self.done = true;
+            self.complete = true;
             self.open(First::Answer);
             return false;
         }
         if self.first == First::Pending {
             self.open(first(event, &data));
         }
+        self.complete |= is_last(event, &data);
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
         let only_usage = found.is_some_and(|found| found.only);
@@ -240,6 +244,8 @@ impl Seen {
         self.data_bytes = self.data_bytes.saturating_add(part.len() as u64);
         self.overlong.get_or_insert_default().push(part);
         if last && let Some(mut ends) = self.overlong.take() {
+            let head = Event::new(ends.head());
+            self.complete |= head.data().is_some_and(|data| is_last(&head, &data));
             self.usage = ends.event_usage().or(self.usage);
         }
     }
@@ -256,6 +262,36 @@ impl Seen {
     }
 }
 
+/// The events that end a stream without `[DONE]`.
+const LAST: [&[u8]; 7] = [
+    b"response.completed",
+    b"response.incomplete",
+    b"response.failed",
+    b"transcript.text.done",
+    b"speech.audio.done",
+    b"image_generation.completed",
+    b"image_edit.completed",
+];
+
+/// Whether the event ends its stream, by its `event` line or by the member
+/// `type` that its data begins with.
+fn is_last(event: &Event<'_>, data: &[u8]) -> bool {
+    if let Some(kind) = event.kind() {
+        return LAST.contains(&kind);
+    }
+    leading_type(data).is_some_and(|kind| LAST.contains(&kind))
+}
+
+/// The value of `type` where it is the first member: all events of those
+/// streams are written so, and others need not be looked into.
+fn leading_type(data: &[u8]) -> Option<&[u8]> {
+    let rest = data.trim_ascii_start().strip_prefix(b"{")?;
+    let rest = rest.trim_ascii_start().strip_prefix(b"\"type\"")?;
+    let rest = rest.trim_ascii_start().strip_prefix(b":")?;
+    let rest = rest.trim_ascii_start().strip_prefix(b"\"")?;
+    rest.get(..memchr(b'"', rest)?)
+}
+
 /// Where engines put the status of an error: a number or a string of one.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -269,10 +305,18 @@ struct ErrorBody {
     code: Option<Code>,
 }
 
+#[derive(Deserialize)]
+struct FailedResponse {
+    error: Option<ErrorBody>,
+}
+
 /// Tells an error from an answer: a member `error` that is not null, or an
-/// object that calls itself an error by its `type`, its `object` or its event.
+/// object that calls itself an error, or a failed response, by its `type`, its
+/// `object` or its event.
 fn first(event: &Event<'_>, data: &[u8]) -> First {
-    let mut is_error = event.kind() == Some(b"error");
+    let mut is_error = event
+        .kind()
+        .is_some_and(|kind| kind == b"error" || kind == b"response.failed");
     let mut status = None;
     for member in Object::open(data)
         .into_iter()
@@ -282,13 +326,16 @@ fn first(event: &Event<'_>, data: &[u8]) -> First {
         match &*member.name {
             b"error" if member.value != b"null" => {
                 is_error = true;
-                let body: Option<ErrorBody> = serde_json::from_slice(member.value).ok();
-                status = body
-                    .and_then(|body| body.code)
-                    .and_then(http_status)
-                    .or(status);
+                status = error_status(member.value).or(status);
             }
-            b"type" | b"object" => is_error |= member.value == b"\"error\"",
+            b"response" => {
+                let failed: Option<FailedResponse> = serde_json::from_slice(member.value).ok();
+                let code = failed.and_then(|failed| failed.error?.code);
+                status = status.or(code.and_then(http_status));
+            }
+            b"type" | b"object" => {
+                is_error |= member.value == b"\"error\"" || member.value == b"\"response.failed\"";
+            }
             b"code" => {
                 let code = serde_json::from_slice(member.value)
                     .ok()
@@ -305,10 +352,20 @@ fn first(event: &Event<'_>, data: &[u8]) -> First {
     }
 }
 
+fn error_status(error: &[u8]) -> Option<u16> {
+    let body: ErrorBody = serde_json::from_slice(error).ok()?;
+    http_status(body.code?)
+}
+
 fn http_status(code: Code) -> Option<u16> {
     let status = match code {
         Code::Number(status) => status,
-        Code::Text(text) => text.parse().ok()?,
+        // The responses API has a word for it.
+        Code::Text(text) => match text.as_str() {
+            "rate_limit_exceeded" => 429,
+            "server_error" => 500,
+            number => number.parse().ok()?,
+        },
     };
     (400..=599).contains(&status).then_some(status)
 }

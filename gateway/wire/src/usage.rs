@@ -1,8 +1,10 @@
 //! What an answer says that it used.
 //!
 //! Figures are taken from the `usage` object of an OpenAI-shaped answer, in
-//! its chat spelling (`prompt_tokens`) or that of the responses API
-//! (`input_tokens`). Absent is unknown, never zero.
+//! its chat spelling (`prompt_tokens`) or that of the responses, transcription
+//! and image APIs (`input_tokens`); rerankers of Cohere's shape have `meta`
+//! instead. Absent is unknown, never zero: a transcription that is charged by
+//! its duration has no token counts.
 
 mod head_tail;
 
@@ -88,6 +90,20 @@ struct Reported {
     cost: Option<Lenient<f64>>,
 }
 
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Units {
+    #[serde(rename = "input_tokens")]
+    input: Option<u64>,
+    #[serde(rename = "output_tokens")]
+    output: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+struct Meta {
+    billed_units: Option<Lenient<Units>>,
+    tokens: Option<Lenient<Units>>,
+}
+
 impl Usage {
     /// Reads the value of a `usage` member. `None` if it is no object, names
     /// no prompt tokens, or has a count that is negative or not whole.
@@ -125,10 +141,40 @@ impl Usage {
         })
     }
 
-    /// Reads a whole JSON answer: the `usage` of its outermost object.
+    /// Reads the value of Cohere's `meta` member: the units that were billed,
+    /// or else the tokens. What is not listed there was not used.
+    pub(crate) fn from_meta(value: &[u8]) -> Option<Self> {
+        if value.first() != Some(&b'{') {
+            return None;
+        }
+        let meta: Meta = serde_json::from_slice(value).ok()?;
+        let [billed, tokens] = [meta.billed_units, meta.tokens].map(|units| {
+            let Units { input, output } = units.and_then(Lenient::read)?;
+            Some((input?, output.unwrap_or(0)))
+        });
+        let (prompt_tokens, completion_tokens) = billed.or(tokens)?;
+        Some(Self {
+            prompt_tokens,
+            completion_tokens: Some(completion_tokens),
+            cached_tokens: None,
+            cache_write_tokens: None,
+            reasoning_tokens: None,
+            cost_micros: None,
+        })
+    }
+
+    /// Reads a whole JSON answer: the `usage` of its outermost object, or else
+    /// its `meta`.
     pub fn from_answer(body: &[u8]) -> Option<Self> {
-        let mut members = Object::open(body).ok()?.map_while(Result::ok);
-        Self::from_object(members.find(|member| *member.name == *b"usage")?.value)
+        let mut meta = None;
+        for member in Object::open(body).ok()?.map_while(Result::ok) {
+            match &*member.name {
+                b"usage" => return Self::from_object(member.value),
+                b"meta" => meta = Some(member.value),
+                _ => {}
+            }
+        }
+        Self::from_meta(meta?)
     }
 }
 

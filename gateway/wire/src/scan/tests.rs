@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn scan(body: &str) -> Result<Members, ScanError> {
-    scan_chat(body.as_bytes())
+    super::scan(body.as_bytes(), Fields::Completion)
 }
 
 #[test]
@@ -16,10 +16,64 @@ fn finds_the_members_in_any_order() {
     assert_eq!(&body[members.model_at()], r#""m\u0031""#);
     assert!(members.is_stream());
     assert!(members.wants_usage());
-    assert_eq!(members.max_tokens(), Some(10));
-    assert_eq!(members.max_completion_tokens(), Some(20));
-    assert_eq!(members.max_output_tokens(), Some(30));
     assert_eq!(members.ceiling(), Some(30));
+}
+
+#[test]
+fn the_largest_ceiling_counts_in_any_order() {
+    for body in [
+        r#"{"model":"m","max_tokens":9,"max_completion_tokens":7}"#,
+        r#"{"model":"m","max_completion_tokens":7,"max_tokens":9}"#,
+        r#"{"model":"m","max_completion_tokens":null,"max_tokens":9,"max_output_tokens":-1}"#,
+    ] {
+        assert_eq!(scan(body).unwrap().ceiling(), Some(9), "{body}");
+    }
+}
+
+#[test]
+fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
+    let body =
+        r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":5}"#;
+    let read = |fields| {
+        let members = super::scan(body.as_bytes(), fields).unwrap();
+        (
+            members.is_stream(),
+            members.wants_usage(),
+            members.ceiling(),
+        )
+    };
+    assert_eq!(read(Fields::Completion), (true, true, Some(5)));
+    assert_eq!(read(Fields::Response), (true, false, Some(5)));
+    assert_eq!(read(Fields::Media), (true, false, None));
+    assert_eq!(read(Fields::ModelOnly), (false, false, None));
+
+    // What is not acted on is the upstream's to judge.
+    let odd = br#"{"model":"m","stream":"x","STREAM":1,"stream_options":7,"max_tokens":"x"}"#;
+    assert!(super::scan(odd, Fields::ModelOnly).is_ok());
+    assert!(super::scan(odd, Fields::Completion).is_err());
+    for fields in [Fields::Response, Fields::Media, Fields::ModelOnly] {
+        assert!(super::scan(br#"{"model":"m","Model":"n"}"#, fields).is_err());
+    }
+}
+
+#[test]
+fn usage_is_asked_for_only_where_that_is_known() {
+    let may = |body: &str, fields| {
+        super::scan(body.as_bytes(), fields)
+            .unwrap()
+            .may_ask_usage()
+    };
+    let stream = r#"{"model":"m","stream":true}"#;
+    assert!(may(stream, Fields::Completion));
+    assert!(!may(r#"{"model":"m"}"#, Fields::Completion));
+    let asked = r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
+    assert!(!may(asked, Fields::Completion));
+    for fields in [Fields::Response, Fields::Media, Fields::ModelOnly] {
+        assert!(!may(stream, fields));
+        let members = super::scan(stream.as_bytes(), fields).unwrap();
+        let splice = crate::Splice::new(&members).include_usage();
+        assert!(splice.is_identity());
+    }
 }
 
 #[test]
@@ -84,7 +138,7 @@ fn the_model_must_be_a_name() {
         scan(r#"{"model":""}"#),
         Err(ScanError::Empty { member: "model" })
     );
-    let invalid = scan_chat(b"{\"model\":\"\xC1\xAD\"}").unwrap_err();
+    let invalid = super::scan(b"{\"model\":\"\xC1\xAD\"}", Fields::Completion).unwrap_err();
     assert!(matches!(
         invalid,
         ScanError::WrongType {

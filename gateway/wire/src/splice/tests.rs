@@ -2,10 +2,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scan::scan_chat;
+use crate::scan::{Fields, scan};
 
 fn spliced(body: &str, model: &str, usage: bool) -> String {
-    let members = scan_chat(body.as_bytes()).unwrap();
+    let members = scan(body.as_bytes(), Fields::Completion).unwrap();
     let mut splice = Splice::new(&members).model(model);
     if usage {
         splice = splice.include_usage();
@@ -18,7 +18,7 @@ fn spliced(body: &str, model: &str, usage: bool) -> String {
 #[test]
 fn without_an_edit_the_body_is_the_clients() {
     let body = r#"{"model":"m","stream_options":{"include_usage" : true}}"#;
-    let members = scan_chat(body.as_bytes()).unwrap();
+    let members = scan(body.as_bytes(), Fields::Completion).unwrap();
     let splice = Splice::new(&members).model("m").include_usage();
     assert!(splice.is_identity());
     assert_eq!(
@@ -94,7 +94,7 @@ proptest! {
             before["stream_options"] = options;
         }
         let body = crate::tests::written(&before, pretty);
-        let members = scan_chat(body.as_bytes()).unwrap();
+        let members = scan(body.as_bytes(), Fields::Completion).unwrap();
         let splice = Splice::new(&members).model(&upstream).include_usage();
 
         let mut wanted = before.clone();

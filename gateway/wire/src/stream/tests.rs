@@ -39,7 +39,7 @@ fn only_the_gateways_own_usage_event_is_held() {
     let (out, tail) = whole(true, &stream);
     assert_eq!(out, [TEXT, TEXT, DONE].concat());
     assert_eq!(tail.usage().unwrap().completion_tokens, Some(3));
-    assert!(tail.saw_done());
+    assert!(tail.is_complete());
     assert_eq!(
         (tail.events(), tail.data_bytes()),
         (2, 2 * (TEXT.len() - "data: \n\n".len()) as u64)
@@ -117,7 +117,7 @@ fn the_last_event_needs_no_terminator() {
     assert!(tail.usage().is_some());
     let (out, tail) = whole(true, &[TEXT, DONE.trim_end()].concat());
     assert_eq!(out, [TEXT, DONE.trim_end()].concat());
-    assert!(tail.saw_done());
+    assert!(tail.is_complete());
 }
 
 #[test]
@@ -165,11 +165,73 @@ fn an_error_is_told_from_an_answer_once_an_event_is_there() {
             None,
         ),
         ("event: error\ndata: busy\n\n", None),
+        (
+            "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"x\"}\n\n",
+            Some(500),
+        ),
+        (
+            "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"status\":\"failed\",\"error\":\
+             {\"code\":\"rate_limit_exceeded\"}}}\n\n",
+            Some(429),
+        ),
+        (
+            "data: {\"type\":\"response.failed\",\"response\":{\"error\":null}}\n\n",
+            None,
+        ),
         (": ping\n\ndata: {\"error\":{}}\n\n", None),
     ] {
         assert_eq!(first(event), error(status), "{event}");
         assert_eq!(first(&[event, TEXT].concat()), error(status));
         assert_eq!(first(&[TEXT, event].concat()), First::Answer);
+    }
+}
+
+#[test]
+fn streams_without_a_mark_end_with_their_own_event() {
+    let complete = |stream: &str| whole(true, stream).1.is_complete();
+    for event in [
+        "event: response.completed\ndata: {\"response\":{}}\n\n",
+        "data: {\"type\":\"response.incomplete\",\"response\":{}}\n\n",
+        "data: { \"type\" : \"response.failed\" }\n\n",
+        "data: {\"type\":\"transcript.text.done\",\"text\":\"a\"}\n\n",
+        "data: {\"type\":\"speech.audio.done\"}\n\n",
+        "event: image_generation.completed\ndata: {\"b64_json\":\"\"}\n\n",
+        "event: image_edit.completed\ndata: {}\n\n",
+    ] {
+        assert!(complete(event), "{event}");
+    }
+    for event in [
+        "",
+        TEXT,
+        "event: response.created\ndata: {\"type\":\"response.created\"}\n\n",
+        "data: {\"type\":\"response.output_text.done\"}\n\n",
+        "data: {\"delta\":\"response.completed\"}\n\n",
+        "data: {\"delta\":{\"type\":\"response.completed\"}}\n\n",
+        "event: response.completed\n\n",
+    ] {
+        assert!(!complete(event), "{event}");
+    }
+}
+
+#[test]
+fn a_stream_of_responses_reports_what_it_used() {
+    let usage = "{\"input_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":4},\
+        \"output_tokens\":3,\"output_tokens_details\":{\"reasoning_tokens\":1},\"total_tokens\":10}";
+    for kind in ["completed", "incomplete", "failed"] {
+        let stream = format!(
+            "event: response.created\ndata: {{\"type\":\"response.created\",\"response\":{{\"usage\":null}}}}\n\n\
+             event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"response\":{{\"usage\":{usage}}}}}\n\n"
+        );
+        let (out, tail) = whole(true, &stream);
+        assert_eq!(out, stream);
+        let used = tail.usage().unwrap();
+        assert_eq!((used.prompt_tokens, used.completion_tokens), (7, Some(3)));
+        assert_eq!(
+            (used.cached_tokens, used.reasoning_tokens),
+            (Some(4), Some(1))
+        );
+        assert!(tail.is_complete());
+        assert_eq!(tail.first(), First::Answer);
     }
 }
 
@@ -195,7 +257,12 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
     let reads: Vec<_> = stream.as_bytes().chunks(700).map(<[u8]>::to_vec).collect();
     let (out, tail) = forwarded(StreamTail::with_limit(true, 1000), &reads);
     assert!(out == [&event, DONE].concat().as_bytes());
-    assert!(tail.saw_done());
+    let (_, alone) = forwarded(
+        StreamTail::with_limit(true, 1000),
+        &reads[..reads.len() - 1],
+    );
+    assert!(alone.is_complete());
+    assert!(tail.is_complete());
 }
 
 proptest! {
@@ -229,7 +296,7 @@ proptest! {
         prop_assert_eq!(parts, whole);
         prop_assert_eq!(one.usage(), many.usage());
         prop_assert_eq!(one.first(), many.first());
-        prop_assert_eq!(one.saw_done(), many.saw_done());
+        prop_assert_eq!(one.is_complete(), many.is_complete());
         prop_assert_eq!((one.events(), one.data_bytes()), (many.events(), many.data_bytes()));
     }
 }

@@ -63,15 +63,20 @@ impl HeadTail {
         if self.is_whole() {
             return Usage::from_answer(&self.kept);
         }
-        let value = last_usage(self.tail(), 1);
-        let last = value.and_then(Usage::from_object);
-        last.or_else(|| head_usage(self.kept.get(..HEAD)?))
+        let last = last_member(self.tail(), b"usage", 1).and_then(Usage::from_object);
+        last.or_else(|| head_usage(self.head()))
+            .or_else(|| last_member(self.tail(), b"meta", 1).and_then(Usage::from_meta))
     }
 
     /// The usage of an event whose data did not fit: that of the event itself
     /// or of the object that it wraps.
     pub(crate) fn event_usage(&mut self) -> Option<Usage> {
-        last_usage(self.tail(), REACH).and_then(Usage::from_object)
+        last_member(self.tail(), b"usage", REACH).and_then(Usage::from_object)
+    }
+
+    /// The first bytes of the body, 1 KiB at most.
+    pub(crate) fn head(&self) -> &[u8] {
+        self.kept.get(..HEAD).unwrap_or(&self.kept)
     }
 
     fn is_whole(&self) -> bool {
@@ -96,14 +101,14 @@ fn head_usage(head: &[u8]) -> Option<Usage> {
     Usage::from_object(members.find(|member| *member.name == *b"usage")?.value)
 }
 
-/// The value of the last member `usage` that is nested at most `reach` (1 or
-/// [`REACH`]) deep, the outermost object's members being at 1.
+/// The value of the last member `name`, an object, that is nested at most
+/// `reach` (1 or [`REACH`]) deep, the outermost object's members being at 1.
 ///
 /// Walks backwards from the closing brace: outside a string every quote closes
 /// one, and the quote that opened it is the next one before it with an even
 /// number of backslashes in front. So the text of an answer cannot pose as its
 /// usage, even though the walk does not know how the body began.
-fn last_usage(tail: &[u8], reach: usize) -> Option<&[u8]> {
+fn last_member<'a>(tail: &'a [u8], name: &[u8], reach: usize) -> Option<&'a [u8]> {
     let end = tail.trim_ascii_end();
     let mut pos = end.len().checked_sub(1)?;
     if end.get(pos) != Some(&b'}') {
@@ -137,7 +142,7 @@ fn last_usage(tail: &[u8], reach: usize) -> Option<&[u8]> {
                 let open = string_start(end, pos)?;
                 let named = end.get(open + 1..pos)?;
                 if let Some(colon) = colon.take()
-                    && named == b"usage"
+                    && named == name
                 {
                     let value = end.get(colon + 1..*value_end.get(depth)?)?.trim_ascii();
                     if value.starts_with(b"{") {

@@ -88,6 +88,65 @@ fn counts_that_are_none_are_not_trusted() {
 }
 
 #[test]
+fn each_endpoints_answer_is_read() {
+    let answer = |value: Value| Usage::from_answer(value.to_string().as_bytes());
+    let embeddings =
+        json!({"object": "list", "data": [], "usage": {"prompt_tokens": 8, "total_tokens": 8}});
+    assert_eq!(answer(embeddings), Some(tokens(8, Some(0))));
+    let rerank = json!({"id": "r", "results": [], "usage": {"total_tokens": 56}});
+    assert_eq!(answer(rerank), Some(tokens(56, Some(0))));
+    let transcription = json!({"text": "a", "usage": {
+        "type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59,
+        "input_token_details": {"text_tokens": 0, "audio_tokens": 14},
+    }});
+    assert_eq!(answer(transcription), Some(tokens(14, Some(45))));
+    let by_duration = json!({"text": "a", "usage": {"type": "duration", "seconds": 3}});
+    assert_eq!(answer(by_duration), None);
+    let image = json!({"created": 1, "data": [{"b64_json": "AA=="}], "usage": {
+        "total_tokens": 100, "input_tokens": 50, "output_tokens": 50,
+        "input_tokens_details": {"text_tokens": 10, "image_tokens": 40},
+    }});
+    assert_eq!(answer(image), Some(tokens(50, Some(50))));
+}
+
+#[test]
+fn coheres_meta_is_read_where_there_is_no_usage() {
+    let meta = |meta: Value| {
+        Usage::from_answer(json!({"results": [], "meta": meta}).to_string().as_bytes())
+    };
+    assert_eq!(
+        meta(json!({"billed_units": {"input_tokens": 4}, "tokens": {"input_tokens": 6}})),
+        Some(tokens(4, Some(0)))
+    );
+    assert_eq!(
+        meta(
+            json!({"billed_units": {"search_units": 1}, "tokens": {"input_tokens": 6, "output_tokens": 2}})
+        ),
+        Some(tokens(6, Some(2)))
+    );
+    for other in [
+        json!({"billed_units": {"search_units": 1}}),
+        json!({"billed_units": [], "tokens": {"input_tokens": -1}}),
+        json!({"api_version": {"version": "2"}}),
+        json!("x"),
+    ] {
+        assert_eq!(meta(other.clone()), None, "{other}");
+    }
+    let both = json!({"usage": {"total_tokens": 5}, "meta": {"tokens": {"input_tokens": 6}}});
+    assert_eq!(
+        Usage::from_answer(both.to_string().as_bytes()),
+        Some(tokens(5, Some(0)))
+    );
+    // At the end of a long answer, and not if it is only nested in one.
+    let text = "a".repeat(20_000);
+    let long = format!(r#"{{"results":"{text}","meta":{{"tokens":{{"input_tokens":6}}}}}}"#);
+    assert_eq!(kept(long.as_bytes(), 997).usage(), Some(tokens(6, Some(0))));
+    let nested =
+        format!(r#"{{"results":"{text}","x":{{"meta":{{"tokens":{{"input_tokens":6}}}}}}}}"#);
+    assert_eq!(kept(nested.as_bytes(), 997).usage(), None);
+}
+
+#[test]
 fn odd_details_do_not_spoil_the_counts() {
     for odd in [
         json!([]),

@@ -1,0 +1,114 @@
+//! Where the next delimiter is, whatever the reads.
+
+use memchr::memchr2;
+use memchr::memmem::Finder;
+
+/// How the line before ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Break {
+    /// It did not: this is the middle of one.
+    None,
+    /// Nothing is before: the content begins here.
+    Start,
+    Cr,
+    Lf,
+    CrLf,
+}
+
+/// A boundary with its two dashes at the beginning of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Index of the byte after it.
+    pub(super) end: usize,
+    pub(super) before: Break,
+}
+
+/// Looks for the lines that begin with a boundary. Any kind of line end
+/// counts: what is no delimiter to one parser may be one to another.
+#[derive(Debug, Clone)]
+pub(super) struct Delimiters {
+    finder: Finder<'static>,
+    before: Break,
+    /// How many bytes of a delimiter have come since.
+    matched: usize,
+}
+
+impl Delimiters {
+    pub(super) fn new(boundary: &str) -> Self {
+        Self {
+            finder: Finder::new(&format!("--{boundary}")).into_owned(),
+            before: Break::Start,
+            matched: 0,
+        }
+    }
+
+    /// The boundary with its two dashes.
+    pub(super) fn needle(&self) -> &[u8] {
+        self.finder.needle()
+    }
+
+    /// The content of a part begins.
+    pub(super) fn restart(&mut self) {
+        self.before = Break::Start;
+        self.matched = 0;
+    }
+
+    /// The next one that is complete with `read`. The bytes after it are for
+    /// another call.
+    pub(super) fn find(&mut self, read: &[u8]) -> Option<Found> {
+        let mut at = 0;
+        loop {
+            while self.before != Break::None {
+                let byte = *read.get(at)?;
+                at += 1;
+                if let Some(before) = self.step(byte) {
+                    return Some(Found { end: at, before });
+                }
+            }
+            at = self.skip(read, at)?;
+        }
+    }
+
+    /// Skips what is in the middle of a line and of no delimiter: an index from
+    /// which to go on byte by byte, if there is one.
+    fn skip(&mut self, read: &[u8], at: usize) -> Option<usize> {
+        let rest = read.get(at..)?;
+        let Some(found) = self.finder.find(rest) else {
+            // One that goes on in the next read begins within its length.
+            let from = rest.len().saturating_sub(self.needle().len() + 1);
+            for byte in rest.get(from..)? {
+                self.step(*byte);
+            }
+            return None;
+        };
+        let line_end = match rest.get(..found)? {
+            [.., b'\r', b'\n'] => found - 2,
+            [.., b'\r' | b'\n'] => found - 1,
+            // In the middle of a line: none is before the next one.
+            _ => found + memchr2(b'\r', b'\n', rest.get(found..)?)?,
+        };
+        self.step(*rest.get(line_end)?);
+        Some(at + line_end + 1)
+    }
+
+    /// Takes one byte; the kind of line end before a delimiter that it
+    /// completes.
+    fn step(&mut self, byte: u8) -> Option<Break> {
+        if self.before != Break::None && self.needle().get(self.matched) == Some(&byte) {
+            self.matched += 1;
+            if self.matched < self.needle().len() {
+                return None;
+            }
+            self.matched = 0;
+            return Some(std::mem::replace(&mut self.before, Break::None));
+        }
+        let adjacent = std::mem::take(&mut self.matched) == 0;
+        self.before = match byte {
+            b'\r' => Break::Cr,
+            b'\n' if adjacent && self.before == Break::Cr => Break::CrLf,
+            b'\n' => Break::Lf,
+            _ => Break::None,
+        };
+        None
+    }
+}

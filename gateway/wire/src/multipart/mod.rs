@@ -1,0 +1,283 @@
+//! The model that a `multipart/form-data` body names, and where it lies.
+//!
+//! The form is watched to its end, whatever the reads, and nothing of it is
+//! kept but the head of the current part. Parsers of forms differ in what they
+//! forgive, so that a body could name one model to the gateway and another to
+//! the engine. Only what all of them read alike is taken: lines end with CRLF,
+//! a delimiter has nothing around it, names are plain, and `model` is there
+//! once.
+//!
+//! A caller that sends the body on while it still comes pushes each read
+//! before it forwards it, and breaks the upstream request off if one is
+//! refused: without its end a form is no form.
+
+mod content_type;
+mod delimiter;
+mod params;
+mod part;
+
+use std::ops::Range;
+
+use crate::error::ScanError;
+use crate::scan::{MODEL, MODEL_LIMIT, Members};
+
+use content_type::ContentType;
+use delimiter::{Break, Delimiters};
+use part::Field;
+
+/// The most bytes that the head of one part may have.
+pub const HEAD_LIMIT: usize = 4 << 10;
+
+/// The most parts that a form may have.
+pub const PART_LIMIT: usize = 128;
+
+const CRLF: &[u8] = b"\r\n";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// At the beginning; so many bytes of the first delimiter have come.
+    Opening(usize),
+    /// After a delimiter's boundary, with the byte that followed it.
+    Delimited(Option<u8>),
+    Head,
+    Content,
+    /// After the last delimiter.
+    Closed,
+    Refused(ScanError),
+}
+
+/// Reads a form as it comes.
+///
+/// ```
+/// use fastllm_wire::{FormReader, Splice};
+///
+/// let body = b"--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\npublic\r\n--x--\r\n";
+/// let mut reader = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
+/// body.chunks(10).try_for_each(|read| reader.push(read)).unwrap();
+/// let members = reader.finish().unwrap();
+/// assert_eq!(members.model(), "public");
+/// assert_eq!(&body[members.model_at()], b"public");
+/// let out = Splice::new(&members).model("engine").to_vec(body);
+/// assert!(out.ends_with(b"\r\n\r\nengine\r\n--x--\r\n"));
+/// ```
+#[derive(Debug, Clone)]
+pub struct FormReader {
+    content_type: String,
+    delimiters: Delimiters,
+    state: State,
+    /// How many bytes have come.
+    pos: usize,
+    parts: usize,
+    /// The head of the current part, as far as it has come.
+    head: Vec<u8>,
+    /// The current part, if the gateway acts on it.
+    field: Option<Field>,
+    /// Its value, as far as it has come.
+    value: Vec<u8>,
+    /// Where the current part's head or content begins.
+    from: usize,
+    stream: Option<bool>,
+    members: Option<Members>,
+}
+
+impl FormReader {
+    /// A form of this `content-type`.
+    ///
+    /// # Errors
+    /// [`ScanError::NotAForm`].
+    pub fn new(content_type: &[u8]) -> Result<Self, ScanError> {
+        let parsed = ContentType::parse(content_type).ok_or(ScanError::NotAForm)?;
+        Ok(Self {
+            content_type: parsed.written(),
+            delimiters: Delimiters::new(parsed.boundary()),
+            state: State::Opening(0),
+            pos: 0,
+            parts: 0,
+            head: Vec::new(),
+            field: None,
+            value: Vec::new(),
+            from: 0,
+            stream: None,
+            members: None,
+        })
+    }
+
+    /// Takes one read of the body.
+    ///
+    /// # Errors
+    /// [`ScanError`], always an answer of status 400, and the same from then on.
+    pub fn push(&mut self, read: &[u8]) -> Result<(), ScanError> {
+        let mut rest = read;
+        while !rest.is_empty() {
+            match self.advance(rest) {
+                Ok(used) => {
+                    self.pos += used;
+                    rest = rest.get(used..).unwrap_or_default();
+                }
+                Err(error) => {
+                    self.state = State::Refused(error);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known so far: nothing before the part `model` is complete. A
+    /// part `stream` that comes later still counts.
+    pub fn members(&self) -> Option<&Members> {
+        self.members.as_ref()
+    }
+
+    /// Takes the end of the body.
+    ///
+    /// # Errors
+    /// [`ScanError`], also where the form breaks off or names no model.
+    pub fn finish(self) -> Result<Members, ScanError> {
+        match self.state {
+            State::Closed => self.members.ok_or(ScanError::Missing { member: MODEL }),
+            State::Refused(error) => Err(error),
+            _ => Err(malformed(self.pos, "it breaks off")),
+        }
+    }
+
+    /// Takes the beginning of `rest`, which is not empty; how much of it.
+    fn advance(&mut self, rest: &[u8]) -> Result<usize, ScanError> {
+        let first = rest.first().copied().unwrap_or_default();
+        match self.state {
+            State::Opening(matched) => self.open(matched, first).map(|()| 1),
+            State::Delimited(before) => self.delimited(before, first).map(|()| 1),
+            State::Head => self.head(first).map(|()| 1),
+            State::Content => self.content(rest),
+            State::Closed if CRLF.contains(&first) => Ok(1),
+            State::Closed => Err(malformed(self.pos, "it goes on after its end")),
+            State::Refused(error) => Err(error),
+        }
+    }
+
+    fn open(&mut self, matched: usize, byte: u8) -> Result<(), ScanError> {
+        let needle = self.delimiters.needle();
+        if needle.get(matched) != Some(&byte) {
+            return Err(malformed(0, "it must begin with its boundary"));
+        }
+        self.state = if matched + 1 == needle.len() {
+            State::Delimited(None)
+        } else {
+            State::Opening(matched + 1)
+        };
+        Ok(())
+    }
+
+    fn delimited(&mut self, before: Option<u8>, byte: u8) -> Result<(), ScanError> {
+        self.state = match (before, byte) {
+            (None, b'\r' | b'-') => State::Delimited(Some(byte)),
+            (Some(b'\r'), b'\n') => {
+                self.parts += 1;
+                self.from = self.pos + 1;
+                self.head.clear();
+                State::Head
+            }
+            (Some(b'-'), b'-') => State::Closed,
+            _ => return Err(malformed(self.pos, "a boundary is followed by something")),
+        };
+        if self.parts > PART_LIMIT {
+            return Err(malformed(self.pos, "it has too many parts"));
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, byte: u8) -> Result<(), ScanError> {
+        if self.head.len() == HEAD_LIMIT {
+            return Err(malformed(self.from, "the head of a part is too long"));
+        }
+        self.head.push(byte);
+        if self.head.ends_with(b"\r\n\r\n") || self.head == CRLF {
+            let field = part::field(&self.head).map_err(|fault| fault.at(self.from))?;
+            let known = match field {
+                Some(Field::Model) => self.members.is_some(),
+                Some(Field::Stream) => self.stream.is_some(),
+                None => false,
+            };
+            if let (Some(field), true) = (field, known) {
+                return Err(ScanError::Duplicate {
+                    member: field.name(),
+                });
+            }
+            self.field = field;
+            self.value.clear();
+            self.from = self.pos + 1;
+            self.delimiters.restart();
+            self.state = State::Content;
+        }
+        Ok(())
+    }
+
+    fn content(&mut self, rest: &[u8]) -> Result<usize, ScanError> {
+        let found = self.delimiters.find(rest);
+        let used = found.as_ref().map_or(rest.len(), |found| found.end);
+        if let Some(field) = self.field {
+            self.keep(field, rest.get(..used).unwrap_or_default())?;
+        }
+        let Some(found) = found else {
+            return Ok(used);
+        };
+        let start = (self.pos + used).saturating_sub(self.delimiters.needle().len());
+        if found.before != Break::CrLf {
+            return Err(malformed(start, "a boundary must follow a CRLF"));
+        }
+        if let Some(field) = self.field.take() {
+            self.take(field, self.from..start.saturating_sub(CRLF.len()))?;
+        }
+        self.state = State::Delimited(None);
+        Ok(used)
+    }
+
+    /// Keeps a part of a value, and with the last one the delimiter.
+    fn keep(&mut self, field: Field, part: &[u8]) -> Result<(), ScanError> {
+        let limit = MODEL_LIMIT + CRLF.len() + self.delimiters.needle().len();
+        if self.value.len() + part.len() > limit {
+            return Err(too_long(field));
+        }
+        self.value.extend_from_slice(part);
+        Ok(())
+    }
+
+    /// Takes a complete value.
+    fn take(&mut self, field: Field, at: Range<usize>) -> Result<(), ScanError> {
+        self.value.truncate(at.len());
+        if self.value.len() > MODEL_LIMIT {
+            return Err(too_long(field));
+        }
+        match field {
+            Field::Model => {
+                let model = part::model(&self.value)?.to_owned();
+                let content_type = self.content_type.clone();
+                let mut members = Members::of_form(model, at, content_type);
+                members.set_stream(self.stream == Some(true));
+                self.members = Some(members);
+            }
+            Field::Stream => {
+                let stream = part::is_true(&self.value);
+                self.stream = Some(stream);
+                if let Some(members) = &mut self.members {
+                    members.set_stream(stream);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn malformed(at: usize, why: &'static str) -> ScanError {
+    ScanError::MalformedForm { at, why }
+}
+
+fn too_long(field: Field) -> ScanError {
+    ScanError::TooLong {
+        member: field.name(),
+        limit: MODEL_LIMIT,
+    }
+}
+
+#[cfg(test)]
+mod tests;

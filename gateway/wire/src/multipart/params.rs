@@ -1,0 +1,95 @@
+//! A header value with parameters: `value; name=token; name="quoted"`.
+
+use memchr::memchr;
+
+/// One parameter. The value is what stands between the quotes, or the token;
+/// nothing in it is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Param<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) value: &'a [u8],
+}
+
+impl Param<'_> {
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// An iterator over the parameters. It ends after the first `Err`: the value
+/// breaks the grammar, or parsers differ in how they read it.
+#[derive(Debug, Clone)]
+pub(super) struct Params<'a> {
+    rest: &'a [u8],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unclear;
+
+/// The value without its parameters, and these.
+pub(super) fn split(value: &[u8]) -> (&[u8], Params<'_>) {
+    let end = memchr(b';', value).unwrap_or(value.len());
+    let (first, rest) = value.split_at(end);
+    (first.trim_ascii(), Params { rest })
+}
+
+impl<'a> Params<'a> {
+    /// The next parameter, of a rest that is not empty; nothing after a last
+    /// semicolon.
+    fn param(&mut self) -> Result<Option<Param<'a>>, Unclear> {
+        let rest = self.rest.strip_prefix(b";").ok_or(Unclear)?;
+        let rest = rest.trim_ascii_start();
+        if rest.is_empty() {
+            self.rest = rest;
+            return Ok(None);
+        }
+        let (name, rest) = token(rest)?;
+        let rest = rest.strip_prefix(b"=").ok_or(Unclear)?;
+        let (value, rest) = match rest.strip_prefix(b"\"") {
+            Some(inner) => quoted(inner)?,
+            None => token(rest)?,
+        };
+        self.rest = rest.trim_ascii_start();
+        Ok(Some(Param { name, value }))
+    }
+}
+
+impl<'a> Iterator for Params<'a> {
+    type Item = Result<Param<'a>, Unclear>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let param = self.param();
+        if param.is_err() {
+            self.rest = &[];
+        }
+        param.transpose()
+    }
+}
+
+fn token(text: &[u8]) -> Result<(&[u8], &[u8]), Unclear> {
+    let len = text.iter().take_while(|byte| is_token(**byte)).count();
+    if len == 0 {
+        return Err(Unclear);
+    }
+    Ok(text.split_at(len))
+}
+
+/// The text up to the closing quote, and what follows it. Whether a backslash
+/// escapes the quote behind it depends on the parser, so there is none.
+fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), Unclear> {
+    let quote = memchr(b'"', text).ok_or(Unclear)?;
+    let (inner, rest) = text.split_at(quote);
+    let escaped = !crate::json::backslashes(inner).is_multiple_of(2);
+    match rest.split_first() {
+        Some((_, rest)) if !escaped => Ok((inner, rest)),
+        _ => Err(Unclear),
+    }
+}
+
+/// What a token of RFC 9110 is made of.
+pub(super) fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}

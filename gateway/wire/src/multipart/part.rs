@@ -1,0 +1,215 @@
+//! The head of one part, and the values that the gateway acts on.
+
+use memchr::memmem;
+
+use super::params::{self, Param, Unclear, is_token};
+use super::{CRLF, malformed};
+use crate::error::ScanError;
+use crate::scan::{MODEL, STREAM, folds_to};
+
+/// A part that the gateway acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Field {
+    Model,
+    Stream,
+}
+
+impl Field {
+    const ALL: [Self; 2] = [Self::Model, Self::Stream];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Model => MODEL,
+            Self::Stream => STREAM,
+        }
+    }
+}
+
+/// What is wrong with a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    Grammar(&'static str),
+    Member(ScanError),
+}
+
+impl Fault {
+    /// As an error in a part whose head begins at this offset.
+    pub(super) fn at(self, at: usize) -> ScanError {
+        match self {
+            Self::Grammar(why) => malformed(at, why),
+            Self::Member(error) => error,
+        }
+    }
+}
+
+impl From<Unclear> for Fault {
+    fn from(Unclear: Unclear) -> Self {
+        Self::Grammar("the parameters of a part's content-disposition are unclear")
+    }
+}
+
+/// What the head of a part says.
+#[derive(Debug, Default)]
+struct Head<'a> {
+    name: Option<&'a [u8]>,
+    is_file: bool,
+    /// A type or coding under which a parser could read another text.
+    is_coded: bool,
+}
+
+/// Which part this is, from its head with the blank line that ends it.
+pub(super) fn field(head: &[u8]) -> Result<Option<Field>, Fault> {
+    let head = Head::read(head)?;
+    let name = head
+        .name
+        .ok_or(Fault::Grammar("a part has no content-disposition"))?;
+    if name.is_empty() || !name.iter().copied().all(is_plain) {
+        return Err(Fault::Grammar(
+            "the name of a part may have only letters, digits and `_-.[]`",
+        ));
+    }
+    // By RFC 7578 it would say how all others are to be read.
+    if name.eq_ignore_ascii_case(b"_charset_") {
+        return Err(Fault::Grammar("a form may not choose its character set"));
+    }
+    let Some(field) = named(name)? else {
+        return Ok(None);
+    };
+    if head.is_file || head.is_coded {
+        return Err(not_a_text(field));
+    }
+    Ok(Some(field))
+}
+
+/// The field of this name. A name that some parsers take for it is refused:
+/// one in another case, or one with brackets, which stand for a list.
+fn named(name: &[u8]) -> Result<Option<Field>, Fault> {
+    for field in Field::ALL {
+        let member = field.name();
+        if name == member.as_bytes() {
+            return Ok(Some(field));
+        }
+        if folds_to(name, member) {
+            return Err(Fault::Member(ScanError::CaseVariant { member }));
+        }
+        let stem = name.split(|byte| *byte == b'[').next().unwrap_or_default();
+        if folds_to(stem, member) {
+            return Err(not_a_text(field));
+        }
+    }
+    Ok(None)
+}
+
+fn not_a_text(field: Field) -> Fault {
+    Fault::Member(ScanError::WrongType {
+        member: field.name(),
+        expected: "one plain text field",
+    })
+}
+
+impl<'a> Head<'a> {
+    fn read(head: &'a [u8]) -> Result<Self, Fault> {
+        let mut read = Self::default();
+        let mut rest = head;
+        while let Some(end) = memmem::find(rest, CRLF) {
+            let (line, after) = rest.split_at(end);
+            rest = after.get(CRLF.len()..).unwrap_or_default();
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = header(line)?;
+            read.take(name, value)?;
+        }
+        Ok(read)
+    }
+
+    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Fault> {
+        if name.eq_ignore_ascii_case(b"content-disposition") {
+            self.disposition(value)?;
+        } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
+            let identity: [&[u8]; 3] = [b"7bit", b"8bit", b"binary"];
+            self.is_coded |= !identity
+                .iter()
+                .any(|coding| value.eq_ignore_ascii_case(coding));
+        } else if name.eq_ignore_ascii_case(b"content-type") {
+            self.is_coded |= !is_plain_text(value);
+        }
+        Ok(())
+    }
+
+    fn disposition(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+        let (kind, params) = params::split(value);
+        if !kind.eq_ignore_ascii_case(b"form-data") {
+            return Err(Fault::Grammar("a part is no form-data"));
+        }
+        let mut given = None;
+        for param in params {
+            let param = param?;
+            let Param { name, value } = param;
+            if param.is_named("name") {
+                if given.replace(value).is_some() {
+                    return Err(Fault::Grammar("a part has two names"));
+                }
+            } else if name.to_ascii_lowercase().starts_with(b"name*") {
+                return Err(Fault::Grammar("the name of a part is encoded"));
+            } else if name.to_ascii_lowercase().starts_with(b"filename") {
+                self.is_file = true;
+            }
+        }
+        let given = given.ok_or(Fault::Grammar("a part has no name"))?;
+        if self.name.replace(given).is_some() {
+            return Err(Fault::Grammar("a part has two content-dispositions"));
+        }
+        Ok(())
+    }
+}
+
+/// The name and the value of one header.
+fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
+    let wrong = Fault::Grammar("a header of a part is not valid");
+    let name = line.iter().take_while(|byte| is_token(**byte)).count();
+    let (name, rest) = line.split_at(name);
+    let value = rest.strip_prefix(b":").ok_or(wrong)?;
+    let is_text = |byte: &u8| !byte.is_ascii_control() || *byte == b'\t';
+    // One that begins with dashes may be a delimiter to some parser.
+    let is_name = name.first().is_some_and(u8::is_ascii_alphanumeric);
+    if !is_name || !value.iter().all(is_text) {
+        return Err(wrong);
+    }
+    Ok((name, value.trim_ascii()))
+}
+
+/// Whether a `content-type` says no more than that a value is text.
+fn is_plain_text(value: &[u8]) -> bool {
+    let (kind, mut params) = params::split(value);
+    let is_utf8 = |value: &[u8]| {
+        value.eq_ignore_ascii_case(b"utf-8") || value.eq_ignore_ascii_case(b"us-ascii")
+    };
+    kind.eq_ignore_ascii_case(b"text/plain")
+        && params
+            .all(|param| param.is_ok_and(|param| param.is_named("charset") && is_utf8(param.value)))
+}
+
+/// Bytes that no parser decodes in a name.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte)
+}
+
+/// The value of `model`.
+pub(super) fn model(value: &[u8]) -> Result<&str, ScanError> {
+    if value.is_empty() {
+        return Err(ScanError::Empty { member: MODEL });
+    }
+    std::str::from_utf8(value).map_err(|_| ScanError::WrongType {
+        member: MODEL,
+        expected: "valid UTF-8",
+    })
+}
+
+/// Whether engines take the value of a switch for true. Anything else is for
+/// them to judge.
+pub(super) fn is_true(value: &[u8]) -> bool {
+    ["true", "1", "on", "yes", "y", "t"]
+        .iter()
+        .any(|word| value.eq_ignore_ascii_case(word.as_bytes()))
+}

@@ -1,0 +1,454 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Splice;
+use crate::tests::cut;
+
+const TYPE: &[u8] = b"multipart/form-data; boundary=frontier";
+
+/// A form of parts that are already written, heads included.
+fn form(parts: &[&[u8]]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for part in parts {
+        body.extend_from_slice(b"--frontier\r\n");
+        body.extend_from_slice(part);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(b"--frontier--\r\n");
+    body
+}
+
+fn text(name: &str, value: &str) -> Vec<u8> {
+    format!("Content-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}").into_bytes()
+}
+
+fn file(content: &[u8]) -> Vec<u8> {
+    let head = "Content-Disposition: form-data; name=\"file\"; filename=\"a \\ é; name=model.wav\"\r\n\
+        Content-Type: audio/x-wav\r\n\r\n";
+    [head.as_bytes(), content].concat()
+}
+
+/// The head that is given, of a part whose value is `m`.
+fn headed(head: &str) -> Result<Members, ScanError> {
+    read(&form(&[format!("{head}\r\n\r\nm").as_bytes()]))
+}
+
+fn read_in(reads: &[Vec<u8>]) -> Result<Members, ScanError> {
+    let mut reader = FormReader::new(TYPE).unwrap();
+    for read in reads {
+        reader.push(read)?;
+    }
+    reader.finish()
+}
+
+fn read(body: &[u8]) -> Result<Members, ScanError> {
+    let whole = read_in(&[body.to_vec()]);
+    let bytes: Vec<_> = body.chunks(1).map(<[u8]>::to_vec).collect();
+    assert_eq!(read_in(&bytes), whole);
+    whole
+}
+
+fn why(body: &[u8]) -> &'static str {
+    match read(body).unwrap_err() {
+        ScanError::MalformedForm { at, why } => {
+            assert!(at <= body.len());
+            why
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_model_is_found_before_and_after_the_file() {
+    let upload = file(b"RIFF\r\n--front\r\n\n-- frontier--\x00\xFF");
+    let [model, prompt] = [text("model", "whisper"), text("prompt", "--frontier")];
+    for parts in [
+        [&model, &upload, &prompt],
+        [&upload, &prompt, &model],
+        [&prompt, &model, &upload],
+    ] {
+        // The value of a field may hold what its line does not begin with.
+        let prompt_first = parts.map(|part| {
+            if part == &prompt {
+                text("prompt", "x--frontier")
+            } else {
+                part.clone()
+            }
+        });
+        let body = form(&prompt_first.each_ref().map(Vec::as_slice));
+        let members = read(&body).unwrap();
+        assert_eq!(members.model(), "whisper");
+        assert_eq!(&body[members.model_at()], b"whisper");
+        assert!(!members.is_stream() && !members.may_ask_usage());
+        assert_eq!(members.ceiling(), None);
+        assert_eq!(members.content_type().as_bytes(), TYPE);
+        let out = Splice::new(&members).model("große-v3").to_vec(&body);
+        let again = read(&out).unwrap();
+        assert_eq!(again.model(), "große-v3");
+        assert_eq!(Splice::new(&again).model("whisper").to_vec(&out), body);
+    }
+}
+
+#[test]
+fn the_model_is_known_before_the_rest_has_come() {
+    let body = form(&[&text("model", "m"), &text("stream", "true"), &file(b"x")]);
+    let mut reader = FormReader::new(TYPE).unwrap();
+    let known = body
+        .windows(10)
+        .rposition(|at| at == b"--frontier")
+        .unwrap();
+    let after_model = 2 * b"--frontier\r\n".len() + text("model", "m").len();
+    reader.push(&body[..after_model - 1]).unwrap();
+    assert_eq!(reader.members(), None);
+    reader
+        .push(&body[after_model - 1..after_model + 1])
+        .unwrap();
+    assert!(!reader.members().unwrap().is_stream());
+    reader.push(&body[after_model + 1..known]).unwrap();
+    assert!(reader.members().unwrap().is_stream());
+    reader.push(&body[known..]).unwrap();
+    assert!(reader.finish().unwrap().is_stream());
+}
+
+#[test]
+fn switches_are_read_as_engines_do() {
+    for (value, expected) in [
+        ("true", true),
+        ("True", true),
+        ("1", true),
+        ("false", false),
+        ("x", false),
+    ] {
+        for parts in [
+            [text("stream", value), text("model", "m")],
+            [text("model", "m"), text("stream", value)],
+        ] {
+            let body = form(&parts.each_ref().map(Vec::as_slice));
+            assert_eq!(read(&body).unwrap().is_stream(), expected, "{value}");
+        }
+    }
+}
+
+#[test]
+fn a_second_model_is_refused_wherever_it_comes() {
+    let model = text("model", "m");
+    for parts in [
+        vec![model.as_slice(), &model],
+        vec![&model, &file(b"x"), &text("model", "n")],
+    ] {
+        let body = form(&parts);
+        assert_eq!(read(&body), Err(ScanError::Duplicate { member: "model" }));
+    }
+    let stream = text("stream", "true");
+    let body = form(&[&stream, &model, &stream]);
+    assert_eq!(read(&body), Err(ScanError::Duplicate { member: "stream" }));
+}
+
+#[test]
+fn an_error_stays() {
+    let mut reader = FormReader::new(TYPE).unwrap();
+    let error = reader.push(b"x").unwrap_err();
+    assert_eq!(reader.push(&form(&[&text("model", "m")])), Err(error));
+    assert_eq!(reader.finish(), Err(error));
+}
+
+#[test]
+fn the_model_must_be_a_name() {
+    assert_eq!(
+        read(&form(&[&file(b"x")])),
+        Err(ScanError::Missing { member: "model" })
+    );
+    assert_eq!(
+        read(&form(&[&text("model", "")])),
+        Err(ScanError::Empty { member: "model" })
+    );
+    let invalid = [text("model", "").as_slice(), b"\xFF"].concat();
+    assert_eq!(
+        read(&form(&[&invalid])).unwrap_err().member(),
+        Some("model")
+    );
+    let longest = "m".repeat(MODEL_LIMIT);
+    assert_eq!(
+        read(&form(&[&text("model", &longest)])).unwrap().model(),
+        longest
+    );
+    let too_long = Err(ScanError::TooLong {
+        member: "model",
+        limit: MODEL_LIMIT,
+    });
+    for len in [MODEL_LIMIT + 1, MODEL_LIMIT + 20, 100_000] {
+        assert_eq!(read(&form(&[&text("model", &"m".repeat(len))])), too_long);
+    }
+    assert_eq!(too_long.unwrap_err().code(), "invalid_value");
+}
+
+#[test]
+fn names_are_read_in_any_quoting() {
+    for head in [
+        "Content-Disposition: form-data; name=model",
+        "CONTENT-DISPOSITION:Form-Data;NAME=\"model\"",
+        "X-Other: \"; name=x\r\nContent-Disposition: form-data ;  name=\"model\" ;",
+        "Content-Disposition: form-data; name=\"model\"\r\nContent-Length: 1\r\nContent-Transfer-Encoding: binary\
+         \r\nContent-Type: text/plain; charset=\"UTF-8\"",
+    ] {
+        assert_eq!(headed(head).unwrap().model(), "m", "{head}");
+    }
+}
+
+#[test]
+fn what_parsers_read_in_two_ways_is_refused() {
+    for head in [
+        "Content-Disposition: form-data; name*=utf-8''model",
+        "Content-Disposition: form-data; name=\"x\"; name*0=\"model\"",
+        "Content-Disposition: form-data; name=\"x\"; name=\"model\"",
+        "Content-Disposition: form-data; name=\"mod%65l\"",
+        "Content-Disposition: form-data; name=\"mod\\el\"",
+        "Content-Disposition: form-data; name=\"=?utf-8?q?model?=\"",
+        "Content-Disposition: form-data; name=\" model\"",
+        "Content-Disposition: form-data; name=\"mod\u{e9}l\"",
+        "Content-Disposition: form-data; name=\"\"",
+        "Content-Disposition: form-data; name='model'",
+        "Content-Disposition: form-data; name=<model>",
+        "Content-Disposition: form-data; name =\"model\"",
+        "Content-Disposition: form-data; name=\"model",
+        "Content-Disposition: form-data; name=\"model\" x",
+        "Content-Disposition: form-data; filename=\"\\\"; name=\"model\"",
+        "Content-Disposition: form-data; x=\"a\\\"; name=model; y=\"b\"; name=\"z\"",
+        "Content-Disposition: form-data;\r\n name=\"model\"",
+        "Content-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"",
+        "Content-Disposition: attachment; name=\"model\"",
+        "Content-Disposition : form-data; name=\"model\"",
+        "Content-Disposition: form-data; name=\"x\"\nA: b",
+        "Content-Disposition: form-data; name=\"x\0\"",
+        "Content-Disposition: form-data",
+        "Content-Disposition: form-data; name=\"x\"\r\n--frontier: form-data",
+        "Content-Type: text/plain",
+        "name=\"model\"",
+        "",
+        "Content-Disposition: form-data; name=\"_Charset_\"",
+    ] {
+        let error = headed(head).unwrap_err();
+        assert!(
+            matches!(error, ScanError::MalformedForm { .. }),
+            "{head}: {error:?}"
+        );
+        assert_eq!((error.code(), error.member()), ("invalid_form_data", None));
+    }
+}
+
+#[test]
+fn the_model_is_one_plain_text_field() {
+    for head in [
+        "Content-Disposition: form-data; name=\"Model\"",
+        "Content-Disposition: form-data; name=\"model[]\"",
+        "Content-Disposition: form-data; name=\"MODEL[0]\"",
+        "Content-Disposition: form-data; name=\"model\"; filename=\"\"",
+        "Content-Disposition: form-data; name=\"model\"; FileName*=utf-8''a",
+        "Content-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: quoted-printable",
+        "Content-Disposition: form-data; name=\"model\"\r\nContent-Type: application/json",
+        "Content-Disposition: form-data; name=\"model\"\r\nContent-Type: text/plain; charset=utf-16",
+    ] {
+        assert_eq!(headed(head).unwrap_err().member(), Some("model"), "{head}");
+    }
+    let error = headed("Content-Disposition: form-data; name=\"Stream\"").unwrap_err();
+    assert_eq!(error, ScanError::CaseVariant { member: "stream" });
+}
+
+#[test]
+fn a_delimiter_has_nothing_around_it() {
+    let model = "content-disposition: form-data; name=model\r\n\r\nm";
+    for (body, expected) in [
+        (
+            format!("\r\n--frontier\r\n{model}\r\n--frontier--"),
+            "it must begin with its boundary",
+        ),
+        (
+            format!("preamble\r\n--frontier\r\n{model}\r\n--frontier--"),
+            "it must begin with its boundary",
+        ),
+        (
+            format!("--frontier\n{model}\r\n--frontier--"),
+            "a boundary is followed by something",
+        ),
+        (
+            format!("--frontier \r\n{model}\r\n--frontier--"),
+            "a boundary is followed by something",
+        ),
+        (
+            format!("--frontier\r\n{model}\r\n--frontier2\r\n"),
+            "a boundary is followed by something",
+        ),
+        (
+            format!("--frontier\r\n{model}\r\n--frontier-\r\n"),
+            "a boundary is followed by something",
+        ),
+        (
+            format!("--frontier\r\n{model}\n--frontier--"),
+            "a boundary must follow a CRLF",
+        ),
+        (
+            format!("--frontier\r\n{model}\r--frontier--"),
+            "a boundary must follow a CRLF",
+        ),
+        (
+            format!("--frontier\r\n{model}\r\r--frontier--"),
+            "a boundary must follow a CRLF",
+        ),
+        (
+            "--frontier\r\ncontent-disposition: form-data; name=model\r\n\r\n--frontier--"
+                .to_owned(),
+            "a boundary must follow a CRLF",
+        ),
+        (
+            format!("--frontier\r\n{model}\r\n--frontier--\r\n--frontier\r\n"),
+            "it goes on after its end",
+        ),
+        (
+            format!("--frontier\r\n{model}\r\n--frontier"),
+            "it breaks off",
+        ),
+        (format!("--frontier\r\n{model}\r\n"), "it breaks off"),
+        ("--frontier\r\ncontent".to_owned(), "it breaks off"),
+        ("--fron".to_owned(), "it breaks off"),
+        (String::new(), "it breaks off"),
+    ] {
+        assert_eq!(why(body.as_bytes()), expected, "{body:?}");
+    }
+    for end in ["", "\r\n", "\r\n\r\n"] {
+        let body = format!("--frontier\r\n{model}\r\n--frontier--{end}");
+        assert!(read(body.as_bytes()).is_ok());
+    }
+    assert_eq!(
+        read(b"--frontier--"),
+        Err(ScanError::Missing { member: "model" })
+    );
+}
+
+#[test]
+fn heads_and_parts_are_bounded() {
+    let padded = |len: usize| {
+        let head = "content-disposition: form-data; name=model\r\nx:";
+        let end = "\r\n\r\n";
+        format!("{head}{}{end}m", "y".repeat(len - head.len() - end.len()))
+    };
+    assert!(read(&form(&[padded(HEAD_LIMIT).as_bytes()])).is_ok());
+    assert_eq!(
+        why(&form(&[padded(HEAD_LIMIT + 1).as_bytes()])),
+        "the head of a part is too long"
+    );
+
+    let [model, other] = [text("model", "m"), text("x", "1")];
+    let mut parts = vec![other.as_slice(); PART_LIMIT - 1];
+    parts.push(&model);
+    assert!(read(&form(&parts)).is_ok());
+    parts.push(&other);
+    assert_eq!(why(&form(&parts)), "it has too many parts");
+}
+
+#[test]
+fn a_content_type_has_one_clear_boundary() {
+    let longest = "b".repeat(70);
+    for (given, written) in [
+        (
+            "multipart/form-data; boundary=x",
+            "multipart/form-data; boundary=x",
+        ),
+        (
+            "Multipart/Form-Data;BOUNDARY=\"x\"",
+            "multipart/form-data; boundary=x",
+        ),
+        (
+            "multipart/form-data; charset=utf-7; boundary=\"----=_Part/1\"; a=b",
+            "multipart/form-data; boundary=\"----=_Part/1\"",
+        ),
+        (
+            &format!("multipart/form-data; boundary={longest}"),
+            &format!("multipart/form-data; boundary={longest}"),
+        ),
+    ] {
+        let reader = FormReader::new(given.as_bytes()).unwrap();
+        assert_eq!(reader.content_type, written, "{given}");
+        let again = FormReader::new(written.as_bytes()).unwrap();
+        assert_eq!(again.delimiters.needle(), reader.delimiters.needle());
+    }
+    for given in [
+        "",
+        "application/json",
+        "multipart/mixed; boundary=x",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary=\"\"",
+        "multipart/form-data; boundary=x; boundary=x",
+        "multipart/form-data; boundary*=utf-8''x",
+        "multipart/form-data; boundary=x; boundary*0=y",
+        "multipart/form-data; boundary=\"a b\"",
+        "multipart/form-data; boundary=\"a\\b\"",
+        "multipart/form-data; boundary=a/b",
+        "multipart/form-data; boundary=x, multipart/form-data; boundary=y",
+        "multipart/form-data boundary=x",
+        &format!("multipart/form-data; boundary={longest}b"),
+    ] {
+        assert_eq!(
+            FormReader::new(given.as_bytes()).unwrap_err(),
+            ScanError::NotAForm,
+            "{given}"
+        );
+    }
+}
+
+proptest! {
+    /// However a form is cut, it is read alike; and what is read is what was
+    /// written, whatever its parts hold.
+    #[test]
+    fn any_cut_gives_the_same(
+        before in proptest::collection::vec(content(), 0..4),
+        model in "[a-zA-Z0-9/._é\r\n-]{1,40}",
+        after in proptest::collection::vec(content(), 0..4),
+        places in proptest::collection::vec(any::<usize>(), 0..20),
+    ) {
+        let mut parts: Vec<_> = before.iter().map(|content| file(content)).collect();
+        parts.push(text("model", &model));
+        parts.extend(after.iter().map(|content| file(content)));
+        let body = form(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let whole = read(&body);
+        prop_assert_eq!(&read_in(&cut(&body, &places)), &whole);
+        let holds_delimiter = before.iter().chain(&after).any(|content| {
+            content.starts_with(b"--frontier")
+                || [b"\r--frontier", b"\n--frontier"].iter().any(|line| content.windows(11).any(|at| at == *line))
+        });
+        prop_assert_eq!(whole.is_err(), holds_delimiter);
+        if let Ok(members) = whole {
+            prop_assert_eq!(members.model(), model.as_str());
+            prop_assert_eq!(&body[members.model_at()], model.as_bytes());
+        }
+    }
+
+    #[test]
+    fn takes_whatever_comes(
+        body in proptest::collection::vec(prop::sample::select(b"-\r\nfrontier:;=\"x".to_vec()), 0..200),
+        places in proptest::collection::vec(any::<usize>(), 0..20),
+    ) {
+        let body = [b"--frontier\r\n".as_slice(), &body].concat();
+        prop_assert_eq!(read_in(&cut(&body, &places)), read(&body));
+    }
+}
+
+/// What a part holds: pieces of what a delimiter is made of, mostly.
+fn content() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop::sample::select(
+        [
+            b"\r\n".as_slice(),
+            b"\r",
+            b"\n",
+            b"--",
+            b"-",
+            b"front",
+            b"ier",
+            b"--frontier",
+            b"a",
+            b"\xFF\x00",
+        ]
+        .to_vec(),
+    );
+    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
