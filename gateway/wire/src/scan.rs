@@ -178,12 +178,13 @@ impl Members {
         self.ceiling
     }
 
-    /// The `content-type` under which an upstream reads from the body what was
-    /// read here: parameters that could change that are left out.
-    pub fn content_type(&self) -> &str {
+    /// The `content-type` of a form under which an upstream reads from it what
+    /// was read here: parameters that could change that are left out. Nothing
+    /// for JSON.
+    pub fn form_type(&self) -> Option<&str> {
         match &self.written {
-            Written::Json => "application/json",
-            Written::Form { content_type } => content_type,
+            Written::Json => None,
+            Written::Form { content_type } => Some(content_type),
         }
     }
 

@@ -71,14 +71,14 @@ impl<'m> Splice<'m> {
     #[must_use]
     pub fn include_usage(mut self) -> Self {
         self.usage = match self.members.usage_option() {
-            UsageOption::Unknown => None,
             // `model` is required, so the object is never empty.
             UsageOption::Absent { inside } => edit(
                 *inside..*inside,
                 br#""stream_options":{"include_usage":true},"#,
             ),
             UsageOption::Null(at) => edit(at.clone(), br#"{"include_usage":true}"#),
-            UsageOption::Object {
+            UsageOption::Unknown
+            | UsageOption::Object {
                 include_usage: Some((Some(true), _)),
                 ..
             } => None,

@@ -3,12 +3,21 @@
 
 #![no_main]
 
-use fastllm_wire::{Splice, scan_chat};
+use fastllm_wire::{Fields, Splice, scan};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-fuzz_target!(|body: &[u8]| {
-    let Ok(members) = scan_chat(body) else {
+const FIELDS: [Fields; 4] = [
+    Fields::Completion,
+    Fields::Response,
+    Fields::Media,
+    Fields::ModelOnly,
+];
+
+fuzz_target!(|input: (u8, &[u8])| {
+    let (fields, body) = input;
+    let fields = FIELDS[usize::from(fields) % FIELDS.len()];
+    let Ok(members) = scan(body, fields) else {
         return;
     };
     let splice = Splice::new(&members).model("engine").include_usage();
@@ -18,12 +27,12 @@ fuzz_target!(|body: &[u8]| {
         return;
     };
     assert_eq!(wanted["model"], members.model());
-    assert_eq!(
-        wanted.get("stream").is_some_and(|stream| stream == true),
-        members.is_stream()
-    );
+    let streams = wanted.get("stream").is_some_and(|stream| stream == true);
+    assert_eq!(streams && fields != Fields::ModelOnly, members.is_stream());
     wanted["model"] = "engine".into();
-    wanted["stream_options"]["include_usage"] = true.into();
+    if fields == Fields::Completion {
+        wanted["stream_options"]["include_usage"] = true.into();
+    }
     let got: Value = serde_json::from_slice(&out).expect("still JSON");
     assert_eq!(got, wanted);
 });

@@ -32,6 +32,7 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
     assert_eq!(whole, parts);
     assert_eq!(one.usage(), many.usage());
     assert_eq!(one.first(), many.first());
+    assert_eq!(one.is_complete(), many.is_complete());
     assert_eq!(
         (one.events(), one.data_bytes()),
         (many.events(), many.data_bytes())

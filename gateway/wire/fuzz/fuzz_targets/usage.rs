@@ -1,5 +1,5 @@
-//! The usage of an answer of which only the ends were kept is that of its top
-//! level, or unknown.
+//! The usage of an answer of which only the ends were kept is what its top level
+//! says, or unknown.
 
 #![no_main]
 
@@ -20,7 +20,12 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
     let Ok(Value::Object(members)) = serde_json::from_slice(text) else {
         return;
     };
-    let exact = Usage::from_answer(Value::Object(members.clone()).to_string().as_bytes());
+    let reported = |without: &str| {
+        let mut members = members.clone();
+        members.remove(without);
+        Usage::from_answer(Value::Object(members).to_string().as_bytes())
+    };
+    let exact = [reported("meta"), reported("usage")];
     let filler = "\"\\".repeat(usize::from(filler));
     for name in ["\u{0}", "\u{10FFFF}"] {
         let mut long = members.clone();
@@ -31,6 +36,6 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
             .chunks(usize::from(read) * 64 + 1)
             .for_each(|part| ends.push(part));
         let found = ends.usage();
-        assert!(found.is_none() || found == exact);
+        assert!(found.is_none() || exact.contains(&found));
     }
 });
