@@ -10,7 +10,7 @@ use fastllm_contract::Timestamp;
 use fastllm_engine::{
     Ask, Boundary, Caller, Chain, Refusal, Resolved, Tables, granted_models, identify, resolve,
 };
-use fastllm_wire::{Members, ScanError, scan_chat};
+use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
 
 use crate::deadline::Deadline;
@@ -18,7 +18,7 @@ use crate::forward::{Forwarder, Outgoing};
 use crate::prompt::{Prompt, estimated_tokens};
 use crate::record::{Ledger, Record};
 use crate::serve::answer::{self, Own};
-use crate::serve::{Answer, BodyLimits, Client, Endpoint, Head, Received};
+use crate::serve::{Answer, BodyKind, BodyLimits, Client, Endpoint, Head, Proxied, Received};
 use crate::snapshot::Current;
 
 /// The rooms of the request path.
@@ -34,7 +34,30 @@ pub(crate) struct Pipeline {
 struct Entered {
     tables: Arc<Tables>,
     caller: Caller,
-    endpoint: Endpoint,
+}
+
+/// What is to be sent on, before its body is there.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    proxied: Proxied,
+    head: &'a Head,
+}
+
+impl Asked<'_> {
+    fn members(&self, body: &[u8]) -> Result<Members, ScanError> {
+        match self.proxied.body() {
+            BodyKind::Json(fields) => scan(body, fields),
+            BodyKind::Form => {
+                let mut types = self.head.fields().all("content-type");
+                let (Some(content_type), None) = (types.next(), types.next()) else {
+                    return Err(ScanError::NotAForm);
+                };
+                let mut form = FormReader::new(content_type)?;
+                form.push(body)?;
+                form.finish()
+            }
+        }
+    }
 }
 
 /// A request that was let in: what is needed to forward it.
@@ -55,37 +78,40 @@ impl Pipeline {
         deadline: &mut Deadline,
     ) -> Option<Answer> {
         let mut record = Record::begin(&self.ledger, head);
-        let entered = match self.enter(head, &mut record) {
+        let (entered, endpoint) = match self.enter(head, &mut record) {
             Ok(entered) => entered,
             Err(refusal) => return Some(refuse(record, &refusal)),
         };
-        match entered.endpoint {
+        match endpoint {
             Endpoint::Models => Some(own(models(record, &entered))),
-            Endpoint::ChatCompletions => {
-                let asked = self.admit(&mut record, entered, head, (client, deadline));
-                let admitted = match asked.await {
-                    Ok(admitted) => admitted,
-                    Err(refusal) => return Some(refuse(record, &refusal)),
-                };
-                self.forward(record, &admitted, head, (client, deadline))
-                    .await
+            Endpoint::Model(id) => Some(model(record, &entered, &id)),
+            Endpoint::Proxied(proxied) => {
+                let asked = Asked { proxied, head };
+                let admitted = self.admit(&mut record, entered, asked, (client, deadline));
+                match admitted.await {
+                    Ok(admitted) => {
+                        self.forward(record, &admitted, asked, (client, deadline))
+                            .await
+                    }
+                    Err(refusal) => Some(refuse(record, &refusal)),
+                }
             }
         }
     }
 
     /// Who is it, and do they ask for something that exists?
-    fn enter(&self, head: &Head, record: &mut Record) -> Result<Entered, Refusal> {
+    fn enter<'a>(
+        &self,
+        head: &'a Head,
+        record: &mut Record,
+    ) -> Result<(Entered, Endpoint<'a>), Refusal> {
         let tables = self.current.tables().ok_or(Refusal::NotReady)?;
         let caller = caller_of(&tables, head, record)?;
         let endpoint = Method::from_bytes(head.method())
             .ok()
             .and_then(|method| Endpoint::find(&method, head.path()))
             .ok_or(Refusal::NoRoute)?;
-        Ok(Entered {
-            tables,
-            caller,
-            endpoint,
-        })
+        Ok((Entered { tables, caller }, endpoint))
     }
 
     /// Sends it upstream for as long as the client is there.
@@ -93,12 +119,12 @@ impl Pipeline {
         &self,
         mut record: Record,
         admitted: &Admitted,
-        head: &Head,
+        asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Option<Answer> {
         let outgoing = Outgoing {
-            sub_path: Endpoint::ChatCompletions.sub_path(),
-            headers: head.fields(),
+            sub_path: asked.proxied.sub_path(),
+            headers: asked.head.fields(),
             body: admitted.body.bytes(),
             members: &admitted.members,
             prompt: &admitted.prompt,
@@ -124,33 +150,32 @@ impl Pipeline {
         &self,
         record: &mut Record,
         entered: Entered,
-        head: &Head,
+        asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Result<Admitted, Refusal> {
         let body = self.bodies.read(client, deadline).await?;
-        let members = scan_chat(&body.bytes()).map_err(invalid)?;
+        let members = asked.members(&body.bytes()).map_err(invalid)?;
         let Entered {
             tables: before,
             mut caller,
-            endpoint: _,
         } = entered;
         let tables = self.current.load();
         let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
         // A body may take long to come: who asks and what they may do is
         // decided by the same tables as the model that they get.
         if !Arc::ptr_eq(tables, &before) {
-            caller = caller_of(tables, head, record)?;
+            caller = caller_of(tables, asked.head, record)?;
         }
         let resolved = resolve(tables, members.model())?;
         record.requested(resolved.name(), resolved.model(), members.is_stream());
         let request = Request {
             members: &members,
-            head,
+            head: asked.head,
             body: &body.bytes(),
         };
         let (chain, prompt) = request.route(resolved, &caller, record.at())?;
         let known = caller.identified().is_some();
-        let ask_usage = known && members.is_stream() && !members.wants_usage();
+        let ask_usage = known && members.may_ask_usage();
         Ok(Admitted {
             chain,
             prompt,
@@ -169,6 +194,14 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// The bytes of an upload are no text.
+    fn prompt_tokens(&self) -> u64 {
+        match self.members.form_type() {
+            None => estimated_tokens(self.body),
+            Some(_) => 0,
+        }
+    }
+
     /// The candidates, and what they may know of the prompt. It is read only
     /// where it makes a difference.
     fn route(
@@ -180,7 +213,7 @@ impl Request<'_> {
         let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
         let ask = Ask {
             stream: self.members.is_stream(),
-            prompt_tokens: estimated_tokens(self.body),
+            prompt_tokens: self.prompt_tokens(),
             max_tokens: self.members.ceiling(),
             headers: self.head,
             at,
@@ -196,6 +229,19 @@ impl Request<'_> {
         };
         Ok((chain, prompt))
     }
+}
+
+/// The one model that is asked about, if the caller may use it.
+fn model(record: Record, entered: &Entered, id: &str) -> Answer {
+    let Entered { tables, caller } = entered;
+    if granted_models(tables, caller).contains(&id) {
+        let listed = answer::model(id, record.id());
+        record.served();
+        return own(listed);
+    }
+    let refusal =
+        resolve(tables, id).map_or_else(|refusal| refusal, |_| Refusal::ModelAccessDenied);
+    refuse(record, &refusal)
 }
 
 /// Who presents a key, by these tables and the time of the request's arrival.

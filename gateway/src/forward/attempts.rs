@@ -122,10 +122,10 @@ impl Outgoing<'_> {
         if let Some((name, value)) = backend.auth() {
             head.field(name.as_str().as_bytes(), value.as_bytes());
         }
-        // It was authorised as JSON: under another type an upstream might read
+        // Under another type than it was authorised as, an upstream might read
         // another model from the same bytes.
-        let kind = b"application/json";
-        request_fields(&mut head, self.headers, kind, record);
+        let kind = self.members.form_type().unwrap_or("application/json");
+        request_fields(&mut head, self.headers, kind.as_bytes(), record);
         let length = splice.len(self.body.len());
         head.end(Framing::Length(length as u64), Persistence::Keep)
             .map_err(|error| AttemptError::Request(error.to_string()))?;

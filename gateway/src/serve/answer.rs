@@ -49,6 +49,17 @@ struct Listed<'a> {
     created: u32,
 }
 
+impl<'a> Listed<'a> {
+    fn new(id: &'a str) -> Self {
+        Self {
+            id,
+            object: "model",
+            owned_by: "fastllm-proxy",
+            created: 0,
+        }
+    }
+}
+
 /// A JSON answer.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Own {
     let (status, text) = match serde_json::to_vec(value) {
@@ -118,16 +129,17 @@ pub(crate) fn model_list<'a>(
 ) -> Own {
     let list = List {
         object: "list",
-        data: models
-            .map(|id| Listed {
-                id,
-                object: "model",
-                owned_by: "fastllm-proxy",
-                created: 0,
-            })
-            .collect(),
+        data: models.map(Listed::new).collect(),
     };
-    let mut response = json(StatusCode::OK, &list);
+    named(json(StatusCode::OK, &list), request_id)
+}
+
+/// The answer to `GET /v1/models/{id}`.
+pub(crate) fn model(id: &str, request_id: &HeaderValue) -> Response<AnswerBody> {
+    named(json(StatusCode::OK, &Listed::new(id)), request_id)
+}
+
+fn named(mut response: Response<AnswerBody>, request_id: &HeaderValue) -> Response<AnswerBody> {
     response
         .headers_mut()
         .insert(REQUEST_ID, request_id.clone());

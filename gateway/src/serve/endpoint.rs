@@ -182,7 +182,11 @@ mod tests {
             ("/v1/models/a%2525", "a%25"),
             ("/v1/models//", "/"),
         ] {
-            assert_eq!(find("GET", path), Some(Endpoint::Model(id.into())), "{path}");
+            assert_eq!(
+                find("GET", path),
+                Some(Endpoint::Model(id.into())),
+                "{path}"
+            );
             assert_eq!(find("DELETE", path), None);
         }
         for path in ["/models/%", "/models/%2", "/models/%+1", "/models/%FF"] {

@@ -17,7 +17,7 @@ pub use accept::ListenError;
 pub(crate) use accept::{Crew, Door, Listener};
 pub(crate) use answer::Answer;
 pub(crate) use body::{BodyLimits, Client, Received};
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};
 pub(crate) use head::Head;
 pub(crate) use status::Status;
 

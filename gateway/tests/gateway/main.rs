@@ -8,6 +8,7 @@
 )]
 
 mod chat;
+mod endpoints;
 mod failover;
 mod hang_up;
 mod lifecycle;

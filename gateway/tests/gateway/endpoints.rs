@@ -1,0 +1,234 @@
+//! The endpoints beside chat: what each one's requests and answers are.
+
+use fastllm_contract::ModelName;
+use serde_json::json;
+
+use crate::support::{KEY, Options, Rig, Upstream, content, get, json_answer, post};
+
+/// Every endpoint that takes JSON, and an answer of its kind.
+const JSON: [(&str, &str, (u64, u64)); 9] = [
+    (
+        "/chat/completions",
+        "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}",
+        (7, 3),
+    ),
+    (
+        "/completions",
+        "{\"choices\":[],\"usage\":{\"prompt_tokens\":6,\"completion_tokens\":2}}",
+        (6, 2),
+    ),
+    (
+        "/responses",
+        "{\"output\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":4,\"total_tokens\":9}}",
+        (5, 4),
+    ),
+    (
+        "/embeddings",
+        "{\"data\":[],\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}",
+        (8, 0),
+    ),
+    (
+        "/rerank",
+        "{\"results\":[],\"meta\":{\"billed_units\":{\"input_tokens\":9}}}",
+        (9, 0),
+    ),
+    (
+        "/score",
+        "{\"data\":[],\"usage\":{\"total_tokens\":4}}",
+        (4, 0),
+    ),
+    (
+        "/audio/speech",
+        "{\"usage\":{\"input_tokens\":3,\"output_tokens\":1}}",
+        (3, 1),
+    ),
+    (
+        "/images/generations",
+        "{\"data\":[],\"usage\":{\"input_tokens\":50,\"output_tokens\":60}}",
+        (50, 60),
+    ),
+    ("/moderations", "{\"usage\":{\"total_tokens\":2}}", (2, 0)),
+];
+
+#[tokio::test]
+async fn every_json_endpoint_is_forwarded_and_accounted_for() {
+    let upstream = Upstream::start(JSON.map(|(_, answer, _)| json_answer("200 OK", answer))).await;
+    let rig = Rig::start(&[&upstream]).await;
+    for (path, answer, _) in JSON {
+        let body = "{\"input\" : \"a\", \"model\":\"small\"}";
+        let reply = rig
+            .ask(&post(
+                &format!("/v1{path}"),
+                &format!("x-api-key: {KEY}\r\n"),
+                body,
+            ))
+            .await;
+        assert_eq!((reply.status, &*reply.text()), (200, answer), "{path}");
+        let request = upstream.request();
+        assert_eq!(request.word(1), format!("/v1{path}"));
+        assert_eq!(request.header("content-type"), Some("application/json"));
+        assert_eq!(request.body, body.as_bytes());
+    }
+    let used: Vec<_> = rig
+        .finish()
+        .await
+        .iter()
+        .map(|event| {
+            (
+                event.usage_reported,
+                event.prompt_tokens.0,
+                event.completion_tokens.0,
+            )
+        })
+        .collect();
+    assert_eq!(
+        used,
+        JSON.map(|(_, _, (prompt, completion))| (true, prompt, completion))
+    );
+}
+
+#[tokio::test]
+async fn only_completions_are_asked_for_usage() {
+    let answers = JSON.map(|(_, answer, _)| json_answer("200 OK", answer));
+    let upstream = Upstream::start(answers).await;
+    let rig = Rig::start(&[&upstream]).await;
+    for (path, ..) in JSON {
+        let body = "{\"model\":\"small\",\"stream\":true}";
+        let reply = rig
+            .ask(&post(path, &format!("x-api-key: {KEY}\r\n"), body))
+            .await;
+        assert_eq!(reply.status, 200);
+        let sent = String::from_utf8(upstream.request().body).unwrap();
+        let asks = sent.contains("include_usage");
+        assert_eq!(asks, path.ends_with("completions"), "{path}");
+        assert!(asks || sent == body);
+    }
+}
+
+fn form(parts: &[(&str, &str)]) -> String {
+    let parts = parts.iter().map(|(parameters, value)| {
+        format!("--frontier\r\nContent-Disposition: form-data; {parameters}\r\n\r\n{value}\r\n")
+    });
+    parts.collect::<String>() + "--frontier--\r\n"
+}
+
+fn upload(path: &str, content_type: &str, body: &str) -> Vec<u8> {
+    let headers = format!("x-api-key: {KEY}\r\ncontent-type: {content_type}\r\n");
+    post(path, &headers, body)
+}
+
+#[tokio::test]
+async fn a_form_names_its_model_wherever_it_stands() {
+    const FILE: (&str, &str) = (
+        "name=\"file\"; filename=\"model\"",
+        "RIFF \r\n--front \u{0}",
+    );
+    let answer =
+        "{\"text\":\"a\",\"usage\":{\"type\":\"tokens\",\"input_tokens\":14,\"output_tokens\":5}}";
+    let upstream = Upstream::start([(); 4].map(|()| json_answer("200 OK", answer))).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.models[2].backends[0].upstream_model = "vendor/whisper".to_owned();
+    let rig = Rig::serving(&content, Options::default()).await;
+    for (path, parts) in [
+        (
+            "/v1/audio/transcriptions",
+            [("name=\"model\"", "small"), FILE],
+        ),
+        (
+            "/v1/audio/transcriptions",
+            [FILE, ("name=\"model\"", "small")],
+        ),
+        (
+            "/v1/audio/translations",
+            [FILE, ("name=\"model\"", "small")],
+        ),
+        ("/images/edits", [FILE, ("name=\"model\"", "small")]),
+    ] {
+        let given = "multipart/form-data; charset=utf-7; boundary=frontier";
+        let reply = rig.ask(&upload(path, given, &form(&parts))).await;
+        assert_eq!((reply.status, &*reply.text()), (200, answer));
+        let request = upstream.request();
+        assert_eq!(
+            request.header("content-type"),
+            Some("multipart/form-data; boundary=frontier")
+        );
+        let sent = parts.map(|(parameters, value)| {
+            (
+                parameters,
+                if value == "small" {
+                    "vendor/whisper"
+                } else {
+                    value
+                },
+            )
+        });
+        assert_eq!(String::from_utf8(request.body).unwrap(), form(&sent));
+    }
+    let events = rig.finish().await;
+    assert_eq!(events.len(), 4);
+    assert!(events.iter().all(|event| {
+        (event.prompt_tokens.0, event.completion_tokens.0) == (14, 5) && event.usage_reported
+    }));
+}
+
+#[tokio::test]
+async fn a_form_that_names_two_models_reaches_no_upstream() {
+    let upstream = Upstream::start([]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let two = form(&[("name=\"model\"", "small"), ("name=\"model\"", "forbidden")]);
+    let good = form(&[("name=\"model\"", "small")]);
+    let form_data = "multipart/form-data; boundary=frontier";
+    for (content_type, body, code) in [
+        (form_data, &two, "ambiguous_parameter"),
+        (
+            "multipart/form-data; boundary=other",
+            &good,
+            "invalid_form_data",
+        ),
+        ("application/json", &good, "invalid_form_data"),
+        (
+            "multipart/form-data; boundary=frontier\r\ncontent-type: multipart/form-data; boundary=x",
+            &good,
+            "invalid_form_data",
+        ),
+    ] {
+        let reply = rig
+            .ask(&upload("/v1/audio/transcriptions", content_type, body))
+            .await;
+        assert_eq!(reply.status, 400);
+        assert_eq!(reply.json()["error"]["code"], code);
+    }
+}
+
+#[tokio::test]
+async fn one_model_is_told_to_those_who_may_use_it() {
+    let upstream = Upstream::start([]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.models[2].name = ModelName::new("org/small:v1").unwrap();
+    content.open = true;
+    let rig = Rig::serving(&content, Options::default()).await;
+    for path in ["/v1/models/org/small:v1", "/models/org%2Fsmall%3av1"] {
+        let reply = rig.ask(&get(path, "")).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(
+            reply.json(),
+            json!({"id": "org/small:v1", "object": "model", "owned_by": "fastllm-proxy", "created": 0})
+        );
+    }
+    let reply = rig.ask(&get("/v1/models/none", "")).await;
+    assert_eq!(
+        (reply.status, reply.json()["error"]["type"].as_str()),
+        (404, Some("model_not_found"))
+    );
+}
+
+#[tokio::test]
+async fn a_model_that_is_not_granted_is_not_told() {
+    let upstream = Upstream::start([]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let ask = |path: &str| get(path, &format!("x-api-key: {KEY}\r\n"));
+    assert_eq!(rig.ask(&ask("/v1/models/small")).await.status, 200);
+    assert_eq!(rig.ask(&ask("/v1/models/forbidden")).await.status, 403);
+    assert_eq!(rig.ask(&ask("/v1/models/none")).await.status, 404);
+    assert_eq!(rig.ask(&get("/v1/models/small", "")).await.status, 401);
+}
