@@ -3,7 +3,12 @@
 use fastllm_contract::ModelName;
 use serde_json::json;
 
-use crate::support::{KEY, Options, Rig, Upstream, content, get, json_answer, post};
+use crate::support::{KEY, Message, Options, Rig, Upstream, content, get, json_answer, post};
+
+/// The request that was seen last.
+fn last(upstream: &Upstream) -> Message {
+    upstream.seen().requests.pop().unwrap()
+}
 
 /// Every endpoint that takes JSON, and an answer of its kind.
 const JSON: [(&str, &str, (u64, u64)); 9] = [
@@ -64,7 +69,7 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
             ))
             .await;
         assert_eq!((reply.status, &*reply.text()), (200, answer), "{path}");
-        let request = upstream.request();
+        let request = last(&upstream);
         assert_eq!(request.word(1), format!("/v1{path}"));
         assert_eq!(request.header("content-type"), Some("application/json"));
         assert_eq!(request.body, body.as_bytes());
@@ -98,7 +103,7 @@ async fn only_completions_are_asked_for_usage() {
             .ask(&post(path, &format!("x-api-key: {KEY}\r\n"), body))
             .await;
         assert_eq!(reply.status, 200);
-        let sent = String::from_utf8(upstream.request().body).unwrap();
+        let sent = String::from_utf8(last(&upstream).body).unwrap();
         let asks = sent.contains("include_usage");
         assert_eq!(asks, path.ends_with("completions"), "{path}");
         assert!(asks || sent == body);
@@ -147,7 +152,7 @@ async fn a_form_names_its_model_wherever_it_stands() {
         let given = "multipart/form-data; charset=utf-7; boundary=frontier";
         let reply = rig.ask(&upload(path, given, &form(&parts))).await;
         assert_eq!((reply.status, &*reply.text()), (200, answer));
-        let request = upstream.request();
+        let request = last(&upstream);
         assert_eq!(
             request.header("content-type"),
             Some("multipart/form-data; boundary=frontier")

@@ -12,7 +12,7 @@ mod upstream;
 pub(crate) use client::{Client, Reply, chat, get, post};
 pub(crate) use collector::{Collector, attribute};
 pub(crate) use control::Control;
-pub(crate) use http::Reader;
+pub(crate) use http::{Message, Reader};
 pub(crate) use logs::logged;
 pub(crate) use rig::{Options, Rig};
 pub(crate) use snapshot::{Content, KEY, backend, content, snapshot};

@@ -144,15 +144,16 @@ impl<'a> Head<'a> {
         }
         let mut given = None;
         for param in params {
-            let param = param?;
-            let Param { name, value } = param;
-            if param.is_named("name") {
+            let Param { name, value } = param?;
+            let folded = name.to_ascii_lowercase();
+            if name == b"name" {
                 if given.replace(value).is_some() {
                     return Err(Fault::Grammar("a part has two names"));
                 }
-            } else if name.to_ascii_lowercase().starts_with(b"name*") {
-                return Err(Fault::Grammar("the name of a part is encoded"));
-            } else if name.to_ascii_lowercase().starts_with(b"filename") {
+            } else if folded == b"name" || folded.starts_with(b"name*") {
+                // To some parsers it is none.
+                return Err(Fault::Grammar("the name of a part is written oddly"));
+            } else if folded.starts_with(b"filename") {
                 self.is_file = true;
             }
         }

@@ -185,7 +185,7 @@ fn the_model_must_be_a_name() {
 fn names_are_read_in_any_quoting() {
     for head in [
         "Content-Disposition: form-data; name=model",
-        "CONTENT-DISPOSITION:Form-Data;NAME=\"model\"",
+        "CONTENT-DISPOSITION:Form-Data;name=\"model\"",
         "X-Other: \"; name=x\r\nContent-Disposition: form-data ;  name=\"model\" ;",
         "Content-Disposition: form-data; name=\"model\"\r\nContent-Length: 1\r\nContent-Transfer-Encoding: binary\
          \r\nContent-Type: text/plain; charset=\"UTF-8\"",
@@ -197,6 +197,7 @@ fn names_are_read_in_any_quoting() {
 #[test]
 fn what_parsers_read_in_two_ways_is_refused() {
     for head in [
+        "Content-Disposition: form-data; naMe=\"model\"",
         "Content-Disposition: form-data; name*=utf-8''model",
         "Content-Disposition: form-data; name=\"x\"; name*0=\"model\"",
         "Content-Disposition: form-data; name=\"x\"; name=\"model\"",
