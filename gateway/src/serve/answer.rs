@@ -135,11 +135,11 @@ pub(crate) fn model_list<'a>(
 }
 
 /// The answer to `GET /v1/models/{id}`.
-pub(crate) fn model(id: &str, request_id: &HeaderValue) -> Response<AnswerBody> {
+pub(crate) fn model(id: &str, request_id: &HeaderValue) -> Own {
     named(json(StatusCode::OK, &Listed::new(id)), request_id)
 }
 
-fn named(mut response: Response<AnswerBody>, request_id: &HeaderValue) -> Response<AnswerBody> {
+fn named(mut response: Own, request_id: &HeaderValue) -> Own {
     response
         .headers_mut()
         .insert(REQUEST_ID, request_id.clone());
