@@ -69,6 +69,15 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
+    /// At most so many bytes, as soon as there are some; nothing at the end.
+    pub(crate) async fn some(&mut self, most: usize) -> Option<Vec<u8>> {
+        if self.buffer.is_empty() && !self.more().await {
+            return None;
+        }
+        let rest = self.buffer.split_off(most.min(self.buffer.len()));
+        Some(std::mem::replace(&mut self.buffer, rest))
+    }
+
     async fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.buffer.len() < count {
             if !self.more().await {
@@ -96,6 +105,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub(crate) async fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(&self.line().await?, 16).unwrap();
         let mut chunk = self.exactly(size + 2).await?;
+        assert!(chunk.ends_with(b"\r\n"), "a chunk, or a trailer behind it");
         chunk.truncate(size);
         Some(chunk)
     }

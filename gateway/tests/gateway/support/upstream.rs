@@ -27,6 +27,9 @@ pub(crate) enum Step {
     Wait(Gate),
     /// Waits until the gateway closes the connection.
     UntilHangUp,
+    /// Writes bytes again and again until so many are written, or the gateway
+    /// closes the connection.
+    Flood { part: Vec<u8>, most: usize },
     /// Closes the connection.
     Close,
     /// Resets the connection.
@@ -44,6 +47,8 @@ pub(crate) struct Seen {
     pub(crate) connections: usize,
     /// Connections that the gateway closed while they were waited on.
     pub(crate) hang_ups: usize,
+    /// Bytes that the gateway's side took of floods.
+    pub(crate) flooded: usize,
 }
 
 /// A raw TCP server that plays scripts, one a request; the last is repeated.
@@ -55,8 +60,16 @@ pub(crate) struct Upstream {
     _tasks: JoinSet<()>,
 }
 
+/// How much of a request is read before its script begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Whole,
+    Head,
+}
+
 #[derive(Clone)]
 struct Play {
+    patience: Patience,
     scripts: Arc<Mutex<VecDeque<Vec<Step>>>>,
     seen: Arc<watch::Sender<Seen>>,
     probe_status: Arc<Mutex<&'static str>>,
@@ -64,9 +77,20 @@ struct Play {
 
 impl Upstream {
     pub(crate) async fn start(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
+        Self::start_as(Patience::Whole, scripts).await
+    }
+
+    /// One whose scripts begin as soon as it has the head of a request. The
+    /// body is read after the script, and is not kept.
+    pub(crate) async fn start_hasty(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
+        Self::start_as(Patience::Head, scripts).await
+    }
+
+    async fn start_as(patience: Patience, scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let play = Play {
+            patience,
             scripts: Arc::new(Mutex::new(scripts.into_iter().collect())),
             seen: Arc::new(watch::Sender::new(Seen::default())),
             probe_status: Arc::new(Mutex::new("200 OK")),
@@ -120,8 +144,8 @@ async fn connection(stream: TcpStream, play: Play) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     let mut carried = false;
-    while let Some(request) = reader.message().await {
-        if request.word(0) == "GET" {
+    while let Some(head) = reader.head().await {
+        if head.starts_with("GET ") {
             play.seen.send_modify(|seen| seen.probes += 1);
             let status = *play.probe_status.lock();
             let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -130,14 +154,24 @@ async fn connection(stream: TcpStream, play: Play) {
             }
             continue;
         }
+        let body = match play.patience {
+            Patience::Whole => {
+                let (body, true) = reader.body(&head).await else {
+                    return;
+                };
+                body
+            }
+            Patience::Head => Vec::new(),
+        };
         let first = !std::mem::replace(&mut carried, true);
         let script = play.next_script();
+        let request = Message { head, body };
         play.seen.send_modify(|seen| {
             seen.connections += usize::from(first);
-            seen.requests.push(request);
+            seen.requests.push(request.clone());
         });
         for step in script {
-            match perform(step, &mut reader, &mut writer).await {
+            match play.perform(step, &mut reader, &mut writer).await {
                 Then::GoOn => {}
                 Then::Stop => return,
                 Then::HungUp => {
@@ -154,6 +188,9 @@ async fn connection(stream: TcpStream, play: Play) {
                 }
             }
         }
+        if play.patience == Patience::Head && !reader.body(&request.head).await.1 {
+            return;
+        }
     }
 }
 
@@ -166,6 +203,47 @@ impl Play {
             _ => scripts.pop_front().unwrap(),
         }
     }
+
+    async fn perform(
+        &self,
+        step: Step,
+        reader: &mut Reader<OwnedReadHalf>,
+        writer: &mut OwnedWriteHalf,
+    ) -> Then {
+        match step {
+            Step::Send(bytes) => {
+                if writer.write_all(&bytes).await.is_err() {
+                    return Then::Stop;
+                }
+            }
+            Step::Trickle(bytes) => {
+                for byte in bytes {
+                    if writer.write_all(&[byte]).await.is_err() {
+                        return Then::Stop;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            }
+            Step::Wait(gate) => gate.cancelled().await,
+            Step::UntilHangUp => {
+                while reader.more().await {}
+                return Then::HungUp;
+            }
+            Step::Flood { part, most } => {
+                let mut written = 0;
+                while written < most {
+                    if writer.write_all(&part).await.is_err() {
+                        return Then::HungUp;
+                    }
+                    written += part.len();
+                    self.seen.send_modify(|seen| seen.flooded += part.len());
+                }
+            }
+            Step::Close => return Then::Stop,
+            Step::Reset => return Then::Reset,
+        }
+        Then::GoOn
+    }
 }
 
 /// How a script goes on after a step.
@@ -174,36 +252,6 @@ enum Then {
     Stop,
     HungUp,
     Reset,
-}
-
-async fn perform(
-    step: Step,
-    reader: &mut Reader<OwnedReadHalf>,
-    writer: &mut OwnedWriteHalf,
-) -> Then {
-    match step {
-        Step::Send(bytes) => {
-            if writer.write_all(&bytes).await.is_err() {
-                return Then::Stop;
-            }
-        }
-        Step::Trickle(bytes) => {
-            for byte in bytes {
-                if writer.write_all(&[byte]).await.is_err() {
-                    return Then::Stop;
-                }
-                tokio::task::yield_now().await;
-            }
-        }
-        Step::Wait(gate) => gate.cancelled().await,
-        Step::UntilHangUp => {
-            while reader.more().await {}
-            return Then::HungUp;
-        }
-        Step::Close => return Then::Stop,
-        Step::Reset => return Then::Reset,
-    }
-    Then::GoOn
 }
 
 /// Bytes as a script of one step.
@@ -220,12 +268,15 @@ pub(crate) fn json_answer(status: &str, body: &str) -> Vec<Step> {
 }
 
 /// The bytes of a chunked stream of events, complete or up to its last chunk.
-pub(crate) fn events(parts: &[&str], complete: bool) -> Vec<u8> {
+pub(crate) fn events<P: AsRef<[u8]>>(parts: &[P], complete: bool) -> Vec<u8> {
     let mut bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 transfer-encoding: chunked\r\n\r\n"
         .to_vec();
     for part in parts {
-        bytes.extend(format!("{:x}\r\n{part}\r\n", part.len()).into_bytes());
+        let part = part.as_ref();
+        bytes.extend(format!("{:x}\r\n", part.len()).into_bytes());
+        bytes.extend(part);
+        bytes.extend(b"\r\n");
     }
     if complete {
         bytes.extend(b"0\r\n\r\n");

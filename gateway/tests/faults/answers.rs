@@ -1,0 +1,215 @@
+//! Unstreamed answers, and what breaks in them.
+
+use crate::case::{Case, JSON, cases};
+use crate::support::{Gate, Step, json_answer};
+
+fn head(fields: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}\r\n")
+}
+
+fn sized(length: usize) -> String {
+    head(&format!("content-length: {length}\r\n"))
+}
+
+fn good() -> Vec<Step> {
+    json_answer("200 OK", JSON)
+}
+
+fn send(parts: &[&str]) -> Step {
+    Step::Send(parts.concat().into_bytes())
+}
+
+fn chunked(body: &str) -> String {
+    format!("{:x}\r\n{body}\r\n", body.len())
+}
+
+const CHUNKED: &str = "transfer-encoding: chunked\r\n";
+const CUT: &str = "{\"choices\":[";
+
+/// A refused answer: nothing of it reaches the client, and its connection is
+/// not used again.
+fn refused(parts: &[&str]) -> Case {
+    Case::whole([send(parts), Step::UntilHangUp])
+        .refused(502, "upstream_unavailable")
+        .hangs_up()
+}
+
+/// Bytes without an end where the head should end.
+fn endless(start: &[u8], part: &[u8]) -> Case {
+    let flood = Step::Flood {
+        part: part.repeat((8 << 10) / part.len()),
+        most: 1 << 30,
+    };
+    Case::whole([Step::Send(start.to_vec()), flood])
+        .refused(502, "upstream_unavailable")
+        .hangs_up()
+}
+
+cases! {
+    one_byte_per_read:
+        Case::whole([Step::Trickle([sized(JSON.len()).as_str(), JSON].concat().into_bytes())])
+            .shows(&[JSON])
+            .used();
+    one_byte_per_chunk: {
+        let chunks: Vec<u8> = JSON
+            .bytes()
+            .flat_map(|byte| [b'1', b'\r', b'\n', byte, b'\r', b'\n'])
+            .collect();
+        let steps = [
+            send(&[&head(CHUNKED)]),
+            Step::Send(chunks),
+            send(&["0\r\n\r\n"]),
+        ];
+        Case::whole(steps).shows(&[JSON]).used()
+    };
+    no_usage_at_all_is_unknown: Case::whole(json_answer("200 OK", "{}")).shows(&["{}"]);
+    nothing_is_an_answer:
+        Case::whole([send(&[&sized(0)])]).shows(&[""]);
+    no_content_is_an_answer:
+        Case::whole([send(&["HTTP/1.1 204 No Content\r\n\r\n"])]).answers(204, b"");
+    an_error_passes_as_it_is:
+        Case::whole(json_answer("422 X", "{\"error\":{\"message\":\"no\"}}"))
+            .answers(422, b"{\"error\":{\"message\":\"no\"}}");
+    a_page_passes: {
+        let text = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>";
+        Case::whole([send(&[text])]).shows(&["<html>"])
+    };
+    compressed_against_our_wish_passes_unread: {
+        let mut bytes = head("content-encoding: gzip\r\ncontent-length: 4\r\n").into_bytes();
+        bytes.extend(b"\x1f\x8b\x08\x00");
+        Case::whole([Step::Send(bytes)]).shows(&[b"\x1f\x8b\x08\x00"])
+    };
+    interim_answers_are_not_the_answer: {
+        let hints = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+        Case::whole([send(&[hints, &sized(JSON.len()), JSON])])
+            .shows(&[JSON])
+            .used()
+    };
+    trailers_stay_here: {
+        let trailers = "0\r\nx-checksum: 7\r\nset-cookie: a=b\r\n\r\n";
+        Case::whole([send(&[&head(CHUNKED), &chunked(JSON), trailers])])
+            .shows(&[JSON])
+            .used()
+    };
+    the_end_of_the_connection_is_the_end:
+        Case::whole([send(&["HTTP/1.0 200 OK\r\n\r\n", JSON]), Step::Close])
+            .shows(&[JSON])
+            .used();
+    the_end_of_the_connection_is_the_end_for_1_1_too:
+        Case::whole([send(&[&head(""), JSON]), Step::Close])
+            .shows(&[JSON])
+            .used();
+    a_body_may_be_answered_before_it_was_read:
+        Case::whole(json_answer("413 X", "{\"error\":1}"))
+            .hasty()
+            .answers(413, b"{\"error\":1}");
+
+    reset_before_the_head: Case::whole([Step::Reset]).refused(502, "upstream_unavailable");
+    reset_before_the_head_fails_over:
+        Case::whole([Step::Reset]).backup(good()).shows(&[JSON]).used();
+    end_before_the_head: Case::whole([Step::Close]).refused(502, "upstream_unavailable");
+    end_within_the_head:
+        Case::whole([send(&["HTTP/1.1 200 OK\r\ncontent-"]), Step::Close])
+            .refused(502, "upstream_unavailable");
+    reset_within_the_head_fails_over:
+        Case::whole([send(&["HTTP/1.1 200 OK\r\ncontent-"]), Step::Reset])
+            .backup(good())
+            .shows(&[JSON])
+            .used();
+    end_between_head_and_body:
+        Case::whole([send(&[&sized(50)]), Step::Close]).breaks_within(&[""]);
+    reset_between_head_and_body:
+        Case::whole([send(&[&sized(50)]), Step::Reset]).breaks_within(&[""]);
+    end_within_a_length:
+        Case::whole([send(&[&sized(50), CUT]), Step::Close]).breaks_within(&[CUT]);
+    reset_within_a_length: {
+        let gate = Gate::new();
+        let steps = [
+            send(&[&sized(50), CUT]),
+            Step::Wait(gate.clone()),
+            Step::Reset,
+        ];
+        Case::whole(steps).opens(&gate, CUT.len()).breaks_within(&[CUT])
+    };
+    end_within_a_chunk:
+        Case::whole([send(&[&head(CHUNKED), "40\r\n", CUT]), Step::Close])
+            .breaks_within(&[CUT]);
+    reset_within_a_chunk:
+        Case::whole([send(&[&head(CHUNKED), "40\r\n", CUT]), Step::Reset])
+            .breaks_within(&[CUT]);
+    end_between_chunks:
+        Case::whole([send(&[&head(CHUNKED), &chunked(CUT)]), Step::Close])
+            .breaks_within(&[CUT]);
+    end_before_the_last_line:
+        Case::whole([send(&[&head(CHUNKED), &chunked(JSON), "0\r\n"]), Step::Close])
+            .breaks_within(&[JSON])
+            .used();
+    the_size_of_a_chunk_is_none:
+        Case::whole([send(&[&head(CHUNKED), "zz\r\n"]), Step::UntilHangUp])
+            .breaks_within(&[""])
+            .hangs_up();
+    the_size_of_a_later_chunk_is_none:
+        Case::whole([send(&[&head(CHUNKED), &chunked(CUT), "-1\r\n"]), Step::UntilHangUp])
+            .breaks_within(&[CUT])
+            .hangs_up();
+    a_chunk_is_longer_than_it_says:
+        Case::whole([send(&[&head(CHUNKED), "1\r\n{}\r\n0\r\n\r\n"]), Step::UntilHangUp])
+            .breaks_within(&["{"])
+            .hangs_up();
+
+    both_a_length_and_chunks_are_no_answer:
+        refused(&[&head("content-length: 2\r\ntransfer-encoding: chunked\r\n"), "0\r\n\r\n"]);
+    both_in_the_other_order_are_no_answer:
+        refused(&[&head("transfer-encoding: chunked\r\ncontent-length: 2\r\n"), "0\r\n\r\n"]);
+    two_lengths_are_no_answer:
+        refused(&[&head("content-length: 2\r\ncontent-length: 3\r\n"), "{}"]);
+    a_list_of_lengths_is_no_answer:
+        refused(&[&head("content-length: 2, 2\r\n"), "{}"]);
+    a_length_with_a_sign_is_no_answer:
+        refused(&[&head("content-length: +2\r\n"), "{}"]);
+    an_unknown_coding_is_no_answer:
+        refused(&[&head("transfer-encoding: gzip, chunked\r\n"), "0\r\n\r\n"]);
+    chunks_in_1_0_are_no_answer:
+        refused(&["HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"]);
+    another_protocol_is_no_answer:
+        refused(&["HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n"]);
+    what_is_no_http_is_no_answer: refused(&["SSH-2.0-OpenSSH_9.6\r\n"]);
+    a_folded_line_is_no_answer:
+        refused(&["HTTP/1.1 200 OK\r\nx-a: b\r\n content-length: 2\r\n\r\n{}"]);
+    both_a_length_and_chunks_fail_over: {
+        let fields = "content-length: 2\r\ntransfer-encoding: chunked\r\n";
+        Case::whole([send(&[&head(fields), "0\r\n\r\n"]), Step::UntilHangUp])
+            .backup(good())
+            .shows(&[JSON])
+            .used()
+            .hangs_up()
+    };
+
+    silence_before_the_head:
+        Case::whole([Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .refused(504, "upstream_timeout")
+            .hangs_up();
+    silence_within_the_head:
+        Case::whole([send(&["HTTP/1.1 200 OK\r\nx-a: "]), Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .refused(504, "upstream_timeout")
+            .hangs_up();
+    silence_after_an_interim_answer:
+        Case::whole([send(&["HTTP/1.1 103 Early Hints\r\n\r\n"]), Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .refused(504, "upstream_timeout")
+            .hangs_up();
+    silence_before_the_head_fails_over:
+        Case::whole([Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .backup(good())
+            .shows(&[JSON])
+            .used()
+            .hangs_up();
+    a_value_without_end: endless(b"HTTP/1.1 200 OK\r\nx-a: ", b"b");
+    fields_without_end: endless(b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n");
+    a_first_line_without_end: endless(b"HTTP/1.1 200 ", b"O");
+    interim_answers_without_end:
+        endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n").flag("--upstream-timeout=5");
+}

@@ -1,0 +1,220 @@
+//! A client that is told exactly what became of its request.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::support::{Reader, chat, get, soon};
+
+/// How a client leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Closes the connection.
+    Close,
+    /// Breaks it without a farewell.
+    Reset,
+    /// Says that it sends nothing more, and stays.
+    HalfClose,
+}
+
+/// The head of an answer, whatever the protocol.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    fields: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The first value of a field, its name in small letters.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        let found = self.fields.iter().find(|(found, _)| found == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// What comes of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Part {
+    Bytes(Vec<u8>),
+    /// All of it was there.
+    End,
+    /// It ended before its end.
+    BrokenOff,
+}
+
+/// All that a client saw of an answer.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) head: Option<Head>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) complete: bool,
+}
+
+/// A connection to the gateway in some protocol. One request at a time.
+pub(crate) trait Speaks: Sized {
+    async fn connect(address: SocketAddr) -> Self;
+
+    /// Sends a chat completion with the usual key.
+    async fn ask(&mut self, body: &str);
+
+    /// The head of its answer; nothing where the connection ended before it.
+    async fn head(&mut self) -> Option<Head>;
+
+    /// The next bytes of the answer's body.
+    async fn part(&mut self) -> Part;
+
+    /// Whether the connection is as the last head promised: open, and good for
+    /// another request, or closed without a byte more.
+    async fn is_in_order(&mut self) -> bool;
+
+    /// Leaves. What is left must be kept until the end of the test.
+    async fn leave(self, how: Leave) -> Option<Self>;
+
+    /// The rest of the answer; `seen` is called with the body so far.
+    async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> Answer {
+        let mut answer = Answer {
+            head: soon("an answer", self.head()).await,
+            body: Vec::new(),
+            complete: false,
+        };
+        seen(&answer.body);
+        while answer.head.is_some() {
+            match soon("more of the answer", self.part()).await {
+                Part::Bytes(bytes) => answer.body.extend(bytes),
+                Part::End => {
+                    answer.complete = true;
+                    break;
+                }
+                Part::BrokenOff => break,
+            }
+            seen(&answer.body);
+        }
+        answer
+    }
+
+    /// Reads until so many bytes of the body are there.
+    async fn until(&mut self, length: usize) -> Vec<u8> {
+        let mut body = Vec::new();
+        while body.len() < length {
+            match soon("more of the answer", self.part()).await {
+                Part::Bytes(bytes) => body.extend(bytes),
+                end => panic!("{end:?} after {} bytes", body.len()),
+            }
+        }
+        body
+    }
+}
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy)]
+enum Framing {
+    Length(usize),
+    Chunked,
+}
+
+/// HTTP/1.1 over TCP.
+#[derive(Debug)]
+pub(crate) struct Http1 {
+    reader: Reader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    framing: Framing,
+    closes: bool,
+}
+
+impl Http1 {
+    /// Sends bytes as they are.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).await.unwrap();
+    }
+}
+
+impl Speaks for Http1 {
+    async fn connect(address: SocketAddr) -> Self {
+        let (reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
+        Self {
+            reader: Reader::new(reader),
+            writer,
+            framing: Framing::Length(0),
+            closes: false,
+        }
+    }
+
+    async fn ask(&mut self, body: &str) {
+        self.writer.write_all(&chat(body)).await.unwrap();
+    }
+
+    async fn head(&mut self) -> Option<Head> {
+        let text = self.reader.head().await?;
+        let mut lines = text.trim_end().split("\r\n");
+        let first = lines.next().unwrap();
+        let status = first.strip_prefix("HTTP/1.1 ").unwrap()[..3]
+            .parse()
+            .unwrap();
+        let field = |line: &str| {
+            let (name, value) = line.split_once(':').unwrap();
+            (name.to_ascii_lowercase(), value.trim().to_owned())
+        };
+        let head = Head {
+            status,
+            fields: lines.map(field).collect(),
+        };
+        self.closes = head.get("connection") == Some("close");
+        self.framing = match (head.get("transfer-encoding"), head.get("content-length")) {
+            (None, None) if status == 204 => Framing::Length(0),
+            (Some("chunked"), None) => Framing::Chunked,
+            (None, Some(length)) => Framing::Length(length.parse().unwrap()),
+            _ => panic!("the end of the body cannot be known: {text}"),
+        };
+        Some(head)
+    }
+
+    async fn part(&mut self) -> Part {
+        match self.framing {
+            Framing::Chunked => match self.reader.chunk().await {
+                None => Part::BrokenOff,
+                Some(last) if last.is_empty() => Part::End,
+                Some(chunk) => Part::Bytes(chunk),
+            },
+            Framing::Length(0) => Part::End,
+            Framing::Length(left) => match self.reader.some(left).await {
+                None => Part::BrokenOff,
+                Some(bytes) => {
+                    self.framing = Framing::Length(left - bytes.len());
+                    Part::Bytes(bytes)
+                }
+            },
+        }
+    }
+
+    async fn is_in_order(&mut self) -> bool {
+        if self.closes {
+            return self.reader.some(1).await.is_none();
+        }
+        let asked = self.writer.write_all(&get("/livez", "")).await;
+        if asked.is_err() {
+            return false;
+        }
+        let answer = self.answer(|_| ()).await;
+        answer.head.is_some_and(|head| head.status == 200) && answer.complete
+    }
+
+    async fn leave(mut self, how: Leave) -> Option<Self> {
+        match how {
+            Leave::Close => None,
+            Leave::Reset => {
+                let socket = SockRef::from(self.writer.as_ref());
+                socket.set_linger(Some(Duration::ZERO)).unwrap();
+                self.writer.forget();
+                None
+            }
+            Leave::HalfClose => {
+                self.writer.shutdown().await.unwrap();
+                Some(self)
+            }
+        }
+    }
+}

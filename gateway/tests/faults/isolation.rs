@@ -1,0 +1,314 @@
+//! No key, body or connection of one client is ever seen by another, whatever
+//! clients and upstreams do to each other.
+//!
+//! Random schedules, each from its own seed: clients with their own keys send
+//! bodies full of marks of their own, one after the other or pipelined, and
+//! leave when they like; the upstream echoes the mark of each request, and
+//! breaks, closes, poisons or resets its connections.
+
+mod echo;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use fastllm_contract::{ModelName, Principal, PrincipalId, UsageEvent};
+use fastrand::Rng;
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinSet;
+
+use crate::support::{Content, Options, Reader, Rig, content, post, soon};
+use echo::{Echo, MANNERS};
+
+/// Schedules, each with a seed of its own.
+const SCHEDULES: u64 = 240;
+
+/// Clients that there are; each schedule has some of them.
+const CLIENTS: u64 = 5;
+
+/// What every mark begins with.
+const MARK: &str = "mark-";
+
+/// What every key of a client begins with.
+const KEY: &str = "sk-canary-";
+
+fn key(client: u64) -> String {
+    format!("{KEY}{client}-key")
+}
+
+/// The clients' keys beside the usual one.
+fn with_clients(address: String) -> Content {
+    let mut content = content(&[address]);
+    for client in 0..CLIENTS {
+        let id = 100 + client;
+        content.principals.push(Principal {
+            id: PrincipalId(id),
+            name: format!("client {client}"),
+            allow_all: false,
+            allowed_models: vec![ModelName::new("small").unwrap()],
+            roles: Vec::new(),
+        });
+        content.keys.push((key(client), id, None, false));
+    }
+    content
+}
+
+/// The tokens that answers to a client's requests say they used: whose they
+/// are can be told from them.
+fn tokens_of(client: u64) -> u64 {
+    1000 + client
+}
+
+/// Reads, and keeps a copy of everything.
+#[derive(Debug)]
+struct Tee {
+    inner: OwnedReadHalf,
+    copy: Arc<Mutex<Vec<u8>>>,
+}
+
+impl AsyncRead for Tee {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
+        let read = &buffer.filled()[before..];
+        self.copy.lock().extend_from_slice(read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// One client of one schedule.
+struct Player {
+    rng: Rng,
+    schedule: u64,
+    client: u64,
+    address: SocketAddr,
+    asked: u64,
+}
+
+/// A connection of a client.
+struct Connection {
+    reader: Reader<Tee>,
+    writer: OwnedWriteHalf,
+    received: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Connection {
+    async fn open(address: SocketAddr) -> Self {
+        let (inner, writer) = TcpStream::connect(address).await.unwrap().into_split();
+        let received = Arc::<Mutex<Vec<u8>>>::default();
+        let copy = Arc::clone(&received);
+        Self {
+            reader: Reader::new(Tee { inner, copy }),
+            writer,
+            received,
+        }
+    }
+
+    fn reset(self) {
+        let socket = SockRef::from(self.writer.as_ref());
+        socket.set_linger(Some(Duration::ZERO)).unwrap();
+        self.writer.forget();
+    }
+}
+
+impl Player {
+    fn mark(&self, request: u64) -> String {
+        format!("{MARK}{}-{}-{request};", self.schedule, self.client)
+    }
+
+    /// A request that is marked all over.
+    fn request(&mut self) -> (Vec<u8>, String) {
+        self.asked += 1;
+        let mark = self.mark(self.asked);
+        let stream = self.rng.bool();
+        let manner = self.rng.choice(MANNERS).unwrap();
+        let pad = mark.repeat(self.rng.usize(0..200));
+        let tokens = tokens_of(self.client);
+        let body = format!(
+            "{{\"model\":\"small\",\"stream\":{stream},\"manner\":\"{manner}\",\
+\"mark\":\"{mark}\",\"tokens\":{tokens},\"pad\":\"{pad}\"}}"
+        );
+        let key = key(self.client);
+        let headers = format!(
+            "authorization: Bearer {key}\r\ncookie: session={key}\r\nx-own: {mark}\r\n\
+x-request-id: {mark}\r\n"
+        );
+        (post("/v1/chat/completions", &headers, &body), mark)
+    }
+
+    /// Plays this client's part: some connections, each with some requests.
+    /// Tells how many requests it may have made.
+    async fn play(mut self) -> u64 {
+        for _ in 0..self.rng.u32(1..=3) {
+            let connection = Connection::open(self.address).await;
+            let received = Arc::clone(&connection.received);
+            self.converse(connection).await;
+            self.check(&received.lock());
+        }
+        self.asked
+    }
+
+    async fn converse(&mut self, mut connection: Connection) {
+        for _ in 0..self.rng.u32(1..=3) {
+            let pipelined = self.rng.usize(1..=3);
+            let mut bytes = Vec::new();
+            let mut marks = Vec::new();
+            for _ in 0..pipelined {
+                let (request, mark) = self.request();
+                bytes.extend(request);
+                marks.push(mark);
+            }
+            if self.rng.u8(0..8) == 0 {
+                bytes.truncate(self.rng.usize(0..bytes.len()));
+                let _closed = connection.writer.write_all(&bytes).await;
+                return self.leave(connection);
+            }
+            if connection.writer.write_all(&bytes).await.is_err() {
+                return;
+            }
+            for mark in marks {
+                if self.rng.u8(0..8) == 0 {
+                    return self.leave_within(connection).await;
+                }
+                if !self.answered(&mut connection.reader, &mark).await {
+                    return;
+                }
+            }
+        }
+        self.leave(connection);
+    }
+
+    /// Reads the answer to the request with this mark. Tells whether the
+    /// connection goes on.
+    async fn answered(&self, reader: &mut Reader<Tee>, mark: &str) -> bool {
+        let seed = self.schedule;
+        let Some(head) = soon("an answer", reader.head()).await else {
+            return false;
+        };
+        let (body, complete) = soon("its body", reader.body(&head)).await;
+        let text = String::from_utf8_lossy(&body);
+        if head.starts_with("HTTP/1.1 200 ") {
+            if complete {
+                assert!(text.contains(mark), "schedule {seed}: not {mark}: {text}");
+            }
+            let auth = "\"auth\":\"Bearer credential-1\"";
+            let ok = !text.contains("\"auth\"") || text.contains(auth);
+            assert!(ok, "schedule {seed}: {text}");
+        } else {
+            assert!(head.starts_with("HTTP/1.1 502 "), "schedule {seed}: {head}");
+        }
+        complete
+    }
+
+    async fn leave_within(&mut self, mut connection: Connection) {
+        for _ in 0..self.rng.u8(0..3) {
+            if soon("some bytes", connection.reader.some(100))
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+        self.leave(connection);
+    }
+
+    fn leave(&mut self, connection: Connection) {
+        if self.rng.bool() {
+            connection.reset();
+        }
+    }
+
+    /// Nothing of what came is another's, or of another schedule.
+    fn check(&self, received: &[u8]) {
+        let text = String::from_utf8_lossy(received);
+        let own = format!("{}-{}-", self.schedule, self.client);
+        for (at, _) in text.match_indices(MARK) {
+            let rest = &text[at + MARK.len()..];
+            let cut = rest.len() < own.len();
+            assert!(
+                rest.starts_with(&own) || (cut && own.starts_with(rest)),
+                "schedule {}, client {}: {rest}",
+                self.schedule,
+                self.client
+            );
+        }
+        assert!(!text.contains(KEY), "schedule {}: a key", self.schedule);
+    }
+}
+
+/// Plays a schedule; tells how many requests each client may have made.
+async fn schedule(seed: u64, address: SocketAddr) -> Vec<u64> {
+    let mut rng = Rng::with_seed(seed);
+    let mut players = JoinSet::new();
+    for client in 0..CLIENTS {
+        let rng = rng.fork();
+        let player = Player {
+            rng,
+            schedule: seed,
+            client,
+            address,
+            asked: 0,
+        };
+        if client < 2 || seed % (client + 1) == 0 {
+            players.spawn(async move { (client, player.play().await) });
+        }
+    }
+    let mut asked = vec![0; usize::try_from(CLIENTS).unwrap()];
+    while let Some(played) = players.join_next().await {
+        let (client, count) = played.unwrap();
+        asked[usize::try_from(client).unwrap()] = count;
+    }
+    asked
+}
+
+/// Whose account it is tells what it may say.
+fn check_account(event: &UsageEvent, accounts: &mut [u64]) {
+    let client = event.principal_id.0 - 100;
+    assert_eq!(event.key_id.unwrap().0, event.principal_id.0 * 10);
+    if event.refusal.is_none() && event.usage_reported {
+        assert_eq!(event.prompt_tokens.0, tokens_of(client), "{event:?}");
+    }
+    accounts[usize::try_from(client).unwrap()] += 1;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_client_sees_anything_of_another() {
+    let echo = Echo::start().await;
+    let content = with_clients(echo.api_base());
+    let rig = Rig::serving(&content, Options::default()).await;
+    let mut asked = vec![0; usize::try_from(CLIENTS).unwrap()];
+    let mut running = JoinSet::new();
+    for seed in 0..SCHEDULES {
+        let address = rig.address;
+        running.spawn(async move { schedule(seed, address).await });
+        // Some at a time, so that they meet at the upstream's connections.
+        while running.len() >= 4 || (seed + 1 == SCHEDULES && !running.is_empty()) {
+            let played = running.join_next().await.unwrap().unwrap();
+            for (sum, count) in asked.iter_mut().zip(played) {
+                *sum += count;
+            }
+        }
+    }
+    let mut accounts = vec![0; asked.len()];
+    for event in rig.finish().await {
+        check_account(&event, &mut accounts);
+    }
+    for (accounted, asked) in accounts.iter().zip(&asked) {
+        assert!(accounted <= asked && *accounted > 0, "{accounts:?} {asked}");
+    }
+    let heard = echo.heard();
+    assert!(heard.faults.is_empty(), "{:#?}", heard.faults);
+    // Connections were shared, or nothing was proved.
+    assert!(heard.shared > 100, "{heard:?}");
+    assert!(heard.requests > 1000, "{heard:?}");
+}

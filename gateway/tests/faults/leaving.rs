@@ -1,0 +1,190 @@
+//! A client that leaves, in every phase and every way: the upstream is let go
+//! at once, and the account says so.
+
+use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE};
+use crate::client::{Http1, Leave, Speaks};
+use crate::counters::{add, counters, finished, until_counted};
+use crate::support::{Client, KEY, Rig, Step, Upstream, chat, events, json_answer};
+
+const WAYS: [Leave; 3] = [Leave::Close, Leave::Reset, Leave::HalfClose];
+
+/// Asks, waits until so many bytes of the answer are there (none: only until
+/// the upstream has the request), and leaves.
+async fn leaves<P: Speaks>(request: &str, before: Vec<u8>, at: Option<usize>, how: Leave) -> Rig {
+    let script = vec![Step::Send(before), Step::UntilHangUp];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let counted = counters(&rig).await;
+    let mut client = P::connect(rig.address).await;
+    client.ask(request).await;
+    upstream
+        .wait_for("the request", |seen| seen.requests.len() == 1)
+        .await;
+    if let Some(length) = at {
+        assert_eq!(client.head().await.unwrap().status, 200);
+        client.until(length).await;
+    }
+    let left = client.leave(how).await;
+    upstream
+        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .await;
+    let mut expected = finished("client_gone");
+    let by_model = "fastllm_model_requests_total{model=\"small\"}";
+    add(&mut expected, by_model, 1);
+    if at.is_some() {
+        let class = "fastllm_upstream_status_total{class=\"success\"}";
+        add(&mut expected, class, 1);
+    }
+    until_counted(&rig, &counted, &expected).await;
+    drop(left);
+    rig
+}
+
+/// Leaves in each way; every account says 499.
+async fn leaves_in_every_way<P: Speaks>(request: &str, before: &[u8], at: Option<usize>) {
+    for how in WAYS {
+        let rig = leaves::<P>(request, before.to_vec(), at, how).await;
+        let events = rig.finish().await;
+        assert_eq!(events.len(), 1, "{how:?}");
+        assert_eq!((events[0].status, events[0].refusal), (Some(499), None));
+        assert!(!events[0].usage_reported, "{how:?}");
+        let streamed = at.is_some_and(|length| length > 0) && request == STREAMED;
+        assert_eq!(events[0].ttft_ms.is_some(), streamed, "{how:?}");
+    }
+}
+
+#[tokio::test]
+async fn while_a_stream_is_waited_for() {
+    leaves_in_every_way::<Http1>(STREAMED, b"", None).await;
+}
+
+#[tokio::test]
+async fn while_an_answer_is_waited_for() {
+    leaves_in_every_way::<Http1>(WHOLE, b"", None).await;
+}
+
+#[tokio::test]
+async fn while_the_first_event_is_waited_for() {
+    let begun = events(&[": working\n\n", "data: {\"cho"], false);
+    leaves_in_every_way::<Http1>(STREAMED, &begun, None).await;
+}
+
+#[tokio::test]
+async fn in_the_middle_of_a_stream() {
+    let begun = events(&[ONE, ONE], false);
+    leaves_in_every_way::<Http1>(STREAMED, &begun, Some(2 * ONE.len())).await;
+}
+
+#[tokio::test]
+async fn in_the_middle_of_an_answer() {
+    let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"a\":";
+    leaves_in_every_way::<Http1>(WHOLE, begun, Some(5)).await;
+}
+
+#[tokio::test]
+async fn after_the_usage_was_seen() {
+    let upstream = Upstream::start([vec![
+        Step::Send(events(&[ONE, USAGE, ONE], false)),
+        Step::UntilHangUp,
+    ]])
+    .await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = Http1::connect(rig.address).await;
+    client.ask(STREAMED).await;
+    client.head().await.unwrap();
+    client.until(2 * ONE.len()).await;
+    drop(client);
+    upstream
+        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .await;
+    let events = rig.finish().await;
+    assert_eq!(events[0].status, Some(499));
+    assert!(events[0].usage_reported);
+    let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
+    assert_eq!(found, USED);
+}
+
+#[tokio::test]
+async fn before_its_request_was_there() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let whole = chat(WHOLE);
+    let head = whole.len() - WHOLE.len();
+    for sent in [0, 10, head - 1, head, head + 5] {
+        for how in WAYS {
+            let mut client = Http1::connect(rig.address).await;
+            client.write(&whole[..sent]).await;
+            let left = client.leave(how).await;
+            if let Some(mut left) = left {
+                // It is told what was wrong, or nothing.
+                let answer = left.answer(|_| ()).await;
+                let status = answer.head.map(|head| head.status);
+                assert!(matches!(status, None | Some(400 | 408)), "{status:?}");
+            }
+        }
+    }
+    // Whatever was left behind does no harm to others.
+    assert_eq!(rig.chat(WHOLE).await.status, 200);
+    let events = rig.finish().await;
+    assert_eq!((events.len(), events[0].status), (1, Some(200)));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn with_another_request_on_its_way() {
+    let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = Client::connect(rig.address).await;
+    client.write(&[chat(WHOLE), chat(STREAMED)].concat()).await;
+    upstream
+        .wait_for("the request", |seen| seen.requests.len() == 1)
+        .await;
+    drop(client);
+    upstream
+        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .await;
+    let events = rig.finish().await;
+    // The second one was never begun.
+    assert_eq!((events.len(), events[0].status), (1, Some(499)));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn while_a_retry_is_waited_for() {
+    let busy = "HTTP/1.1 503 X\r\nretry-after: 4\r\ncontent-length: 2\r\n\r\n{}";
+    let upstream = Upstream::start([crate::support::raw(busy), json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = Client::connect(rig.address).await;
+    client.write(&chat(WHOLE)).await;
+    upstream
+        .wait_for("the request", |seen| seen.requests.len() == 1)
+        .await;
+    drop(client);
+    let before = std::time::Instant::now();
+    let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
+    rig.until("the client to be missed", async || {
+        rig.metric(gone).await > 0.5
+    })
+    .await;
+    assert!(before.elapsed().as_secs() < 3, "it was waited for");
+    let events = rig.finish().await;
+    assert_eq!((events.len(), events[0].status), (1, Some(499)));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_body_that_does_not_come_on_a_closed_side() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = Client::connect(rig.address).await;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {KEY}\r\n\
+transfer-encoding: chunked\r\n\r\n11\r\n{{\"model\":\"small\"}}\r\n"
+    );
+    client.write(head.as_bytes()).await;
+    client.close_its_side().await;
+    // The last chunk is missing: this is no request.
+    crate::support::soon("the end", async { while !client.is_closed().await {} }).await;
+    assert!(rig.finish().await.is_empty());
+    assert!(upstream.seen().requests.is_empty());
+}

@@ -1,0 +1,167 @@
+//! Answers without end and clients that do not read: nothing piles up.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::case::{HELD, STREAMED, WHOLE};
+use crate::client::{Head, Http1, Leave, Part, Speaks};
+use crate::support::{Rig, Step, Upstream, soon};
+
+/// What is offered: more than may be held anywhere.
+const OFFERED: usize = 2 * HELD;
+
+/// How long a flood has to stand still to be taken for stopped.
+const STILL: Duration = Duration::from_millis(300);
+
+const EVENT: usize = 8 << 10;
+
+/// An event of [`EVENT`] bytes.
+fn event() -> String {
+    let frame = "data: {\"choices\":[{\"delta\":\"\"}]}\n\n".len();
+    let text = "x".repeat(EVENT - frame);
+    format!("data: {{\"choices\":[{{\"delta\":\"{text}\"}}]}}\n\n")
+}
+
+/// A stream of [`OFFERED`] bytes, or one without an end.
+fn stream(most: usize) -> Vec<Step> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+transfer-encoding: chunked\r\n\r\n";
+    let chunk = format!("{EVENT:x}\r\n{}\r\n", event());
+    let parts = most.div_ceil(EVENT);
+    vec![
+        Step::Send(head.into()),
+        Step::Flood {
+            most: parts * chunk.len(),
+            part: chunk.into_bytes(),
+        },
+        Step::Send(b"0\r\n\r\n".to_vec()),
+    ]
+}
+
+/// An answer of [`OFFERED`] bytes with its length.
+fn whole() -> Vec<Step> {
+    let parts = OFFERED.div_ceil(EVENT);
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n",
+        parts * EVENT
+    );
+    vec![
+        Step::Send(head.into_bytes()),
+        Step::Flood {
+            most: parts * EVENT,
+            part: event().into_bytes(),
+        },
+    ]
+}
+
+/// Waits until the upstream cannot write any more, which it must come to.
+async fn until_stopped(upstream: &Upstream) {
+    let stopped = async {
+        loop {
+            let before = upstream.seen().flooded;
+            let more = upstream.wait_for("more", |seen| seen.flooded > before.max(1));
+            if timeout(STILL, more).await.is_err() {
+                return;
+            }
+        }
+    };
+    soon("the flood to stop", stopped).await;
+    let held = upstream.seen().flooded;
+    assert!(held > 0 && held < HELD, "{held} bytes are held");
+}
+
+async fn asks<P: Speaks>(rig: &Rig, request: &str) -> (P, Head) {
+    let mut client = P::connect(rig.address).await;
+    client.ask(request).await;
+    let head = soon("the head", client.head()).await.unwrap();
+    assert_eq!(head.status, 200);
+    (client, head)
+}
+
+/// Reads the rest, which has to be what was offered.
+async fn takes_it_all<P: Speaks>(client: &mut P) {
+    let event = event().into_bytes();
+    let mut at = 0;
+    loop {
+        match soon("more of the answer", client.part()).await {
+            Part::Bytes(bytes) => {
+                for byte in bytes {
+                    assert_eq!(byte, event[at % EVENT], "at {at}");
+                    at += 1;
+                }
+            }
+            Part::End => break,
+            Part::BrokenOff => panic!("broken off after {at} bytes"),
+        }
+    }
+    assert_eq!(at, OFFERED.div_ceil(EVENT) * EVENT);
+}
+
+async fn stops_and_goes_on<P: Speaks>(request: &str, script: Vec<Step>) {
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let (mut client, _) = asks::<P>(&rig, request).await;
+    until_stopped(&upstream).await;
+    takes_it_all(&mut client).await;
+    assert!(client.is_in_order().await);
+    drop(client);
+    assert_eq!(rig.finish().await[0].status, Some(200));
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_stops_a_stream() {
+    stops_and_goes_on::<Http1>(STREAMED, stream(OFFERED)).await;
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_stops_an_answer() {
+    stops_and_goes_on::<Http1>(WHOLE, whole()).await;
+}
+
+#[tokio::test]
+async fn a_client_that_stopped_reading_may_leave() {
+    for how in [Leave::Close, Leave::Reset] {
+        let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
+        let rig = Rig::start(&[&upstream]).await;
+        let (client, _) = asks::<Http1>(&rig, STREAMED).await;
+        until_stopped(&upstream).await;
+        let left = client.leave(how).await;
+        upstream
+            .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
+            .await;
+        drop(left);
+        assert_eq!(rig.finish().await[0].status, Some(499));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_end_ends_with_its_client() {
+    let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let (mut client, _) = asks::<Http1>(&rig, STREAMED).await;
+    client.until(4 << 20).await;
+    drop(client);
+    upstream
+        .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
+        .await;
+    assert!(upstream.seen().flooded < (4 << 20) + HELD);
+    assert_eq!(rig.finish().await[0].status, Some(499));
+}
+
+#[tokio::test]
+async fn a_slow_client_does_not_hold_up_another() {
+    let upstream = Upstream::start([
+        stream(usize::MAX / 4),
+        crate::support::json_answer("200 OK", "{}"),
+    ])
+    .await;
+    let rig = Rig::start(&[&upstream]).await;
+    let (client, _) = asks::<Http1>(&rig, STREAMED).await;
+    until_stopped(&upstream).await;
+    for _ in 0..20 {
+        assert_eq!(rig.chat(WHOLE).await.text(), "{}");
+    }
+    drop(client);
+    assert_eq!(rig.finish().await.len(), 21);
+}

@@ -1,0 +1,245 @@
+//! Streamed answers, and what breaks in them.
+
+use crate::case::{ASKING, Case, DONE, ONE, TWO, USAGE, cases};
+use crate::support::{Gate, Step, events};
+
+/// A stream that comes as it should.
+fn good(parts: &[&str]) -> Vec<Step> {
+    vec![Step::Send(events(parts, true))]
+}
+
+/// A stream of these events which, once the client has them all, ends like this.
+fn breaks(parts: &[&str], more: &[u8], end: Step) -> Case {
+    let gate = Gate::new();
+    let steps = [
+        Step::Send(events(parts, false)),
+        Step::Send(more.to_vec()),
+        Step::Wait(gate.clone()),
+        end,
+    ];
+    let length = parts.iter().map(|part| part.len()).sum();
+    Case::streamed(steps).opens(&gate, length).told_after(parts)
+}
+
+/// A stream that brings nothing but these bytes after its head, and ends.
+fn begins(bytes: &[u8], end: Step) -> Case {
+    let mut answer = events::<&str>(&[], false);
+    answer.extend_from_slice(bytes);
+    Case::streamed([Step::Send(answer), end])
+}
+
+fn sized(length: usize, body: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+const ERROR: &str = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
+const BEAT: &str = ": ping\n\n";
+/// As some engines begin: no choice yet, and no usage either.
+const EMPTY: &str = "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n";
+const NULL: &str = "data: {\"choices\":[],\"usage\":null}\n\n";
+const LAST_WITH_USAGE: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\
+\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}\n\n";
+
+cases! {
+    one_byte_per_read:
+        Case::streamed([Step::Trickle(events(&[ONE, BEAT, TWO, USAGE, DONE], true))])
+            .shows(&[ONE, BEAT, TWO, DONE])
+            .used();
+    lines_end_with_cr_lf: {
+        let crlf = [ONE, USAGE, DONE].map(|event| event.replace('\n', "\r\n"));
+        Case::streamed([Step::Send(events(&crlf, true))])
+            .shows(&[crlf[0].as_str(), crlf[2].as_str()])
+            .used()
+    };
+    lines_end_with_cr: {
+        let cr = [ONE, USAGE, DONE].map(|event| event.replace('\n', "\r"));
+        Case::streamed([Step::Send(events(&cr, true))])
+            .shows(&[cr[0].as_str(), cr[2].as_str()])
+            .used()
+    };
+    lines_end_with_cr_lf_one_byte_per_read: {
+        let crlf = [ONE, USAGE, DONE].map(|event| event.replace('\n', "\r\n"));
+        Case::streamed([Step::Trickle(events(&crlf, true))])
+            .shows(&[crlf[0].as_str(), crlf[2].as_str()])
+            .used()
+    };
+    comments_and_heartbeats_pass:
+        Case::streamed(good(&[BEAT, ONE, BEAT, BEAT, TWO, ":\n\n", USAGE, DONE]))
+            .shows(&[BEAT, ONE, BEAT, BEAT, TWO, ":\n\n", DONE])
+            .used();
+    characters_are_cut_between_reads: {
+        let bytes = [ONE, TWO, USAGE, DONE].concat().into_bytes();
+        let chunks: Vec<_> = bytes.chunks(1).collect();
+        Case::streamed([Step::Send(events(&chunks, true))])
+            .shows(&[ONE, TWO, DONE])
+            .used()
+    };
+    the_last_event_has_no_final_newline:
+        Case::streamed(good(&[ONE, USAGE, DONE.trim_end()]))
+            .shows(&[ONE, DONE.trim_end()])
+            .used();
+    usage_without_final_newline_is_still_hidden:
+        Case::streamed(good(&[ONE, USAGE.trim_end()]))
+            .shows(&[ONE])
+            .used();
+    usage_in_the_last_choice_passes:
+        Case::streamed(good(&[ONE, LAST_WITH_USAGE, DONE]))
+            .shows(&[ONE, LAST_WITH_USAGE, DONE])
+            .used();
+    usage_that_the_client_asked_for_passes:
+        Case::streamed(good(&[ONE, USAGE, DONE]))
+            .request(ASKING)
+            .shows(&[ONE, USAGE, DONE])
+            .used();
+    usage_that_the_gateway_asked_for_is_hidden:
+        Case::streamed(good(&[ONE, USAGE, DONE]))
+            .shows(&[ONE, DONE])
+            .used();
+    empty_choices_without_usage_pass:
+        Case::streamed(good(&[EMPTY, ONE, NULL, USAGE, DONE]))
+            .shows(&[EMPTY, ONE, NULL, DONE])
+            .used();
+    no_usage_at_all_is_unknown:
+        Case::streamed(good(&[ONE, DONE])).shows(&[ONE, DONE]);
+
+    an_error_as_first_event_fails_over:
+        Case::streamed(good(&[BEAT, ERROR]))
+            .backup(good(&[ONE, USAGE, DONE]))
+            .shows(&[ONE, DONE])
+            .used();
+    an_error_in_the_middle_passes_and_counts_as_one:
+        Case::streamed(good(&[ONE, ERROR, DONE]))
+            .shows(&[ONE, ERROR, DONE])
+            .counted_as("upstream_error");
+    an_error_in_the_middle_is_not_tried_elsewhere:
+        Case::streamed(good(&[ONE, ERROR])).shows(&[ONE, ERROR]).counted_as("upstream_error");
+
+    reset_before_the_head:
+        Case::streamed([Step::Reset]).refused(502, "upstream_unavailable");
+    reset_before_the_head_fails_over:
+        Case::streamed([Step::Reset]).backup(good(&[ONE, DONE])).shows(&[ONE, DONE]);
+    end_before_the_head_fails_over:
+        Case::streamed([Step::Close]).backup(good(&[ONE, DONE])).shows(&[ONE, DONE]);
+    reset_within_the_head:
+        Case::streamed([Step::Send(b"HTTP/1.1 200 O".to_vec()), Step::Reset])
+            .refused(502, "upstream_unavailable");
+    end_within_the_head:
+        Case::streamed([Step::Send(b"HTTP/1.1 200 O".to_vec()), Step::Close])
+            .refused(502, "upstream_unavailable");
+    reset_between_head_and_body:
+        begins(b"", Step::Reset).refused(502, "upstream_unavailable");
+    end_between_head_and_body_fails_over:
+        begins(b"", Step::Close).backup(good(&[ONE, DONE])).shows(&[ONE, DONE]);
+    end_within_the_first_event_fails_over:
+        begins(b"8\r\ndata: {\"\r\n", Step::Close)
+            .backup(good(&[ONE, DONE]))
+            .shows(&[ONE, DONE]);
+    reset_between_events: breaks(&[ONE, TWO], b"", Step::Reset);
+    end_between_events: breaks(&[ONE, TWO], b"", Step::Close);
+    reset_within_a_chunk: breaks(&[ONE], b"40\r\ndata: {\"cho", Step::Reset);
+    end_within_a_chunk: breaks(&[ONE], b"40\r\ndata: {\"cho", Step::Close);
+    end_within_the_size_of_a_chunk: breaks(&[ONE], b"4", Step::Close);
+    end_before_the_last_line: breaks(&[ONE, DONE], b"0\r\n", Step::Close);
+    end_within_a_length: {
+        let gate = Gate::new();
+        let body = [ONE, "data: {\"cho"].concat();
+        let steps = [
+            Step::Send(sized(500, &body)),
+            Step::Wait(gate.clone()),
+            Step::Close,
+        ];
+        Case::streamed(steps).opens(&gate, ONE.len()).told_after(&[ONE])
+    };
+    reset_of_a_body_that_ends_with_the_connection: {
+        let gate = Gate::new();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+        let steps = [
+            Step::Send([head, ONE].concat().into_bytes()),
+            Step::Wait(gate.clone()),
+            Step::Reset,
+        ];
+        Case::streamed(steps).opens(&gate, ONE.len()).told_after(&[ONE])
+    };
+    the_size_of_a_later_chunk_is_none: breaks(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
+    the_size_of_the_first_chunk_is_none:
+        begins(b"zz\r\n", Step::UntilHangUp).refused(502, "upstream_unavailable").hangs_up();
+    the_size_of_a_chunk_overflows:
+        breaks(&[ONE], b"fffffffffffffffff\r\n", Step::UntilHangUp).hangs_up();
+    a_chunk_is_longer_than_it_says:
+        breaks(&[ONE], b"1\r\n\n\n\n", Step::UntilHangUp).hangs_up();
+    trailers_without_end: {
+        let flood = Step::Flood { part: b"x-a: b\r\n".repeat(1 << 10), most: 1 << 30 };
+        breaks(&[ONE], b"0\r\n", flood).hangs_up()
+    };
+    extensions_without_end: {
+        let flood = Step::Flood { part: vec![b'x'; 8 << 10], most: 1 << 30 };
+        breaks(&[ONE], b"5;", flood).hangs_up()
+    };
+
+    a_length_instead_of_chunks: {
+        let body = [ONE, TWO, USAGE, DONE].concat();
+        Case::streamed([Step::Send(sized(body.len(), &body))])
+            .shows(&[ONE, TWO, DONE])
+            .used()
+    };
+    the_end_of_the_connection_instead_of_chunks: {
+        let head = "HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+        let bytes = [head, ONE, USAGE, DONE].concat().into_bytes();
+        Case::streamed([Step::Send(bytes), Step::Close])
+            .shows(&[ONE, DONE])
+            .used()
+    };
+    interim_answers_are_not_the_answer: {
+        let mut bytes = b"HTTP/1.1 100 Continue\r\n\r\n\
+HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+            .to_vec();
+        bytes.extend(events(&[ONE, USAGE, DONE], true));
+        Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE]).used()
+    };
+    trailers_stay_here: {
+        let mut bytes = events(&[ONE, USAGE, DONE], false);
+        bytes.extend(b"0\r\nx-checksum: 7\r\nset-cookie: a=b\r\n\r\n");
+        Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE]).used()
+    };
+    extensions_of_chunks_are_ignored: {
+        let mut bytes = events(&[ONE], false);
+        bytes.extend(format!("{:X};a=b;c=\"d\"\r\n{DONE}\r\n000\r\n\r\n", DONE.len()).bytes());
+        Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE])
+    };
+    a_page_instead_of_a_stream_passes: {
+        let page = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 13\r\n\r\n\
+<html></html>";
+        Case::streamed([Step::Send(page.to_vec())])
+            .without_event()
+            .shows(&["<html></html>"])
+    };
+    compressed_against_our_wish_passes_unread: {
+        let bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
+        Case::streamed([Step::Send(bytes.to_vec())])
+            .without_event()
+            .shows(&[b"\x1f\x8b\x08\n\n\x00"])
+    };
+    both_a_length_and_chunks_are_no_answer: {
+        let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 4\r\n\
+transfer-encoding: chunked\r\n\r\n";
+        let chunk = format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len());
+        Case::streamed([Step::Send([text, &chunk].concat().into_bytes()), Step::UntilHangUp])
+            .refused(502, "upstream_unavailable")
+            .hangs_up()
+    };
+    silence_before_the_head:
+        Case::streamed([Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .refused(504, "upstream_timeout")
+            .hangs_up();
+    silence_before_the_head_fails_over:
+        Case::streamed([Step::UntilHangUp])
+            .flag("--upstream-timeout=1")
+            .backup(good(&[ONE, DONE]))
+            .shows(&[ONE, DONE])
+            .hangs_up();
+}
