@@ -293,7 +293,7 @@ impl Case {
         assert_eq!(event.status, Some(self.status()));
         assert_eq!(event.refusal, refused.then_some(RefusalKind::NoBackend));
         assert_eq!(event.model.as_str(), self.model());
-        let requested = self.backup.is_some().then(|| "small");
+        let requested = self.backup.is_some().then_some("small");
         let found = event.requested_model.as_ref().map(ModelName::as_str);
         assert_eq!(found, requested);
         assert_eq!(event.usage_reported, refused || self.used.is_some());
