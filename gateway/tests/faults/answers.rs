@@ -157,31 +157,25 @@ cases! {
             .breaks_within(&["{"])
             .hangs_up();
 
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     both_a_length_and_chunks_are_no_answer:
         refused(&[&head("content-length: 2\r\ntransfer-encoding: chunked\r\n"), "0\r\n\r\n"]);
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     both_in_the_other_order_are_no_answer:
         refused(&[&head("transfer-encoding: chunked\r\ncontent-length: 2\r\n"), "0\r\n\r\n"]);
     two_lengths_are_no_answer:
         refused(&[&head("content-length: 2\r\ncontent-length: 3\r\n"), "{}"]);
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     a_list_of_lengths_is_no_answer:
         refused(&[&head("content-length: 2, 2\r\n"), "{}"]);
     a_length_with_a_sign_is_no_answer:
         refused(&[&head("content-length: +2\r\n"), "{}"]);
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     an_unknown_coding_is_no_answer:
         refused(&[&head("transfer-encoding: gzip, chunked\r\n"), "0\r\n\r\n"]);
     chunks_in_1_0_are_no_answer:
         refused(&["HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"]);
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     another_protocol_is_no_answer:
         refused(&["HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n"]);
     what_is_no_http_is_no_answer: refused(&["SSH-2.0-OpenSSH_9.6\r\n"]);
     a_folded_line_is_no_answer:
         refused(&["HTTP/1.1 200 OK\r\nx-a: b\r\n content-length: 2\r\n\r\n{}"]);
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     both_a_length_and_chunks_fail_over: {
         let fields = "content-length: 2\r\ntransfer-encoding: chunked\r\n";
         Case::whole([send(&[&head(fields), "0\r\n\r\n"]), Step::UntilHangUp])
@@ -216,7 +210,6 @@ cases! {
     a_value_without_end: endless(b"HTTP/1.1 200 OK\r\nx-a: ", b"b");
     fields_without_end: endless(b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n");
     a_first_line_without_end: endless(b"HTTP/1.1 200 ", b"O");
-    #[ignore = "the HTTP library in use skips them without a bound, until the time is up"]
     interim_answers_without_end:
         endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n").flag("--upstream-timeout=5");
 }

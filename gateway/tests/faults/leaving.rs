@@ -133,7 +133,6 @@ async fn before_its_request_was_there() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use does not read on while a pipelined request waits"]
 async fn with_another_request_on_its_way() {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
     let rig = Rig::start(&[&upstream]).await;

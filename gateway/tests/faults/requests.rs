@@ -188,7 +188,6 @@ async fn a_client_that_says_close_is_closed_on() {
 }
 
 #[tokio::test]
-#[ignore = "status pages answer GET only so far"]
 async fn head_is_get_without_the_body() {
     let upstream = Upstream::start([]).await;
     let rig = Rig::start(&[&upstream]).await;

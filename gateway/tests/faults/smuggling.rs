@@ -29,7 +29,12 @@ async fn refused(requests: impl IntoIterator<Item = String>) {
             Ok(answer) => answer.lines().next().unwrap_or("nothing").to_owned(),
         };
         let once = answer.is_ok_and(|answer| {
-            answer.matches("HTTP/1.1 ").count() == 1 && !answer.contains("\"status\"")
+            answer
+                .lines()
+                .filter(|line| line.starts_with("HTTP/"))
+                .count()
+                == 1
+                && !answer.contains("\"status\"")
         });
         let status = seen.get(9..12).unwrap_or_default();
         if !once || !matches!(status, "400" | "501" | "505") {
@@ -54,7 +59,6 @@ fn the_body_that_is_played_with_is_17_bytes() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn a_length_and_chunks() {
     shapes(&[
         (
@@ -83,7 +87,6 @@ async fn lengths_that_differ() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn lengths_that_are_repeated() {
     shapes(&[
         ("content-length: 17\r\nCONTENT-LENGTH: 17\r\n", WHOLE),
@@ -120,7 +123,6 @@ async fn codings_that_hide_the_end() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn codings_that_one_reader_may_overlook() {
     shapes(&[
         ("transfer-encoding: gzip, chunked\r\n", CHUNKS),
@@ -167,7 +169,6 @@ async fn values_that_may_end_early() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn lines_that_end_with_lf_alone() {
     shapes(&[
         ("content-length: 17\n", WHOLE),
@@ -246,7 +247,6 @@ async fn lines_of_chunks_that_may_end_early() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn lines_of_chunks_with_something_more() {
     shapes(&[
         (
@@ -285,7 +285,6 @@ async fn chunks_in_1_0() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn hosts_that_are_missing_repeated_or_none() {
     let without = with_line(
         "POST /v1/chat/completions HTTP/1.1",
@@ -302,7 +301,6 @@ async fn hosts_that_are_missing_repeated_or_none() {
 }
 
 #[tokio::test]
-#[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
 async fn a_tunnel() {
     refused([with_line("CONNECT g:80 HTTP/1.1", ("", ""))]).await;
 }

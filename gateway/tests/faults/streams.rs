@@ -222,7 +222,6 @@ content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
             .without_event()
             .shows(&[b"\x1f\x8b\x08\n\n\x00"])
     };
-    #[ignore = "the HTTP library in use repairs it; the wire codec refuses it"]
     both_a_length_and_chunks_are_no_answer: {
         let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 4\r\n\
 transfer-encoding: chunked\r\n\r\n";
