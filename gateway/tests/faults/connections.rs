@@ -85,7 +85,10 @@ async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
     let first = vec![
         Step::Send(answer("", "{\"n\":1}")),
         Step::Wait(late.clone()),
-        Step::Send(answer("", "{\"n\":666}")),
+        Step::Flood {
+            most: 1,
+            part: answer("", "{\"n\":666}"),
+        },
         Step::UntilHangUp,
     ];
     let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
@@ -94,11 +97,12 @@ async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
     assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":1}");
     late.cancel();
     upstream
-        .wait_for("the idle connection to be dropped", |seen| {
-            seen.hang_ups == 1
-        })
+        .wait_for("the late bytes", |seen| seen.flooded > 0)
         .await;
     assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    upstream
+        .wait_for("the connection to be dropped", |seen| seen.hang_ups == 1)
+        .await;
     assert_eq!(upstream.seen().connections, 2);
 }
 
