@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
 
+use crate::configuration_file::ConfigFile;
 use crate::{Config, Error, init_logging, run, runtime, terminated};
 
 /// An LLM gateway: OpenAI-compatible, in front of any number of upstreams.
@@ -25,6 +26,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(flags) => flags.config,
         Err(error) => silent(error).exit(),
     };
+    if let Some(path) = &config.check_config {
+        return check(&config.file(path));
+    }
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -32,6 +36,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::from(if error.is_configuration() { 2 } else { 1 })
         }
     }
+}
+
+/// Says what is wrong with a configuration file: 2 where there are errors.
+fn check(file: &ConfigFile) -> ExitCode {
+    let problems = file.check().problems;
+    // Whoever closes the output early has seen enough of it.
+    let _written = file.report(&problems, &mut std::io::stdout().lock());
+    ExitCode::from(if problems.errors() > 0 { 2 } else { 0 })
 }
 
 /// The error without the address that was given: one with a password in it is

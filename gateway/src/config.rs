@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{StringValueParser, TypedValueParser};
@@ -10,6 +10,7 @@ use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
 use crate::link::ControlUrl;
+use crate::snapshot::ConfigFile;
 use crate::telemetry::{LogFormat, OtelProtocol};
 
 /// Everything that a gateway is told at its start. Its `Debug` output holds no
@@ -25,6 +26,20 @@ pub struct Config {
     /// Port of its own for /health, /metrics, /livez and /readyz
     #[arg(long, env = "FASTLLM_STATUS_PORT")]
     pub status_port: Option<u16>,
+    /// Configuration file of a gateway without a control plane
+    #[arg(short, long, env = "FASTLLM_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Key that may use every model, only with --config
+    #[arg(
+        long,
+        env = "FASTLLM_MASTER_KEY",
+        hide_env_values = true,
+        value_parser = secret
+    )]
+    pub master_key: Option<Secret>,
+    /// Say what is wrong with a configuration file, and end: 0 without errors
+    #[arg(long, value_name = "FILE")]
+    pub check_config: Option<PathBuf>,
     /// Address of the control plane, with or without /snapshot
     #[arg(
         long,
@@ -32,7 +47,7 @@ pub struct Config {
         hide_env_values = true,
         value_parser = control_url
     )]
-    pub control_url: ControlUrl,
+    pub control_url: Option<ControlUrl>,
     /// Shared secret of both planes
     #[arg(
         long,
@@ -40,7 +55,7 @@ pub struct Config {
         hide_env_values = true,
         value_parser = secret
     )]
-    pub proxy_token: Secret,
+    pub proxy_token: Option<Secret>,
     /// Where the last-known-good snapshot is kept
     #[arg(
         long,
@@ -48,8 +63,9 @@ pub struct Config {
         default_value = "/var/lib/fastllm/snapshot.json"
     )]
     pub snapshot_cache: PathBuf,
-    /// Seconds between polls where control does not hold a request open
-    #[arg(long, env = "FASTLLM_CONFIG_POLL", default_value = "5", value_parser = positive_seconds)]
+    /// Seconds between polls where control does not hold a request open, or
+    /// between looks at the configuration file (0: only after SIGHUP)
+    #[arg(long, env = "FASTLLM_CONFIG_POLL", default_value = "5", value_parser = seconds)]
     pub config_poll: Duration,
     /// Largest request body, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
@@ -140,6 +156,83 @@ pub struct Config {
     pub replica: String,
 }
 
+/// Where a gateway is told what to serve.
+#[derive(Debug)]
+pub(crate) enum Origin<'c> {
+    /// By a control plane.
+    Control {
+        url: &'c ControlUrl,
+        token: &'c Secret,
+    },
+    /// By a file.
+    File(ConfigFile),
+}
+
+/// Flags that do not say where to be told what to serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OriginError {
+    /// Nowhere.
+    #[error(
+        "what shall be served? Either --config FILE (FASTLLM_CONFIG), or --control-url URL \
+         (FASTLLM_CONTROL_URL) with --proxy-token (FASTLLM_PROXY_TOKEN)"
+    )]
+    Missing,
+    /// Two places at once.
+    #[error(
+        "--config (FASTLLM_CONFIG) excludes --control-url (FASTLLM_CONTROL_URL) and \
+         --proxy-token (FASTLLM_PROXY_TOKEN)"
+    )]
+    Both,
+    /// Half of what a control plane takes.
+    #[error(
+        "--control-url (FASTLLM_CONTROL_URL) and --proxy-token (FASTLLM_PROXY_TOKEN) go together"
+    )]
+    Half,
+    /// A key that control would not know.
+    #[error("--master-key (FASTLLM_MASTER_KEY) is only for a gateway with --config")]
+    MasterKey,
+    /// Polling without a pause.
+    #[error("--config-poll 0 is only for a gateway with --config: expected at least 1 second")]
+    Poll,
+}
+
+impl Config {
+    /// The file, with what the flags say beside it.
+    pub(crate) fn file(&self, path: &Path) -> ConfigFile {
+        ConfigFile {
+            path: path.to_owned(),
+            master_key: self.master_key.clone(),
+            policy: self.policy,
+        }
+    }
+
+    /// Where to be told what to serve.
+    pub(crate) fn origin(&self) -> Result<Origin<'_>, OriginError> {
+        match (&self.config, &self.control_url, &self.proxy_token) {
+            (Some(path), None, None) => Ok(Origin::File(self.file(path))),
+            (Some(_), _, _) => Err(OriginError::Both),
+            (None, None, None) => Err(OriginError::Missing),
+            (None, Some(_), Some(_)) if self.master_key.is_some() => Err(OriginError::MasterKey),
+            (None, Some(_), Some(_)) if self.config_poll.is_zero() => Err(OriginError::Poll),
+            (None, Some(url), Some(token)) => Ok(Origin::Control { url, token }),
+            (None, _, _) => Err(OriginError::Half),
+        }
+    }
+}
+
+/// The value of a variable that a configuration file refers to.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the configuration module"
+)]
+pub(crate) fn environment_variable(name: &str) -> Option<String> {
+    // A name with either of them is none, and asking for it panics.
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return None;
+    }
+    std::env::var(name).ok()
+}
+
 fn unnamed() -> String {
     format!("unknown-{}", std::process::id())
 }
@@ -203,7 +296,7 @@ fn positive_seconds(text: &str) -> Result<Duration, String> {
 mod tests {
     use clap::Parser;
 
-    use super::{Config, PolicyKind};
+    use super::{Config, Origin, OriginError, PolicyKind};
 
     #[derive(Debug, Parser)]
     struct Flags {
@@ -237,7 +330,6 @@ mod tests {
     #[test]
     fn intervals_of_zero_are_refused_where_they_would_spin() {
         for flag in [
-            "config-poll",
             "health-interval",
             "health-timeout",
             "health-report-interval",
@@ -247,6 +339,37 @@ mod tests {
         }
         assert!(parse(&["--shutdown-grace=0", "--shutdown-delay=0"]).is_ok());
         assert!(parse(&["--shutdown-grace=-1"]).is_err());
+    }
+
+    #[test]
+    fn there_is_one_place_to_be_told_what_to_serve() {
+        const URL: &str = "--control-url=http://control:4001";
+        const TOKEN: &str = "--proxy-token=t";
+        const FILE: &str = "--config=gateway.yaml";
+        let origin = |flags: &[&str]| {
+            let all = std::iter::once("gateway").chain(flags.iter().copied());
+            let config = Flags::try_parse_from(all).unwrap().config;
+            config
+                .origin()
+                .map(|origin| matches!(origin, Origin::File(_)))
+        };
+        for (flags, expected) in [
+            (&[FILE][..], Ok(true)),
+            (&[FILE, "--config-poll=0", "--master-key=k"][..], Ok(true)),
+            (&[URL, TOKEN][..], Ok(false)),
+            (&[][..], Err(OriginError::Missing)),
+            (&[FILE, URL, TOKEN][..], Err(OriginError::Both)),
+            (&[FILE, TOKEN][..], Err(OriginError::Both)),
+            (&[URL][..], Err(OriginError::Half)),
+            (&[TOKEN][..], Err(OriginError::Half)),
+            (
+                &[URL, TOKEN, "--master-key=k"][..],
+                Err(OriginError::MasterKey),
+            ),
+            (&[URL, TOKEN, "--config-poll=0"][..], Err(OriginError::Poll)),
+        ] {
+            assert_eq!(origin(flags), expected, "{flags:?}");
+        }
     }
 
     #[test]

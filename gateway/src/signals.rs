@@ -1,9 +1,9 @@
-//! The signals that end a process.
+//! The signals that end a process, and the one that makes it read its file.
 
 use std::future::Future;
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Listens for SIGTERM and Ctrl-C from now on; the future resolves on the
 /// first of them. Needs a tokio runtime.
@@ -16,4 +16,9 @@ pub fn terminated() -> io::Result<impl Future<Output = ()> + Send> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// SIGHUP from now on. Needs a tokio runtime.
+pub(crate) fn hang_up() -> io::Result<Signal> {
+    signal(SignalKind::hangup())
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 fn gateway(flags: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_fastllm-gateway"))
         .args(flags)
+        .env_remove("FASTLLM_CONFIG")
+        .env_remove("FASTLLM_MASTER_KEY")
         .env_remove("FASTLLM_CONTROL_URL")
         .env_remove("FASTLLM_PROXY_TOKEN")
         .stderr(Stdio::piped())
@@ -36,6 +38,10 @@ fn what_flags_are_to_blame_for_ends_with_2() {
         &["--control-url=http://user:canary@control", TOKEN][..],
         &[CONTROL, TOKEN, "--port=0", "--log=a=b=c"][..],
         &[CONTROL, TOKEN, "--port=0", "--ca-bundle=/nonexistent"][..],
+        &[CONTROL, TOKEN, "--config=gateway.yaml"][..],
+        &[CONTROL, TOKEN, "--master-key=canary"][..],
+        &[CONTROL, TOKEN, "--config-poll=0"][..],
+        &["--port=0", "--config=/nonexistent"][..],
     ] {
         let (code, words) = ended(gateway(flags));
         assert_eq!(code, Some(2), "{flags:?}: {words}");
@@ -114,4 +120,76 @@ fn sigterm_ends_it_well() {
         );
     }
     assert!(!lines.contains("canary"));
+}
+
+/// A file with this text.
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+const BAD: &str = "model_list:
+- model_name: a
+  litellm_params: {api_base: 'http://user:canary@a', api_key: canary, temprature: 1}
+general_settings: {master_key: 'canary canary'}
+";
+
+#[test]
+fn check_config_tells_every_problem_and_where() {
+    let bad = file(BAD);
+    let path = bad.path().to_str().unwrap();
+    let output = gateway(&["--check-config", path])
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stderr.is_empty());
+    let told = String::from_utf8(output.stdout).unwrap();
+    let expected = format!(
+        "{path}:3:19: error: model_list[0].litellm_params: api_base holds credentials; \
+they belong into the credential field
+{path}:3:71: warning: model_list[0].litellm_params.temprature: unknown field
+{path}:4:32: error: general_settings.master_key: a key is printable ASCII without spaces, \
+and not empty
+{path}: errors: 2, warnings: 1
+"
+    );
+    assert_eq!(told, expected);
+
+    let good = file("model_list: []\ngeneral_settings: {master_key: canary}\nextra: 1\n");
+    let path = good.path().to_str().unwrap();
+    // What else the environment says is of no interest.
+    let output = gateway(&["--check-config", path, CONTROL])
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let told = String::from_utf8(output.stdout).unwrap();
+    let expected =
+        format!("{path}:3:1: warning: extra: unknown field\n{path}: errors: 0, warnings: 1\n");
+    assert_eq!(told, expected);
+
+    let output = gateway(&["--check-config", "/nonexistent"])
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        told.starts_with("/nonexistent:1:1: error: cannot be read: "),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_used_ends_it_with_its_problems() {
+    let bad = file(BAD);
+    let path = bad.path().to_str().unwrap();
+    let (code, words) = ended(gateway(&["--port=0", "--config", path]));
+    assert_eq!(code, Some(2), "{words}");
+    assert!(words.contains(&format!(
+        "{path}:4:32: error: general_settings.master_key: "
+    )));
+    assert!(
+        words.contains("temprature: unknown field") && !words.contains("canary"),
+        "{words}"
+    );
 }

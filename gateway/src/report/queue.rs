@@ -15,9 +15,15 @@ const REFUSED: usize = 1_000;
 /// lost and counted. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageQueue {
+    /// Nothing where nobody takes events: the access log is all there is.
+    queues: Option<Queues>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug, Clone)]
+struct Queues {
     billable: Sender<UsageEvent>,
     refused: Sender<UsageEvent>,
-    metrics: Arc<Metrics>,
 }
 
 /// The other end of [`UsageQueue`].
@@ -32,8 +38,7 @@ pub(crate) fn queue(metrics: &Arc<Metrics>) -> (UsageQueue, Waiting) {
     let (billable, billable_waiting) = mpsc::channel(BILLABLE);
     let (refused, refused_waiting) = mpsc::channel(REFUSED);
     let queue = UsageQueue {
-        billable,
-        refused,
+        queues: Some(Queues { billable, refused }),
         metrics: Arc::clone(metrics),
     };
     let waiting = Waiting {
@@ -44,10 +49,21 @@ pub(crate) fn queue(metrics: &Arc<Metrics>) -> (UsageQueue, Waiting) {
 }
 
 impl UsageQueue {
+    /// For a gateway that reports to nobody.
+    pub(crate) fn nowhere(metrics: &Arc<Metrics>) -> Self {
+        Self {
+            queues: None,
+            metrics: Arc::clone(metrics),
+        }
+    }
+
     pub(crate) fn push(&self, event: UsageEvent) {
+        let Some(queues) = &self.queues else {
+            return;
+        };
         let (queue, reason) = match event.refusal {
-            None => (&self.billable, DropReason::QueueFull),
-            Some(_) => (&self.refused, DropReason::RefusedQueueFull),
+            None => (&queues.billable, DropReason::QueueFull),
+            Some(_) => (&queues.refused, DropReason::RefusedQueueFull),
         };
         if queue.try_send(event).is_err() {
             self.metrics.usage_lost(reason, 1);
@@ -56,8 +72,9 @@ impl UsageQueue {
 
     /// How many events wait.
     pub(crate) fn len(&self) -> usize {
-        [&self.billable, &self.refused]
-            .iter()
+        let queues = self.queues.iter();
+        queues
+            .flat_map(|queues| [&queues.billable, &queues.refused])
             .map(|queue| queue.max_capacity() - queue.capacity())
             .sum()
     }
@@ -97,7 +114,7 @@ mod tests {
         ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageBatch, UsageEvent,
     };
 
-    use super::{BILLABLE, REFUSED, queue};
+    use super::{BILLABLE, REFUSED, UsageQueue, queue};
     use crate::telemetry::Metrics;
 
     fn event(refusal: Option<RefusalKind>) -> UsageEvent {
@@ -116,6 +133,17 @@ mod tests {
             status: None,
             cost_micros: None,
         }
+    }
+
+    #[test]
+    fn nowhere_holds_nothing_and_loses_nothing() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let nowhere = UsageQueue::nowhere(&metrics);
+        for _ in 0..=BILLABLE {
+            nowhere.push(event(None));
+        }
+        assert_eq!(nowhere.len(), 0);
+        assert_eq!(metrics.process(0).usage_dropped, 0);
     }
 
     #[test]

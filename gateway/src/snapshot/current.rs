@@ -55,9 +55,19 @@ impl Current {
     /// Builds tables from a complete snapshot and serves them from now on. An
     /// invalid one changes nothing. Takes a while: not for request threads.
     pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Tables>, InvalidSnapshot> {
+        self.publish_tuned(snapshot, &self.tuning)
+    }
+
+    /// The same with a tuning of its own. Models whose digest is unchanged keep
+    /// the one that they were built with.
+    pub(crate) fn publish_tuned(
+        &self,
+        snapshot: Arc<Snapshot>,
+        tuning: &Tuning,
+    ) -> Result<Arc<Tables>, InvalidSnapshot> {
         let mut held = self.held.lock();
         let before = self.tables.load_full();
-        let built = Tables::build(&snapshot, before.as_deref(), &self.tuning)?;
+        let built = Tables::build(&snapshot, before.as_deref(), tuning)?;
         for left_out in &built.left_out {
             tracing::warn!(
                 model = left_out.model.as_str(),

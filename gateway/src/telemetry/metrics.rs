@@ -12,6 +12,7 @@ use std::time::Duration;
 use fastllm_contract::ProcessCounters;
 use fastllm_engine::{Category, Tables};
 use http::StatusCode;
+use prometheus::core::{AtomicU64, GenericGauge};
 use prometheus::{Encoder, Histogram, IntCounter, IntGauge, Registry, TextEncoder};
 
 use addresses::Addresses;
@@ -135,7 +136,7 @@ pub(crate) struct Metrics {
     spans_lost: Vec<IntCounter>,
     usage_dropped: Vec<IntCounter>,
     usage_queued: IntGauge,
-    snapshot_version: IntGauge,
+    snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
 }
 
@@ -243,7 +244,7 @@ impl Metrics {
                 "fastllm_usage_queue_depth",
                 "Usage events waiting to be sent",
             )?,
-            snapshot_version: register.gauge(
+            snapshot_version: register.version(
                 "fastllm_snapshot_version",
                 "Version of the snapshot that is served",
             )?,
@@ -341,8 +342,7 @@ impl Metrics {
     /// Another snapshot is served: labels of models and addresses that are
     /// gone go, too.
     pub(crate) fn snapshot_published(&self, tables: &Tables) {
-        self.snapshot_version
-            .set(i64::try_from(tables.version()).unwrap_or(i64::MAX));
+        self.snapshot_version.set(tables.version());
         self.contact.published();
         self.addresses.published(tables);
         self.labelled.prune(tables, self.addresses.families());

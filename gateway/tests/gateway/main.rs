@@ -10,6 +10,7 @@
 mod chat;
 mod endpoints;
 mod failover;
+mod files;
 mod hang_up;
 mod lifecycle;
 mod refusals;

@@ -1,4 +1,4 @@
-use prometheus::core::Collector;
+use prometheus::core::{AtomicU64, Collector, GenericGauge};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
@@ -27,6 +27,11 @@ impl Register {
 
     pub(super) fn seconds(&self, name: &str, help: &str) -> Registered<Gauge> {
         self.add(Gauge::new(name, help))
+    }
+
+    /// One that a hash fits into.
+    pub(super) fn version(&self, name: &str, help: &str) -> Registered<GenericGauge<AtomicU64>> {
+        self.add(GenericGauge::new(name, help))
     }
 
     pub(super) fn histogram(&self, name: &str, help: &str) -> Registered<Histogram> {

@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use fastllm_contract::UsageEvent;
@@ -66,22 +66,35 @@ impl Rig {
         rig
     }
 
+    /// A gateway that serves a configuration file, and that knows of no control
+    /// plane.
+    pub(crate) async fn with_file(file: &Path, flags: &[&str]) -> Self {
+        let mut all = vec![format!("--config={}", file.display())];
+        all.extend(flags.iter().map(|&flag| flag.to_owned()));
+        let unknown = Control::start(snapshot(&content(&[]))).await;
+        Self::launch(unknown, tempfile::tempdir().unwrap(), all)
+    }
+
     /// A gateway that may not be ready yet.
     pub(crate) fn with_control(control: Control, options: Options) -> Self {
-        super::logs::listen();
         let folder = tempfile::tempdir().unwrap();
         let cache = options
             .cache
             .unwrap_or_else(|| folder.path().join("snapshot.json"));
         let mut flags = vec![
-            "gateway".to_owned(),
-            "--port=0".to_owned(),
-            "--shutdown-grace=10".to_owned(),
             format!("--control-url={}", control.url()),
             format!("--proxy-token={TOKEN}"),
             format!("--snapshot-cache={}", cache.display()),
         ];
         flags.extend(options.flags);
+        Self::launch(control, folder, flags)
+    }
+
+    fn launch(control: Control, folder: TempDir, more: Vec<String>) -> Self {
+        super::logs::listen();
+        let usual = ["gateway", "--port=0", "--shutdown-grace=10"];
+        let mut flags: Vec<_> = usual.map(str::to_owned).to_vec();
+        flags.extend(more);
         let config = Flags::try_parse_from(flags).unwrap().config;
         let gateway = Gateway::bind(config).unwrap();
         let (address, status_address) = (gateway.address(), gateway.status_address());

@@ -1,0 +1,32 @@
+//! Whatever a configuration file says, reading it ends, and what it describes
+//! makes tables without a backend that cannot be used.
+
+#![no_main]
+
+use fastllm_contract::PolicyKind;
+use fastllm_engine::{Tables, Tuning};
+use fastllm_gateway::configuration_file::{Surroundings, read};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    let environment = |name: &str| (name.len() % 2 == 0).then(|| name.to_owned());
+    let surroundings = Surroundings {
+        environment: &environment,
+        master_key: None,
+        policy: PolicyKind::default(),
+    };
+    let reading = read(text, &surroundings);
+    for problem in reading.problems.listed() {
+        assert!(!problem.to_string().contains('\n'));
+    }
+    let Some(described) = reading.described else {
+        assert!(reading.problems.errors() > 0);
+        return;
+    };
+    let tuning = Tuning {
+        affinity_slots: 0,
+        ..described.tuning
+    };
+    let built = Tables::build(&described.snapshot, None, &tuning).unwrap();
+    assert!(built.left_out.is_empty());
+});

@@ -1,0 +1,242 @@
+//! Who may ask: `auth.keys` and the master key.
+
+use std::collections::{HashMap, HashSet};
+
+use fastllm_contract::{
+    KeyEntry, KeyHash, KeyId, ModelName, Principal, PrincipalId, Secret, Timestamp,
+};
+use fastllm_engine::identify::hash_key;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::value::{Context, Fields, Spot, Value};
+
+/// Who may ask, with what.
+#[derive(Debug, Default)]
+pub(super) struct Auth {
+    pub(super) principals: Vec<Principal>,
+    pub(super) keys: HashMap<KeyHash, KeyEntry>,
+    /// Which models are granted, and where that is said.
+    pub(super) granted: Vec<(ModelName, Spot)>,
+    /// Nobody said that a key is needed. One that cannot be used says so, too.
+    pub(super) open: bool,
+    roles: HashSet<String>,
+    /// Where each principal was read first.
+    first: HashMap<String, usize>,
+}
+
+/// An entry of `auth.keys`.
+struct Entry {
+    hash: KeyHash,
+    name: String,
+    allow_all: bool,
+    models: Vec<(ModelName, Spot)>,
+    roles: Vec<String>,
+    expires_at: Option<Timestamp>,
+    spot: Spot,
+}
+
+impl Auth {
+    /// `master_key` is the one that may do everything.
+    pub(super) fn read(
+        context: &Context<'_>,
+        keys: &[Value<'_>],
+        master_key: Option<&Secret>,
+    ) -> Self {
+        let mut auth = Self {
+            open: keys.is_empty() && master_key.is_none(),
+            ..Self::default()
+        };
+        if let Some(key) = master_key {
+            auth.add_master(key);
+        }
+        for (value, position) in keys.iter().zip(1..) {
+            if let Some(entry) = context.entry(|| value.fields(Entry::read).flatten()) {
+                auth.add(context, entry, position);
+            }
+        }
+        auth
+    }
+
+    fn add_master(&mut self, key: &Secret) {
+        self.principals.push(Principal {
+            id: PrincipalId(0),
+            name: "master-key".to_owned(),
+            allow_all: true,
+            allowed_models: Vec::new(),
+            roles: Vec::new(),
+        });
+        let entry = KeyEntry {
+            id: KeyId(0),
+            principal: PrincipalId(0),
+            expires_at: None,
+            disabled: false,
+        };
+        self.keys.insert(hash_of(key), entry);
+    }
+
+    /// Entries of one name are the keys of one principal, so that a key can be
+    /// replaced by another one.
+    fn add(&mut self, context: &Context<'_>, entry: Entry, position: u64) {
+        let Entry {
+            hash,
+            name,
+            allow_all,
+            models,
+            roles,
+            expires_at,
+            spot,
+        } = entry;
+        if self.keys.contains_key(&hash) {
+            return context.entry_error(spot, "this key was given before");
+        }
+        let mut allowed_models: Vec<_> = models.iter().map(|(name, _)| name.clone()).collect();
+        allowed_models.sort_unstable();
+        allowed_models.dedup();
+        let described = Principal {
+            id: PrincipalId(position),
+            name,
+            allow_all,
+            allowed_models,
+            roles,
+        };
+        let id = if let Some(&first) = self.first.get(&described.name) {
+            let first = &self.principals[first];
+            let same = Principal {
+                id: first.id,
+                ..described
+            };
+            if same != *first {
+                let message = "a key of the same name before it has other models or roles";
+                return context.entry_error(spot, message);
+            }
+            first.id
+        } else {
+            self.add_principal(described)
+        };
+        self.granted.extend(models);
+        let entry = KeyEntry {
+            id: KeyId(position),
+            principal: id,
+            expires_at,
+            disabled: false,
+        };
+        self.keys.insert(hash, entry);
+    }
+
+    fn add_principal(&mut self, described: Principal) -> PrincipalId {
+        let id = described.id;
+        let at = self.principals.len();
+        self.first.insert(described.name.clone(), at);
+        self.roles.extend(described.roles.iter().cloned());
+        self.principals.push(described);
+        id
+    }
+
+    /// The principal of a name.
+    pub(super) fn principal(&self, name: &str) -> Option<PrincipalId> {
+        self.first.get(name).map(|&first| self.principals[first].id)
+    }
+
+    /// Whether some principal has a role.
+    pub(super) fn has_role(&self, role: &str) -> bool {
+        self.roles.contains(role)
+    }
+}
+
+impl Entry {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (key, key_hash) = (fields.take("key"), fields.take("key_hash"));
+        let name = fields.required("name").and_then(|value| label(&value));
+        let models = fields.list("models");
+        let roles = fields.list("roles");
+        let expires_at = fields.take("expires_at");
+        let expires_at = expires_at.and_then(|value| moment(&value));
+        let limits = fields.take("limits");
+        let budget = fields.take("budget");
+        not_enforced(limits, &["requests_per_min", "tokens_per_min"]);
+        not_enforced(budget, &["tokens_total", "tokens_used"]);
+        let hash = match (key, key_hash) {
+            (Some(key), None) => secret(&key).map(|key| hash_of(&key)),
+            (None, Some(hash)) => hash.parsed(),
+            _ => {
+                fields.error("expected either key or key_hash");
+                None
+            }
+        };
+        let is_star = |model: &Value<'_>| model.is_scalar() && model.text() == Some("*");
+        let allow_all = models.iter().any(is_star);
+        let models = models.iter().filter(|model| !is_star(model));
+        let models = models.filter_map(|value| Some((value.model_name()?, value.spot())));
+        let models: Vec<_> = models.collect();
+        let mut roles: Vec<_> = roles.iter().filter_map(label).collect();
+        roles.sort_unstable();
+        roles.dedup();
+        Some(Self {
+            hash: hash?,
+            name: name?,
+            allow_all,
+            models: if allow_all { Vec::new() } else { models },
+            roles,
+            expires_at,
+            spot: fields.spot(),
+        })
+    }
+}
+
+fn hash_of(key: &Secret) -> KeyHash {
+    hash_key(key.expose().as_bytes())
+}
+
+/// A key as a client can send it.
+pub(super) fn secret(value: &Value<'_>) -> Option<Secret> {
+    let key = value.resolved()?;
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        value.error("a key is printable ASCII without spaces, and not empty");
+        return None;
+    }
+    Some(Secret::new(key))
+}
+
+/// The name of a principal or of a role.
+pub(super) fn label(value: &Value<'_>) -> Option<String> {
+    const LONGEST: usize = 256;
+    let text = value.text()?;
+    if text.is_empty() || text.len() > LONGEST || text.chars().any(char::is_control) {
+        value.error(format!(
+            "expected 1 to {LONGEST} bytes without control characters"
+        ));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// A moment of RFC 3339, or a date: its beginning in UTC.
+fn moment(value: &Value<'_>) -> Option<Timestamp> {
+    let text = value.text()?;
+    let parsed = if text.len() == "2026-01-31".len() {
+        OffsetDateTime::parse(&format!("{text}T00:00:00Z"), &Rfc3339)
+    } else {
+        OffsetDateTime::parse(text, &Rfc3339)
+    };
+    let Ok(moment) = parsed else {
+        value.error("expected a time such as 2026-01-31T12:00:00Z, or a date");
+        return None;
+    };
+    let micros = moment.unix_timestamp_nanos() / 1000;
+    Some(Timestamp(i64::try_from(micros).unwrap_or(i64::MAX)))
+}
+
+/// Numbers that are checked, and warned about, since nothing counts in this
+/// mode.
+fn not_enforced(value: Option<Value<'_>>, names: &[&str]) {
+    let Some(value) = value else { return };
+    value.fields(|fields| {
+        for number in names.iter().filter_map(|name| fields.take(name)) {
+            let checked: Option<u64> = number.number(0..=u64::MAX);
+            if checked.is_some() {
+                number.warning("is not enforced by this release");
+            }
+        }
+    });
+}

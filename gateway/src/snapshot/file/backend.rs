@@ -1,0 +1,163 @@
+//! One backend: the only place that maps fields of the file to fields of a
+//! [`Backend`].
+
+use std::str::FromStr;
+
+use fastllm_contract::{Backend, BackendId, ModelName, Protocol, Secret};
+
+use super::value::{Fields, Value};
+
+/// What LiteLLM understands in `litellm_params`, and this program leaves to the
+/// client, to its own flags or to the admin.
+const WITHOUT_EFFECT: [&str; 31] = [
+    "additional_drop_params",
+    "api_version",
+    "aws_access_key_id",
+    "aws_region_name",
+    "aws_secret_access_key",
+    "cooldown_time",
+    "custom_llm_provider",
+    "drop_params",
+    "extra_body",
+    "extra_headers",
+    "frequency_penalty",
+    "input_cost_per_token",
+    "litellm_credential_name",
+    "max_parallel_requests",
+    "max_retries",
+    "max_tokens",
+    "merge_reasoning_content_in_choices",
+    "num_retries",
+    "order",
+    "organization",
+    "output_cost_per_token",
+    "presence_penalty",
+    "rpm",
+    "seed",
+    "stream_timeout",
+    "tags",
+    "temperature",
+    "timeout",
+    "top_p",
+    "tpm",
+    "use_in_pass_through",
+];
+
+/// Reads `litellm_params`. The id is the caller's to give.
+pub(super) fn read(params: &mut Fields<'_>, model: &ModelName) -> Option<Backend> {
+    let api_base = params
+        .required("api_base")
+        .and_then(|value| value.resolved());
+    let protocol = params.take("protocol").map(|value| protocol(&value));
+    let protocol = protocol.unwrap_or(Protocol::Openai);
+    let upstream_model = match params.take("model") {
+        Some(value) => without_prefix(value.text()?, protocol).to_owned(),
+        None => model.as_str().to_owned(),
+    };
+    let api_key = params.take("api_key").and_then(|value| value.resolved());
+    let auth_header = params.take("auth_header").and_then(|value| value.text());
+    let auth_scheme = match params.take("auth_scheme") {
+        Some(value) => value.text().filter(|scheme| !scheme.is_empty()),
+        None => Some("Bearer"),
+    };
+    let default_max_tokens = params
+        .take("default_max_tokens")
+        .and_then(|value| value.number(1..=u64::from(u32::MAX)));
+    let weight = params
+        .take("weight")
+        .and_then(|value| value.number(0..=1_000_000));
+    params.without_effect(&WITHOUT_EFFECT);
+    Some(Backend {
+        id: BackendId::default(),
+        api_base: api_base?.trim_end_matches('/').to_owned(),
+        upstream_model,
+        api_key: api_key.filter(|key| !is_placeholder(key)).map(Secret::new),
+        protocol,
+        auth_header: auth_header.unwrap_or("authorization").to_ascii_lowercase(),
+        auth_scheme: auth_scheme.map(str::to_owned),
+        default_max_tokens,
+        weight: weight.unwrap_or(1),
+    })
+}
+
+/// What stands for a credential where none is needed.
+fn is_placeholder(key: &str) -> bool {
+    key.is_empty()
+        || ["none", "not-needed", "null"]
+            .iter()
+            .any(|word| key.eq_ignore_ascii_case(word))
+}
+
+/// A wire format that has a name; another one never stands for OpenAI's.
+struct Named(Protocol);
+
+impl FromStr for Named {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        match text {
+            "openai" => Ok(Self(Protocol::Openai)),
+            "anthropic" => Ok(Self(Protocol::Anthropic)),
+            "gemini" => Ok(Self(Protocol::Gemini)),
+            _ => Err("expected openai, anthropic or gemini"),
+        }
+    }
+}
+
+fn protocol(value: &Value<'_>) -> Protocol {
+    value
+        .parsed()
+        .map_or(Protocol::Unknown, |Named(protocol)| protocol)
+}
+
+/// The upstream's own name of a model: LiteLLM writes a provider before it, of
+/// which at most one is taken away.
+fn without_prefix(model: &str, protocol: Protocol) -> &str {
+    const ALWAYS: [&str; 5] = [
+        "openai/",
+        "hosted_vllm/",
+        "vllm/",
+        "openai_like/",
+        "openrouter/",
+    ];
+    let native = match protocol {
+        Protocol::Anthropic => Some("anthropic/"),
+        Protocol::Gemini => Some("gemini/"),
+        Protocol::Openai | Protocol::Unknown => None,
+    };
+    ALWAYS
+        .into_iter()
+        .chain(native)
+        .find_map(|prefix| model.strip_prefix(prefix))
+        .unwrap_or(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_contract::Protocol;
+
+    use super::without_prefix;
+
+    #[test]
+    fn one_prefix_is_taken_away_where_the_protocol_allows_it() {
+        for (given, protocol, left) in [
+            ("openai/gpt-4o", Protocol::Openai, "gpt-4o"),
+            ("hosted_vllm/a", Protocol::Openai, "a"),
+            ("vllm/a", Protocol::Openai, "a"),
+            ("openai_like/a", Protocol::Openai, "a"),
+            (
+                "openrouter/anthropic/claude",
+                Protocol::Openai,
+                "anthropic/claude",
+            ),
+            ("anthropic/claude", Protocol::Openai, "anthropic/claude"),
+            ("anthropic/claude", Protocol::Anthropic, "claude"),
+            ("gemini/pro", Protocol::Gemini, "pro"),
+            ("gemini/pro", Protocol::Anthropic, "gemini/pro"),
+            ("azure/gpt", Protocol::Openai, "azure/gpt"),
+            ("Qwen/Qwen3-1.7B", Protocol::Openai, "Qwen/Qwen3-1.7B"),
+        ] {
+            assert_eq!(without_prefix(given, protocol), left);
+        }
+    }
+}

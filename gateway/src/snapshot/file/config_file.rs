@@ -1,0 +1,132 @@
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use fastllm_contract::{PolicyKind, Secret};
+
+use super::problem::{Problem, Problems};
+use super::read::{Reading, Surroundings, read};
+use crate::config::environment_variable;
+
+/// Largest file that is read, in bytes.
+const LARGEST: u64 = 8 << 20;
+
+/// A configuration file, and what its command line says beside it.
+#[derive(Debug, Clone)]
+pub struct ConfigFile {
+    /// Where it is; symbolic links are followed anew at each look.
+    pub path: PathBuf,
+    /// Takes the place of its master key.
+    pub master_key: Option<Secret>,
+    /// The policy of models that name none.
+    pub policy: PolicyKind,
+}
+
+/// A file that cannot be used, with everything that is wrong with it.
+#[derive(Debug)]
+pub struct FileError {
+    path: PathBuf,
+    problems: Problems,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        write!(f, "the configuration file cannot be used: {path}")?;
+        for problem in self.problems.listed() {
+            write!(f, "\n{path}:{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FileError {}
+
+impl ConfigFile {
+    /// Reads it and says everything that is wrong with it.
+    pub fn check(&self) -> Reading {
+        match self.text() {
+            Ok(text) => self.read(&text),
+            Err(error) => Reading {
+                described: None,
+                problems: Problems::of_file(error),
+            },
+        }
+    }
+
+    pub(super) fn read(&self, text: &str) -> Reading {
+        let surroundings = Surroundings {
+            environment: &environment_variable,
+            master_key: self.master_key.as_ref(),
+            policy: self.policy,
+        };
+        read(text, &surroundings)
+    }
+
+    /// Its text, or why there is none.
+    pub(super) fn text(&self) -> Result<String, String> {
+        read_text(&self.path).map_err(|error| format!("cannot be read: {error}"))
+    }
+
+    pub(super) fn error(&self, problems: Problems) -> FileError {
+        FileError {
+            path: self.path.clone(),
+            problems,
+        }
+    }
+
+    /// Lines as compilers write them, `FILE:LINE:COLUMN: error: PATH: MESSAGE`,
+    /// and a line that counts them.
+    pub fn report(&self, problems: &Problems, out: &mut impl io::Write) -> io::Result<()> {
+        let path = self.path.display();
+        for problem in problems.listed() {
+            writeln!(out, "{path}:{problem}")?;
+        }
+        let (errors, warnings) = (problems.errors(), problems.warnings());
+        writeln!(out, "{path}: errors: {errors}, warnings: {warnings}")
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let other = |reason: &str| Err(io::Error::other(reason.to_owned()));
+    // Opening a pipe would wait for its other end.
+    if !path.metadata()?.is_file() {
+        return other("it is not a file");
+    }
+    let mut text = Vec::new();
+    File::open(path)?.take(LARGEST + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > LARGEST {
+        return other("it is larger than 8 MiB");
+    }
+    String::from_utf8(text).or_else(|_| other("it is not UTF-8"))
+}
+
+/// Logs what is wrong with a file that is served all the same, or is not.
+pub(super) fn log(path: &Path, problems: &Problems) {
+    /// Problems that are logged of one reading.
+    const MOST: usize = 50;
+    let path = path.display();
+    for problem in problems.listed().iter().take(MOST) {
+        let Problem {
+            severity,
+            place,
+            path: field,
+            message,
+        } = problem;
+        tracing::warn!(
+            file = %path,
+            line = place.line,
+            column = place.column,
+            field,
+            %severity,
+            problem = message,
+            "the configuration file has a problem"
+        );
+    }
+    let told = problems.listed().len().min(MOST);
+    let more = problems.errors() + problems.warnings() - told;
+    if more > 0 {
+        tracing::warn!(file = %path, more, "the configuration file has more problems");
+    }
+}

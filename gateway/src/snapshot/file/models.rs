@@ -1,0 +1,140 @@
+//! `model_list`: entries of one name are one pool.
+
+use std::collections::{BTreeMap, HashMap};
+
+use fastllm_contract::{Backend, BackendId, Model, ModelName, PolicyKind, Tokens};
+use ring::digest::{Context as Digest, SHA256};
+
+use super::backend;
+use super::value::{Context, Fields, Spot, Value};
+
+/// What LiteLLM understands in an entry, and this program does not.
+const WITHOUT_EFFECT: [&str; 1] = ["model_info"];
+
+/// The models of the file.
+#[derive(Debug, Default)]
+pub(super) struct Models {
+    pub(super) by_name: BTreeMap<ModelName, Model>,
+    /// Where each backend stands.
+    pub(super) spots: HashMap<BackendId, Spot>,
+    /// How many entries differ in nothing that makes the id of the first.
+    twins: HashMap<BackendId, u64>,
+}
+
+/// An entry of the list.
+struct Entry {
+    name: ModelName,
+    policy: Option<(PolicyKind, Spot)>,
+    context_length: Option<(Tokens, Spot)>,
+    backend: Backend,
+    spot: Spot,
+}
+
+impl Models {
+    pub(super) fn read(context: &Context<'_>, list: &[Value<'_>]) -> Self {
+        let mut models = Self::default();
+        for value in list {
+            if let Some(name) = named(value) {
+                // Known even when it has no backend that can be used: its
+                // requests are refused for that, and not as unknown.
+                models.by_name.entry(name.clone()).or_insert(Model {
+                    name,
+                    policy: None,
+                    context_length: None,
+                    backends: Vec::new(),
+                });
+            }
+            if let Some(entry) = context.entry(|| value.fields(Entry::read).flatten()) {
+                models.add(context, entry);
+            }
+        }
+        for model in models.by_name.values_mut() {
+            model.backends.sort_by_key(|backend| backend.id);
+        }
+        models
+    }
+
+    fn add(&mut self, context: &Context<'_>, entry: Entry) {
+        let Entry {
+            name,
+            policy,
+            context_length,
+            mut backend,
+            spot,
+        } = entry;
+        let Some(model) = self.by_name.get_mut(&name) else {
+            return;
+        };
+        settle(context, &mut model.policy, policy);
+        settle(context, &mut model.context_length, context_length);
+        let twins = self.twins.entry(id(&name, &backend, 0)).or_default();
+        backend.id = id(&name, &backend, *twins);
+        *twins += 1;
+        self.spots.insert(backend.id, spot);
+        model.backends.push(backend);
+    }
+}
+
+/// A setting of the pool: the first entry that has it counts.
+fn settle<T: PartialEq>(context: &Context<'_>, held: &mut Option<T>, given: Option<(T, Spot)>) {
+    match given {
+        Some((given, spot)) if held.as_ref().is_some_and(|held| *held != given) => {
+            let message = "has no effect: an entry of this model before it says otherwise";
+            context.warning(spot, message);
+        }
+        Some((given, _)) => *held = Some(given),
+        None => {}
+    }
+}
+
+/// The name of an entry, where it has a usable one; says nothing.
+fn named(value: &Value<'_>) -> Option<ModelName> {
+    ModelName::new(value.peek("model_name")?).ok()
+}
+
+impl Entry {
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let name = fields.required("model_name");
+        let name = name.and_then(|value| {
+            let name = value.model_name()?;
+            if name.as_str().contains('*') {
+                value.warning("wildcards are not understood: this is a name as it stands");
+            }
+            Some(name)
+        });
+        let policy = fields
+            .take("policy")
+            .and_then(|value| Some((value.parsed()?, value.spot())));
+        let context_length = fields.take("context_length").and_then(|value| {
+            let tokens = value.number(1..=u64::MAX)?;
+            Some((Tokens(tokens), value.spot()))
+        });
+        let params = fields.required("litellm_params");
+        fields.without_effect(&WITHOUT_EFFECT);
+        let (name, params) = (name?, params?);
+        let backend = params
+            .fields(|params| backend::read(params, &name))
+            .flatten()?;
+        Some(Self {
+            name,
+            policy,
+            context_length,
+            backend,
+            spot: params.spot(),
+        })
+    }
+}
+
+/// Follows from what makes a backend itself, and stays when its credential or
+/// its place in the file changes. 53 bits, which every JSON reader keeps.
+fn id(model: &ModelName, backend: &Backend, twin: u64) -> BackendId {
+    let mut digest = Digest::new(&SHA256);
+    for part in [model.as_str(), &backend.api_base, &backend.upstream_model] {
+        digest.update(&part.len().to_be_bytes());
+        digest.update(part.as_bytes());
+    }
+    digest.update(&twin.to_be_bytes());
+    let digest = digest.finish();
+    let first = digest.as_ref().first_chunk().copied().unwrap_or_default();
+    BackendId(u64::from_be_bytes(first) >> 11)
+}

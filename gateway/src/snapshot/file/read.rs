@@ -1,0 +1,271 @@
+//! From the text of a file to the snapshot that it describes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+
+use fastllm_contract::{
+    FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, Part, PolicyKind, Secret, Snapshot, shard_prefix,
+};
+use fastllm_engine::{Tables, Tuning};
+use ring::digest::{SHA256, digest};
+use serde::Serialize;
+
+use super::auth::{self, Auth};
+use super::models::Models;
+use super::problem::Problems;
+use super::value::{Context, Fields, Value};
+use super::virtual_models::{self, Known};
+use super::{tuning, yaml};
+
+/// Sections that LiteLLM understands, and this program does not.
+const WITHOUT_EFFECT: [&str; 16] = [
+    "assistant_settings",
+    "callback_settings",
+    "credential_list",
+    "default_vertex_config",
+    "environment_variables",
+    "files_settings",
+    "finetune_settings",
+    "guardrails",
+    "include",
+    "litellm_settings",
+    "mcp_servers",
+    "mcp_tools",
+    "prompts",
+    "router_settings",
+    "search_tools",
+    "vector_store_registry",
+];
+
+/// The same within `general_settings`.
+const GENERAL_WITHOUT_EFFECT: [&str; 24] = [
+    "alert_types",
+    "alerting",
+    "alerting_threshold",
+    "allow_requests_on_db_unavailable",
+    "background_health_checks",
+    "completion_model",
+    "custom_auth",
+    "database_connection_pool_limit",
+    "database_connection_timeout",
+    "database_url",
+    "disable_spend_logs",
+    "enable_jwt_auth",
+    "enforce_user_param",
+    "global_max_parallel_requests",
+    "health_check_interval",
+    "infer_model_from_keys",
+    "max_parallel_requests",
+    "max_request_size_mb",
+    "pass_through_endpoints",
+    "proxy_batch_write_at",
+    "proxy_budget_rescheduler_max_time",
+    "proxy_budget_rescheduler_min_time",
+    "store_model_in_db",
+    "ui_access_mode",
+];
+
+/// What a file is read with.
+pub struct Surroundings<'a> {
+    /// The value of an environment variable.
+    pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// Takes the place of the file's master key.
+    pub master_key: Option<&'a Secret>,
+    /// The policy of models that name none.
+    pub policy: PolicyKind,
+}
+
+/// What a file describes.
+#[derive(Debug)]
+pub struct Described {
+    /// What requests are decided by: the same as control would send.
+    pub snapshot: Snapshot,
+    /// What the decisions are tuned with.
+    pub tuning: Tuning,
+}
+
+/// The outcome of reading a file.
+#[derive(Debug)]
+pub struct Reading {
+    /// Nothing where the file cannot be used at all. Models' backends, keys and
+    /// virtual models with an error of their own are left out.
+    pub described: Option<Described>,
+    /// Everything that is wrong.
+    pub problems: Problems,
+}
+
+/// Reads a file. Pure, but for the environment that it is given.
+pub fn read(text: &str, surroundings: &Surroundings<'_>) -> Reading {
+    let mut before = Problems::default();
+    let Some(root) = yaml::load(text, &mut before) else {
+        return Reading {
+            described: None,
+            problems: before,
+        };
+    };
+    let context = Context::new(surroundings.environment, before);
+    let root = Value::root(&context, &root);
+    let described = root.fields(|fields| describe(&context, fields, surroundings));
+    let (problems, spoilt) = context.into_problems();
+    let described = described.filter(|_| !spoilt).map(|mut described| {
+        described.snapshot.version = version(text);
+        described
+    });
+    Reading {
+        described,
+        problems,
+    }
+}
+
+/// The first eight bytes of the file's SHA-256, the lowest first.
+fn version(text: &str) -> u64 {
+    let sum = digest(&SHA256, text.as_bytes());
+    u64::from_le_bytes(sum.as_ref().first_chunk().copied().unwrap_or_default())
+}
+
+fn describe(
+    context: &Context<'_>,
+    fields: &mut Fields<'_>,
+    surroundings: &Surroundings<'_>,
+) -> Described {
+    let list = fields.required("model_list");
+    let mut models = Models::read(context, &list.map(|list| list.items()).unwrap_or_default());
+    let auth = read_auth(context, fields, surroundings.master_key);
+    let own = fields.take("fastllm");
+    let known = Known {
+        models: &models,
+        auth: &auth,
+    };
+    let own = own.and_then(|own| {
+        own.fields(|fields| {
+            let tuning = tuning::read(fields, surroundings.policy);
+            let list = fields.list("virtual_models");
+            let virtual_models = virtual_models::read(context, &list, &known);
+            let fallback = fields.take("fallback_model");
+            (
+                tuning,
+                virtual_models,
+                fallback.and_then(|value| known.model(&value)),
+            )
+        })
+    });
+    fields.without_effect(&WITHOUT_EFFECT);
+    let (tuning, virtual_models, fallback_model) = own.unwrap_or_else(|| {
+        let tuning = Tuning {
+            policy: surroundings.policy,
+            ..Tuning::default()
+        };
+        (tuning, BTreeMap::new(), None)
+    });
+    if auth.open {
+        context.file_warning("no auth.keys and no master key: the gateway is open to everyone");
+    }
+    for (model, spot) in &auth.granted {
+        if virtual_models.contains_key(model) {
+            let message = "has no effect: grant the models that it stands for";
+            context.warning(spot.clone(), message);
+        } else if !models.by_name.contains_key(model) {
+            context.warning(spot.clone(), "no model in model_list has this name");
+        }
+    }
+    let mut snapshot = Snapshot {
+        format: FORMAT,
+        version: 0,
+        open: auth.open,
+        models: part(models.by_name.values().cloned().collect()),
+        principals: part(auth.principals),
+        virtual_models: part(virtual_models.into_values().collect()),
+        fallback_model,
+        key_shards: shards(auth.keys),
+    };
+    if leave_out(context, &snapshot, &mut models) {
+        snapshot.models = part(models.by_name.into_values().collect());
+    }
+    // Pools are built anew when what they are tuned with changes.
+    snapshot.models.digest = digest_of(&(&snapshot.models.digest, format!("{tuning:?}")));
+    Described { snapshot, tuning }
+}
+
+fn read_auth(context: &Context<'_>, fields: &mut Fields<'_>, given: Option<&Secret>) -> Auth {
+    let general = fields.take("general_settings");
+    let named = general.and_then(|general| {
+        general.fields(|fields| {
+            let key = fields.take("master_key");
+            fields.without_effect(&GENERAL_WITHOUT_EFFECT);
+            key
+        })?
+    });
+    let master_key = match (given, &named) {
+        (Some(given), Some(named)) => {
+            named.warning("has no effect: another one is given outside of the file");
+            Some(given.clone())
+        }
+        (Some(given), None) => Some(given.clone()),
+        (None, named) => named.as_ref().and_then(auth::secret),
+    };
+    let keys = fields
+        .take("auth")
+        .and_then(|auth| auth.fields(|fields| fields.list("keys")));
+    let mut auth = Auth::read(context, &keys.unwrap_or_default(), master_key.as_ref());
+    // One that cannot be used was meant to close the gateway, too.
+    auth.open &= named.is_none();
+    auth
+}
+
+/// Takes out the backends that no tables would hold. True where there were any.
+fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) -> bool {
+    let smallest = Tuning {
+        affinity_slots: 0,
+        ..Tuning::default()
+    };
+    let left_out = match Tables::build(snapshot, None, &smallest) {
+        Ok(built) => built.left_out,
+        Err(error) => {
+            context.file_error(error.to_string());
+            return false;
+        }
+    };
+    let mut gone = HashSet::new();
+    for left_out in &left_out {
+        if let Some(spot) = models.spots.get(&left_out.backend) {
+            context.entry_error(spot.clone(), left_out.reason.to_string());
+        }
+        gone.insert(left_out.backend);
+    }
+    for model in models.by_name.values_mut() {
+        model.backends.retain(|backend| !gone.contains(&backend.id));
+    }
+    !left_out.is_empty()
+}
+
+/// Equal content has an equal digest, which stays inside of this process.
+fn part<T: Serialize>(items: Vec<T>) -> Part<Vec<T>> {
+    Part::complete(digest_of(&items), items)
+}
+
+fn digest_of<T: Serialize>(content: &T) -> String {
+    // Texts and numbers always have a JSON form.
+    let json = serde_json::to_vec(content).unwrap_or_default();
+    let sum = digest(&SHA256, &json);
+    let mut text = String::new();
+    for byte in sum.as_ref() {
+        // Writing to a text does not fail.
+        let _written = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn shards(keys: impl IntoIterator<Item = (KeyHash, KeyEntry)>) -> Vec<KeyShard> {
+    let mut shards: BTreeMap<String, KeyMap> = BTreeMap::new();
+    for (hash, entry) in keys {
+        let shard = shards.entry(shard_prefix(&hash)).or_default();
+        shard.0.insert(hash, entry);
+    }
+    shards
+        .into_iter()
+        .map(|(prefix, keys)| KeyShard {
+            prefix,
+            keys: Part::complete(digest_of(&keys), keys),
+        })
+        .collect()
+}

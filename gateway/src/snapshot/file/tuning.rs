@@ -1,0 +1,45 @@
+//! The tuning block, `fastllm`, as far as it is about numbers.
+
+use fastllm_contract::PolicyKind;
+use fastllm_engine::Tuning;
+
+use super::value::{Fields, Value};
+
+/// Read by releases that could be tuned with them.
+const WITHOUT_EFFECT: [&str; 2] = ["prefix_bytes", "unhealthy_after"];
+
+/// Reads it; `policy` is that of models that name none.
+pub(super) fn read(fields: &mut Fields<'_>, policy: PolicyKind) -> Tuning {
+    let usual = Tuning::default();
+    let mut number = |name: &str, most: u64| {
+        let value = fields.take(name);
+        value.and_then(|value| value.number::<u64>(0..=most))
+    };
+    let balance_abs = number("balance_abs", 1_000_000);
+    let affinity_slots = number("affinity_slots", 1 << 24);
+    let affinity_slots = affinity_slots.and_then(|slots| usize::try_from(slots).ok());
+    let balance_rel = fields.take("balance_rel").and_then(|value| ratio(&value));
+    fields.without_effect(&WITHOUT_EFFECT);
+    Tuning {
+        policy,
+        balance_abs: balance_abs.unwrap_or(usual.balance_abs),
+        balance_rel_percent: balance_rel.unwrap_or(usual.balance_rel_percent),
+        affinity_slots: affinity_slots.unwrap_or(usual.affinity_slots),
+    }
+}
+
+/// A ratio of at least 1, as the percent above 1.
+fn ratio(value: &Value<'_>) -> Option<u64> {
+    const MOST: f64 = 1000.0;
+    let ratio = value.text()?.parse::<f64>().ok();
+    let Some(ratio) = ratio.filter(|ratio| (1.0..=MOST).contains(ratio)) else {
+        value.error(format!("expected a number from 1.0 to {MOST}"));
+        return None;
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "from 0 to 99,900"
+    )]
+    Some(((ratio - 1.0) * 100.0).round() as u64)
+}

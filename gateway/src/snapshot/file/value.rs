@@ -1,0 +1,322 @@
+//! Reading a tree: each step knows its path, and says what it does not like.
+
+use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use fastllm_contract::ModelName;
+
+use super::problem::{Place, Problem, Problems, Severity};
+use super::yaml::{Entry, Kind, Node, member};
+
+/// How LiteLLM refers to an environment variable.
+const REFERENCE: &str = "os.environ/";
+
+/// What reading one file gathers.
+pub(super) struct Context<'a> {
+    environment: &'a dyn Fn(&str) -> Option<String>,
+    problems: RefCell<Problems>,
+    in_entry: Cell<bool>,
+    spoilt: Cell<bool>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(environment: &'a dyn Fn(&str) -> Option<String>, before: Problems) -> Self {
+        Self {
+            environment,
+            spoilt: Cell::new(before.errors() > 0),
+            problems: RefCell::new(before),
+            in_entry: Cell::new(false),
+        }
+    }
+
+    /// Reads one entry of a list that can do without it: with an error in it,
+    /// it is left out.
+    pub(super) fn entry<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        let errors = self.problems.borrow().errors();
+        let outer = self.in_entry.replace(true);
+        let entry = read();
+        self.in_entry.set(outer);
+        entry.filter(|_| self.problems.borrow().errors() == errors)
+    }
+
+    fn say(&self, severity: Severity, spot: Spot, message: String) {
+        if severity == Severity::Error && !self.in_entry.get() {
+            self.spoilt.set(true);
+        }
+        let Spot { place, path } = spot;
+        self.problems.borrow_mut().push(Problem {
+            severity,
+            place,
+            path,
+            message,
+        });
+    }
+
+    /// Something that was read before is found to be wrong, with its entry.
+    pub(super) fn entry_error(&self, spot: Spot, message: impl Into<String>) {
+        self.entry(|| {
+            self.say(Severity::Error, spot, message.into());
+            None::<()>
+        });
+    }
+
+    /// Something that was read before has no effect.
+    pub(super) fn warning(&self, spot: Spot, message: impl Into<String>) {
+        self.say(Severity::Warning, spot, message.into());
+    }
+
+    /// All of the file cannot be used.
+    pub(super) fn file_error(&self, message: impl Into<String>) {
+        self.say(Severity::Error, Spot::FILE, message.into());
+    }
+
+    /// Something about all of the file.
+    pub(super) fn file_warning(&self, message: impl Into<String>) {
+        self.say(Severity::Warning, Spot::FILE, message.into());
+    }
+
+    /// What was found, by place, and whether the file cannot be used.
+    pub(super) fn into_problems(self) -> (Problems, bool) {
+        let mut problems = self.problems.into_inner();
+        problems.sort();
+        (problems, self.spoilt.get())
+    }
+}
+
+/// Where something was read, for what is found out about it later.
+#[derive(Debug, Clone)]
+pub(super) struct Spot {
+    pub(super) place: Place,
+    pub(super) path: String,
+}
+
+impl Spot {
+    const FILE: Self = Self {
+        place: Place::START,
+        path: String::new(),
+    };
+}
+
+/// A value, and how one came to it.
+#[derive(Clone)]
+pub(super) struct Value<'a> {
+    pub(super) context: &'a Context<'a>,
+    node: &'a Node,
+    path: String,
+}
+
+impl<'a> Value<'a> {
+    pub(super) fn root(context: &'a Context<'a>, node: &'a Node) -> Self {
+        Self {
+            context,
+            node,
+            path: String::new(),
+        }
+    }
+
+    pub(super) fn spot(&self) -> Spot {
+        Spot {
+            place: self.node.place,
+            path: self.path.clone(),
+        }
+    }
+
+    pub(super) fn error(&self, message: impl Into<String>) {
+        self.context
+            .say(Severity::Error, self.spot(), message.into());
+    }
+
+    pub(super) fn warning(&self, message: impl Into<String>) {
+        self.context.warning(self.spot(), message);
+    }
+
+    /// The text of a member, without a word about what is not as it should be.
+    pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
+        let Kind::Mapping(entries) = &self.node.kind else {
+            return None;
+        };
+        let entry = entries.iter().find(|entry| entry.name == name)?;
+        match &entry.value.kind {
+            Kind::Scalar { text, .. } => Some(text),
+            Kind::Sequence(_) | Kind::Mapping(_) => None,
+        }
+    }
+
+    pub(super) fn is_scalar(&self) -> bool {
+        matches!(self.node.kind, Kind::Scalar { .. })
+    }
+
+    /// Reads a mapping; members that `read` does not take are warned about.
+    pub(super) fn fields<T>(&self, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
+        let Kind::Mapping(entries) = &self.node.kind else {
+            self.error("expected a mapping");
+            return None;
+        };
+        let mut fields = Fields {
+            of: self.clone(),
+            left: entries.iter().collect(),
+        };
+        let value = read(&mut fields);
+        for entry in &fields.left {
+            fields.warn(entry, "unknown field");
+        }
+        Some(value)
+    }
+
+    /// The members of a mapping with any names.
+    pub(super) fn members(&self) -> Vec<(&'a str, Value<'a>)> {
+        let Kind::Mapping(entries) = &self.node.kind else {
+            self.error("expected a mapping");
+            return Vec::new();
+        };
+        let value = |entry: &'a Entry| self.child(&entry.value, member(&self.path, &entry.name));
+        entries
+            .iter()
+            .map(|entry| (entry.name.as_str(), value(entry)))
+            .collect()
+    }
+
+    /// The items of a list.
+    pub(super) fn items(&self) -> Vec<Value<'a>> {
+        let Kind::Sequence(items) = &self.node.kind else {
+            self.error("expected a list");
+            return Vec::new();
+        };
+        items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| self.child(item, format!("{}[{index}]", self.path)))
+            .collect()
+    }
+
+    fn child(&self, node: &'a Node, path: String) -> Self {
+        Self {
+            context: self.context,
+            node,
+            path,
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&'a str> {
+        let Kind::Scalar { text, .. } = &self.node.kind else {
+            self.error("expected a text");
+            return None;
+        };
+        Some(text)
+    }
+
+    /// A text, or the environment variable that it refers to.
+    pub(super) fn resolved(&self) -> Option<String> {
+        let text = self.text()?;
+        let Some(name) = text.strip_prefix(REFERENCE) else {
+            return Some(text.to_owned());
+        };
+        let found = (self.context.environment)(name).filter(|value| !value.is_empty());
+        if found.is_none() {
+            self.error("the environment variable that it refers to is not set");
+        }
+        found
+    }
+
+    /// A text of some form; the error of another one does not repeat it.
+    pub(super) fn parsed<T: FromStr<Err: ToString>>(&self) -> Option<T> {
+        let parsed = self.text()?.parse();
+        parsed
+            .map_err(|error: T::Err| self.error(error.to_string()))
+            .ok()
+    }
+
+    pub(super) fn model_name(&self) -> Option<ModelName> {
+        let name = ModelName::new(self.text()?);
+        name.map_err(|error| self.error(error.to_string())).ok()
+    }
+
+    pub(super) fn number<T: TryFrom<u64>>(&self, range: RangeInclusive<u64>) -> Option<T> {
+        let number = self.text()?.parse().ok();
+        let fitting = number
+            .filter(|number| range.contains(number))
+            .and_then(|number| T::try_from(number).ok());
+        if fitting.is_none() {
+            let (least, most) = range.into_inner();
+            self.error(if most == u64::MAX {
+                format!("expected a whole number, {least} or more")
+            } else {
+                format!("expected a whole number from {least} to {most}")
+            });
+        }
+        fitting
+    }
+
+    pub(super) fn flag(&self) -> Option<bool> {
+        match self.text()? {
+            "true" | "True" | "TRUE" => Some(true),
+            "false" | "False" | "FALSE" => Some(false),
+            _ => {
+                self.error("expected true or false");
+                None
+            }
+        }
+    }
+}
+
+/// The members of a mapping that were not read yet.
+pub(super) struct Fields<'a> {
+    of: Value<'a>,
+    left: Vec<&'a Entry>,
+}
+
+impl<'a> Fields<'a> {
+    /// The member of this name, unless it is null.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value<'a>> {
+        let at = self.left.iter().position(|entry| entry.name == name)?;
+        let entry = self.left.remove(at);
+        if entry.value.is_null() {
+            return None;
+        }
+        let path = member(&self.of.path, name);
+        Some(self.of.child(&entry.value, path))
+    }
+
+    /// The member of this name, which has to be there.
+    pub(super) fn required(&mut self, name: &str) -> Option<Value<'a>> {
+        let value = self.take(name);
+        if value.is_none() {
+            self.of.error(format!("{name} is missing"));
+        }
+        value
+    }
+
+    /// The items of a list, none where there is no list.
+    pub(super) fn list(&mut self, name: &str) -> Vec<Value<'a>> {
+        self.take(name).map(|list| list.items()).unwrap_or_default()
+    }
+
+    /// Warns of members that others understand, and this program does not.
+    pub(super) fn without_effect(&mut self, names: &[&str]) {
+        let known = |entry: &&Entry| names.contains(&entry.name.as_str());
+        let (known, left) = std::mem::take(&mut self.left).into_iter().partition(known);
+        self.left = left;
+        let known: Vec<&Entry> = known;
+        for entry in known {
+            self.warn(entry, "has no effect");
+        }
+    }
+
+    fn warn(&self, entry: &Entry, message: &str) {
+        let spot = Spot {
+            place: entry.place,
+            path: member(&self.of.path, &entry.name),
+        };
+        self.of.context.warning(spot, message);
+    }
+
+    /// What is wrong with the mapping as a whole.
+    pub(super) fn error(&self, message: impl Into<String>) {
+        self.of.error(message);
+    }
+
+    pub(super) fn spot(&self) -> Spot {
+        self.of.spot()
+    }
+}

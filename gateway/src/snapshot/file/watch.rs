@@ -1,0 +1,136 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_engine::InvalidSnapshot;
+use ring::digest::{Digest, SHA256, digest};
+use tokio::signal::unix::Signal;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::config_file::{ConfigFile, FileError, log};
+use super::problem::Problems;
+use super::read::Described;
+use crate::snapshot::Current;
+use crate::telemetry::Metrics;
+
+/// Keeps [`Current`] up to date with a file: after SIGHUP, and when its content
+/// is another one. A file that cannot be used changes nothing.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    file: ConfigFile,
+    current: Arc<Current>,
+    metrics: Arc<Metrics>,
+    /// Between two looks at the file; 0 where only SIGHUP counts.
+    poll: Duration,
+    seen: Content,
+    affinity_slots: usize,
+}
+
+/// The content that was read last, by its SHA-256, or why it could not be read.
+#[derive(Debug)]
+enum Content {
+    Read(Digest),
+    Unreadable(String),
+}
+
+impl Content {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(one), Self::Read(other)) => one.as_ref() == other.as_ref(),
+            (Self::Unreadable(one), Self::Unreadable(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Watcher {
+    /// Reads the file for the first time and serves it.
+    pub(crate) fn start(
+        file: ConfigFile,
+        current: Arc<Current>,
+        metrics: Arc<Metrics>,
+        poll: Duration,
+    ) -> Result<Self, FileError> {
+        let text = file
+            .text()
+            .map_err(|error| file.error(Problems::of_file(error)))?;
+        let reading = file.read(&text);
+        let Some(described) = reading.described else {
+            return Err(file.error(reading.problems));
+        };
+        log(&file.path, &reading.problems);
+        let affinity_slots = described.tuning.affinity_slots;
+        publish(&current, described)
+            .map_err(|error| file.error(Problems::of_file(error.to_string())))?;
+        Ok(Self {
+            file,
+            current,
+            metrics,
+            poll,
+            seen: Content::Read(digest(&SHA256, text.as_bytes())),
+            affinity_slots,
+        })
+    }
+
+    /// Runs until `stop`; `hang_up` is SIGHUP.
+    pub(crate) async fn run(mut self, mut hang_up: Signal, stop: CancellationToken) {
+        loop {
+            let asked = tokio::select! {
+                Some(()) = hang_up.recv() => true,
+                () = sleep(self.poll), if !self.poll.is_zero() => false,
+                () = stop.cancelled() => return,
+            };
+            // The disk, and building tables, are not for request threads.
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look(asked);
+                self
+            });
+            match looked.await {
+                Ok(watcher) => self = watcher,
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn look(&mut self, asked: bool) {
+        let text = self.file.text();
+        let content = match &text {
+            Ok(text) => Content::Read(digest(&SHA256, text.as_bytes())),
+            Err(error) => Content::Unreadable(error.clone()),
+        };
+        if content.is(&self.seen) && !asked {
+            return;
+        }
+        self.seen = content;
+        let served = match text {
+            Ok(text) => self.serve(&text),
+            Err(error) => Err(error),
+        };
+        let path = self.file.path.display();
+        match served {
+            Ok(()) => tracing::info!(file = %path, "the configuration file was read again"),
+            Err(error) => {
+                self.metrics.poll_failed();
+                tracing::error!(file = %path, error, "what was read of the file before serves on");
+            }
+        }
+    }
+
+    fn serve(&self, text: &str) -> Result<(), String> {
+        let reading = self.file.read(text);
+        log(&self.file.path, &reading.problems);
+        let described = reading
+            .described
+            .ok_or("the configuration file cannot be used")?;
+        if described.tuning.affinity_slots != self.affinity_slots {
+            tracing::warn!("fastllm.affinity_slots has changed: that takes a restart");
+        }
+        publish(&self.current, described).map_err(|error| error.to_string())
+    }
+}
+
+fn publish(current: &Current, described: Described) -> Result<(), InvalidSnapshot> {
+    let Described { snapshot, tuning } = described;
+    current.publish_tuned(Arc::new(snapshot), &tuning)?;
+    Ok(())
+}

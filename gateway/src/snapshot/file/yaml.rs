@@ -1,0 +1,357 @@
+//! YAML as a tree whose nodes know where they stand.
+//!
+//! On `granit-parser`'s events: pure Rust, kept up, a position with each event,
+//! bounded nesting. A serde reader on top would end at the first error and lose
+//! positions of keys, and this file's problems are to be told all at once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::problem::{Place, Problem, Problems, Severity};
+
+/// How deep nodes may be nested, aliases followed.
+const DEEPEST: usize = 32;
+
+/// How many nodes there may be, those of aliases counted each time.
+const MOST_NODES: usize = 1 << 20;
+
+/// A value of the file.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) kind: Kind,
+    /// Nodes in it, itself included.
+    size: usize,
+    depth: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// `plain` is one without quotes.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    Sequence(Vec<Arc<Node>>),
+    /// Each name once.
+    Mapping(Vec<Entry>),
+}
+
+/// A member of a mapping.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    /// Where the name stands.
+    pub(super) place: Place,
+    pub(super) value: Arc<Node>,
+}
+
+impl Node {
+    fn new(place: Place, kind: Kind) -> Self {
+        let (mut size, mut depth) = (1_usize, 0);
+        let mut count = |child: &Node| {
+            size = size.saturating_add(child.size);
+            depth = depth.max(child.depth);
+        };
+        match &kind {
+            Kind::Scalar { .. } => {}
+            Kind::Sequence(items) => items.iter().for_each(|item| count(item)),
+            Kind::Mapping(entries) => entries.iter().for_each(|entry| count(&entry.value)),
+        }
+        Self {
+            place,
+            kind,
+            size,
+            depth: depth + 1,
+        }
+    }
+
+    /// Nothing is given: `null`, `~` or an empty value.
+    pub(super) fn is_null(&self) -> bool {
+        match &self.kind {
+            Kind::Scalar { text, plain: true } => {
+                matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A collection that is being read.
+enum Open {
+    Sequence {
+        items: Vec<Arc<Node>>,
+    },
+    Mapping {
+        entries: Vec<Entry>,
+        names: HashSet<String>,
+        /// A name whose value comes next.
+        name: Option<(String, Place)>,
+    },
+}
+
+/// What goes wrong at one place, and ends the reading.
+struct Fault {
+    place: Place,
+    message: String,
+}
+
+struct Loader<'p> {
+    open: Vec<(Open, Place, usize)>,
+    anchors: HashMap<usize, Arc<Node>>,
+    root: Option<Arc<Node>>,
+    nodes: usize,
+    problems: &'p mut Problems,
+}
+
+/// Reads one document. What is wrong with it goes to `problems`; nothing is
+/// returned where it cannot be read at all.
+pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
+    let mut loader = Loader {
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        root: None,
+        nodes: 0,
+        problems,
+    };
+    for event in Parser::new_from_str(text) {
+        let taken = match event {
+            Ok((event, span)) => loader.take(event, place(&span)),
+            Err(error) => Err(Fault {
+                place: Place {
+                    line: error.marker().line().max(1),
+                    column: error.marker().col() + 1,
+                },
+                message: format!("not YAML: {}", error.info()),
+            }),
+        };
+        if let Err(Fault { place, message }) = taken {
+            let path = loader.path();
+            loader.error(place, path, message);
+            return None;
+        }
+    }
+    if loader.root.is_none() {
+        loader.error(Place::START, String::new(), "the file is empty".to_owned());
+    }
+    loader.root
+}
+
+fn place(span: &Span) -> Place {
+    Place {
+        line: span.start.line().max(1),
+        column: span.start.col() + 1,
+    }
+}
+
+/// A member's path below its mapping's. Names that could garble a line of
+/// output are quoted, and cut.
+pub(super) fn member(path: &str, name: &str) -> String {
+    const LONGEST: usize = 64;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-/.".contains(&byte);
+    let dot = if path.is_empty() { "" } else { "." };
+    if !name.is_empty() && name.len() <= LONGEST && name.bytes().all(plain) {
+        format!("{path}{dot}{name}")
+    } else {
+        let cut: String = name.chars().take(LONGEST).collect();
+        format!("{path}{dot}{cut:?}")
+    }
+}
+
+impl Loader<'_> {
+    fn error(&mut self, place: Place, path: String, message: String) {
+        self.problems.push(Problem {
+            severity: Severity::Error,
+            place,
+            path,
+            message,
+        });
+    }
+
+    /// The path of what is being read.
+    fn path(&self) -> String {
+        self.open
+            .iter()
+            .fold(String::new(), |path, (open, _, _)| match open {
+                Open::Sequence { items } => format!("{path}[{}]", items.len()),
+                Open::Mapping {
+                    name: Some((name, _)),
+                    ..
+                } => member(&path, name),
+                Open::Mapping { name: None, .. } => path,
+            })
+    }
+
+    fn take(&mut self, event: Event<'_>, place: Place) -> Result<(), Fault> {
+        let fault = |message: &str| {
+            Err(Fault {
+                place,
+                message: message.to_owned(),
+            })
+        };
+        if event.tag().is_some_and(|tag| !tag.is_yaml_core_schema()) {
+            return fault("tags other than YAML's own are not understood");
+        }
+        match event {
+            Event::DocumentStart(..) if self.root.is_some() => {
+                fault("a second document: only one is read")
+            }
+            Event::Scalar(text, style, anchor, _) => {
+                let kind = Kind::Scalar {
+                    text: text.into_owned(),
+                    plain: style == ScalarStyle::Plain,
+                };
+                self.complete(Node::new(place, kind), anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => {
+                let items = Vec::new();
+                self.begin(Open::Sequence { items }, place, anchor)
+            }
+            Event::MappingStart(_, anchor, _) => {
+                let open = Open::Mapping {
+                    entries: Vec::new(),
+                    names: HashSet::new(),
+                    name: None,
+                };
+                self.begin(open, place, anchor)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
+                Some(node) => {
+                    self.count(node.size, place)?;
+                    self.add(node, place)
+                }
+                None => fault("an alias inside of what it stands for"),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, open: Open, place: Place, anchor: usize) -> Result<(), Fault> {
+        if let Some((Open::Mapping { name: None, .. }, _, _)) = self.open.last() {
+            return Err(Fault {
+                place,
+                message: "a name must be a text".to_owned(),
+            });
+        }
+        if self.open.len() >= DEEPEST {
+            return Err(too_deep(place));
+        }
+        self.open.push((open, place, anchor));
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some((open, place, anchor)) = self.open.pop() else {
+            return Ok(());
+        };
+        let kind = match open {
+            Open::Sequence { items } => Kind::Sequence(items),
+            Open::Mapping { entries, .. } => Kind::Mapping(self.merged(entries)?),
+        };
+        self.complete(Node::new(place, kind), anchor)
+    }
+
+    /// Keeps what aliases make of a small file within bounds.
+    fn count(&mut self, nodes: usize, place: Place) -> Result<(), Fault> {
+        self.nodes = self.nodes.saturating_add(nodes);
+        if self.nodes > MOST_NODES {
+            let message = format!("more than {MOST_NODES} values, aliases followed");
+            return Err(Fault { place, message });
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+        let place = node.place;
+        self.count(1, place)?;
+        let node = Arc::new(node);
+        if anchor != 0 {
+            self.anchors.insert(anchor, Arc::clone(&node));
+        }
+        self.add(node, place)
+    }
+
+    /// Puts a node where it belongs; it stands at `place`, though an alias may
+    /// have brought it there.
+    fn add(&mut self, node: Arc<Node>, place: Place) -> Result<(), Fault> {
+        if self.open.len() + node.depth > DEEPEST {
+            return Err(too_deep(place));
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some((Open::Sequence { items }, _, _)) => items.push(node),
+            Some((Open::Mapping { name, .. }, _, _)) if name.is_none() => match &node.kind {
+                Kind::Scalar { text, .. } => *name = Some((text.clone(), place)),
+                Kind::Sequence(_) | Kind::Mapping(_) => {
+                    let message = "a name must be a text".to_owned();
+                    return Err(Fault { place, message });
+                }
+            },
+            Some((
+                Open::Mapping {
+                    entries,
+                    names,
+                    name,
+                },
+                _,
+                _,
+            )) => {
+                let Some((name, place)) = name.take() else {
+                    return Ok(());
+                };
+                if names.insert(name.clone()) {
+                    entries.push(Entry {
+                        name,
+                        place,
+                        value: node,
+                    });
+                } else {
+                    let path = member(&self.path(), &name);
+                    self.error(place, path, "given twice".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Resolves `<<`: the members of other mappings that are not there already.
+    fn merged(&mut self, mut entries: Vec<Entry>) -> Result<Vec<Entry>, Fault> {
+        let Some(at) = entries.iter().position(|entry| entry.name == "<<") else {
+            return Ok(entries);
+        };
+        let Entry { place, value, .. } = entries.remove(at);
+        let wrong = || Fault {
+            place,
+            message: "`<<` wants a mapping, or a list of them".to_owned(),
+        };
+        let alone = [Arc::clone(&value)];
+        let sources = match &value.kind {
+            Kind::Sequence(items) => items.as_slice(),
+            Kind::Mapping(_) => &alone,
+            Kind::Scalar { .. } => return Err(wrong()),
+        };
+        let mut names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
+        for source in sources {
+            let Kind::Mapping(more) = &source.kind else {
+                return Err(wrong());
+            };
+            self.count(source.size, place)?;
+            for entry in more {
+                if names.insert(entry.name.clone()) {
+                    entries.push(entry.clone());
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+fn too_deep(place: Place) -> Fault {
+    Fault {
+        place,
+        message: format!("nested deeper than {DEEPEST} levels, aliases followed"),
+    }
+}

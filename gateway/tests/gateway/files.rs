@@ -1,0 +1,324 @@
+//! A gateway that serves a configuration file.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::support::{Gate, Rig, Step, Upstream, chat, events, json_answer, logged, post};
+
+const BODY: &str = "{\"model\":\"small\"}";
+const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+
+/// A file, and the folder that it is in.
+struct Folder(TempDir);
+
+impl Folder {
+    fn with(text: &str) -> Self {
+        let folder = Self(tempfile::tempdir().unwrap());
+        folder.write(text);
+        folder
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("gateway.yaml")
+    }
+
+    /// Replaces the file as editors and tools do.
+    fn write(&self, text: &str) {
+        let next = self.0.path().join("next");
+        std::fs::write(&next, text).unwrap();
+        std::fs::rename(next, self.file()).unwrap();
+    }
+}
+
+fn model(name: &str, api_base: &str) -> String {
+    format!("- {{model_name: {name}, litellm_params: {{api_base: '{api_base}'}}}}\n")
+}
+
+/// `small` on one address, and a key for it.
+fn small(api_base: &str, key: &str) -> String {
+    format!(
+        "model_list:\n{}auth: {{keys: [{{name: app, key: {key}, models: [small]}}]}}\n",
+        model("small", api_base)
+    )
+}
+
+fn with_key(key: &str, body: &str) -> Vec<u8> {
+    post(
+        "/v1/chat/completions",
+        &format!("x-api-key: {key}\r\n"),
+        body,
+    )
+}
+
+fn without_key(headers: &str, body: &str) -> Vec<u8> {
+    post("/v1/chat/completions", headers, body)
+}
+
+async fn until_admitted(rig: &Rig, key: &str) {
+    rig.until("the new key", async || {
+        rig.ask(&with_key(key, BODY)).await.status == 200
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_the_file_says_is_served_at_once() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let text = format!(
+        "model_list:
+- model_name: small
+  litellm_params: {{model: vllm/own-name, api_base: '{base}/', api_key: upstream-key, auth_header: x-key, auth_scheme: ''}}
+{other}
+auth:
+  keys:
+  - {{name: app, key: client-key, models: [small]}}
+  - {{name: late, key: late-key, models: ['*'], expires_at: 2001-01-01}}
+",
+        base = upstream.api_base(),
+        other = model("large", &upstream.api_base()),
+    );
+    let folder = Folder::with(&text);
+    let rig = Rig::with_file(&folder.file(), &[]).await;
+    // Ready from the first moment on.
+    assert_eq!(rig.get("/readyz").await.status, 200);
+    assert_eq!(rig.ask(&with_key("client-key", BODY)).await.status, 200);
+    let request = upstream.request();
+    assert_eq!(request.header("x-key"), Some("upstream-key"));
+    assert_eq!(request.body, b"{\"model\":\"own-name\"}");
+    assert_eq!(rig.ask(&with_key("wrong-key", BODY)).await.status, 401);
+    assert_eq!(rig.ask(&with_key("late-key", BODY)).await.status, 401);
+    assert_eq!(rig.ask(&without_key("", BODY)).await.status, 401);
+    let large = with_key("client-key", "{\"model\":\"large\"}");
+    assert_eq!(rig.ask(&large).await.status, 403);
+    assert!(rig.finish().await.is_empty());
+}
+
+#[tokio::test]
+async fn without_keys_the_gateway_is_open_and_says_so() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = Folder::with(&format!(
+        "model_list:\n{}",
+        model("small", &upstream.api_base())
+    ));
+    let rig = Rig::with_file(&folder.file(), &[]).await;
+    assert_eq!(rig.ask(&without_key("", BODY)).await.status, 200);
+    assert!(logged().contains("the gateway is open to everyone"));
+    // A master key closes it.
+    let closed = Rig::with_file(&folder.file(), &["--master-key=canary-master-key"]).await;
+    assert_eq!(closed.ask(&without_key("", BODY)).await.status, 401);
+    assert_eq!(
+        closed
+            .ask(&with_key("canary-master-key", BODY))
+            .await
+            .status,
+        200
+    );
+    assert!(!logged().contains("canary-master-key"));
+}
+
+#[tokio::test]
+async fn a_virtual_model_leads_where_its_rules_say() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let base = upstream.api_base();
+    let text = format!(
+        "model_list:
+{}{}{}auth:
+  keys:
+  - {{name: app, key: app-key, models: ['*']}}
+  - {{name: night, key: night-key, models: [small, large], roles: [offline]}}
+fastllm:
+  virtual_models:
+  - name: auto
+    rules:
+    - {{headers: {{x-tier: batch}}, targets: [large]}}
+    - {{roles: [offline], targets: [large]}}
+    - {{principals: [night], targets: [other]}}
+    default_targets: [small]
+",
+        model("small", &base),
+        model("large", &base),
+        model("other", &base),
+    );
+    let folder = Folder::with(&text);
+    let rig = Rig::with_file(&folder.file(), &[]).await;
+    let auto = "{\"model\":\"auto\"}";
+    let batch = post(
+        "/v1/chat/completions",
+        "x-api-key: app-key\r\nx-tier: batch\r\n",
+        auto,
+    );
+    for request in [
+        with_key("app-key", auto),
+        batch,
+        with_key("night-key", auto),
+    ] {
+        assert_eq!(rig.ask(&request).await.status, 200);
+    }
+    let asked: Vec<_> = upstream
+        .seen()
+        .requests
+        .iter()
+        .map(|request| String::from_utf8(request.body.clone()).unwrap())
+        .collect();
+    let body = |model: &str| format!("{{\"model\":\"{model}\"}}");
+    assert_eq!(asked, [body("small"), body("large"), body("large")]);
+}
+
+#[tokio::test]
+async fn one_bad_backend_spoils_nothing_else() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let base = upstream.api_base();
+    let text = format!(
+        "model_list:
+- {{model_name: small, litellm_params: {{api_base: '{base}', protocol: opena1}}}}
+- {{model_name: small, litellm_params: {{api_base: 'ftp://canary-user:canary-word@a'}}}}
+- {{model_name: large, litellm_params: {{api_base: '{base}', auth_header: 'a b', api_key: canary-key}}}}
+{}",
+        model("small", &base),
+    );
+    let folder = Folder::with(&text);
+    let rig = Rig::with_file(&folder.file(), &[]).await;
+    for _ in 0..4 {
+        assert_eq!(rig.ask(&without_key("", BODY)).await.status, 200);
+    }
+    // It is there, but nobody serves it.
+    let large = rig.ask(&without_key("", "{\"model\":\"large\"}")).await;
+    assert_eq!(large.status, 502);
+    let logs = logged();
+    assert!(logs.contains("expected openai, anthropic or gemini"));
+    assert!(logs.contains("model_list[2].litellm_params"));
+    for canary in ["canary-user", "canary-word", "canary-key"] {
+        assert!(!logs.contains(canary), "{canary}");
+    }
+}
+
+/// A stream that goes on after `gate`.
+fn gated(gate: &Gate) -> Vec<Step> {
+    vec![
+        Step::Send(events(&[EVENT], false)),
+        Step::Wait(gate.clone()),
+        Step::Send(format!("{:x}\r\n{EVENT}\r\n0\r\n\r\n", EVENT.len()).into_bytes()),
+    ]
+}
+
+/// Changes the file while a stream runs, and makes the gateway read it.
+async fn changed_midway(flags: &[&str], read: impl AsyncFn(&Rig)) {
+    let gate = Gate::new();
+    let upstream = Upstream::start([gated(&gate), json_answer("200 OK", "{}")]).await;
+    let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
+    let rig = Rig::with_file(&folder.file(), flags).await;
+    let mut client = rig.client().await;
+    let streamed = "{\"model\":\"small\",\"stream\":true}";
+    client.write(&with_key("old-key", streamed)).await;
+    client.head().await;
+    client.until(EVENT).await;
+
+    let elsewhere = Upstream::start([json_answer("200 OK", "{}")]).await;
+    folder.write(&small(&elsewhere.api_base(), "new-key"));
+    read(&rig).await;
+    until_admitted(&rig, "new-key").await;
+    assert_eq!(rig.ask(&with_key("old-key", BODY)).await.status, 401);
+
+    gate.cancel();
+    client.until(EVENT).await;
+    assert_eq!(client.chunk().await, Some(Vec::new()));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn a_changed_file_is_served_and_streams_go_on() {
+    changed_midway(&["--config-poll=1"], async |_| {}).await;
+}
+
+fn hang_up() {
+    let pid = std::process::id().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status();
+    assert!(sent.unwrap().success());
+}
+
+#[tokio::test]
+async fn sighup_makes_it_read_the_file_and_streams_go_on() {
+    changed_midway(&["--config-poll=0"], async |rig| {
+        // Nobody looks at the file by itself.
+        assert_eq!(rig.ask(&with_key("new-key", BODY)).await.status, 401);
+        hang_up();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_changes_nothing() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
+    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
+    let version = rig.metric("fastllm_snapshot_version").await;
+    let failures = "fastllm_snapshot_poll_failures_total";
+    let mut seen = 0.5;
+    let broken = "model_list: []\nmodel_list: canary-scalar\nauth: {keys: canary-scalar}\n";
+    for change in [Some("model_list: [\n"), Some(broken), None] {
+        match change {
+            Some(text) => folder.write(text),
+            None => std::fs::remove_file(folder.file()).unwrap(),
+        }
+        rig.until("the file to be refused", async || {
+            rig.metric(failures).await > seen
+        })
+        .await;
+        seen += 1.0;
+        assert_eq!(rig.ask(&with_key("old-key", BODY)).await.status, 200);
+    }
+    assert!((rig.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
+    let logs = logged();
+    assert!(logs.contains("given twice") && logs.contains("auth.keys"));
+    assert!(!logs.contains("canary-scalar"));
+    folder.write(&small(&upstream.api_base(), "new-key"));
+    until_admitted(&rig, "new-key").await;
+}
+
+/// Points `..data` elsewhere, as the kubelet does with a `ConfigMap`.
+fn swap(folder: &Path, data: &str) {
+    let next = folder.join("..data_tmp");
+    std::os::unix::fs::symlink(data, &next).unwrap();
+    std::fs::rename(next, folder.join("..data")).unwrap();
+}
+
+#[tokio::test]
+async fn a_swapped_config_map_is_noticed() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for (data, key) in [("..1", "key-1"), ("..2", "key-2")] {
+        std::fs::create_dir(folder.join(data)).unwrap();
+        let text = small(&upstream.api_base(), key);
+        std::fs::write(folder.join(data).join("gateway.yaml"), text).unwrap();
+    }
+    swap(folder, "..1");
+    let file = folder.join("gateway.yaml");
+    std::os::unix::fs::symlink("..data/gateway.yaml", &file).unwrap();
+    let rig = Rig::with_file(&file, &["--config-poll=1"]).await;
+    assert_eq!(rig.ask(&with_key("key-1", BODY)).await.status, 200);
+    swap(folder, "..2");
+    until_admitted(&rig, "key-2").await;
+}
+
+#[tokio::test]
+async fn counters_of_an_unchanged_backend_live_on() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = Folder::with(&small(&upstream.api_base(), "sk-usual"));
+    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
+    assert_eq!(rig.ask(&chat(BODY)).await.status, 200);
+    let before = rig.get("/health").await.json();
+    let text = small(&upstream.api_base(), "sk-usual");
+    folder.write(&format!("{text}fastllm: {{balance_abs: 3}}\n"));
+    let version = rig.metric("fastllm_snapshot_version").await;
+    rig.until("the change", async || {
+        (rig.metric("fastllm_snapshot_version").await - version).abs() > 0.5
+    })
+    .await;
+    let after = rig.get("/health").await.json();
+    let backends = |health: &serde_json::Value| health["backends"].clone();
+    assert_ne!(backends(&before), serde_json::Value::Null);
+    assert_eq!(backends(&after), backends(&before));
+}
