@@ -8,17 +8,19 @@ use std::time::Duration;
 
 use fastllm_engine::Tuning;
 use rustls::ServerConfig;
+use tokio::signal::unix::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::config::Config;
+use crate::config::{Config, Origin, OriginError};
 use crate::forward::{Connector, Forwarder, Upstreams};
 use crate::link::Link;
 use crate::pipeline::Pipeline;
 use crate::probe::Prober;
 use crate::record::Ledger;
-use crate::report::{HealthReporter, UsageReporter, Waiting, queue};
+use crate::report::{HealthReporter, UsageQueue, UsageReporter, Waiting, queue};
 use crate::serve::{BodyLimits, Crew, Door, ListenError, Listener, Service, Status};
-use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
+use crate::signals::hang_up;
+use crate::snapshot::{Current, DiskCache, DiskWriter, FileError, Follower, HttpSource, Watcher};
 use crate::tasks::{Background, Tasks};
 use crate::telemetry::{LogError, Metrics, TraceExporter, start_tracing};
 use crate::tls::{self, Certificate, TlsError};
@@ -42,6 +44,12 @@ pub enum Error {
     /// Logging cannot be set up.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The flags do not say what to serve.
+    #[error(transparent)]
+    Origin(#[from] OriginError),
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A client library refuses its settings.
     #[error("cannot set up {what}: {reason}")]
     Setup {
@@ -59,7 +67,7 @@ impl Error {
     /// Whether the flags are at fault, so that another start would not help.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Tls(_) | Self::Log(_) => true,
+            Self::Tls(_) | Self::Log(_) | Self::Origin(_) | Self::File(_) => true,
             Self::Listen(_) | Self::Setup { .. } | Self::Ended(_) => false,
         }
     }
@@ -77,7 +85,7 @@ pub struct Gateway {
 /// What is shared by what runs.
 #[derive(Debug)]
 struct Rooms {
-    link: Link,
+    source: Source,
     probes: reqwest::Client,
     metrics: Arc<Metrics>,
     ledger: Arc<Ledger>,
@@ -86,9 +94,41 @@ struct Rooms {
     workers: Arc<Workers>,
     certificate: Option<Arc<Certificate>>,
     tls: Option<Arc<ServerConfig>>,
-    waiting: Waiting,
     traces: Option<TraceExporter>,
     boot_id: Arc<str>,
+}
+
+/// Who says what to serve, and is told what was served.
+#[derive(Debug)]
+enum Source {
+    Control { link: Link, waiting: Waiting },
+    File { watcher: Watcher, hang_up: Signal },
+}
+
+impl Source {
+    /// Also gives the queue of what it is told. A file is read and served.
+    fn open(
+        config: &Config,
+        tls: &rustls::ClientConfig,
+        metrics: &Arc<Metrics>,
+        current: &Arc<Current>,
+    ) -> Result<(Self, UsageQueue), Error> {
+        match config.origin()? {
+            Origin::Control { url, token } => {
+                let link = Link::new(url.clone(), token, tls.clone())
+                    .map_err(|error| setup("the way to control")(&error))?;
+                let (usage, waiting) = queue(metrics);
+                Ok((Self::Control { link, waiting }, usage))
+            }
+            Origin::File(file) => {
+                let hang_up = hang_up().map_err(|error| setup("signals")(&error))?;
+                let (current, metrics) = (Arc::clone(current), Arc::clone(metrics));
+                let usage = UsageQueue::nowhere(&metrics);
+                let watcher = Watcher::start(file, current, metrics, config.config_poll)?;
+                Ok((Self::File { watcher, hang_up }, usage))
+            }
+        }
+    }
 }
 
 fn setup(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
@@ -101,13 +141,10 @@ fn setup(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
 impl Rooms {
     fn build(config: &Config) -> Result<Self, Error> {
         let tls = tls::client_config(config.ca_bundle.as_deref())?;
-        let link = Link::new(config.control_url.clone(), &config.proxy_token, tls.clone())
-            .map_err(|error| setup("the way to control")(&error))?;
         let probes = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
         let metrics = Metrics::new().map_err(|error| setup("metrics")(&error))?;
         let metrics = Arc::new(metrics);
         let boot_id = boot_id().map_err(|error| setup("random numbers")(&error))?;
-        let (usage, waiting) = queue(&metrics);
         let tuning = Tuning {
             policy: config.policy,
             ..Tuning::default()
@@ -120,6 +157,8 @@ impl Rooms {
             Some(workers) => usize::from(workers),
             None => available_parallelism().map_or(1, usize::from),
         };
+        let current = Arc::new(Current::new(Arc::clone(&metrics), tuning));
+        let (source, usage) = Source::open(config, &tls, &metrics, &current)?;
         let tracing = start_tracing(config, tls.clone(), &metrics)
             .map_err(|error| setup("traces")(&error))?;
         let (tracer, exporter) = tracing.unzip();
@@ -127,16 +166,15 @@ impl Rooms {
             .traced(tracer)
             .logged_as(config.log_format);
         Ok(Self {
-            link,
+            source,
             probes,
             ledger: Arc::new(ledger),
-            current: Arc::new(Current::new(Arc::clone(&metrics), tuning)),
+            current,
             metrics,
             connector: Connector::new(tls),
             tls: certificate.as_ref().map(Certificate::config).transpose()?,
             certificate,
             workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
-            waiting,
             traces: exporter,
             boot_id,
         })
@@ -200,7 +238,8 @@ impl Gateway {
             version = env!("CARGO_PKG_VERSION"),
             address = %public.address(),
             status_address = status_port.as_ref().map(|port| port.address().to_string()),
-            control = %config.control_url,
+            control = config.control_url.as_ref().map(tracing::field::display),
+            config = config.config.as_ref().map(|path| tracing::field::display(path.display())),
             role = "proxy",
             "the gateway listens"
         );
@@ -283,7 +322,7 @@ impl Rooms {
     /// Starts what runs beside the request path.
     fn start(self, config: &Config, background: &mut Background) {
         let Self {
-            link,
+            source,
             probes,
             metrics,
             ledger,
@@ -292,7 +331,6 @@ impl Rooms {
             workers: _,
             certificate,
             tls: _,
-            waiting,
             traces,
             boot_id,
         } = self;
@@ -303,9 +341,6 @@ impl Rooms {
                 certificate.follow(stop.clone()),
             );
         }
-        let cache = DiskCache::new(config.snapshot_cache.clone());
-        let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
-        background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
         let prober = Prober {
             client: probes,
             current: Arc::clone(&current),
@@ -313,6 +348,52 @@ impl Rooms {
             timeout: config.health_timeout,
         };
         background.spawn("the prober", prober.run(stop.clone()));
+        if let Some(traces) = traces {
+            background.spawn("the trace exporter", traces.run(stop.clone()));
+        }
+        match source {
+            Source::File { watcher, hang_up } => {
+                background.spawn("the file's watcher", watcher.run(hang_up, stop));
+            }
+            Source::Control { link, waiting } => {
+                let plane = Plane {
+                    link,
+                    waiting,
+                    metrics,
+                    ledger,
+                    current,
+                    boot_id,
+                };
+                plane.start(config, background);
+            }
+        }
+    }
+}
+
+/// What goes to and comes from the control plane.
+struct Plane {
+    link: Link,
+    waiting: Waiting,
+    metrics: Arc<Metrics>,
+    ledger: Arc<Ledger>,
+    current: Arc<Current>,
+    boot_id: Arc<str>,
+}
+
+impl Plane {
+    fn start(self, config: &Config, background: &mut Background) {
+        let Self {
+            link,
+            waiting,
+            metrics,
+            ledger,
+            current,
+            boot_id,
+        } = self;
+        let stop = background.stop();
+        let cache = DiskCache::new(config.snapshot_cache.clone());
+        let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
+        background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
         let usage = UsageReporter {
             link: link.clone(),
             waiting,
@@ -323,9 +404,6 @@ impl Rooms {
         };
         let late = background.late();
         background.spawn("the usage reporter", usage.run(stop.clone(), late));
-        if let Some(traces) = traces {
-            background.spawn("the trace exporter", traces.run(stop.clone()));
-        }
         let health = HealthReporter {
             link: link.clone(),
             current: Arc::clone(&current),

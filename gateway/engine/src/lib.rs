@@ -21,7 +21,8 @@ pub mod tables;
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
 pub use route::{
-    Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight, Live, ModelSkipped, Origin,
-    Pick, Pool, Resolved, RuleSkipped, Slot, Tuning, granted_models, resolve, route,
+    Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight, Live,
+    ModelSkipped, Origin, Pick, Pool, Resolved, RuleSkipped, Slot, Tuning, granted_models, resolve,
+    route,
 };
 pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};
