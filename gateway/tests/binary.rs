@@ -131,7 +131,7 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 
 const BAD: &str = "model_list:
 - model_name: a
-  litellm_params: {api_base: 'http://user:canary@a', api_key: canary, temprature: 1}
+  litellm_params: {api_base: 'http://user:canary@a', api_key: canary, temperatures: 1}
 general_settings: {master_key: 'canary canary'}
 ";
 
@@ -148,7 +148,7 @@ fn check_config_tells_every_problem_and_where() {
     let expected = format!(
         "{path}:3:19: error: model_list[0].litellm_params: api_base holds credentials; \
 they belong into the credential field
-{path}:3:71: warning: model_list[0].litellm_params.temprature: unknown field
+{path}:3:71: warning: model_list[0].litellm_params.temperatures: unknown field
 {path}:4:32: error: general_settings.master_key: a key is printable ASCII without spaces, \
 and not empty
 {path}: errors: 2, warnings: 1
@@ -189,7 +189,7 @@ fn a_file_that_cannot_be_used_ends_it_with_its_problems() {
         "{path}:4:32: error: general_settings.master_key: "
     )));
     assert!(
-        words.contains("temprature: unknown field") && !words.contains("canary"),
+        words.contains("temperatures: unknown field") && !words.contains("canary"),
         "{words}"
     );
 }

@@ -363,7 +363,7 @@ model_list:
   litellm_params:
     model: openai/gpt
     api_base: http://a
-    temprature: 1
+    temperatures: 1
     rpm: 60
 - model_name: small
   policy: fastest
@@ -374,7 +374,7 @@ model_list:
 - {model_name: 'gpt-*', litellm_params: {api_base: 'http://c', auth_header: 'a b', api_key: k}}
 litellm_settings: {drop_params: true}
 router_settings: {}
-model_lits: []
+models: []
 general_settings: {alerting: [slack], masterkey: x}
 auth:
   keys:
