@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastllm_contract::{UsageBatch, UsageEvent, UsageReply};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::BackOff;
@@ -13,6 +13,10 @@ use crate::telemetry::{DropReason, Metrics};
 
 /// The longest that an event waits for others before it is sent.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
+
+/// How often it is looked for further events: to be woken by each of them would
+/// cost the threads that serve requests a system call for each.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Time limit of one post.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,10 +76,9 @@ impl UsageReporter {
             self.waiting.take(batch).await;
         }
         let due = Instant::now() + FLUSH_EVERY;
-        while batch.len() < UsageBatch::MAX_EVENTS {
-            if timeout_at(due, self.waiting.take(batch)).await.is_err() {
-                return;
-            }
+        while batch.len() < UsageBatch::MAX_EVENTS && Instant::now() < due {
+            sleep(LOOK_EVERY).await;
+            self.waiting.take_waiting(batch);
         }
     }
 

@@ -1,5 +1,6 @@
 use std::fmt;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Stderr, Write};
+use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -18,6 +19,10 @@ const WAITING_LINES: usize = 16_384;
 /// Lines are gathered up to so many bytes. The writer's thread flushes whenever
 /// no line waits, so this saves calls under load and delays nothing.
 const GATHERED: usize = 64 << 10;
+
+/// How long the writer's thread rests after it has written: to be woken by each
+/// line would cost the threads that serve requests a system call for each.
+const REST: Duration = Duration::from_millis(10);
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -56,7 +61,7 @@ pub fn init_logging(filter: &str, format: LogFormat) -> Result<LogGuard, LogErro
         .lossy(true)
         .buffered_lines_limit(WAITING_LINES)
         .thread_name("log")
-        .finish(BufWriter::with_capacity(GATHERED, std::io::stderr()));
+        .finish(Resting(BufWriter::with_capacity(GATHERED, io::stderr())));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);
@@ -77,6 +82,21 @@ pub fn init_logging(filter: &str, format: LogFormat) -> Result<LogGuard, LogErro
     };
     set.map_err(|_| LogError::AlreadySet)?;
     Ok(LogGuard { _worker: worker })
+}
+
+/// Standard error, at most once every [`REST`].
+struct Resting(BufWriter<Stderr>);
+
+impl Write for Resting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.0.flush();
+        std::thread::sleep(REST);
+        flushed
+    }
 }
 
 /// Passes access lines on as they are; formats everything else.
