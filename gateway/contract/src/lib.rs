@@ -8,6 +8,7 @@
 //! Invariant: unknown fields are ignored in both directions, and every field
 //! added after a release has a default, so that any two releases can talk.
 
+mod backend;
 mod health;
 mod ids;
 mod routing;
@@ -15,6 +16,7 @@ mod secret;
 mod snapshot;
 mod usage;
 
+pub use backend::{Backend, Concurrency, Dialect, HealthCheck, Protocol};
 pub use health::{BackendHealth, HealthReport, ProcessCounters};
 pub use ids::{
     BackendId, InvalidKeyHash, InvalidModelName, KeyHash, KeyId, Micros, ModelName, PrincipalId,
@@ -25,7 +27,6 @@ pub use routing::{
 };
 pub use secret::Secret;
 pub use snapshot::{
-    Backend, FORMAT, KeyEntry, KeyMap, KeyShard, MissingPart, Model, Part, Principal, Protocol,
-    Snapshot, shard_prefix,
+    FORMAT, KeyEntry, KeyMap, KeyShard, MissingPart, Model, Part, Principal, Snapshot, shard_prefix,
 };
 pub use usage::{RefusalKind, UsageBatch, UsageEvent, UsageReply};

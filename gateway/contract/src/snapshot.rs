@@ -6,8 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::routing::known_policy;
 use crate::{
-    BackendId, KeyHash, KeyId, ModelName, PolicyKind, PrincipalId, Secret, Timestamp, Tokens,
-    VirtualModel,
+    Backend, KeyHash, KeyId, ModelName, PolicyKind, PrincipalId, Timestamp, Tokens, VirtualModel,
 };
 
 /// The format that this release writes. A reader accepts every lower one, and
@@ -173,76 +172,6 @@ pub struct Model {
     /// The pool that serves it; sorted by id. May be empty.
     #[serde(default)]
     pub backends: Vec<Backend>,
-}
-
-/// One upstream address of a model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Backend {
-    /// Identity across snapshots, for counters and health.
-    pub id: BackendId,
-    /// Base address without trailing slash, `http` or `https`.
-    pub api_base: String,
-    /// What the upstream calls the model.
-    pub upstream_model: String,
-    /// Credential in usable form, if one is needed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub api_key: Option<Secret>,
-    /// Its wire format.
-    #[serde(default)]
-    pub protocol: Protocol,
-    /// The header that carries the credential.
-    #[serde(default = "authorization")]
-    pub auth_header: String,
-    /// The word before the credential; `null` sends the credential alone.
-    #[serde(default = "bearer")]
-    pub auth_scheme: Option<String>,
-    /// The answer's token ceiling where the client sent none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default_max_tokens: Option<u32>,
-    /// How much it can take beside the others of its pool; 0 gets requests
-    /// only where no other is left.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub weight: u32,
-}
-
-fn one() -> u32 {
-    1
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands out references"
-)]
-fn is_one(weight: &u32) -> bool {
-    *weight == 1
-}
-
-fn authorization() -> String {
-    "authorization".to_owned()
-}
-
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "serde wants the field's own type: absent means Bearer, null means none"
-)]
-fn bearer() -> Option<String> {
-    Some("Bearer".to_owned())
-}
-
-/// The wire format of a backend.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// OpenAI's.
-    #[default]
-    Openai,
-    /// Anthropic's Messages API.
-    Anthropic,
-    /// Google's Gemini API.
-    Gemini,
-    /// One that this release does not know: such a backend is left out.
-    #[serde(other)]
-    Unknown,
 }
 
 /// A part came without items, and none with its digest is held: ask again for

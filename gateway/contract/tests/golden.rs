@@ -1,18 +1,20 @@
 //! Golden snapshots of every released format: a newer reader must accept each
 //! of them, and this release must write its own format byte for byte.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, FORMAT, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    PolicyKind, Principal, PrincipalId, Protocol, Rule, RuleCaller, RuleShape, Secret, Snapshot,
-    SplitBy, Target, Timestamp, Tokens, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId,
+    KeyMap, KeyShard, Model, ModelName, Part, PolicyKind, Principal, PrincipalId, Protocol, Rule,
+    RuleCaller, RuleShape, Secret, Snapshot, SplitBy, Target, Timestamp, Tokens, VirtualModel,
+    shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
 const FORMAT_1_ROUTING: &str = include_str!("golden/snapshot-format-1-routing.json");
+const FORMAT_1_BACKENDS: &str = include_str!("golden/snapshot-format-1-backends.json");
 
 fn backend(id: u64, api_key: Option<&str>) -> Backend {
     Backend {
@@ -25,6 +27,10 @@ fn backend(id: u64, api_key: Option<&str>) -> Backend {
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
         weight: 1,
+        draining: false,
+        concurrency: Concurrency::default(),
+        dialect: Dialect::default(),
+        health: HealthCheck::default(),
     }
 }
 
@@ -141,11 +147,41 @@ fn sample_with_routing() -> Snapshot {
     sample
 }
 
+/// What format 1 has gained: everything about backends.
+fn sample_with_backends() -> Snapshot {
+    let mut sample = sample();
+    let mut models = sample.models.items.unwrap().to_vec();
+    let [first, second] = models[0].backends.as_mut_slice() else {
+        panic!("two backends");
+    };
+    first.draining = true;
+    first.health.enabled = false;
+    second.concurrency = Concurrency {
+        max: Some(8),
+        max_queue: 20,
+        queue_timeout_ms: 500,
+    };
+    second.dialect = Dialect {
+        headers: BTreeMap::from([("api-key".to_owned(), Secret::new("extra-secret"))]),
+        query: BTreeMap::from([("api-version".to_owned(), "2024-10-21".to_owned())]),
+        path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),
+    };
+    second.health = HealthCheck {
+        enabled: true,
+        path: "//health".to_owned(),
+        method: "HEAD".to_owned(),
+        expect: "2xx,401".to_owned(),
+    };
+    sample.models = Part::complete("models-3", models);
+    sample
+}
+
 #[test]
 fn this_release_writes_format_1() {
     for (sample, golden) in [
         (sample(), FORMAT_1),
         (sample_with_routing(), FORMAT_1_ROUTING),
+        (sample_with_backends(), FORMAT_1_BACKENDS),
     ] {
         let written = serde_json::to_string_pretty(&sample).unwrap();
         assert_eq!(written.trim(), golden.trim());
@@ -157,6 +193,7 @@ fn format_1_is_read() {
     for (golden, sample) in [
         (FORMAT_1, sample()),
         (FORMAT_1_ROUTING, sample_with_routing()),
+        (FORMAT_1_BACKENDS, sample_with_backends()),
     ] {
         let read: Snapshot = serde_json::from_str(golden).unwrap();
         assert_eq!(read, sample);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Rule, Snapshot, SplitBy, Target, Timestamp, VirtualModel,
-    shard_prefix,
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyId, KeyMap,
+    KeyShard, Model, ModelName, Part, Principal, PrincipalId, Protocol, Rule, Snapshot, SplitBy,
+    Target, Timestamp, VirtualModel, shard_prefix,
 };
 use http::HeaderMap;
 
@@ -28,6 +28,10 @@ pub(crate) fn backend(id: u64) -> Backend {
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
         weight: 1,
+        draining: false,
+        concurrency: Concurrency::default(),
+        dialect: Dialect::default(),
+        health: HealthCheck::default(),
     }
 }
 

@@ -2,6 +2,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastllm_contract::PolicyKind;
 
+use super::UNHEALTHY_AFTER;
+
 /// What the policies are tuned with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
@@ -16,6 +18,8 @@ pub struct Tuning {
     /// How many beginnings of prompts are remembered: rounded up to a power of
     /// two, 64 to 2^24.
     pub affinity_slots: usize,
+    /// Consecutive failed probes that make a backend unhealthy; at least one.
+    pub unhealthy_after: u32,
 }
 
 impl Default for Tuning {
@@ -25,6 +29,7 @@ impl Default for Tuning {
             balance_abs: 8,
             balance_rel_percent: 50,
             affinity_slots: 65_536,
+            unhealthy_after: UNHEALTHY_AFTER,
         }
     }
 }

@@ -1,25 +1,40 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use fastllm_contract::{Backend as Described, BackendId, Protocol};
-use http::header::{self, HeaderName, HeaderValue};
-use http::uri::{PathAndQuery, Scheme, Uri};
+use fastllm_contract::{Backend as Described, BackendId, Concurrency, Protocol};
+use http::header::{HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
 
-use super::{Live, Slot};
+use super::target::{InvalidTemplate, Location};
+use super::{InFlight, InvalidHealthCheck, Live, Probe, Slot, headers};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
 pub struct Backend {
     id: BackendId,
     api_base: Arc<str>,
-    origin: Origin,
-    host: HeaderValue,
-    base_path: String,
+    location: Location,
     upstream_model: Arc<str>,
     auth: Option<(HeaderName, HeaderValue)>,
+    extra_headers: Vec<(HeaderName, HeaderValue)>,
     weight: u32,
+    draining: bool,
+    limit: Option<Limit>,
+    probe: Option<Probe>,
     live: Arc<Live>,
     slot: Slot,
+}
+
+/// How many requests are under way at a backend at most, and who waits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    /// The most under way.
+    pub(super) most: u64,
+    /// The most that wait.
+    pub(super) most_waiting: usize,
+    /// How long one of them waits.
+    pub(super) patience: Duration,
 }
 
 /// Where connections go: backends of one origin share them.
@@ -58,6 +73,18 @@ pub enum Unusable {
     /// Nothing to call the model upstream.
     #[error("upstream_model is empty")]
     UpstreamModel,
+    /// A header that the gateway sets itself, or that no header can be.
+    #[error("an extra header cannot be sent, or belongs to the connection or the body")]
+    ExtraHeader,
+    /// Paths cannot be made from it.
+    #[error("path_template: {0}")]
+    PathTemplate(InvalidTemplate),
+    /// No probe can be made from it.
+    #[error(transparent)]
+    HealthCheck(#[from] InvalidHealthCheck),
+    /// No request would ever be served.
+    #[error("max_concurrency is 0; a backend is drained otherwise")]
+    Concurrency,
 }
 
 impl Backend {
@@ -71,16 +98,18 @@ impl Backend {
         if described.upstream_model.is_empty() {
             return Err(Unusable::UpstreamModel);
         }
-        let address = Address::parse(&described.api_base)?;
+        let location = Location::of(described)?;
         Ok(Self {
             id: described.id,
             api_base: Arc::from(described.api_base.as_str()),
-            origin: address.origin,
-            host: address.host,
-            base_path: address.base_path,
             upstream_model: Arc::from(described.upstream_model.as_str()),
-            auth: auth_header(described)?,
+            auth: headers::auth(described)?,
+            extra_headers: headers::extra(described)?,
             weight: described.weight,
+            draining: described.draining,
+            limit: Limit::of(&described.concurrency)?,
+            probe: Probe::of(&described.health, &location)?,
+            location,
             live,
             slot: Slot::default(),
         })
@@ -98,12 +127,12 @@ impl Backend {
 
     /// Where to connect.
     pub fn origin(&self) -> &Origin {
-        &self.origin
+        &self.location.origin
     }
 
     /// The `host` header.
     pub fn host(&self) -> &HeaderValue {
-        &self.host
+        &self.location.host
     }
 
     /// What the upstream calls the model.
@@ -114,6 +143,45 @@ impl Backend {
     /// The header that carries the credential, marked sensitive.
     pub fn auth(&self) -> Option<&(HeaderName, HeaderValue)> {
         self.auth.as_ref()
+    }
+
+    /// What it gets beside the headers of every request, marked sensitive. None
+    /// of them is the one that carries the credential.
+    pub fn extra_headers(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.extra_headers
+    }
+
+    /// How to ask whether it is well; nothing where it is not asked.
+    pub fn probe(&self) -> Option<&Probe> {
+        self.probe.as_ref()
+    }
+
+    /// Whether it gets no new request.
+    pub fn draining(&self) -> bool {
+        self.draining
+    }
+
+    /// The most requests that are under way at once.
+    pub fn max_concurrency(&self) -> Option<u64> {
+        self.limit.map(|limit| limit.most)
+    }
+
+    pub(super) fn limit(&self) -> Option<&Limit> {
+        self.limit.as_ref()
+    }
+
+    /// Whether a request that comes now need not wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.limit
+            .is_none_or(|limit| self.live.waiting() == 0 && self.live.in_flight() < limit.most)
+    }
+
+    /// Takes a place, if one is free and nobody waits for it.
+    pub(super) fn begin(&self) -> Option<InFlight> {
+        match self.limit {
+            Some(limit) => self.live.try_begin(limit.most),
+            None => Some(self.live.begin()),
+        }
     }
 
     /// How much it can take beside the others of its pool.
@@ -151,99 +219,29 @@ impl Backend {
     }
 
     /// The request target for `sub_path` (`/chat/completions`), which holds
-    /// nothing that a path may not hold.
+    /// nothing that a path may not hold. The usual ones are shared, not made.
     pub fn path(&self, sub_path: &str) -> Option<PathAndQuery> {
-        PathAndQuery::try_from(format!("{}{sub_path}", self.base_path)).ok()
+        self.location.target(sub_path)
     }
 }
 
-struct Address {
-    origin: Origin,
-    host: HeaderValue,
-    base_path: String,
-}
-
-impl Address {
-    fn parse(api_base: &str) -> Result<Self, Unusable> {
-        let uri: Uri = api_base.parse().map_err(|_| Unusable::Address)?;
-        let tls = match uri.scheme() {
-            Some(scheme) if *scheme == Scheme::HTTPS => true,
-            Some(scheme) if *scheme == Scheme::HTTP => false,
-            _ => return Err(Unusable::Address),
-        };
-        let authority = uri.authority().ok_or(Unusable::Address)?;
-        if authority.as_str().contains('@') {
-            return Err(Unusable::Userinfo);
+impl Limit {
+    fn of(described: &Concurrency) -> Result<Option<Self>, Unusable> {
+        let Concurrency {
+            max,
+            max_queue,
+            queue_timeout_ms,
+        } = described;
+        match *max {
+            None => Ok(None),
+            Some(0) => Err(Unusable::Concurrency),
+            Some(most) => Ok(Some(Self {
+                most: u64::from(most),
+                most_waiting: usize::try_from(*max_queue).unwrap_or(usize::MAX),
+                patience: Duration::from_millis(*queue_timeout_ms),
+            })),
         }
-        if uri.query().is_some() {
-            return Err(Unusable::Query);
-        }
-        let host = authority.host();
-        let host = host
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(host);
-        if host.is_empty() {
-            return Err(Unusable::Address);
-        }
-        // "host:" and "host:99999" parse as an authority without a port.
-        let port = match (
-            authority.port_u16(),
-            authority.as_str().ends_with(authority.host()),
-        ) {
-            (Some(0), _) | (None, false) => return Err(Unusable::Address),
-            (Some(port), _) => port,
-            (None, true) => {
-                if tls {
-                    443
-                } else {
-                    80
-                }
-            }
-        };
-        Ok(Self {
-            origin: Origin {
-                tls,
-                host: Arc::from(host.to_ascii_lowercase()),
-                port,
-            },
-            host: HeaderValue::from_str(authority.as_str()).map_err(|_| Unusable::Address)?,
-            base_path: uri.path().trim_end_matches('/').to_owned(),
-        })
     }
-}
-
-fn auth_header(described: &Described) -> Result<Option<(HeaderName, HeaderValue)>, Unusable> {
-    let Some(credential) = &described.api_key else {
-        return Ok(None);
-    };
-    let name = HeaderName::from_bytes(described.auth_header.as_bytes())
-        .ok()
-        .filter(may_carry_a_credential)
-        .ok_or(Unusable::AuthHeader)?;
-    let text = match described.auth_scheme.as_deref() {
-        Some(scheme) if !scheme.is_empty() => format!("{scheme} {}", credential.expose()),
-        _ => credential.expose().to_owned(),
-    };
-    let mut value = HeaderValue::try_from(text).map_err(|_| Unusable::Credential)?;
-    value.set_sensitive(true);
-    Ok(Some((name, value)))
-}
-
-/// Headers that frame the message would let a credential break it.
-fn may_carry_a_credential(name: &HeaderName) -> bool {
-    const FRAMING: [HeaderName; 9] = [
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::CONTENT_TYPE,
-        header::EXPECT,
-        header::HOST,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
-    !FRAMING.contains(name)
 }
 
 impl fmt::Display for Origin {

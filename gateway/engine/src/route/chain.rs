@@ -156,7 +156,7 @@ impl<'a> Search<'a, '_> {
         let pool = pool.ok_or(ModelSkipped::NotServed)?;
         if !self.caller.may_use(model.as_str()) {
             Err(ModelSkipped::NotGranted)
-        } else if pool.backends().is_empty() {
+        } else if !pool.is_open() {
             Err(ModelSkipped::NoBackend)
         } else {
             Ok(pool)

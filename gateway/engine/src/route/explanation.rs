@@ -75,7 +75,7 @@ pub enum ModelSkipped {
     NotServed,
     /// The caller may not use it.
     NotGranted,
-    /// It has no backend.
+    /// It has no backend that takes new requests.
     NoBackend,
 }
 

@@ -1,10 +1,14 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fastllm_contract::{Backend, Protocol, Timestamp};
+use fastllm_contract::{Backend, Dialect, Protocol, Secret, Timestamp};
 
-/// Consecutive failed probes that make a backend unhealthy.
+use super::queue::{self, Queue};
+
+/// Consecutive failed probes that make a backend unhealthy, unless told
+/// otherwise.
 pub const UNHEALTHY_AFTER: u32 = 2;
 
 /// Consecutive failed attempts after which a backend is left alone for a while.
@@ -15,6 +19,13 @@ const EJECTED_FOR: Duration = Duration::from_secs(1);
 
 /// The longest that a backend is left alone, whatever it says itself.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// How long a backend that was left alone for its failures takes to get its
+/// whole share again, microseconds.
+const RETURN: i64 = 30_000_000;
+
+/// The share that it begins with, in percent.
+const FIRST_SHARE: i64 = 10;
 
 /// What makes two snapshot entries the same backend: as long as it is
 /// unchanged, counters and health are kept.
@@ -27,14 +38,22 @@ pub(crate) struct Identity {
     auth_scheme: Option<String>,
     credential: Option<[u8; 32]>,
     default_max_tokens: Option<u32>,
+    headers: Vec<(String, [u8; 32])>,
+    query: BTreeMap<String, String>,
+    path_template: Option<String>,
 }
 
 impl Identity {
     pub(crate) fn of(backend: &Backend) -> Self {
-        let credential = backend
-            .api_key
-            .as_ref()
-            .map(|key| crate::identify::hash_key(key.expose().as_bytes()).0);
+        let digest = |secret: &Secret| crate::identify::hash_key(secret.expose().as_bytes()).0;
+        let credential = backend.api_key.as_ref().map(digest);
+        let Dialect {
+            headers,
+            query,
+            path_template,
+        } = &backend.dialect;
+        let headers = headers.iter();
+        let headers = headers.map(|(name, value)| (name.clone(), digest(value)));
         Self {
             api_base: backend.api_base.clone(),
             upstream_model: backend.upstream_model.clone(),
@@ -43,33 +62,74 @@ impl Identity {
             auth_scheme: backend.auth_scheme.clone(),
             credential,
             default_max_tokens: backend.default_max_tokens,
+            headers: headers.collect(),
+            query: query.clone(),
+            path_template: path_template.clone(),
         }
     }
 }
 
 /// What is learnt about a backend while it serves: shared by all threads and
 /// by every snapshot that names it unchanged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Live {
     in_flight: AtomicU64,
     requests: AtomicU64,
     errors: AtomicU64,
     ejections: AtomicU64,
     probe_failures: AtomicU64,
+    unhealthy_after: u32,
     failed_probes: AtomicU32,
     failed_in_a_row: AtomicU32,
-    /// Microseconds since 1970.
+    /// Because it asked for it; microseconds since 1970.
     paused_until: AtomicI64,
+    /// Because its attempts failed; likewise, and 0 for never.
+    ejected_until: AtomicI64,
+    queue: Queue,
     /// Conversations that began here.
     claimed: AtomicU64,
     /// Mean microseconds of a good answer, plain and streamed; 0 is unknown.
     latency: [AtomicU64; 2],
 }
 
+impl Default for Live {
+    fn default() -> Self {
+        Self::new(UNHEALTHY_AFTER)
+    }
+}
+
 impl Live {
+    /// Nothing is known yet. So many consecutive failed probes, at least one,
+    /// will make it unhealthy.
+    pub fn new(unhealthy_after: u32) -> Self {
+        Self {
+            in_flight: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            unhealthy_after: unhealthy_after.max(1),
+            failed_probes: AtomicU32::new(0),
+            failed_in_a_row: AtomicU32::new(0),
+            paused_until: AtomicI64::new(0),
+            ejected_until: AtomicI64::new(0),
+            queue: Queue::default(),
+            claimed: AtomicU64::new(0),
+            latency: [const { AtomicU64::new(0) }; 2],
+        }
+    }
+
     /// Requests under way.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Requests that wait for a place here. One that waits at several backends
+    /// is counted at each.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Attempts since the start.
@@ -92,14 +152,9 @@ impl Live {
         self.probe_failures.load(Ordering::Relaxed)
     }
 
-    /// Whether it is left alone: its attempts failed, or it asked for it.
-    pub fn is_paused(&self, at: Timestamp) -> bool {
-        self.paused_until.load(Ordering::Relaxed) > at.0
-    }
-
     /// Whether its probes succeed; true until shown otherwise.
     pub fn healthy(&self) -> bool {
-        self.failed_probes.load(Ordering::Relaxed) < UNHEALTHY_AFTER
+        self.failed_probes.load(Ordering::Relaxed) < self.unhealthy_after
     }
 
     /// Counts an attempt; the guard counts it as under way until dropped.
@@ -109,10 +164,48 @@ impl Live {
         InFlight(Arc::clone(self))
     }
 
+    /// As [`Live::begin`], where fewer than `most` are under way and nobody
+    /// waits for the place.
+    pub fn try_begin(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+        if self.queue.len() > 0 {
+            return None;
+        }
+        self.take_place(most)
+    }
+
+    /// A place for whoever is next.
+    pub(super) fn take_place(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+        self.in_flight
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |under_way| {
+                (under_way < most).then_some(under_way + 1)
+            })
+            .ok()?;
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Some(InFlight(Arc::clone(self)))
+    }
+
     /// Whether it may be expected to answer: its probes succeed, it did not ask
     /// to be left alone, and its last attempts did not all fail.
     pub fn is_available(&self, at: Timestamp) -> bool {
-        self.healthy() && !self.is_paused(at)
+        self.healthy() && self.paused_until.load(Ordering::Relaxed) <= at.0 && !self.is_ejected(at)
+    }
+
+    /// Whether it is left alone because its last attempts failed.
+    pub fn is_ejected(&self, at: Timestamp) -> bool {
+        self.ejected_until.load(Ordering::Relaxed) > at.0
+    }
+
+    /// Whether it takes its turn: always, but for some time after it was left
+    /// alone for its failures, where its share grows from a tenth to the whole.
+    /// `draw` is a random number.
+    pub(super) fn takes_turn(&self, at: Timestamp, draw: u64) -> bool {
+        let ejected_until = self.ejected_until.load(Ordering::Relaxed);
+        if ejected_until == 0 {
+            return true;
+        }
+        let since = at.0.saturating_sub(ejected_until).clamp(0, RETURN);
+        let share = FIRST_SHARE + (100 - FIRST_SHARE) * since / RETURN;
+        draw % 100 < share.unsigned_abs()
     }
 
     /// Counts a failed attempt. Several in a row, and it is left alone: 1 s,
@@ -121,10 +214,10 @@ impl Live {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let in_a_row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
         if let Some(further) = in_a_row.checked_sub(EJECTED_AFTER - 1) {
-            if !self.is_paused(at) {
+            if !self.is_ejected(at) {
                 self.ejections.fetch_add(1, Ordering::Relaxed);
             }
-            self.pause(at, EJECTED_FOR * (1 << further.min(6)));
+            extend(&self.ejected_until, at, EJECTED_FOR * (1 << further.min(6)));
         }
     }
 
@@ -136,11 +229,10 @@ impl Live {
         }
     }
 
-    /// It asked to be left alone for a while: for a minute at most.
+    /// It asked to be left alone for a while: for a minute at most. That is no
+    /// failure, and afterwards it has its whole share at once.
     pub fn pause(&self, at: Timestamp, wait: Duration) {
-        let wait = wait.min(LONGEST_PAUSE).as_micros();
-        let until = at.0.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
-        self.paused_until.fetch_max(until, Ordering::Relaxed);
+        extend(&self.paused_until, at, wait);
     }
 
     /// Takes note of how long a good answer took, from the attempt's beginning
@@ -184,11 +276,18 @@ impl Live {
             // Stops at the threshold, so it cannot wrap.
             let failures = self.failed_probes.load(Ordering::Relaxed);
             self.failed_probes
-                .store((failures + 1).min(UNHEALTHY_AFTER), Ordering::Relaxed);
+                .store((failures + 1).min(self.unhealthy_after), Ordering::Relaxed);
         }
         let after = self.healthy();
         (before != after).then_some(after)
     }
+}
+
+/// Lets `until` be no earlier than `wait` after `at`.
+fn extend(until: &AtomicI64, at: Timestamp, wait: Duration) {
+    let wait = wait.min(LONGEST_PAUSE).as_micros();
+    let end = at.0.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
+    until.fetch_max(end, Ordering::Relaxed);
 }
 
 /// One request under way at a backend. Dropping it ends the count.
@@ -205,7 +304,11 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        // In this order with what [`Queue`] does: see there.
+        self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if self.0.queue.len() > 0 {
+            queue::call_waiting(&self.0);
+        }
     }
 }
 
@@ -273,6 +376,48 @@ mod tests {
             live.failed(Timestamp(120 * SECOND));
         }
         assert_eq!(live.ejections(), 2);
+    }
+
+    #[test]
+    fn after_an_ejection_the_share_grows_from_a_tenth_to_the_whole() {
+        let live = Live::default();
+        let share = |at: i64| {
+            let draws = 0..100;
+            draws
+                .filter(|draw| live.takes_turn(Timestamp(at), *draw))
+                .count()
+        };
+        assert_eq!(share(0), 100);
+        for _ in 0..5 {
+            live.failed(Timestamp(0));
+        }
+        assert!(live.is_ejected(Timestamp(SECOND - 1)));
+        let shares = [1, 2, 11, 21, 31, 500].map(|second| share(second * SECOND));
+        assert_eq!(shares, [10, 13, 40, 70, 100, 100]);
+        assert!(!live.is_ejected(Timestamp(SECOND)));
+        // One more failure, and it begins again.
+        live.failed(Timestamp(31 * SECOND));
+        assert!(live.is_ejected(Timestamp(32 * SECOND)));
+        assert_eq!(share(33 * SECOND), 10);
+    }
+
+    #[test]
+    fn a_pause_ejects_nobody_and_ends_at_once() {
+        let live = Live::default();
+        live.pause(Timestamp(0), Duration::from_secs(3));
+        assert!(!live.is_ejected(Timestamp(0)) && !live.is_available(Timestamp(0)));
+        assert!(live.takes_turn(Timestamp(3 * SECOND), 99));
+    }
+
+    #[test]
+    fn the_number_of_failed_probes_can_be_chosen() {
+        let strict = Live::new(0);
+        assert_eq!(strict.probed(false), Some(false));
+        let patient = Live::new(3);
+        assert_eq!(
+            [(); 3].map(|()| patient.probed(false)),
+            [None, None, Some(false)]
+        );
     }
 
     #[test]

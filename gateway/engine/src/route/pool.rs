@@ -3,8 +3,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastllm_contract::{Model, ModelName, PolicyKind, Timestamp};
 
+use super::ask::mix;
 use super::policy::{self, Choice, Policy};
-use super::{Affinity, Backend, Pick, Tuning};
+use super::{Affinity, Backend, InFlight, Live, Pick, Tuning, Waiting};
+
+/// Why a pool has no place for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoPlace {
+    /// Every backend that could answer is full: one may wait.
+    Full,
+    /// None is left.
+    Exhausted,
+}
 
 /// A model and the backends that serve it; may be without any.
 #[derive(Debug)]
@@ -47,17 +57,33 @@ impl Pool {
         &self.backends
     }
 
+    /// Those that new requests may go to, with their indices.
+    fn open(&self) -> impl Iterator<Item = (usize, &Backend)> {
+        let all = self.backends.iter().enumerate();
+        all.filter(|(_, backend)| !backend.draining())
+    }
+
+    /// Whether some backend takes new requests.
+    pub(super) fn is_open(&self) -> bool {
+        self.open().next().is_some()
+    }
+
+    /// Whether there is one that was not `tried`.
+    pub fn has_another(&self, tried: &[usize]) -> bool {
+        self.open().any(|(index, _)| !tried.contains(&index))
+    }
+
     /// Whether some backend may be expected to answer.
     pub fn is_available(&self, at: Timestamp) -> bool {
-        let mut backends = self.backends.iter();
-        backends.any(|backend| backend.live().is_available(at))
+        self.open()
+            .any(|(_, backend)| backend.live().is_available(at))
     }
 
     /// Whether some available backend has fewer requests under way.
     pub(super) fn has_room_below(&self, limit: u64, at: Timestamp) -> bool {
-        self.backends
-            .iter()
-            .any(|backend| backend.live().is_available(at) && backend.live().in_flight() < limit)
+        self.open().any(|(_, backend)| {
+            backend.live().is_available(at) && backend.live().in_flight() < limit
+        })
     }
 
     /// Whether it makes a difference what the prompt begins with.
@@ -65,13 +91,42 @@ impl Pool {
         self.backends.len() > 1 && self.policy.kind() == PolicyKind::CacheAffinity
     }
 
-    /// Chooses a backend that was not `tried` (indices into
+    /// Takes a place at a backend that was not `tried` (indices into
     /// [`Pool::backends`]). Those that cannot be expected to answer, or have no
-    /// weight, are taken only where no better one is left.
-    pub fn choose(&self, tried: &[usize], pick: &Pick<'_>) -> Option<usize> {
-        let untried = |index: usize| !tried.contains(&index);
+    /// weight, are taken only where no better one is left; a full one never,
+    /// and none that is worse than a full one.
+    pub fn begin(&self, tried: &[usize], pick: &Pick<'_>) -> Result<(usize, InFlight), NoPlace> {
+        loop {
+            let index = self.choose(tried, pick)?;
+            // Else somebody else took the last place there since.
+            if let Some(place) = self.backends[index].begin() {
+                return Ok((index, place));
+            }
+        }
+    }
+
+    /// Queues where [`Pool::begin`] found everybody full; nothing where too
+    /// many wait already.
+    pub fn queue(&self, tried: &[usize], at: Timestamp) -> Option<Waiting> {
+        let untried = || self.open().filter(|(index, _)| !tried.contains(index));
+        let fit: [fn(&Live, Timestamp) -> bool; 3] =
+            [Live::is_available, |live, _| live.healthy(), |_, _| true];
+        let fit = fit
+            .into_iter()
+            .find(|fit| untried().any(|(_, backend)| fit(backend.live(), at)))?;
+        Waiting::join(untried().filter(|(_, backend)| fit(backend.live(), at)))
+    }
+
+    /// The backend that takes the next request.
+    pub(super) fn choose(&self, tried: &[usize], pick: &Pick<'_>) -> Result<usize, NoPlace> {
+        let open = |index: usize| !tried.contains(&index) && !self.backends[index].draining();
+        let has_room = |index: usize| self.backends[index].has_room();
         if let [_] = self.backends.as_slice() {
-            return untried(0).then_some(0);
+            return match (open(0), has_room(0)) {
+                (false, _) => Err(NoPlace::Exhausted),
+                (true, false) => Err(NoPlace::Full),
+                (true, true) => Ok(0),
+            };
         }
         // A retry takes no turn of its own: else one that fails could stay in
         // step with the round, and be every request's first choice.
@@ -83,18 +138,33 @@ impl Pool {
         let among = |eligible: &dyn Fn(usize) -> bool| {
             self.policy.choose(&Choice {
                 backends: &self.backends,
-                eligible,
+                eligible: &|index| eligible(index) && has_room(index),
                 turn,
                 pick,
             })
         };
         let live = |index: usize| self.backends[index].live();
-        let available = |index: usize| untried(index) && live(index).is_available(pick.at);
+        let available = |index: usize| open(index) && live(index).is_available(pick.at);
         let weighty = |index: usize| available(index) && self.backends[index].weight() > 0;
-        among(&weighty)
-            .or_else(|| among(&available))
-            .or_else(|| among(&|index| untried(index) && live(index).healthy()))
-            .or_else(|| among(&untried))
+        let draw = |index: usize| {
+            let mark = u64::from(self.backends[index].mark());
+            mix((turn as u64).wrapping_add(mark << 32))
+        };
+        let returned = |index: usize| live(index).takes_turn(pick.at, draw(index));
+        let best = among(&|index| weighty(index) && returned(index)).or_else(|| among(&weighty));
+        if let Some(index) = best {
+            return Ok(index);
+        }
+        let healthy = |index: usize| open(index) && live(index).healthy();
+        for tier in [&available as &dyn Fn(usize) -> bool, &healthy, &open] {
+            if let Some(index) = among(tier) {
+                return Ok(index);
+            }
+            if (0..self.backends.len()).any(tier) {
+                return Err(NoPlace::Full);
+            }
+        }
+        Err(NoPlace::Exhausted)
     }
 
     /// Its policy.
@@ -102,3 +172,6 @@ impl Pool {
         self.policy.kind()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -258,7 +258,7 @@ impl Models {
                     .get(&identity)
                     .or_else(|| held.and_then(|held| held.live.get(&identity)))
                     .cloned()
-                    .unwrap_or_default();
+                    .unwrap_or_else(|| Arc::new(Live::new(tuning.unhealthy_after)));
                 match Backend::build(described, Arc::clone(&counters)) {
                     Ok(backend) => {
                         live.insert(identity, counters);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use fastllm_contract::{BackendId, PrincipalId, Secret};
+use fastllm_contract::{Backend, BackendId, PrincipalId, Secret};
 
 use super::{InvalidSnapshot, Tables};
 use crate::fixture::{key, model, name, principal, snapshot, virtual_model, with_virtual};
@@ -47,6 +47,43 @@ fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
         .map(|(_, backend)| (backend.live().requests(), backend.live().healthy()))
         .collect();
     assert_eq!(seen, [(1, false), (0, true), (0, true)]);
+}
+
+#[test]
+fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
+    let first = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
+    let first = Tables::build(&first, None, &Tuning::default())
+        .unwrap()
+        .tables;
+    let live_after = |change: fn(&mut Backend)| {
+        let mut changed = model("a", &[1]);
+        change(&mut changed.backends[0]);
+        let next = snapshot(vec![changed], Vec::new(), &[]);
+        let next = Tables::build(&next, Some(&first), &Tuning::default()).unwrap();
+        let (_, backend) = next.tables.backends().next().unwrap();
+        Arc::clone(backend.live())
+    };
+    let (_, before) = first.backends().next().unwrap();
+    let kept: [fn(&mut Backend); 4] = [
+        |backend| backend.concurrency.max = Some(3),
+        |backend| backend.draining = true,
+        |backend| backend.weight = 7,
+        |backend| backend.health.enabled = false,
+    ];
+    for change in kept {
+        assert!(Arc::ptr_eq(before.live(), &live_after(change)));
+    }
+    let others: [fn(&mut Backend); 3] = [
+        |backend| backend.dialect.path_template = Some("/x{sub_path}".to_owned()),
+        |backend| drop(backend.dialect.query.insert("a".to_owned(), "b".to_owned())),
+        |backend| {
+            let header = ("x-a".to_owned(), Secret::new("b"));
+            backend.dialect.headers.extend([header]);
+        },
+    ];
+    for change in others {
+        assert!(!Arc::ptr_eq(before.live(), &live_after(change)));
+    }
 }
 
 #[test]

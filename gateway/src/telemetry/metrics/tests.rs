@@ -2,7 +2,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_contract::{Backend, BackendId, FORMAT, Model, ModelName, Part, Protocol, Snapshot};
+use fastllm_contract::{
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part, Protocol,
+    Snapshot,
+};
 use fastllm_engine::{Category, Tables, Tuning};
 use http::StatusCode;
 
@@ -29,6 +32,10 @@ fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
                 auth_scheme: None,
                 default_max_tokens: None,
                 weight: 1,
+                draining: false,
+                concurrency: Concurrency::default(),
+                dialect: Dialect::default(),
+                health: HealthCheck::default(),
             }],
         })
         .collect();

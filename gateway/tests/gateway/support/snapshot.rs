@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, FORMAT, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
     Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, VirtualModel, shard_prefix,
 };
 use ring::digest::{SHA256, digest};
@@ -33,6 +33,10 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
         weight: 1,
+        draining: false,
+        concurrency: Concurrency::default(),
+        dialect: Dialect::default(),
+        health: HealthCheck::default(),
     }
 }
 

@@ -1,9 +1,11 @@
 use std::sync::Arc;
 
-use fastllm_contract::{Backend as Described, BackendId, Protocol, Secret};
+use fastllm_contract::{
+    Backend as Described, BackendId, Concurrency, Dialect, HealthCheck, Protocol, Secret,
+};
 
 use super::{Backend, Unusable};
-use crate::route::Live;
+use crate::route::{InvalidHealthCheck, Live};
 
 fn described(api_base: &str) -> Described {
     Described {
@@ -16,6 +18,10 @@ fn described(api_base: &str) -> Described {
         auth_scheme: Some("Bearer".to_owned()),
         default_max_tokens: None,
         weight: 1,
+        draining: false,
+        concurrency: Concurrency::default(),
+        dialect: Dialect::default(),
+        health: HealthCheck::default(),
     }
 }
 
@@ -104,6 +110,102 @@ fn scheme_and_header_are_as_configured_and_never_printed() {
     let mut open = described("http://a/v1");
     open.api_key = None;
     assert!(build(&open).unwrap().auth().is_none());
+}
+
+#[test]
+fn extra_headers_are_sent_as_secrets_and_never_break_a_message() {
+    let with = |name: &str, value: &str| {
+        let mut described = described("http://a/v1");
+        let header = (name.to_owned(), Secret::new(value));
+        described.dialect.headers.extend([header]);
+        build(&described)
+    };
+    let backend = with("X-Team", "canary-team").unwrap();
+    let [(name, value)] = backend.extra_headers() else {
+        panic!("one header");
+    };
+    assert_eq!(
+        (name.as_str(), value.to_str().unwrap()),
+        ("x-team", "canary-team")
+    );
+    assert!(!format!("{backend:?}").contains("canary"));
+    for (name, value) in [
+        ("Authorization", "x"),
+        ("host", "x"),
+        ("Content-Length", "1"),
+        ("Connection", "close"),
+        ("proxy-authorization", "x"),
+        ("two words", "x"),
+        ("", "x"),
+        ("x-a", "line\nbreak"),
+    ] {
+        assert_eq!(
+            with(name, value).err(),
+            Some(Unusable::ExtraHeader),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_health_check_is_as_configured_or_none() {
+    let check = |change: fn(&mut HealthCheck)| {
+        let mut described = described("http://a/v1");
+        change(&mut described.health);
+        build(&described)
+    };
+    let backend = check(|_| {}).unwrap();
+    let probe = backend.probe().unwrap();
+    assert_eq!(
+        (probe.method().as_str(), probe.target().as_str()),
+        ("GET", "/v1/models")
+    );
+    assert!(probe.expects(204) && !probe.expects(301));
+    let backend = check(|health| {
+        health.path = "//health".to_owned();
+        health.method = "HEAD".to_owned();
+        health.expect = "200,401".to_owned();
+    })
+    .unwrap();
+    let probe = backend.probe().unwrap();
+    assert_eq!(
+        (probe.method().as_str(), probe.target().as_str()),
+        ("HEAD", "/health")
+    );
+    assert!(probe.expects(401) && !probe.expects(204));
+    assert!(
+        check(|health| health.enabled = false)
+            .unwrap()
+            .probe()
+            .is_none()
+    );
+    for (change, reason) in [
+        (
+            (|health| health.path = "models".to_owned()) as fn(&mut HealthCheck),
+            InvalidHealthCheck::Path,
+        ),
+        (
+            |health| health.path = "/a?b".to_owned(),
+            InvalidHealthCheck::Path,
+        ),
+        (
+            |health| health.method = "DELETE".to_owned(),
+            InvalidHealthCheck::Method,
+        ),
+        (
+            |health| health.expect = "fine".to_owned(),
+            InvalidHealthCheck::Expect,
+        ),
+    ] {
+        assert_eq!(check(change).err(), Some(Unusable::HealthCheck(reason)));
+    }
+}
+
+#[test]
+fn a_limit_of_nothing_is_unusable() {
+    let mut none = described("http://a/v1");
+    none.concurrency.max = Some(0);
+    assert_eq!(build(&none).err(), Some(Unusable::Concurrency));
 }
 
 #[test]

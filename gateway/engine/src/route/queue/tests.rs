@@ -1,0 +1,240 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
+use fastllm_contract::{Concurrency, PolicyKind, Timestamp};
+use proptest::prelude::*;
+
+use super::Waiting;
+use crate::fixture::{model, snapshot, tables};
+use crate::route::{InFlight, NoPlace, Pick, Pool};
+
+const AT: Timestamp = Timestamp(0);
+
+const PICK: Pick<'_> = Pick {
+    at: AT,
+    stream: false,
+    prompt: &[],
+};
+
+/// A pool of backends with these limits and queues.
+fn pool(limits: &[(u32, u32)]) -> Arc<Pool> {
+    let ids: Vec<u64> = (1..=limits.len() as u64).collect();
+    let mut described = model("a", &ids);
+    described.policy = Some(PolicyKind::LeastLoaded);
+    for (backend, (max, max_queue)) in described.backends.iter_mut().zip(limits) {
+        backend.concurrency = Concurrency {
+            max: Some(*max),
+            max_queue: *max_queue,
+            ..Concurrency::default()
+        };
+    }
+    let tables = tables(&snapshot(vec![described], Vec::new(), &[]));
+    Arc::clone(tables.pool("a").unwrap())
+}
+
+fn poll(waiting: &mut Waiting) -> Poll<(usize, InFlight)> {
+    Pin::new(waiting).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn served(waiting: &mut Waiting) -> bool {
+    poll(waiting).is_ready()
+}
+
+#[test]
+fn the_first_that_came_is_served_first_and_nobody_overtakes() {
+    let pool = pool(&[(1, 2)]);
+    let (_, place) = pool.begin(&[], &PICK).unwrap();
+    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
+    let mut first = pool.queue(&[], AT).unwrap();
+    let mut second = pool.queue(&[], AT).unwrap();
+    assert!(pool.queue(&[], AT).is_none());
+    assert_eq!(pool.backends()[0].live().waiting(), 2);
+    assert!(!served(&mut first) && !served(&mut second));
+
+    drop(place);
+    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
+    assert!(!served(&mut second));
+    let Poll::Ready((index, place)) = poll(&mut first) else {
+        panic!("not served");
+    };
+    assert_eq!(index, 0);
+    drop(place);
+    assert!(served(&mut second));
+    assert!(pool.begin(&[], &PICK).is_ok());
+}
+
+#[test]
+fn a_place_that_was_given_to_one_who_left_goes_to_the_next() {
+    let pool = pool(&[(1, 5)]);
+    let (_, place) = pool.begin(&[], &PICK).unwrap();
+    let gone = pool.queue(&[], AT).unwrap();
+    let called = pool.queue(&[], AT).unwrap();
+    let mut last = pool.queue(&[], AT).unwrap();
+    drop(gone);
+    assert_eq!(pool.backends()[0].live().waiting(), 2);
+    drop(place);
+    // It was called, and leaves without looking.
+    drop(called);
+    assert!(served(&mut last));
+    drop(last);
+    let live = pool.backends()[0].live();
+    assert_eq!((live.waiting(), live.in_flight()), (0, 0));
+}
+
+#[test]
+fn whichever_backend_is_free_first_serves() {
+    let pool = pool(&[(1, 1), (1, 1)]);
+    let (one, first) = pool.begin(&[], &PICK).unwrap();
+    let (two, second) = pool.begin(&[], &PICK).unwrap();
+    assert_ne!(one, two);
+    let mut waiting = pool.queue(&[], AT).unwrap();
+    drop(second);
+    let Poll::Ready((index, place)) = poll(&mut waiting) else {
+        panic!("not served");
+    };
+    assert_eq!(index, two);
+    drop(waiting);
+    assert_eq!(pool.backends()[one].live().waiting(), 0);
+    drop((first, place));
+}
+
+#[test]
+fn one_that_was_tried_or_is_paused_is_not_waited_for() {
+    let pool = pool(&[(1, 5), (1, 5)]);
+    let places = [(); 2].map(|()| pool.begin(&[], &PICK).unwrap());
+    let waiting = pool.queue(&[0], AT).unwrap();
+    let queued = |index: usize| pool.backends()[index].live().waiting();
+    assert_eq!((queued(0), queued(1)), (0, 1));
+    drop(waiting);
+    let second = std::time::Duration::from_secs(1);
+    pool.backends()[1].live().pause(AT, second);
+    let waiting = pool.queue(&[], AT).unwrap();
+    assert_eq!((queued(0), queued(1)), (1, 0));
+    drop((waiting, places));
+}
+
+/// What happens to a pool.
+#[derive(Debug, Clone)]
+enum Event {
+    Begin,
+    End(usize),
+    Queue,
+    Leave(usize),
+    Look(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        Just(Event::Begin),
+        (0_usize..8).prop_map(Event::End),
+        Just(Event::Queue),
+        (0_usize..8).prop_map(Event::Leave),
+        (0_usize..8).prop_map(Event::Look),
+    ]
+}
+
+/// Takes out the item at `index`, counted round.
+fn take<T>(items: &mut Vec<T>, index: usize) -> Option<T> {
+    (!items.is_empty()).then(|| items.remove(index % items.len()))
+}
+
+proptest! {
+    #[test]
+    fn limits_hold_and_nobody_waits_beside_a_free_place(
+        limits in proptest::collection::vec((1_u32..4, 0_u32..4), 1..4),
+        events in proptest::collection::vec(event(), 0..80),
+    ) {
+        let pool = pool(&limits);
+        let mut places: Vec<InFlight> = Vec::new();
+        let mut queue: Vec<Waiting> = Vec::new();
+        for event in events {
+            match event {
+                Event::Begin => places.extend(pool.begin(&[], &PICK).ok().map(|(_, place)| place)),
+                Event::End(index) => drop(take(&mut places, index)),
+                Event::Queue => queue.extend(pool.queue(&[], AT)),
+                Event::Leave(index) => drop(take(&mut queue, index)),
+                Event::Look(index) => if let Some(mut waiting) = take(&mut queue, index) {
+                    match poll(&mut waiting) {
+                        Poll::Ready((_, place)) => places.push(place),
+                        Poll::Pending => queue.insert(index % (queue.len() + 1), waiting),
+                    }
+                },
+            }
+            for (backend, (max, max_queue)) in pool.backends().iter().zip(&limits) {
+                let live = backend.live();
+                prop_assert!(live.in_flight() <= u64::from(*max));
+                prop_assert!(live.waiting() <= *max_queue as usize);
+            }
+            // Whoever stands in a queue is either called already or stands at
+            // full backends only.
+            let room = pool.backends().iter().zip(&limits);
+            let room = room.filter(|(backend, (max, _))| backend.live().in_flight() < u64::from(*max));
+            let room: Vec<_> = room.map(|(backend, _)| backend.live()).collect();
+            for waiting in &queue {
+                let beside = waiting.at.iter().any(|at| room.iter().any(|live| Arc::ptr_eq(at, live)));
+                let called = matches!(*waiting.ticket.0.lock(), super::State::Called(..));
+                prop_assert!(called || !beside);
+            }
+        }
+        drop((places, queue));
+        for backend in pool.backends() {
+            prop_assert_eq!((backend.live().in_flight(), backend.live().waiting()), (0, 0));
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn wait(mut waiting: Waiting) -> InFlight {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match Pin::new(&mut waiting).poll(&mut cx) {
+            Poll::Ready((_, place)) => return place,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// Ends only if no wake-up is lost.
+#[test]
+fn threads_neither_overshoot_nor_wait_for_ever() {
+    const MOST: u64 = 3;
+    let pool = pool(&[(2, 100), (1, 100)]);
+    let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let place = match pool.begin(&[], &PICK) {
+                        Ok((_, place)) => place,
+                        Err(_) => wait(pool.queue(&[], AT).unwrap()),
+                    };
+                    let count = now.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(count, Ordering::SeqCst);
+                    thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    drop(place);
+                }
+            });
+        }
+    });
+    let most = most.into_inner();
+    assert!((1..=MOST).contains(&most), "{most}");
+    for backend in pool.backends() {
+        assert_eq!(
+            (backend.live().in_flight(), backend.live().waiting()),
+            (0, 0)
+        );
+    }
+}
