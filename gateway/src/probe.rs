@@ -1,15 +1,17 @@
-//! Active health: asks every backend for its models now and then.
+//! Active health: asks every backend now and then whether it is well.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::ModelName;
-use fastllm_engine::{Backend, Live, Tables};
-use http::header::{HeaderName, HeaderValue};
+use fastllm_engine::{Backend, Live, Probe, Tables};
+use http::Method;
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::snapshot::Current;
@@ -20,6 +22,10 @@ const AT_ONCE: usize = 64;
 /// The most that is read of an answer, in bytes: its status decides.
 const BODY_LIMIT: usize = 1 << 20;
 
+/// A sweep begins within this part of its interval, so that gateways do not ask
+/// in step.
+const SPREAD: f64 = 0.1;
+
 /// Probes all backends every interval.
 #[derive(Debug)]
 pub(crate) struct Prober {
@@ -29,13 +35,22 @@ pub(crate) struct Prober {
     pub(crate) timeout: Duration,
 }
 
-/// One request of a sweep.
-struct Probe {
+/// One request.
+struct Question {
+    probe: Probe,
     url: String,
-    auth: Option<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     model: ModelName,
     backend: u64,
     live: Arc<Live>,
+}
+
+/// The probes under way, at most one for each backend: one that is stuck delays
+/// no other, and is not asked again before it has answered or run out of time.
+struct Running {
+    room: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+    by_backend: HashMap<usize, AbortHandle>,
 }
 
 impl Prober {
@@ -57,66 +72,118 @@ impl Prober {
         }
         let mut tick = interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut running = Running::default();
         loop {
+            let jitter = self.every.mul_f64(SPREAD * fastrand::f64());
+            let next = async {
+                tick.tick().await;
+                sleep(jitter).await;
+            };
             tokio::select! {
-                _ = tick.tick() => {}
+                () = next => {}
                 () = stop.cancelled() => return,
             }
-            tokio::select! {
-                () = self.sweep() => {}
-                () = stop.cancelled() => return,
+            if let Some(tables) = self.current.tables() {
+                self.sweep(&tables, &mut running);
             }
         }
     }
 
-    async fn sweep(&self) {
-        let Some(tables) = self.current.tables() else {
+    /// Begins a probe of every backend that is not being asked already.
+    fn sweep(&self, tables: &Tables, running: &mut Running) {
+        running.forget_finished();
+        for question in questions(tables) {
+            running.begin(question, self.client.clone(), self.timeout);
+        }
+    }
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self {
+            room: Arc::new(Semaphore::new(AT_ONCE)),
+            tasks: JoinSet::new(),
+            by_backend: HashMap::new(),
+        }
+    }
+}
+
+impl Running {
+    fn forget_finished(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        self.by_backend.retain(|_, task| !task.is_finished());
+    }
+
+    fn begin(&mut self, question: Question, client: reqwest::Client, limit: Duration) {
+        let Entry::Vacant(entry) = self.by_backend.entry(key(&question.live)) else {
             return;
         };
-        let room = Arc::new(Semaphore::new(AT_ONCE));
-        let mut probes = JoinSet::new();
-        for probe in probes_of(&tables) {
-            let (room, client, limit) = (Arc::clone(&room), self.client.clone(), self.timeout);
-            probes.spawn(async move {
-                let _place = room.acquire().await;
-                let outcome = timeout(limit, ask(&client, &probe)).await;
-                let outcome = outcome.unwrap_or(Err("no answer in time".to_owned()));
-                note(&probe, &outcome);
-            });
-        }
-        while probes.join_next().await.is_some() {}
+        let room = Arc::clone(&self.room);
+        let task = self.tasks.spawn(async move {
+            let _place = room.acquire().await;
+            let outcome = timeout(limit, ask(&client, &question)).await;
+            let outcome = outcome.unwrap_or(Err("no answer in time".to_owned()));
+            note(&question, &outcome);
+        });
+        entry.insert(task);
     }
 }
 
-fn probes_of(tables: &Tables) -> Vec<Probe> {
-    let mut seen = HashSet::new();
-    tables
-        .backends()
-        .filter(|(_, backend)| seen.insert(Arc::as_ptr(backend.live())))
-        .map(|(model, backend)| probe_of(model, backend))
-        .collect()
+/// Which backend is meant, by every snapshot.
+fn key(live: &Arc<Live>) -> usize {
+    Arc::as_ptr(live).addr()
 }
 
-fn probe_of(model: &ModelName, backend: &Backend) -> Probe {
-    Probe {
-        url: format!("{}/models", backend.api_base().trim_end_matches('/')),
-        auth: backend.auth().cloned(),
+/// What is asked now. Backends that are not to be asked are healthy.
+fn questions(tables: &Tables) -> Vec<Question> {
+    let mut asked = HashSet::new();
+    let questions: Vec<_> = tables
+        .backends()
+        .filter_map(|(model, backend)| question(model, backend))
+        .filter(|question| asked.insert(key(&question.live)))
+        .collect();
+    for (_, backend) in tables.backends() {
+        if !asked.contains(&key(backend.live())) {
+            backend.live().probed(true);
+        }
+    }
+    questions
+}
+
+fn question(model: &ModelName, backend: &Backend) -> Option<Question> {
+    let probe = backend.probe()?.clone();
+    Some(Question {
+        url: format!("{}{}", backend.origin(), probe.target()),
+        probe,
+        headers: backend
+            .extra_headers()
+            .iter()
+            .chain(backend.auth())
+            .cloned()
+            .collect(),
         model: model.clone(),
         backend: backend.id().0,
         live: Arc::clone(backend.live()),
-    }
+    })
 }
 
-/// Healthy is a 2xx whose body arrives. The reason holds no address.
-async fn ask(client: &reqwest::Client, probe: &Probe) -> Result<(), String> {
-    let mut request = client.get(&probe.url);
-    if let Some((name, value)) = &probe.auth {
+/// Healthy is an expected status whose body arrives. The reason holds no
+/// address.
+async fn ask(client: &reqwest::Client, question: &Question) -> Result<(), String> {
+    let method = question.probe.method();
+    let mut request = client.request(method.clone(), &question.url);
+    if *method == Method::POST {
+        // Without it some servers answer 411.
+        request = request.header(CONTENT_LENGTH, "0");
+    }
+    for (name, value) in &question.headers {
         request = request.header(name, value.clone());
     }
     let reason = |error: reqwest::Error| error.without_url().to_string();
     let mut answer = request.send().await.map_err(reason)?;
-    if !answer.status().is_success() {
-        return Err(format!("status {}", answer.status().as_u16()));
+    let status = answer.status().as_u16();
+    if !question.probe.expects(status) {
+        return Err(format!("status {status}"));
     }
     let mut read = 0;
     while let Some(chunk) = answer.chunk().await.map_err(reason)? {
@@ -128,10 +195,10 @@ async fn ask(client: &reqwest::Client, probe: &Probe) -> Result<(), String> {
     Ok(())
 }
 
-fn note(probe: &Probe, outcome: &Result<(), String>) {
-    let model = probe.model.as_str();
-    let backend = probe.backend;
-    match (probe.live.probed(outcome.is_ok()), outcome) {
+fn note(question: &Question, outcome: &Result<(), String>) {
+    let model = question.model.as_str();
+    let backend = question.backend;
+    match (question.live.probed(outcome.is_ok()), outcome) {
         (Some(true), _) => tracing::info!(model, backend, "a backend is healthy again"),
         (Some(false), Err(reason)) => {
             tracing::warn!(model, backend, reason, "a backend is unhealthy");

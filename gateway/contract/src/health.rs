@@ -39,6 +39,9 @@ pub struct BackendHealth {
     pub healthy: bool,
     /// Requests under way.
     pub inflight: u64,
+    /// Requests that wait for a place at it.
+    #[serde(default)]
+    pub waiting: u64,
     /// Attempts since the gateway's start.
     pub requests_total: u64,
     /// Those that failed (connect error, time-out, 5xx).

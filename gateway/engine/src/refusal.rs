@@ -51,7 +51,8 @@ pub enum Refusal {
     /// Every attempt that was left waited in vain for an answer.
     #[error("the upstream did not answer in time")]
     UpstreamTimeout,
-    /// The gateway sheds load: its memory for request bodies is spent.
+    /// The gateway sheds load: its memory for request bodies is spent, or every
+    /// backend is full and nobody more, or no longer, may wait for one.
     #[error("the gateway is overloaded; try again shortly")]
     Overloaded,
     /// No snapshot is held yet, so nobody can be known.

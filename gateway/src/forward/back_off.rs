@@ -1,7 +1,9 @@
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fastllm_contract::Timestamp;
 use http::StatusCode;
 
+use crate::clock;
 use crate::report::jittered;
 
 /// How long to wait before retry number `retry` (from 0): 25, 50, then 100 ms,
@@ -16,30 +18,51 @@ pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
     jittered(full + full / 2)
 }
 
-/// How long an upstream that is overloaded asks to be left alone: in seconds,
-/// or in milliseconds in a header that some vendors add. A date says nothing.
+/// How long an upstream that is overloaded asks to be left alone.
 pub(crate) fn asked_for<'h>(
     status: StatusCode,
     header: impl Fn(&'static str) -> Option<&'h [u8]>,
 ) -> Option<Duration> {
-    if !matches!(status.as_u16(), 429 | 503) {
-        return None;
+    matches!(status.as_u16(), 429 | 503)
+        .then(|| retry_after(header, clock::timestamp()))
+        .flatten()
+}
+
+/// What an answer says of when to come again: in milliseconds in a header that
+/// some vendors add, in seconds, or as a date by the upstream's own clock.
+fn retry_after<'h>(
+    header: impl Fn(&'static str) -> Option<&'h [u8]>,
+    now: Timestamp,
+) -> Option<Duration> {
+    let text = |name| Some(str::from_utf8(header(name)?).ok()?.trim());
+    let number = |text: &str| text.parse::<f64>().ok();
+    let exact = text("retry-after-ms").and_then(number);
+    if let Some(milliseconds) = exact {
+        return Duration::try_from_secs_f64(milliseconds / 1000.0).ok();
     }
-    let number = |value: &[u8]| str::from_utf8(value).ok()?.trim().parse::<f64>().ok();
-    let exact = header("retry-after-ms").and_then(number);
-    let seconds = exact
-        .map(|milliseconds| milliseconds / 1000.0)
-        .or_else(|| header("retry-after").and_then(number))?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let value = text("retry-after")?;
+    if let Some(seconds) = number(value) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let at = |text| httpdate::parse_http_date(text).ok();
+    let until = at(value)?;
+    let now = text("date").and_then(at).or_else(|| system_time(now))?;
+    Some(until.duration_since(now).unwrap_or_default())
+}
+
+fn system_time(at: Timestamp) -> Option<SystemTime> {
+    let since = Duration::from_micros(u64::try_from(at.0).ok()?);
+    UNIX_EPOCH.checked_add(since)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use fastllm_contract::Timestamp;
     use http::StatusCode;
 
-    use super::{asked_for, before_retry};
+    use super::{asked_for, before_retry, retry_after};
 
     #[test]
     fn what_an_overloaded_upstream_asks_for_is_read() {
@@ -51,18 +74,33 @@ mod tests {
         assert_eq!(asked(429, "retry-after", "7"), seconds(7.0));
         assert_eq!(asked(503, "retry-after", " 0.5"), seconds(0.5));
         assert_eq!(asked(429, "retry-after-ms", "250"), seconds(0.25));
-        for nonsense in [
-            "",
-            "-1",
-            "soon",
-            "inf",
-            "NaN",
-            "Wed, 21 Oct 2015 07:28:00 GMT",
-        ] {
+        for nonsense in ["", "-1", "soon", "inf", "NaN", "Wed, 21 Oct"] {
             assert_eq!(asked(429, "retry-after", nonsense), None, "{nonsense}");
         }
         assert_eq!(asked(500, "retry-after", "7"), None);
         assert_eq!(asked(200, "retry-after", "7"), None);
+    }
+
+    #[test]
+    fn a_date_is_read_by_the_clock_that_wrote_it() {
+        // 07:28:00 of that day.
+        let now = Timestamp(1_445_412_480_000_000);
+        let asked = |headers: &[(&str, &'static str)]| {
+            let value = |name: &str| {
+                let header = headers.iter().find(|(known, _)| *known == name);
+                header.map(|(_, value)| value.as_bytes())
+            };
+            retry_after(value, now)
+        };
+        let until = ("retry-after", "Wed, 21 Oct 2015 07:28:30 GMT");
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(asked(&[until]), seconds(30));
+        let by_its_clock = ("date", "Wed, 21 Oct 2015 07:28:20 GMT");
+        assert_eq!(asked(&[until, by_its_clock]), seconds(10));
+        let late = ("date", "Wed, 21 Oct 2015 08:00:00 GMT");
+        assert_eq!(asked(&[until, late]), seconds(0));
+        let exact = ("retry-after-ms", "1500");
+        assert_eq!(asked(&[until, exact]), Some(Duration::from_millis(1500)));
     }
 
     #[test]

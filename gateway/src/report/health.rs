@@ -85,6 +85,7 @@ impl HealthReporter {
                     model: model.clone(),
                     healthy: backend.live().healthy(),
                     inflight: backend.live().in_flight(),
+                    waiting: backend.live().waiting() as u64,
                     requests_total: backend.live().requests(),
                     errors_total: backend.live().errors(),
                 })

@@ -1,0 +1,112 @@
+//! Waiting for one's turn where every backend of a pool is full.
+
+use std::time::Duration;
+
+use fastllm_engine::{InFlight, Pool};
+use tokio::time::timeout;
+
+use crate::clock;
+
+/// A place at a backend: its index in the pool, and what holds it.
+pub(super) type Place = (usize, InFlight);
+
+/// A place at a backend that was not `tried`, in the order in which requests
+/// came; nothing where too many wait already, or none is free in time: what the
+/// backends say, and no longer than `left`. A client that goes away drops this,
+/// and leaves the queue.
+pub(super) async fn turn(pool: &Pool, tried: &[usize], left: Duration) -> Option<Place> {
+    let waiting = pool.queue(tried, clock::timestamp())?;
+    timeout(waiting.patience().min(left), waiting).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fastllm_contract::{
+        Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
+        Protocol, Snapshot,
+    };
+    use fastllm_engine::{Pick, Pool, Tables, Tuning};
+
+    use super::turn;
+    use crate::clock;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    /// A pool of one backend that serves one request at a time.
+    fn pool(max_queue: u32, queue_timeout_ms: u64) -> Arc<Pool> {
+        let model = Model {
+            name: ModelName::new("a").unwrap(),
+            policy: None,
+            context_length: None,
+            backends: vec![Backend {
+                id: BackendId(1),
+                api_base: "http://a".to_owned(),
+                upstream_model: "a".to_owned(),
+                api_key: None,
+                protocol: Protocol::Openai,
+                auth_header: "authorization".to_owned(),
+                auth_scheme: None,
+                default_max_tokens: None,
+                weight: 1,
+                draining: false,
+                concurrency: Concurrency {
+                    max: Some(1),
+                    max_queue,
+                    queue_timeout_ms,
+                },
+                dialect: Dialect::default(),
+                health: HealthCheck::default(),
+            }],
+        };
+        let snapshot = Snapshot {
+            format: FORMAT,
+            version: 1,
+            open: true,
+            models: Part::complete("m", vec![model]),
+            principals: Part::complete("p", Vec::new()),
+            virtual_models: Part::default(),
+            fallback_model: None,
+            key_shards: Vec::new(),
+        };
+        let built = Tables::build(&snapshot, None, &Tuning::default()).unwrap();
+        let pool = built.tables.pools().next().unwrap();
+        Arc::clone(pool)
+    }
+
+    fn pick() -> Pick<'static> {
+        Pick {
+            at: clock::timestamp(),
+            stream: false,
+            prompt: &[],
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_served_when_a_request_ends() {
+        let pool = pool(1, 60_000);
+        let place = pool.begin(&[], &pick()).unwrap();
+        let (served, ()) = tokio::join!(turn(&pool, &[], LONG), async { drop(place) });
+        assert_eq!(served.unwrap().0, 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
+        for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
+            let pool = pool(1, patience);
+            let place = pool.begin(&[], &pick()).unwrap();
+            assert!(turn(&pool, &[], left).await.is_none());
+            assert_eq!(pool.backends()[0].live().waiting(), 0);
+            drop(place);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_sends_away_at_once() {
+        let pool = pool(0, 60_000);
+        let _place = pool.begin(&[], &pick()).unwrap();
+        assert!(turn(&pool, &[], LONG).await.is_none());
+    }
+}
