@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, Boundary, Chain, InFlight, Live, Pick, Pool, Refusal};
+use fastllm_engine::{Backend, Boundary, Chain, InFlight, Live, NoPlace, Pick, Pool, Refusal};
 use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
 use fastllm_wire::{First, HeadTail, Members, Piece, Splice, StreamTail};
 use http::StatusCode;
@@ -13,6 +13,7 @@ use super::flow::{End, Flow, Meter};
 use super::headers::{is_event_stream, is_identity, request_fields};
 use super::pool::{Lease, Upstreams};
 use super::sending::Sending;
+use super::turn::{Place, turn};
 use super::{AttemptError, Relay, back_off};
 use crate::clock;
 use crate::deadline::Deadline;
@@ -83,6 +84,9 @@ struct Effort<'d> {
     left: u32,
     best: Option<Arrived>,
     last: Option<AttemptError>,
+    /// The first model that had no place: its place in the chain, and which of
+    /// its backends were tried before.
+    full: Option<(usize, Vec<usize>)>,
     deadline: &'d mut Deadline,
 }
 
@@ -125,7 +129,8 @@ impl Outgoing<'_> {
         // Under another type than it was authorised as, an upstream might read
         // another model from the same bytes.
         let kind = self.members.form_type().unwrap_or("application/json");
-        request_fields(&mut head, self.headers, kind.as_bytes(), record);
+        let wanted = backend.extra_headers();
+        request_fields(&mut head, self.headers, wanted, kind.as_bytes(), record);
         let length = splice.len(self.body.len());
         head.end(Framing::Length(length as u64), Persistence::Keep)
             .map_err(|error| AttemptError::Request(error.to_string()))?;
@@ -179,6 +184,7 @@ impl Forwarder {
             left: MOST_ATTEMPTS,
             best: None,
             last: None,
+            full: None,
             deadline,
         };
         let last = chain.pools().len().saturating_sub(1);
@@ -190,28 +196,59 @@ impl Forwarder {
                 record.metrics().failed_over();
             }
             let series = Series {
+                index,
                 pool,
                 outgoing,
                 is_last: index == last,
             };
-            if let Some(arrived) = self.try_pool(&series, record, &mut effort).await {
+            let start = (Vec::new(), None);
+            if let Some(arrived) = self.try_pool(&series, start, record, &mut effort).await {
                 if chain.is_fallback(index) {
                     record.metrics().fallback_used();
                 }
                 return Ok(arrived);
             }
         }
+        if let Some(arrived) = self.wait(chain, outgoing, record, &mut effort).await {
+            return Ok(arrived);
+        }
         effort.give_up(record)
+    }
+
+    /// No model could answer, and one of them had no place: waits for one there.
+    async fn wait(
+        &self,
+        chain: &Chain,
+        outgoing: &Outgoing<'_>,
+        record: &mut Record,
+        effort: &mut Effort<'_>,
+    ) -> Option<Arrived> {
+        let (index, tried) = effort.full.as_mut()?;
+        let (index, tried) = (*index, std::mem::take(tried));
+        let pool = chain.pools().get(index)?;
+        if effort.left == 0 {
+            return None;
+        }
+        let place = turn(pool, &tried, effort.remaining()).await?;
+        effort.full = None;
+        let series = Series {
+            index,
+            pool,
+            outgoing,
+            is_last: true,
+        };
+        self.try_pool(&series, (tried, Some(place)), record, effort)
+            .await
     }
 
     async fn try_pool(
         &self,
         series: &Series<'_>,
+        (mut tried, mut given): (Vec<usize>, Option<Place>),
         record: &mut Record,
         effort: &mut Effort<'_>,
     ) -> Option<Arrived> {
         let Series { pool, outgoing, .. } = series;
-        let mut tried = Vec::new();
         let mut failure = Failure::default();
         for retry in 0..=self.max_retries {
             if let Some(before) = retry.checked_sub(1) {
@@ -222,12 +259,22 @@ impl Forwarder {
                 record.metrics().retried();
                 sleep(wait).await;
             }
-            let pick = outgoing.pick();
-            let index = pool.choose(&tried, &pick)?;
+            let place = match given.take() {
+                Some(place) => Ok(place),
+                None => pool.begin(&tried, &outgoing.pick()),
+            };
+            let (index, in_flight) = match place {
+                Ok(place) => place,
+                Err(NoPlace::Exhausted) => return None,
+                Err(NoPlace::Full) => {
+                    effort.full.get_or_insert((series.index, tried));
+                    return None;
+                }
+            };
             let backend = pool.backends().get(index)?;
             record.asked(pool.model(), backend);
             effort.left = effort.left.saturating_sub(1);
-            let outcome = self.attempt(series, backend, record, effort).await;
+            let outcome = self.attempt(series, (backend, in_flight), record, effort).await;
             failure = Failure::of(&outcome);
             failure.tell(backend.live());
             match outcome {
@@ -251,13 +298,13 @@ impl Forwarder {
     async fn attempt(
         &self,
         series: &Series<'_>,
-        backend: &Backend,
+        (backend, in_flight): (&Backend, InFlight),
         record: &Record,
         effort: &mut Effort<'_>,
     ) -> Result<Arrived, AttemptError> {
         let Series { pool, outgoing, .. } = series;
         let attempt = Attempt {
-            in_flight: backend.live().begin(),
+            in_flight,
             began: clock::now(),
             stream: outgoing.members.is_stream(),
         };
@@ -290,6 +337,8 @@ impl Forwarder {
 
 /// The attempts at one model of a chain.
 struct Series<'a> {
+    /// Its place in the chain.
+    index: usize,
     pool: &'a Pool,
     outgoing: &'a Outgoing<'a>,
     /// No other model is left.
@@ -303,7 +352,7 @@ impl Series<'_> {
     /// either, one is asked again if what was wrong may pass.
     fn wait(&self, tried: &mut Vec<usize>, retry: u32, failure: Failure) -> Option<Duration> {
         let wait = back_off::before_retry(retry, failure.status);
-        if tried.len() < self.pool.backends().len() {
+        if self.pool.has_another(tried) {
             return Some(wait);
         }
         let asked_for = failure.wait.unwrap_or_default();
@@ -343,6 +392,8 @@ impl Effort<'_> {
                 record.answered_by(&best.model, best.backend, &best.api_base);
                 Ok(best)
             }
+            // Coming again is what helps, whatever else went wrong.
+            (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
             (None, Some(AttemptError::Timeout)) => Err(Refusal::UpstreamTimeout),
             (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
             (None, _) => Err(Refusal::UpstreamUnavailable),

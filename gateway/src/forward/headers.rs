@@ -1,6 +1,7 @@
 //! Which headers cross the gateway.
 
 use fastllm_wire::http1::{Fields, HeadWriter};
+use http::header::{HeaderName, HeaderValue};
 
 use crate::record::{REQUEST_ID, Record};
 
@@ -19,12 +20,14 @@ const UPSTREAM: [&str; 5] = [
     "openai-beta",
 ];
 
-/// Writes the client's fields that go upstream, and those of ours that go with
+/// Writes the client's fields that go upstream, those that the `backend` wants,
+/// which take the place of others of their names, and those of ours that go with
 /// every request. Repeated fields stay repeated; our span, if there is one,
 /// stands before the client's.
 pub(crate) fn request_fields(
     head: &mut HeadWriter<'_>,
     client: Fields<'_>,
+    backend: &[(HeaderName, HeaderValue)],
     content_type: &[u8],
     record: &Record,
 ) {
@@ -32,11 +35,16 @@ pub(crate) fn request_fields(
     if let Some(ours) = &traceparent {
         head.field(TRACEPARENT.as_bytes(), ours.as_bytes());
     }
+    let wants = |text: &str| backend.iter().any(|(name, _)| name.as_str() == text);
     for field in client.iter() {
         let replaced = traceparent.is_some() && field.is(TRACEPARENT);
-        if !replaced && UPSTREAM.iter().any(|name| field.is(name)) {
+        let passes = |name: &&str| field.is(name) && !wants(name);
+        if !replaced && UPSTREAM.iter().any(passes) {
             head.field(field.name, field.value);
         }
+    }
+    for (name, value) in backend {
+        head.field(name.as_str().as_bytes(), value.as_bytes());
     }
     head.field(b"content-type", content_type);
     // What is answered is looked into for usage, and passed on as it is.

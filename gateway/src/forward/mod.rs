@@ -10,6 +10,7 @@ mod headers;
 mod pool;
 mod relay;
 mod sending;
+mod turn;
 
 pub(crate) use attempts::{Forwarder, Outgoing};
 pub(crate) use connect::Connector;

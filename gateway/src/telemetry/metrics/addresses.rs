@@ -132,7 +132,7 @@ pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFam
             .add(load);
         healthy.with_label_values(&[api_base]).set(1);
         let ejected = ejected.with_label_values(&[api_base]);
-        ejected.set(ejected.get().max(i64::from(live.is_paused(at))));
+        ejected.set(ejected.get().max(i64::from(live.is_ejected(at))));
     }
     // Of several backends at one address one that is sick is told.
     for (_, backend) in tables.backends() {

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part, Protocol,
-    Snapshot,
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
+    Protocol, Snapshot,
 };
 use fastllm_engine::{Category, Tables, Tuning};
 use http::StatusCode;

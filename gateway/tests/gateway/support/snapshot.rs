@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Secret, Snapshot, Timestamp, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId,
+    KeyMap, KeyShard, Model, ModelName, Part, Principal, PrincipalId, Protocol, Secret, Snapshot,
+    Timestamp, VirtualModel, shard_prefix,
 };
 use ring::digest::{SHA256, digest};
 

@@ -1,0 +1,130 @@
+//! How backends are asked whether they are well, and what else is said to them.
+
+use std::collections::BTreeMap;
+
+use fastllm_contract::{HealthCheck, Secret};
+
+use crate::support::{Content, Options, Rig, Step, Upstream, chat, content, json_answer, raw};
+
+const BODY: &str = "{\"model\":\"small\"}";
+
+fn often() -> Options {
+    Options::flags(&["--health-interval=1", "--health-timeout=60"])
+}
+
+/// Only `small`, on a backend that is probed like this.
+fn checked(upstream: &Upstream, path: &str, method: &str, expect: &str) -> Content {
+    let mut content = content(&[upstream.api_base()]);
+    content.models.drain(..2);
+    content.models[0].backends[0].health = HealthCheck {
+        enabled: true,
+        path: path.to_owned(),
+        method: method.to_owned(),
+        expect: expect.to_owned(),
+    };
+    content
+}
+
+async fn is_healthy(rig: &Rig) -> bool {
+    rig.get("/health").await.status == 200
+}
+
+#[tokio::test]
+async fn a_probe_is_what_the_backend_wants() {
+    let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
+    let mut content = checked(&upstream, "//ping", "POST", "200,401");
+    let dialect = &mut content.models[0].backends[0].dialect;
+    dialect.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
+    dialect.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
+    let rig = Rig::serving(&content, often()).await;
+    upstream
+        .wait_for("three probes", |seen| seen.requests.len() >= 3)
+        .await;
+    assert!(is_healthy(&rig).await);
+    let probe = &upstream.seen().requests[0];
+    assert_eq!(
+        (probe.word(0), probe.word(1)),
+        ("POST", "/ping?api-version=7")
+    );
+    assert_eq!(probe.header("content-length"), Some("0"));
+    assert_eq!(probe.headers("authorization"), ["Bearer credential-1"]);
+    assert_eq!(probe.headers("x-tenant"), ["blue"]);
+}
+
+#[tokio::test]
+async fn another_status_than_the_expected_is_a_failure() {
+    let upstream = Upstream::start([raw("HTTP/1.1 200 OK\r\n\r\n")]).await;
+    let rig = Rig::serving(&checked(&upstream, "/models", "HEAD", "204"), often()).await;
+    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+        .await;
+    assert_eq!(upstream.seen().requests[0].word(0), "HEAD");
+}
+
+#[tokio::test]
+async fn without_a_check_a_backend_is_healthy() {
+    let sick = Upstream::start([json_answer("500 X", "{}")]).await;
+    let mut content = checked(&sick, "/models", "POST", "2xx");
+    let rig = Rig::serving(&content, often()).await;
+    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+        .await;
+    content.models[0].backends[0].health.enabled = false;
+    content.version += 1;
+    rig.control.publish(crate::support::snapshot(&content));
+    rig.until("it is healthy", async || is_healthy(&rig).await)
+        .await;
+}
+
+#[tokio::test]
+async fn an_answer_that_hangs_delays_no_other() {
+    let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
+    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
+    let well = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[stuck.api_base(), well.api_base()]);
+    content.models.drain(..2);
+    for backend in &mut content.models[0].backends {
+        backend.health.method = "POST".to_owned();
+    }
+    let rig = Rig::serving(&content, often()).await;
+    well.wait_for("probes go on", |seen| seen.requests.len() >= 3)
+        .await;
+    assert_eq!(stuck.seen().requests.len(), 1);
+    drop(rig);
+}
+
+#[tokio::test]
+async fn a_body_that_hangs_is_a_failure() {
+    let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
+    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
+    let flags = Options::flags(&["--health-interval=1", "--health-timeout=1"]);
+    let rig = Rig::serving(&checked(&stuck, "/models", "POST", "2xx"), flags).await;
+    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+        .await;
+}
+
+#[tokio::test]
+async fn requests_carry_what_the_backend_wants_beside_the_usual() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    let backend = &mut content.models[2].backends[0];
+    backend.upstream_model = "gpt 4".to_owned();
+    backend.dialect.path_template = Some("/deployments/{upstream_model}{sub_path}".to_owned());
+    let query = [("api-version", "2024-10-21"), ("a", "b&c")];
+    backend.dialect.query = query
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let headers = [("x-tenant", "canary-tenant"), ("accept", "text/x")];
+    backend.dialect.headers = headers
+        .map(|(name, value)| (name.to_owned(), Secret::new(value)))
+        .into();
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.ask(&chat(BODY)).await.status, 200);
+    let request = upstream.request();
+    assert_eq!(
+        request.word(1),
+        "/v1/deployments/gpt%204/chat/completions?a=b%26c&api-version=2024-10-21"
+    );
+    assert_eq!(request.headers("x-tenant"), ["canary-tenant"]);
+    assert_eq!(request.headers("accept"), ["text/x"]);
+    assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
+    assert!(!crate::support::logged().contains("canary-tenant"));
+}
