@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -11,12 +13,13 @@ use super::access::{Caller, Verb, guarded};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, PathOf};
+use super::handling::{HandlingPatch, HandlingView};
 use super::patch::Patch;
 use super::{checks, patch};
 use crate::app::App;
 use crate::crypto::{Sealed, Vault};
 use crate::db::backends;
-use crate::db::backends::{BackendFields, BackendRow};
+use crate::db::backends::{BackendFields, BackendRow, Handling};
 use crate::db::models::ModelRow;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -44,6 +47,8 @@ pub(crate) struct BackendView {
     weight: i32,
     /// Otherwise it is kept, and no gateway knows it.
     enabled: bool,
+    #[serde(flatten)]
+    handling: HandlingView,
 }
 
 impl From<BackendRow> for BackendView {
@@ -63,6 +68,7 @@ impl From<BackendRow> for BackendView {
             default_max_tokens,
             weight,
             enabled,
+            handling,
         } = fields;
         Self {
             id,
@@ -75,6 +81,7 @@ impl From<BackendRow> for BackendView {
             default_max_tokens,
             weight,
             enabled,
+            handling: handling.into(),
         }
     }
 }
@@ -135,6 +142,52 @@ pub(crate) struct NewBackend {
     weight: Option<i32>,
     /// By default it is.
     enabled: Option<bool>,
+    /// It gets no new request; those under way are finished.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    draining: Option<bool>,
+    /// The most requests at once from each gateway; `null` is unlimited.
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 100_000)]
+    #[serde(default)]
+    max_concurrency: Patch<i32>,
+    /// The most requests that wait at each gateway while it is full.
+    #[schema(nullable = false, minimum = 0, maximum = 10_000)]
+    #[serde(default, deserialize_with = "patch::present")]
+    max_queue: Option<i32>,
+    /// How long one of them waits, in milliseconds.
+    #[schema(nullable = false, minimum = 1, maximum = 600_000)]
+    #[serde(default, deserialize_with = "patch::present")]
+    queue_timeout_ms: Option<i32>,
+    /// Headers beside the usual ones, by name: all of them. Only their names are
+    /// ever shown.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    #[serde(default)]
+    extra_headers: Patch<BTreeMap<String, Secret>>,
+    /// Members of the query, by name: all of them.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    #[serde(default)]
+    extra_query: Patch<BTreeMap<String, String>>,
+    /// What follows the path of `api_base`; `null` is `{sub_path}`.
+    #[schema(value_type = Option<String>, example = "/openai/deployments/{upstream_model}{sub_path}")]
+    #[serde(default)]
+    path_template: Patch<String>,
+    /// Otherwise it is taken for healthy without being asked.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_check: Option<bool>,
+    /// What follows the path of `api_base` in a probe; `//health` starts at the
+    /// host's root instead.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_path: Option<String>,
+    /// `GET`, `HEAD`, or `POST` with an empty body.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_method: Option<String>,
+    /// The statuses of a healthy backend: numbers and classes.
+    #[schema(nullable = false, example = "2xx,401")]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_expect: Option<String>,
 }
 
 /// Changes of a backend: absent keeps, `null` clears.
@@ -168,16 +221,61 @@ pub(crate) struct BackendPatch {
     #[schema(nullable = false)]
     #[serde(default, deserialize_with = "patch::present")]
     enabled: Option<bool>,
+    /// It gets no new request; those under way are finished.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    draining: Option<bool>,
+    /// The most requests at once from each gateway; `null` is unlimited.
+    #[schema(value_type = Option<i32>, minimum = 1, maximum = 100_000)]
+    #[serde(default)]
+    max_concurrency: Patch<i32>,
+    /// The most requests that wait at each gateway while it is full.
+    #[schema(nullable = false, minimum = 0, maximum = 10_000)]
+    #[serde(default, deserialize_with = "patch::present")]
+    max_queue: Option<i32>,
+    /// How long one of them waits, in milliseconds.
+    #[schema(nullable = false, minimum = 1, maximum = 600_000)]
+    #[serde(default, deserialize_with = "patch::present")]
+    queue_timeout_ms: Option<i32>,
+    /// Headers beside the usual ones, by name: all of them. Only their names are
+    /// ever shown.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    #[serde(default)]
+    extra_headers: Patch<BTreeMap<String, Secret>>,
+    /// Members of the query, by name: all of them.
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
+    #[serde(default)]
+    extra_query: Patch<BTreeMap<String, String>>,
+    /// What follows the path of `api_base`; `null` is `{sub_path}`.
+    #[schema(value_type = Option<String>, example = "/openai/deployments/{upstream_model}{sub_path}")]
+    #[serde(default)]
+    path_template: Patch<String>,
+    /// Otherwise it is taken for healthy without being asked.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_check: Option<bool>,
+    /// What follows the path of `api_base` in a probe; `//health` starts at the
+    /// host's root instead.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_path: Option<String>,
+    /// `GET`, `HEAD`, or `POST` with an empty body.
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_method: Option<String>,
+    /// The statuses of a healthy backend: numbers and classes.
+    #[schema(nullable = false, example = "2xx,401")]
+    #[serde(default, deserialize_with = "patch::present")]
+    health_expect: Option<String>,
 }
 
 impl NewBackend {
-    /// The row, and whether it has a credential.
     pub(super) fn row(
         self,
         id: i64,
         model: &ModelRow,
         vault: &Vault,
-    ) -> Result<(BackendRow, bool), ApiError> {
+    ) -> Result<BackendRow, ApiError> {
         let (header, scheme) = self.protocol.auth();
         let scheme = match self.auth_scheme {
             Patch::Keep => scheme.map(str::to_owned),
@@ -194,26 +292,37 @@ impl NewBackend {
             .transpose()?;
         let upstream = self.upstream_model.unwrap_or_else(|| model.name.clone());
         checks::model_name(&upstream).map_err(|error| error.field("upstream_model"))?;
-        let has_secret = key.is_some();
+        let auth_header = header?;
+        let handling = HandlingPatch {
+            draining: self.draining,
+            max_concurrency: self.max_concurrency,
+            max_queue: self.max_queue,
+            queue_timeout_ms: self.queue_timeout_ms,
+            extra_headers: self.extra_headers,
+            extra_query: self.extra_query,
+            path_template: self.path_template,
+            health_check: self.health_check,
+            health_path: self.health_path,
+            health_method: self.health_method,
+            health_expect: self.health_expect,
+        };
         let fields = BackendFields {
             api_base: checks::api_base(&self.api_base)?,
             upstream_model: upstream,
             upstream_api_key: key,
             protocol: self.protocol.name().to_owned(),
-            auth_header: header?,
+            handling: handling.apply(Handling::default(), id, &auth_header, vault)?,
+            auth_header,
             auth_scheme: scheme,
             default_max_tokens: self.default_max_tokens.map(max_tokens).transpose()?,
             weight: self.weight.map_or(Ok(1), weight)?,
             enabled: self.enabled.unwrap_or(true),
         };
-        Ok((
-            BackendRow {
-                id,
-                model_id: model.id,
-                fields,
-            },
-            has_secret,
-        ))
+        Ok(BackendRow {
+            id,
+            model_id: model.id,
+            fields,
+        })
     }
 }
 
@@ -229,19 +338,38 @@ impl BackendPatch {
             .map(checks::auth_header)
             .transpose()?;
         if let (Some(base), Patch::Keep, Some(_)) = (&base, &key, &old.upstream_api_key) {
-            checks::same_machine(&old.api_base, base)?;
+            checks::same_machine("upstream_api_key", &old.api_base, base)?;
+        }
+        let moved = base.as_deref().unwrap_or(&old.api_base);
+        if let (Patch::Keep, Some(_)) = (&self.extra_headers, &old.handling.extra_headers) {
+            checks::same_machine("extra_headers", &old.api_base, moved)?;
         }
         if let Some(upstream) = &self.upstream_model {
             checks::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
         }
+        let auth_header = header.unwrap_or(old.auth_header);
+        let handling = HandlingPatch {
+            draining: self.draining,
+            max_concurrency: self.max_concurrency,
+            max_queue: self.max_queue,
+            queue_timeout_ms: self.queue_timeout_ms,
+            extra_headers: self.extra_headers,
+            extra_query: self.extra_query,
+            path_template: self.path_template,
+            health_check: self.health_check,
+            health_path: self.health_path,
+            health_method: self.health_method,
+            health_expect: self.health_expect,
+        };
         Ok(BackendFields {
+            handling: handling.apply(old.handling, id, &auth_header, vault)?,
             api_base: base.unwrap_or(old.api_base),
             upstream_model: self.upstream_model.unwrap_or(old.upstream_model),
             upstream_api_key: key.apply(old.upstream_api_key),
             protocol: self
                 .protocol
                 .map_or(old.protocol, |protocol| protocol.name().to_owned()),
-            auth_header: header.unwrap_or(old.auth_header),
+            auth_header,
             auth_scheme: scheme.apply(old.auth_scheme),
             default_max_tokens: ceiling.apply(old.default_max_tokens),
             weight: self.weight.map_or(Ok(old.weight), weight)?,
@@ -253,6 +381,15 @@ impl BackendPatch {
 fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<Sealed, ApiError> {
     let key = Secret::new(checks::credential(key.expose().to_owned())?);
     Ok(vault.seal(&backends::identity(id), &key)?)
+}
+
+/// What the audit says of a secret: whether it was set or cleared.
+fn told<T>(patch: &Patch<T>) -> Option<bool> {
+    match patch {
+        Patch::Keep => None,
+        Patch::Clear => Some(false),
+        Patch::Set(_) => Some(true),
+    }
 }
 
 fn max_tokens(value: i32) -> Result<i32, ApiError> {
@@ -278,8 +415,8 @@ async fn get(
 }
 
 /// Changes a backend. An absent `upstream_api_key` keeps the credential, `null`
-/// removes it. It is given for one scheme, host and port: with others, it has to
-/// be given again, or removed.
+/// removes it, and so with `extra_headers`. They are given for one scheme, host
+/// and port: with others, they have to be given again, or removed.
 #[utoipa::path(patch, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     request_body = BackendPatch, responses((status = 204, description = "Changed")))]
 async fn update(
@@ -293,11 +430,10 @@ async fn update(
     let old = backends::get(connection, id)
         .await
         .map_err(ApiError::of_row("backend"))?;
-    let secret = match &patch.upstream_api_key {
-        Patch::Keep => None,
-        Patch::Clear => Some(false),
-        Patch::Set(_) => Some(true),
-    };
+    let secrets = [
+        ("upstream_api_key", told(&patch.upstream_api_key)),
+        ("extra_headers", told(&patch.extra_headers)),
+    ];
     let fields = patch.apply(old.fields.clone(), id, &app.vault)?;
     let new = BackendRow {
         id,
@@ -308,8 +444,10 @@ async fn update(
     let mut detail = Detail::new("backend.update")
         .id(id)
         .changed(&BackendView::from(old), &BackendView::from(new));
-    if let Some(is_set) = secret {
-        detail = detail.secret("upstream_api_key", is_set);
+    for (name, is_set) in secrets {
+        if let Some(is_set) = is_set {
+            detail = detail.secret(name, is_set);
+        }
     }
     app.commit(change, detail.entry()).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fastllm_contract::{ModelName, PolicyKind};
+use fastllm_engine::is_reserved_header;
 use http::HeaderName;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
@@ -15,26 +16,6 @@ use crate::clock;
 const MAX_NAME: usize = 128;
 const MAX_TEXT: usize = 2048;
 const MAX_SECRET: usize = 16 * 1024;
-
-/// Headers that belong to the connection or the body: a credential in one of
-/// them would break requests or smuggle them.
-const RESERVED_HEADERS: [&str; 15] = [
-    "accept-encoding",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "proxy-connection",
-];
 
 /// Names of principals, roles and keys.
 pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
@@ -178,15 +159,16 @@ pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
 }
 
 /// A credential that is held goes to the machine that it was given for, and
-/// nowhere else: who may change an address may not read it that way.
-pub(crate) fn same_machine(old: &str, new: &str) -> Result<(), ApiError> {
+/// nowhere else: who may change an address may not read it that way. `field` is
+/// the credential's.
+pub(crate) fn same_machine(field: &str, old: &str, new: &str) -> Result<(), ApiError> {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin());
     if origin(old) == origin(new) {
         return Ok(());
     }
     Err(ApiError::invalid(
-        "upstream_api_key",
-        "give upstream_api_key again (or null): api_base names another machine",
+        field,
+        format!("give {field} again (or null): api_base names another machine"),
     ))
 }
 
@@ -215,7 +197,7 @@ fn is_metadata_host(host: &Host<&str>) -> bool {
 pub(crate) fn auth_header(text: &str) -> Result<String, ApiError> {
     let header = HeaderName::from_bytes(text.as_bytes())
         .map_err(|_| ApiError::invalid("auth_header", "auth_header must be a header's name"))?;
-    if RESERVED_HEADERS.contains(&header.as_str()) {
+    if is_reserved_header(&header) {
         return Err(ApiError::invalid(
             "auth_header",
             "auth_header may not be a header of the connection or the body",

@@ -11,6 +11,7 @@ mod error;
 mod extract;
 mod fallback;
 mod fleet;
+mod handling;
 mod keys;
 mod login;
 mod models;

@@ -363,15 +363,19 @@ async fn add_backend(
         .await
         .map_err(ApiError::of_row("model"))?;
     let backend = backends::next_id(connection).await?;
-    let (row, has_secret) = new.row(backend, &model, &app.vault)?;
+    let row = new.row(backend, &model, &app.vault)?;
     backends::insert(connection, &row).await?;
+    let secrets = [
+        ("upstream_api_key", row.fields.upstream_api_key.is_some()),
+        ("extra_headers", row.fields.handling.extra_headers.is_some()),
+    ];
     let view = BackendView::from(row);
     let mut detail = Detail::new("backend.create")
         .id(backend)
         .with("model_id", id)
         .created(&view);
-    if has_secret {
-        detail = detail.secret("upstream_api_key", true);
+    for (name, _) in secrets.into_iter().filter(|(_, is_set)| *is_set) {
+        detail = detail.secret(name, true);
     }
     app.commit(change, detail.entry()).await?;
     Ok((StatusCode::CREATED, Json(view)))

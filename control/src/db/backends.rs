@@ -1,4 +1,8 @@
+use std::collections::BTreeMap;
+
+use fastllm_contract::{Concurrency, HealthCheck};
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use super::DbError;
 
@@ -24,11 +28,72 @@ pub(crate) struct BackendFields {
     pub(crate) weight: i32,
     /// Kept and not published otherwise.
     pub(crate) enabled: bool,
+    pub(crate) handling: Handling,
+}
+
+/// How gateways treat a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Handling {
+    pub(crate) draining: bool,
+    pub(crate) max_concurrency: Option<i32>,
+    pub(crate) max_queue: i32,
+    pub(crate) queue_timeout_ms: i32,
+    pub(crate) extra_headers: Option<ExtraHeaders>,
+    pub(crate) extra_query: BTreeMap<String, String>,
+    pub(crate) path_template: Option<String>,
+    pub(crate) health_check: bool,
+    pub(crate) health_path: String,
+    pub(crate) health_method: String,
+    pub(crate) health_expect: String,
+}
+
+/// Headers that a backend gets beside the usual ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ExtraHeaders {
+    /// A JSON object, sealed for this row; see [`headers_identity`].
+    pub(crate) sealed: Vec<u8>,
+    /// In lower case, sorted; never empty.
+    pub(crate) names: Vec<String>,
+}
+
+impl Default for Handling {
+    /// As the columns' defaults.
+    fn default() -> Self {
+        let Concurrency {
+            max: _,
+            max_queue,
+            queue_timeout_ms,
+        } = Concurrency::default();
+        let HealthCheck {
+            enabled,
+            path,
+            method,
+            expect,
+        } = HealthCheck::default();
+        Self {
+            draining: false,
+            max_concurrency: None,
+            max_queue: i32::try_from(max_queue).unwrap_or(i32::MAX),
+            queue_timeout_ms: i32::try_from(queue_timeout_ms).unwrap_or(i32::MAX),
+            extra_headers: None,
+            extra_query: BTreeMap::new(),
+            path_template: None,
+            health_check: enabled,
+            health_path: path,
+            health_method: method,
+            health_expect: expect,
+        }
+    }
 }
 
 /// What a backend's credential is sealed for.
 pub(crate) fn identity(id: i64) -> String {
     format!("fastllm/model_backends/{id}/upstream_api_key")
+}
+
+/// What a backend's extra headers are sealed for.
+pub(crate) fn headers_identity(id: i64) -> String {
+    format!("fastllm/model_backends/{id}/extra_headers")
 }
 
 /// The backends of the given models, by id.
@@ -37,9 +102,12 @@ pub(crate) async fn of_models(
     model_ids: &[i64],
 ) -> Result<Vec<BackendRow>, DbError> {
     let rows = sqlx::query!(
-        "SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header, \
-                auth_scheme, default_max_tokens, weight, enabled \
-           FROM model_backends WHERE model_id = ANY ($1) ORDER BY id",
+        r#"SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header,
+                  auth_scheme, default_max_tokens, weight, enabled, draining, max_concurrency,
+                  max_queue, queue_timeout_ms, extra_headers, extra_header_names,
+                  extra_query AS "extra_query: Json<BTreeMap<String, String>>", path_template,
+                  health_check, health_path, health_method, health_expect
+             FROM model_backends WHERE model_id = ANY ($1) ORDER BY id"#,
         model_ids,
     )
     .fetch_all(connection)
@@ -59,6 +127,22 @@ pub(crate) async fn of_models(
                 default_max_tokens: row.default_max_tokens,
                 weight: row.weight,
                 enabled: row.enabled,
+                handling: Handling {
+                    draining: row.draining,
+                    max_concurrency: row.max_concurrency,
+                    max_queue: row.max_queue,
+                    queue_timeout_ms: row.queue_timeout_ms,
+                    extra_headers: row.extra_headers.map(|sealed| ExtraHeaders {
+                        sealed,
+                        names: row.extra_header_names,
+                    }),
+                    extra_query: row.extra_query.0,
+                    path_template: row.path_template,
+                    health_check: row.health_check,
+                    health_path: row.health_path,
+                    health_method: row.health_method,
+                    health_expect: row.health_expect,
+                },
             },
         })
         .collect())
@@ -120,6 +204,7 @@ pub(crate) async fn update(
         default_max_tokens,
         weight,
         enabled,
+        handling,
     } = fields;
     sqlx::query!(
         "UPDATE model_backends SET api_base = $2, upstream_model = $3, upstream_api_key = $4, \
@@ -136,6 +221,50 @@ pub(crate) async fn update(
         *default_max_tokens,
         *weight,
         *enabled,
+    )
+    .execute(&mut *connection)
+    .await?;
+    handle(connection, id, handling).await
+}
+
+async fn handle(
+    connection: &mut PgConnection,
+    id: i64,
+    handling: &Handling,
+) -> Result<(), DbError> {
+    let Handling {
+        draining,
+        max_concurrency,
+        max_queue,
+        queue_timeout_ms,
+        extra_headers,
+        extra_query,
+        path_template,
+        health_check,
+        health_path,
+        health_method,
+        health_expect,
+    } = handling;
+    let headers = extra_headers.as_ref();
+    sqlx::query!(
+        "UPDATE model_backends SET draining = $2, max_concurrency = $3, max_queue = $4, \
+                queue_timeout_ms = $5, extra_headers = $6, extra_header_names = $7, \
+                extra_query = $8, path_template = $9, health_check = $10, health_path = $11, \
+                health_method = $12, health_expect = $13 \
+          WHERE id = $1",
+        id,
+        *draining,
+        *max_concurrency,
+        *max_queue,
+        *queue_timeout_ms,
+        headers.map(|headers| headers.sealed.as_slice()),
+        headers.map_or(&[] as &[String], |headers| headers.names.as_slice()),
+        Json(extra_query) as _,
+        path_template.as_deref(),
+        *health_check,
+        health_path,
+        health_method,
+        health_expect,
     )
     .execute(connection)
     .await?;

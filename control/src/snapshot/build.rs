@@ -1,16 +1,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastllm_contract::{
-    Backend, BackendId, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part,
-    Principal, PrincipalId, Protocol, Snapshot, Timestamp, Tokens, VirtualModel,
+    Backend, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part, Principal,
+    PrincipalId, Snapshot, Timestamp, Tokens, VirtualModel,
 };
 use serde::Serialize;
 use time::OffsetDateTime;
 
 use super::etag::Etag;
-use super::routing;
+use super::{backend, routing};
 use crate::crypto::{Vault, digest};
-use crate::db::backends::{self, BackendRow};
+use crate::db::backends::BackendRow;
 use crate::db::snapshot::{
     KeyRow, PrincipalGrants, PublishedModel, RoutingRows, ShardState, SnapshotReader,
 };
@@ -143,7 +143,7 @@ fn pools(
     let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
     for row in rows.into_iter().filter(|row| row.fields.enabled) {
         let (id, model_id) = (row.id, row.model_id);
-        match backend(row, vault) {
+        match backend::published(row, vault) {
             Ok(backend) => pools.entry(model_id).or_default().push(backend),
             Err(reason) => {
                 unusable.insert(id);
@@ -226,38 +226,6 @@ fn etag(snapshot: &Snapshot) -> Etag {
         version: *version,
         digest: hex::encode(&digest(text.as_bytes())[..8]),
     }
-}
-
-fn backend(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
-    let BackendRow {
-        id,
-        model_id: _,
-        fields,
-    } = row;
-    let protocol = match fields.protocol.as_str() {
-        "openai" => Protocol::Openai,
-        "anthropic" => Protocol::Anthropic,
-        "gemini" => Protocol::Gemini,
-        other => return Err(format!("protocol {other} is unknown")),
-    };
-    let api_key = fields
-        .upstream_api_key
-        .map(|blob| vault.open(&backends::identity(id), &blob))
-        .transpose()
-        .map_err(|error| format!("its credential does not open: {error}"))?;
-    Ok(Backend {
-        id: BackendId(id.unsigned_abs()),
-        api_base: fields.api_base,
-        upstream_model: fields.upstream_model,
-        api_key,
-        protocol,
-        auth_header: fields.auth_header,
-        auth_scheme: fields.auth_scheme,
-        default_max_tokens: fields
-            .default_max_tokens
-            .and_then(|most| u32::try_from(most).ok()),
-        weight: fields.weight.unsigned_abs(),
-    })
 }
 
 /// Flattens the grants: `model/*` is everything, `model/x*` a prefix.

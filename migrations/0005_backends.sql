@@ -1,0 +1,24 @@
+-- How gateways treat a backend: how many requests it takes, what its requests
+-- look like, how it is probed. Every column has a default, so that the release
+-- before goes on as it did.
+
+ALTER TABLE model_backends
+    -- It gets no new request; those under way are finished.
+    ADD COLUMN draining boolean NOT NULL DEFAULT false,
+    -- At each gateway; NULL is unlimited.
+    ADD COLUMN max_concurrency integer CHECK (max_concurrency BETWEEN 1 AND 100000),
+    ADD COLUMN max_queue integer NOT NULL DEFAULT 100 CHECK (max_queue BETWEEN 0 AND 10000),
+    ADD COLUMN queue_timeout_ms integer NOT NULL DEFAULT 10000
+        CHECK (queue_timeout_ms BETWEEN 1 AND 600000),
+    -- A JSON object of names and values, sealed like upstream_api_key; its names
+    -- are repeated beside it, so that they can be shown.
+    ADD COLUMN extra_headers bytea,
+    ADD COLUMN extra_header_names text[] NOT NULL DEFAULT '{}',
+    ADD COLUMN extra_query jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(extra_query) = 'object'),
+    ADD COLUMN path_template text,
+    ADD COLUMN health_check boolean NOT NULL DEFAULT true,
+    ADD COLUMN health_path text NOT NULL DEFAULT '/models',
+    ADD COLUMN health_method text NOT NULL DEFAULT 'GET'
+        CHECK (health_method IN ('GET', 'HEAD', 'POST')),
+    ADD COLUMN health_expect text NOT NULL DEFAULT '2xx',
+    ADD CHECK ((extra_headers IS NULL) = (cardinality(extra_header_names) = 0));
