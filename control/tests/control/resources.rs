@@ -28,6 +28,17 @@ async fn a_model_and_its_pool_live_and_die() {
             "default_max_tokens": null,
             "weight": 1,
             "enabled": true,
+            "draining": false,
+            "max_concurrency": null,
+            "max_queue": 100,
+            "queue_timeout_ms": 10_000,
+            "extra_header_names": [],
+            "extra_query": {},
+            "path_template": null,
+            "health_check": true,
+            "health_path": "/models",
+            "health_method": "GET",
+            "health_expect": "2xx",
         })
     );
     let native = json!({ "api_base": "https://api.example.org", "protocol": "anthropic" });
@@ -115,6 +126,23 @@ const REFUSED: &str = r#"
 /admin/models/1/backends | {"api_base": "http://h", "protocol": "grpc"} | invalid_value protocol
 /admin/models/1/backends | {"api_base": "http://h", "upstream_api_key": "a\r\nb"} | invalid_value upstream_api_key
 /admin/models/1/backends | {"api_base": "http://h", "default_max_tokens": 0} | invalid_value default_max_tokens
+/admin/models/1/backends | {"api_base": "http://h", "max_concurrency": 0} | invalid_value max_concurrency
+/admin/models/1/backends | {"api_base": "http://h", "max_queue": -1} | invalid_value max_queue
+/admin/models/1/backends | {"api_base": "http://h", "max_queue": null} | invalid_value max_queue
+/admin/models/1/backends | {"api_base": "http://h", "queue_timeout_ms": 0} | invalid_value queue_timeout_ms
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"Host": "x"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"Content-Length": "1"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"authorization": "x"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"a b": "x"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"x": "a\r\nb"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"x": "1", "X": "2"}} | invalid_value extra_headers
+/admin/models/1/backends | {"api_base": "http://h", "extra_headers": {"x": 1}} | invalid_value extra_headers.x
+/admin/models/1/backends | {"api_base": "http://h", "extra_query": {"": "x"}} | invalid_value extra_query
+/admin/models/1/backends | {"api_base": "http://h", "path_template": "/x"} | invalid_value path_template
+/admin/models/1/backends | {"api_base": "http://h", "path_template": "/{a}{sub_path}"} | invalid_value path_template
+/admin/models/1/backends | {"api_base": "http://h", "health_path": "models"} | invalid_value health_path
+/admin/models/1/backends | {"api_base": "http://h", "health_method": "DELETE"} | invalid_value health_method
+/admin/models/1/backends | {"api_base": "http://h", "health_expect": "fine"} | invalid_value health_expect
 /admin/keys | {"name": "k", "principal_id": 99} | invalid_value principal_id
 /admin/keys | {"name": "k", "principal_id": 1, "expires_at": "2020-01-01T00:00:00Z"} | invalid_value expires_at
 /admin/keys | {"name": "k", "principal_id": 1, "expires_at": "soon"} | invalid_value expires_at
@@ -172,6 +200,9 @@ async fn null_is_refused_where_nothing_can_be_cleared() {
         (&backend, "upstream_model"),
         (&backend, "protocol"),
         (&backend, "auth_header"),
+        (&backend, "draining"),
+        (&backend, "queue_timeout_ms"),
+        (&backend, "health_path"),
         (&key, "name"),
         (&key, "disabled"),
         ("/admin/principals/1", "disabled"),
@@ -208,6 +239,52 @@ async fn a_credential_does_not_move_to_another_host() {
         json!({ "api_base": "https://other/v1" }),
     ] {
         assert_eq!(root.patch(&at, allowed.clone()).await.0, 204, "{allowed}");
+    }
+}
+
+/// Extra headers may be credentials: they are written, and never read back, and
+/// they do not move to another machine either.
+#[tokio::test]
+async fn extra_headers_show_their_names_only_and_stay_where_they_are() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let body = json!({
+        "api_base": "https://h/v1",
+        "extra_headers": { "Api-Key": "canary-extra-91c3", "x-team": "blue" },
+    });
+    let (status, made) = root
+        .post(&format!("/admin/models/{id}/backends"), body)
+        .await;
+    assert_eq!(status, 201, "{made}");
+    assert_eq!(made["extra_header_names"], json!(["api-key", "x-team"]));
+    let at = format!("/admin/backends/{}", made["id"]);
+    // The credential may not come under a name that is taken.
+    let (status, body) = root.patch(&at, json!({ "auth_header": "api-key" })).await;
+    assert_eq!((status, &body["field"]), (400, &json!("extra_headers")));
+    let (status, body) = root
+        .patch(&at, json!({ "api_base": "https://other/v1" }))
+        .await;
+    assert_eq!((status, &body["field"]), (400, &json!("extra_headers")));
+
+    let everything = [
+        root.get(&at).await.to_string(),
+        root.get("/admin/models").await.to_string(),
+        root.get("/admin/audit").await.to_string(),
+        control.log(),
+    ];
+    assert!(everything.iter().all(|text| !text.contains("canary-extra")));
+    let plain = "SELECT count(*) FROM model_backends \
+                  WHERE position('canary'::bytea IN extra_headers) > 0";
+    assert_eq!(database.number(plain).await, 0);
+
+    for none in [json!(null), json!({})] {
+        let given = json!({ "extra_headers": { "x-team": "blue" } });
+        assert_eq!(root.patch(&at, given).await.0, 204);
+        assert_eq!(root.get(&at).await["extra_header_names"], json!(["x-team"]));
+        let change = json!({ "api_base": "https://other/v1", "extra_headers": none });
+        assert_eq!(root.patch(&at, change).await.0, 204);
+        assert_eq!(root.get(&at).await["extra_header_names"], json!([]));
     }
 }
 

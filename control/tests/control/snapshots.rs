@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use fastllm_contract::{ModelName, Snapshot};
+use fastllm_contract::{Backend, Concurrency, Dialect, HealthCheck, ModelName, Secret, Snapshot};
 use reqwest::{Method, Response, StatusCode, header};
 use serde_json::json;
 use tokio::time::{Instant, timeout};
@@ -354,6 +354,101 @@ async fn a_restored_database_is_followed() {
     })
     .await;
     assert_eq!(names(&held), ["kept"]);
+}
+
+#[tokio::test]
+async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let plain = json!({ "api_base": "http://h/v1" });
+    let full = json!({
+        "api_base": "http://h/v1",
+        "draining": true,
+        "max_concurrency": 8,
+        "max_queue": 0,
+        "queue_timeout_ms": 250,
+        "extra_headers": { "X-Team": "blue" },
+        "extra_query": { "api-version": "2024-10-21" },
+        "path_template": "/openai/deployments/{upstream_model}{sub_path}",
+        "health_check": false,
+        "health_path": "//health",
+        "health_method": "HEAD",
+        "health_expect": "200,401",
+    });
+    let path = format!("/admin/models/{id}/backends");
+    for body in [plain, full] {
+        assert_eq!(root.post(&path, body).await.0, 201);
+    }
+    let (held, tag) = whole(&control).await;
+    let models = held.models.items.as_ref().unwrap();
+    let [plain, full] = models[0].backends.as_slice() else {
+        panic!("two backends");
+    };
+    // What is not said is what the gateways take for granted.
+    let mut same = plain.clone();
+    same.draining = false;
+    same.concurrency = Concurrency::default();
+    same.dialect = Dialect::default();
+    same.health = HealthCheck::default();
+    assert_eq!(*plain, same);
+    let expected = Backend {
+        id: full.id,
+        draining: true,
+        concurrency: Concurrency {
+            max: Some(8),
+            max_queue: 0,
+            queue_timeout_ms: 250,
+        },
+        dialect: Dialect {
+            headers: [("x-team".to_owned(), Secret::new("blue"))].into(),
+            query: [("api-version".to_owned(), "2024-10-21".to_owned())].into(),
+            path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),
+        },
+        health: HealthCheck {
+            enabled: false,
+            path: "//health".to_owned(),
+            method: "HEAD".to_owned(),
+            expect: "200,401".to_owned(),
+        },
+        ..plain.clone()
+    };
+    assert_eq!(*full, expected);
+
+    // Every field can be changed back.
+    let at = format!("/admin/backends/{}", full.id.0);
+    let change = json!({
+        "draining": false,
+        "max_concurrency": null,
+        "max_queue": 100,
+        "queue_timeout_ms": 10_000,
+        "extra_headers": null,
+        "extra_query": null,
+        "path_template": null,
+        "health_check": true,
+        "health_path": "/models",
+        "health_method": "GET",
+        "health_expect": "2xx",
+    });
+    assert_eq!(root.patch(&at, change).await.0, 204);
+    let (held, tag) = next(&control, &held, &tag).await;
+    let models = held.models.items.as_ref().unwrap();
+    let backends = &models[0].backends;
+    let again = Backend {
+        id: backends[1].id,
+        ..backends[0].clone()
+    };
+    assert_eq!(backends[1], again);
+
+    // Sealed for this row, and for nothing else in it.
+    database
+        .execute(
+            "UPDATE model_backends SET extra_headers = '\\x0301', extra_header_names = '{x-team}' \
+              WHERE id = (SELECT max(id) FROM model_backends)",
+        )
+        .await;
+    let (held, _) = next(&control, &held, &tag).await;
+    assert_eq!(held.models.items.as_ref().unwrap()[0].backends.len(), 1);
 }
 
 #[tokio::test]
