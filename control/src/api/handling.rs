@@ -101,10 +101,9 @@ impl HandlingPatch {
             .extra_headers
             .try_map(|headers| sealed(headers, id, vault))?;
         let headers = match headers {
-            Patch::Set(None) => Patch::Clear,
-            Patch::Set(Some(headers)) => Patch::Set(headers),
             Patch::Keep => Patch::Keep,
-            Patch::Clear => Patch::Clear,
+            Patch::Set(Some(headers)) => Patch::Set(headers),
+            Patch::Set(None) | Patch::Clear => Patch::Clear,
         };
         let new = Handling {
             draining: self.draining.unwrap_or(old.draining),

@@ -34,6 +34,33 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
         .map(|blob| vault.open(&backends::identity(id), &blob))
         .transpose()
         .map_err(|error| format!("its credential does not open: {error}"))?;
+    let handled = handled(handling, id, vault)?;
+    Ok(Backend {
+        id: BackendId(id.unsigned_abs()),
+        api_base,
+        upstream_model,
+        api_key,
+        protocol,
+        auth_header,
+        auth_scheme,
+        default_max_tokens: default_max_tokens.and_then(|most| u32::try_from(most).ok()),
+        weight: weight.unsigned_abs(),
+        draining: handled.draining,
+        concurrency: handled.concurrency,
+        dialect: handled.dialect,
+        health: handled.health,
+    })
+}
+
+/// How gateways treat it, in the form in which they are told.
+struct Handled {
+    draining: bool,
+    concurrency: Concurrency,
+    dialect: Dialect,
+    health: HealthCheck,
+}
+
+fn handled(handling: Handling, id: i64, vault: &Vault) -> Result<Handled, String> {
     let Handling {
         draining,
         max_concurrency,
@@ -47,16 +74,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
         health_method,
         health_expect,
     } = handling;
-    Ok(Backend {
-        id: BackendId(id.unsigned_abs()),
-        api_base,
-        upstream_model,
-        api_key,
-        protocol,
-        auth_header,
-        auth_scheme,
-        default_max_tokens: default_max_tokens.and_then(|most| u32::try_from(most).ok()),
-        weight: weight.unsigned_abs(),
+    Ok(Handled {
         draining,
         concurrency: Concurrency {
             max: max_concurrency.map(i32::unsigned_abs),
