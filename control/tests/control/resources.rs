@@ -3,6 +3,33 @@ use serde_json::{Value, json};
 
 use crate::harness::{PASSWORD, Session, answer, eventually, started};
 
+/// A backend about which only address and credential were said.
+fn first_backend(id: &Value) -> Value {
+    json!({
+        "id": id,
+        "api_base": "http://vllm:8000/v1",
+        "upstream_model": "Qwen/Qwen3-1.7B",
+        "has_upstream_api_key": true,
+        "protocol": "openai",
+        "auth_header": "authorization",
+        "auth_scheme": "Bearer",
+        "default_max_tokens": null,
+        "weight": 1,
+        "enabled": true,
+        "draining": false,
+        "max_concurrency": null,
+        "max_queue": 100,
+        "queue_timeout_ms": 10_000,
+        "extra_header_names": [],
+        "extra_query": {},
+        "path_template": null,
+        "health_check": true,
+        "health_path": "/models",
+        "health_method": "GET",
+        "health_expect": "2xx",
+    })
+}
+
 #[tokio::test]
 async fn a_model_and_its_pool_live_and_die() {
     let (_database, control) = started().await;
@@ -15,32 +42,7 @@ async fn a_model_and_its_pool_live_and_die() {
     let body = json!({ "api_base": "http://vllm:8000/v1/", "upstream_api_key": "sk-upstream" });
     let (status, backend) = root.post(&format!("{path}/backends"), body).await;
     assert_eq!(status, 201);
-    assert_eq!(
-        backend,
-        json!({
-            "id": backend["id"],
-            "api_base": "http://vllm:8000/v1",
-            "upstream_model": "Qwen/Qwen3-1.7B",
-            "has_upstream_api_key": true,
-            "protocol": "openai",
-            "auth_header": "authorization",
-            "auth_scheme": "Bearer",
-            "default_max_tokens": null,
-            "weight": 1,
-            "enabled": true,
-            "draining": false,
-            "max_concurrency": null,
-            "max_queue": 100,
-            "queue_timeout_ms": 10_000,
-            "extra_header_names": [],
-            "extra_query": {},
-            "path_template": null,
-            "health_check": true,
-            "health_path": "/models",
-            "health_method": "GET",
-            "health_expect": "2xx",
-        })
-    );
+    assert_eq!(backend, first_backend(&backend["id"]));
     let native = json!({ "api_base": "https://api.example.org", "protocol": "anthropic" });
     let (_, native) = root.post(&format!("{path}/backends"), native).await;
     assert_eq!(

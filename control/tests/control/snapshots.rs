@@ -1,8 +1,10 @@
 use std::time::Duration;
 
-use fastllm_contract::{Backend, Concurrency, Dialect, HealthCheck, ModelName, Secret, Snapshot};
+use fastllm_contract::{
+    Backend, BackendId, Concurrency, Dialect, HealthCheck, ModelName, Secret, Snapshot,
+};
 use reqwest::{Method, Response, StatusCode, header};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use crate::harness::{Control, KEY, PASSWORD, command, eventually, started};
@@ -356,13 +358,9 @@ async fn a_restored_database_is_followed() {
     assert_eq!(names(&held), ["kept"]);
 }
 
-#[tokio::test]
-async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
-    let (database, control) = started().await;
-    let root = control.session("root", PASSWORD).await;
-    let id = root.model("m").await;
-    let plain = json!({ "api_base": "http://h/v1" });
-    let full = json!({
+/// A backend about which everything is said.
+fn everything() -> Value {
+    json!({
         "api_base": "http://h/v1",
         "draining": true,
         "max_concurrency": 8,
@@ -375,25 +373,13 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
         "health_path": "//health",
         "health_method": "HEAD",
         "health_expect": "200,401",
-    });
-    let path = format!("/admin/models/{id}/backends");
-    for body in [plain, full] {
-        assert_eq!(root.post(&path, body).await.0, 201);
-    }
-    let (held, tag) = whole(&control).await;
-    let models = held.models.items.as_ref().unwrap();
-    let [plain, full] = models[0].backends.as_slice() else {
-        panic!("two backends");
-    };
-    // What is not said is what the gateways take for granted.
-    let mut same = plain.clone();
-    same.draining = false;
-    same.concurrency = Concurrency::default();
-    same.dialect = Dialect::default();
-    same.health = HealthCheck::default();
-    assert_eq!(*plain, same);
-    let expected = Backend {
-        id: full.id,
+    })
+}
+
+/// What the gateways are told of it; `plain` is one without all that.
+fn told(id: BackendId, plain: &Backend) -> Backend {
+    Backend {
+        id,
         draining: true,
         concurrency: Concurrency {
             max: Some(8),
@@ -412,12 +398,12 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
             expect: "200,401".to_owned(),
         },
         ..plain.clone()
-    };
-    assert_eq!(*full, expected);
+    }
+}
 
-    // Every field can be changed back.
-    let at = format!("/admin/backends/{}", full.id.0);
-    let change = json!({
+/// What takes all of it back.
+fn usual() -> Value {
+    json!({
         "draining": false,
         "max_concurrency": null,
         "max_queue": 100,
@@ -429,8 +415,36 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
         "health_path": "/models",
         "health_method": "GET",
         "health_expect": "2xx",
-    });
-    assert_eq!(root.patch(&at, change).await.0, 204);
+    })
+}
+
+#[tokio::test]
+async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = root.model("m").await;
+    let plain = json!({ "api_base": "http://h/v1" });
+    let path = format!("/admin/models/{id}/backends");
+    for body in [plain, everything()] {
+        assert_eq!(root.post(&path, body).await.0, 201);
+    }
+    let (held, tag) = whole(&control).await;
+    let models = held.models.items.as_ref().unwrap();
+    let [plain, full] = models[0].backends.as_slice() else {
+        panic!("two backends");
+    };
+    // What is not said is what the gateways take for granted.
+    let mut same = plain.clone();
+    same.draining = false;
+    same.concurrency = Concurrency::default();
+    same.dialect = Dialect::default();
+    same.health = HealthCheck::default();
+    assert_eq!(*plain, same);
+    assert_eq!(*full, told(full.id, plain));
+
+    // Every field can be changed back.
+    let at = format!("/admin/backends/{}", full.id.0);
+    assert_eq!(root.patch(&at, usual()).await.0, 204);
     let (held, tag) = next(&control, &held, &tag).await;
     let models = held.models.items.as_ref().unwrap();
     let backends = &models[0].backends;
