@@ -274,7 +274,9 @@ impl Forwarder {
             let backend = pool.backends().get(index)?;
             record.asked(pool.model(), backend);
             effort.left = effort.left.saturating_sub(1);
-            let outcome = self.attempt(series, (backend, in_flight), record, effort).await;
+            let outcome = self
+                .attempt(series, (backend, in_flight), record, effort)
+                .await;
             failure = Failure::of(&outcome);
             failure.tell(backend.live());
             match outcome {

@@ -49,7 +49,9 @@ pub(crate) fn request_fields(
     head.field(b"content-type", content_type);
     // What is answered is looked into for usage, and passed on as it is.
     head.field(b"accept-encoding", b"identity");
-    head.field(REQUEST_ID.as_bytes(), record.id().as_bytes());
+    if !wants(REQUEST_ID) {
+        head.field(REQUEST_ID.as_bytes(), record.id().as_bytes());
+    }
 }
 
 /// Whether a client sees this field of an upstream's answer; those of the
