@@ -21,9 +21,9 @@ pub mod tables;
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
 pub use route::{
-    Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight, InvalidHealthCheck,
-    InvalidTemplate, Live, ModelSkipped, NoPlace, Origin, PathTemplate, Pick, Pool, Probe,
-    Resolved, RuleSkipped, Slot, Tuning, Waiting, check_health_check, granted_models, is_reserved_header,
-    resolve, route,
+    Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight,
+    InvalidHealthCheck, InvalidTemplate, Live, ModelSkipped, NoPlace, Origin, PathTemplate, Pick,
+    Pool, Probe, Resolved, RuleSkipped, Slot, Tuning, Waiting, check_health_check, granted_models,
+    is_reserved_header, resolve, route,
 };
 pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};

@@ -106,6 +106,8 @@ impl Live {
             in_flight: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
+            probe_failures: AtomicU64::new(0),
             unhealthy_after: unhealthy_after.max(1),
             failed_probes: AtomicU32::new(0),
             failed_in_a_row: AtomicU32::new(0),

@@ -41,7 +41,13 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
     let record = Record::begin(&ledger, &Head::with("x-request-id: ours\r\n"));
     let mut out = Vec::new();
     let mut head = HeadWriter::request(&mut out, b"POST", b"/");
-    request_fields(&mut head, client.fields(), &[], b"application/json", &record);
+    request_fields(
+        &mut head,
+        client.fields(),
+        &[],
+        b"application/json",
+        &record,
+    );
     head.end(Framing::None, Persistence::Keep).unwrap();
     assert_eq!(
         sorted(&out),

@@ -1,15 +1,19 @@
 //! One backend: the only place that maps fields of the file to fields of a
 //! [`Backend`].
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use fastllm_contract::{Backend, BackendId, ModelName, Protocol, Secret};
+use fastllm_contract::{
+    Backend, BackendId, Concurrency, Dialect, HealthCheck, ModelName, Protocol, Secret,
+};
 
 use super::value::{Fields, Value};
 
 /// What LiteLLM understands in `litellm_params`, and this program leaves to the
 /// client, to its own flags or to the admin.
-const WITHOUT_EFFECT: [&str; 31] = [
+const WITHOUT_EFFECT: [&str; 30] = [
     "additional_drop_params",
     "api_version",
     "aws_access_key_id",
@@ -19,7 +23,6 @@ const WITHOUT_EFFECT: [&str; 31] = [
     "custom_llm_provider",
     "drop_params",
     "extra_body",
-    "extra_headers",
     "frequency_penalty",
     "input_cost_per_token",
     "litellm_credential_name",
@@ -66,6 +69,8 @@ pub(super) fn read(params: &mut Fields<'_>, model: &ModelName) -> Option<Backend
     let weight = params
         .take("weight")
         .and_then(|value| value.number(0..=1_000_000));
+    let draining = params.take("draining").and_then(|value| value.flag());
+    let (concurrency, dialect, health) = (concurrency(params), dialect(params), health(params));
     params.without_effect(&WITHOUT_EFFECT);
     Some(Backend {
         id: BackendId::default(),
@@ -77,7 +82,63 @@ pub(super) fn read(params: &mut Fields<'_>, model: &ModelName) -> Option<Backend
         auth_scheme: auth_scheme.map(str::to_owned),
         default_max_tokens,
         weight: weight.unwrap_or(1),
+        draining: draining.unwrap_or(false),
+        concurrency,
+        dialect,
+        health,
     })
+}
+
+fn concurrency(params: &mut Fields<'_>) -> Concurrency {
+    let usual = Concurrency::default();
+    let mut number = |name: &str, range: RangeInclusive<u64>| {
+        let value = params.take(name);
+        value.and_then(|value| value.number::<u64>(range))
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    Concurrency {
+        max: number("max_concurrency", 1..=1_000_000).map(small),
+        max_queue: number("max_queue", 0..=1_000_000).map_or(usual.max_queue, small),
+        queue_timeout_ms: number("queue_timeout_ms", 1..=3_600_000)
+            .unwrap_or(usual.queue_timeout_ms),
+    }
+}
+
+fn dialect(params: &mut Fields<'_>) -> Dialect {
+    let mut named = |name: &str| -> Vec<(String, String)> {
+        let members = params.take(name).map(|value| value.members());
+        members
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value.resolved()?)))
+            .collect()
+    };
+    let headers: BTreeMap<_, _> = named("extra_headers")
+        .into_iter()
+        .map(|(name, value)| (name.to_ascii_lowercase(), Secret::new(value)))
+        .collect();
+    let query = named("extra_query").into_iter().collect();
+    let path_template = params.take("path_template").and_then(|value| value.text());
+    Dialect {
+        headers,
+        query,
+        path_template: path_template.map(str::to_owned),
+    }
+}
+
+fn health(params: &mut Fields<'_>) -> HealthCheck {
+    let usual = HealthCheck::default();
+    let enabled = params.take("health_check").and_then(|value| value.flag());
+    let mut text = |name: &str, usual: String| {
+        let value = params.take(name).and_then(|value| value.text());
+        value.map_or(usual, str::to_owned)
+    };
+    HealthCheck {
+        enabled: enabled.unwrap_or(usual.enabled),
+        path: text("health_path", usual.path),
+        method: text("health_method", usual.method),
+        expect: text("health_expect", usual.expect),
+    }
 }
 
 /// What stands for a credential where none is needed.

@@ -6,7 +6,7 @@ use fastllm_engine::Tuning;
 use super::value::{Fields, Value};
 
 /// Read by releases that could be tuned with them.
-const WITHOUT_EFFECT: [&str; 2] = ["prefix_bytes", "unhealthy_after"];
+const WITHOUT_EFFECT: [&str; 1] = ["prefix_bytes"];
 
 /// Reads it; `policy` is that of models that name none.
 pub(super) fn read(fields: &mut Fields<'_>, policy: PolicyKind) -> Tuning {
@@ -18,6 +18,8 @@ pub(super) fn read(fields: &mut Fields<'_>, policy: PolicyKind) -> Tuning {
     let balance_abs = number("balance_abs", 1_000_000);
     let affinity_slots = number("affinity_slots", 1 << 24);
     let affinity_slots = affinity_slots.and_then(|slots| usize::try_from(slots).ok());
+    let unhealthy_after = number("unhealthy_after", 1000);
+    let unhealthy_after = unhealthy_after.and_then(|after| u32::try_from(after).ok());
     let balance_rel = fields.take("balance_rel").and_then(|value| ratio(&value));
     fields.without_effect(&WITHOUT_EFFECT);
     Tuning {
@@ -25,6 +27,7 @@ pub(super) fn read(fields: &mut Fields<'_>, policy: PolicyKind) -> Tuning {
         balance_abs: balance_abs.unwrap_or(usual.balance_abs),
         balance_rel_percent: balance_rel.unwrap_or(usual.balance_rel_percent),
         affinity_slots: affinity_slots.unwrap_or(usual.affinity_slots),
+        unhealthy_after: unhealthy_after.unwrap_or(usual.unhealthy_after),
     }
 }
 
