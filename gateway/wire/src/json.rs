@@ -11,6 +11,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use crate::error::ScanError;
+use crate::quotes::string_end;
 
 /// One member of the outermost object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,20 +200,6 @@ pub(crate) fn is_space(byte: u8) -> bool {
 /// How many backslashes `text` ends with.
 pub(crate) fn backslashes(text: &[u8]) -> usize {
     text.iter().rev().take_while(|byte| **byte == b'\\').count()
-}
-
-/// Index of the closing quote of a string whose text begins at `start`.
-fn string_end(text: &[u8], start: usize) -> Option<usize> {
-    let mut from = start;
-    loop {
-        let rest = text.get(from..)?;
-        let quote = memchr(b'"', rest)?;
-        // No backslash before `from` counts: the byte there is a quote.
-        if backslashes(rest.get(..quote)?).is_multiple_of(2) {
-            return Some(from + quote);
-        }
-        from += quote + 1;
-    }
 }
 
 /// Index after the value that begins at `from`.

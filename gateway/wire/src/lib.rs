@@ -19,6 +19,7 @@ pub mod error;
 pub mod http1;
 pub mod json;
 pub mod multipart;
+mod quotes;
 pub mod scan;
 pub mod splice;
 pub mod sse;

@@ -1,0 +1,131 @@
+//! Where a JSON string ends, sixty-four bytes at a time.
+//!
+//! Prompts are full of escaped quotes, and a search that stops at each of them
+//! costs more than looking at every byte once.
+
+use wide::{CmpEq, u8x16};
+
+/// Bytes that are looked at together.
+const BLOCK: usize = 64;
+
+/// Bytes of a vector.
+const PART: usize = 16;
+
+/// Index of the closing quote of a string whose text begins at `start`.
+pub(crate) fn string_end(text: &[u8], start: usize) -> Option<usize> {
+    let (blocks, rest) = text.get(start..)?.as_chunks::<BLOCK>();
+    let mut escaped_first = false;
+    for (index, block) in blocks.iter().enumerate() {
+        if let Some(at) = end_in(block, &mut escaped_first) {
+            return Some(start + index * BLOCK + at);
+        }
+    }
+    let mut last = [0; BLOCK];
+    last.get_mut(..rest.len())?.copy_from_slice(rest);
+    let at = end_in(&last, &mut escaped_first)?;
+    Some(start + blocks.len() * BLOCK + at)
+}
+
+/// Index of the first quote in the block that no backslash escapes.
+/// `escaped_first` tells whether the block's first byte is escaped, and is set
+/// for the next block.
+fn end_in(block: &[u8; BLOCK], escaped_first: &mut bool) -> Option<usize> {
+    let (quotes, backslashes) = masks(block);
+    let after = backslashes << 1 | u64::from(*escaped_first);
+    // Where no two backslashes stand together, each escapes what follows it.
+    let escaped = if backslashes & after == 0 {
+        *escaped_first = backslashes >> (BLOCK - 1) == 1;
+        after
+    } else {
+        escaped(backslashes, escaped_first)
+    };
+    let ends = quotes & !escaped;
+    (ends != 0).then_some(ends.trailing_zeros() as usize)
+}
+
+/// The bytes that are escaped: in a row of backslashes every other one is.
+fn escaped(backslashes: u64, escaped_first: &mut bool) -> u64 {
+    let mut escaped = 0;
+    for index in 0..BLOCK {
+        if std::mem::take(escaped_first) {
+            escaped |= 1 << index;
+        } else {
+            *escaped_first = backslashes >> index & 1 == 1;
+        }
+    }
+    escaped
+}
+
+/// The quotes and the backslashes of a block, a bit for each byte.
+fn masks(block: &[u8; BLOCK]) -> (u64, u64) {
+    let (parts, _) = block.as_chunks::<PART>();
+    let mut masks = (0, 0);
+    for (index, part) in parts.iter().enumerate() {
+        let bytes = u8x16::new(*part);
+        let bits = |of| u64::from(bytes.simd_eq(u8x16::splat(of)).to_bitmask()) << (PART * index);
+        masks.0 |= bits(b'"');
+        masks.1 |= bits(b'\\');
+    }
+    masks
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{BLOCK, masks, string_end};
+
+    /// What the end of a string is, said in the plainest way.
+    fn plainly(text: &[u8], start: usize) -> Option<usize> {
+        let mut escaped = false;
+        for (index, byte) in text.iter().enumerate().skip(start) {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => return Some(index),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    proptest! {
+        #[test]
+        fn the_end_is_where_it_plainly_is(
+            text in proptest::collection::vec(prop_oneof![
+                6 => Just(b'\\'), 1 => Just(b'"'), 30 => Just(b'x')
+            ], 0..300),
+            start in 0..310_usize,
+        ) {
+            let expected = if start <= text.len() { plainly(&text, start) } else { None };
+            prop_assert_eq!(string_end(&text, start), expected);
+        }
+
+        #[test]
+        fn vectors_see_what_bytes_are(
+            block in proptest::collection::vec(prop_oneof![
+                Just(b'\\'), Just(b'"'), any::<u8>()
+            ], BLOCK),
+        ) {
+            let block: [u8; BLOCK] = block.try_into().unwrap();
+            let bits = |of: u8| -> u64 {
+                let bytes: &[u8; BLOCK] = &block;
+                bytes.iter().rev().fold(0, |bits, byte| bits << 1 | u64::from(*byte == of))
+            };
+            prop_assert_eq!(masks(&block), (bits(b'"'), bits(b'\\')));
+        }
+    }
+
+    #[test]
+    fn rows_of_backslashes_over_the_border_of_a_block_count() {
+        for before in 60..70 {
+            for row in 0..5 {
+                let mut text = vec![b'x'; before];
+                text.extend(std::iter::repeat_n(b'\\', row));
+                text.push(b'"');
+                let end = row.is_multiple_of(2).then_some(before + row);
+                assert_eq!(string_end(&text, 0), end, "{before}, {row}");
+            }
+        }
+    }
+}
