@@ -12,13 +12,15 @@ use tokio::signal::unix::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::{Config, Origin, OriginError};
-use crate::forward::{Connector, Forwarder, Upstreams};
+use crate::forward::{Connector, Forwarder, Patience, Upstreams};
 use crate::link::Link;
 use crate::pipeline::Pipeline;
 use crate::probe::Prober;
 use crate::record::Ledger;
 use crate::report::{HealthReporter, UsageQueue, UsageReporter, Waiting, queue};
-use crate::serve::{BodyLimits, Crew, Door, ListenError, Listener, Service, Status};
+use crate::serve::{
+    BodyLimits, ConnectionLimits, Cors, Crew, Door, ListenError, Listener, Service, Status,
+};
 use crate::signals::hang_up;
 use crate::snapshot::{Current, DiskCache, DiskWriter, FileError, Follower, HttpSource, Watcher};
 use crate::tasks::{Background, Tasks};
@@ -245,7 +247,7 @@ impl Gateway {
         );
         doors.spawn("the listener", public.run(public_crew, door.clone()));
         if let Some(port) = status_port {
-            let crew = rooms.crew(None, |_| Service::Status(Arc::clone(&status)));
+            let crew = rooms.crew(&config, None, |_| Service::Status(Arc::clone(&status)));
             doors.spawn("the status listener", port.run(crew, status_door.clone()));
         }
         let workers = Arc::clone(&rooms.workers);
@@ -278,10 +280,15 @@ impl Rooms {
         detailed: bool,
         background: &mut Background,
     ) -> Crew {
-        let bodies = Arc::new(BodyLimits::new(config.max_body_mb << 20));
+        let bodies = Arc::new(BodyLimits::new(
+            config.max_body_mb << 20,
+            config.body_timeout,
+        ));
         // Each thread keeps its share.
         let max_idle = config.pool_max_idle.div_ceil(self.workers.len().max(1));
-        self.crew(self.tls.clone(), |worker| {
+        let patience = Patience::new(config.stream_idle_timeout, config.sse_heartbeat);
+        let cors = Cors::new(&config.cors_origins).map(Arc::new);
+        self.crew(config, self.tls.clone(), |worker| {
             let upstreams =
                 Upstreams::new(self.connector.clone(), max_idle, Arc::clone(&self.metrics));
             let tend = upstreams
@@ -292,23 +299,28 @@ impl Rooms {
                 upstreams,
                 timeout: config.upstream_timeout,
                 max_retries: config.max_retries,
+                patience,
             };
             let pipeline = Pipeline {
                 current: Arc::clone(&self.current),
                 ledger: Arc::clone(&self.ledger),
                 forwarder,
                 bodies: Arc::clone(&bodies),
+                request_timeout: config.request_timeout,
+                hide_ungranted: config.hide_ungranted_models,
             };
             Service::Public {
                 pipeline: Arc::new(pipeline),
                 status: Arc::clone(status),
                 detailed,
+                cors: cors.clone(),
             }
         })
     }
 
     fn crew(
         &self,
+        config: &Config,
         tls: Option<Arc<ServerConfig>>,
         service: impl FnMut(&Worker) -> Service,
     ) -> Crew {
@@ -316,6 +328,10 @@ impl Rooms {
             workers: Arc::clone(&self.workers),
             services: self.workers.iter().map(service).collect(),
             tls,
+            limits: ConnectionLimits {
+                connections: config.max_connections,
+                head: config.header_timeout,
+            },
         }
     }
 

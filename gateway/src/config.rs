@@ -5,11 +5,12 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{StringValueParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
 use crate::link::ControlUrl;
+use crate::serve::CorsOrigin;
 use crate::snapshot::ConfigFile;
 use crate::telemetry::{LogFormat, OtelProtocol};
 
@@ -70,6 +71,23 @@ pub struct Config {
     /// Largest request body, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub max_body_mb: u64,
+    /// Seconds that a client may take between two parts of its request body
+    #[arg(long, env = "FASTLLM_BODY_TIMEOUT", default_value = "30", value_parser = positive_seconds)]
+    pub body_timeout: Duration,
+    /// Seconds that a client may take for the head of a request, idle time
+    /// before it included
+    #[arg(long, env = "FASTLLM_HEADER_TIMEOUT", default_value = "75", value_parser = positive_seconds)]
+    pub header_timeout: Duration,
+    /// Connections that a port serves at one time; further ones wait
+    #[arg(long, env = "FASTLLM_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    pub max_connections: u32,
+    /// Origins whose pages may use the gateway from a browser, or `*`; repeated
+    /// or separated by commas
+    #[arg(long = "cors-origin", env = "FASTLLM_CORS_ORIGIN", value_delimiter = ',')]
+    pub cors_origins: Vec<CorsOrigin>,
+    /// A model that exists and is not granted answers like one that does not
+    #[arg(long, env = "FASTLLM_HIDE_UNGRANTED_MODELS", value_parser = BoolishValueParser::new())]
+    pub hide_ungranted_models: bool,
     /// Threads that serve requests; one per core when not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
@@ -86,6 +104,17 @@ pub struct Config {
     /// Seconds to wait for an upstream's response headers
     #[arg(long, default_value = "120", value_parser = positive_seconds)]
     pub upstream_timeout: Duration,
+    /// Seconds from the head of a request to the end of its answer; no limit
+    /// when not given
+    #[arg(long, env = "FASTLLM_REQUEST_TIMEOUT", value_parser = positive_seconds)]
+    pub request_timeout: Option<Duration>,
+    /// Seconds that an upstream may be silent in the middle of an answer
+    #[arg(long, env = "FASTLLM_STREAM_IDLE_TIMEOUT", default_value = "300", value_parser = positive_seconds)]
+    pub stream_idle_timeout: Duration,
+    /// Seconds after which the client of a silent stream gets a comment, so
+    /// that nobody in between takes the connection for dead; off when not given
+    #[arg(long, env = "FASTLLM_SSE_HEARTBEAT", value_parser = positive_seconds)]
+    pub sse_heartbeat: Option<Duration>,
     /// Further attempts per model before the first byte is sent
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub max_retries: u32,
@@ -333,6 +362,12 @@ mod tests {
             "health-interval",
             "health-timeout",
             "health-report-interval",
+            "body-timeout",
+            "header-timeout",
+            "request-timeout",
+            "stream-idle-timeout",
+            "sse-heartbeat",
+            "max-connections",
         ] {
             assert!(parse(&[&format!("--{flag}=0")]).is_err(), "{flag}");
             assert!(parse(&[&format!("--{flag}=1")]).is_ok(), "{flag}");
@@ -370,6 +405,22 @@ mod tests {
         ] {
             assert_eq!(origin(flags), expected, "{flags:?}");
         }
+    }
+
+    #[test]
+    fn what_is_off_is_off_until_it_is_asked_for() {
+        let config = parse(&[]).unwrap();
+        assert!(config.request_timeout.is_none() && config.sse_heartbeat.is_none());
+        assert!(config.cors_origins.is_empty() && !config.hide_ungranted_models);
+        let config = parse(&[
+            "--hide-ungranted-models",
+            "--cors-origin=https://a.example,https://b.example",
+            "--cors-origin=http://localhost:3000",
+        ])
+        .unwrap();
+        assert!(config.hide_ungranted_models);
+        assert_eq!(config.cors_origins.len(), 3);
+        assert!(parse(&["--cors-origin=a.example"]).is_err());
     }
 
     #[test]

@@ -9,13 +9,16 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::clock;
 
-/// A point in time that moves with every step of a connection.
+/// A point in time that moves with every step of a connection, and is never
+/// later than the end of the time that the whole request has.
 ///
 /// Moving it costs a store: the timer behind it is set again only where it is
 /// set too late, and where it goes off too early.
 #[derive(Debug, Default)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
+    /// When the request's own time is over.
+    until: Option<Instant>,
     timer: Option<Timer>,
 }
 
@@ -39,16 +42,50 @@ impl Deadline {
         }
     }
 
-    /// It is never reached.
+    /// It is not reached before the request's own time is over.
     pub(crate) fn disarm(&mut self) {
         self.at = None;
     }
 
+    /// From now on the request has this much time, where it is limited.
+    pub(crate) fn begin_request(&mut self, limit: Option<Duration>) {
+        self.until = limit.map(|limit| clock::now() + limit);
+    }
+
+    /// What comes now is part of no request.
+    pub(crate) fn end_request(&mut self) {
+        self.until = None;
+    }
+
+    /// When the request's own time is over.
+    pub(crate) fn request_end(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether the request's own time is over.
+    pub(crate) fn request_is_over(&self) -> bool {
+        self.until.is_some_and(|until| clock::now() >= until)
+    }
+
     /// Ready once it is reached.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(at) = self.at else {
-            return Poll::Pending;
+        let at = match (self.at, self.until) {
+            (Some(at), Some(until)) => at.min(until),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return Poll::Pending,
         };
+        self.poll_at(cx, at)
+    }
+
+    /// Ready once the request's own time is over.
+    pub(crate) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.until {
+            Some(until) => self.poll_at(cx, until),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_at(&mut self, cx: &mut Context<'_>, at: Instant) -> Poll<()> {
         let timer = self.timer.get_or_insert_with(|| Timer {
             sleep: Box::pin(sleep_until(at.into())),
             waker: None,
@@ -123,6 +160,27 @@ mod tests {
         poll_fn(|cx| deadline.poll(cx)).await;
         assert!(began.elapsed() >= MOMENT * 4);
         assert!(began.elapsed() < Duration::from_secs(600));
+    }
+
+    #[tokio::test]
+    async fn the_time_of_a_request_is_a_bound_that_nothing_moves() {
+        let mut deadline = Deadline::default();
+        deadline.begin_request(Some(MOMENT));
+        deadline.arm(Duration::from_secs(3600));
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+        assert!(deadline.request_is_over());
+        deadline.disarm();
+        poll_fn(|cx| deadline.poll_request(cx)).await;
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+
+        deadline.begin_request(None);
+        assert!(!deadline.request_is_over());
+        deadline.begin_request(Some(Duration::from_secs(3600)));
+        deadline.arm(MOMENT);
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+        assert!(!deadline.request_is_over());
+        deadline.end_request();
+        assert_eq!(deadline.request_end(), None);
     }
 
     #[tokio::test]

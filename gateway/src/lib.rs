@@ -30,7 +30,7 @@ mod workers;
 pub use app::{Error, Gateway};
 pub use config::{Config, OriginError};
 pub use link::ControlUrl;
-pub use serve::ListenError;
+pub use serve::{CorsOrigin, ListenError};
 pub use signals::terminated;
 pub use snapshot::file as configuration_file;
 pub use telemetry::{LogError, LogFormat, LogGuard, OtelProtocol, init_logging};

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use fastllm_contract::Timestamp;
 use fastllm_engine::{
@@ -28,6 +29,10 @@ pub(crate) struct Pipeline {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) forwarder: Forwarder,
     pub(crate) bodies: Arc<BodyLimits>,
+    /// How long a request may take, from its head to the end of its answer.
+    pub(crate) request_timeout: Option<Duration>,
+    /// A model that is not granted is as good as none.
+    pub(crate) hide_ungranted: bool,
 }
 
 /// Who asks for what, and by which tables that was decided.
@@ -78,13 +83,14 @@ impl Pipeline {
         deadline: &mut Deadline,
     ) -> Option<Answer> {
         let mut record = Record::begin(&self.ledger, head);
+        deadline.begin_request(self.request_timeout);
         let (entered, endpoint) = match self.enter(head, &mut record) {
             Ok(entered) => entered,
-            Err(refusal) => return Some(refuse(record, &refusal)),
+            Err(refusal) => return Some(self.refuse(record, &refusal)),
         };
         match endpoint {
             Endpoint::Models => Some(own(models(record, &entered))),
-            Endpoint::Model(id) => Some(model(record, &entered, &id)),
+            Endpoint::Model(id) => Some(self.model(record, &entered, &id)),
             Endpoint::Proxied(proxied) => {
                 let asked = Asked { proxied, head };
                 let admitted = self.admit(&mut record, entered, asked, (client, deadline));
@@ -93,10 +99,35 @@ impl Pipeline {
                         self.forward(record, &admitted, asked, (client, deadline))
                             .await
                     }
-                    Err(refusal) => Some(refuse(record, &refusal)),
+                    Err(refusal) => Some(self.refuse(record, &refusal)),
                 }
             }
         }
+    }
+
+    /// The one model that is asked about, if the caller may use it.
+    fn model(&self, record: Record, entered: &Entered, id: &str) -> Answer {
+        let Entered { tables, caller } = entered;
+        if granted_models(tables, caller).contains(&id) {
+            let listed = answer::model(id, record.id());
+            record.served();
+            return own(listed);
+        }
+        let refusal =
+            resolve(tables, id).map_or_else(|refusal| refusal, |_| Refusal::ModelAccessDenied);
+        self.refuse(record, &refusal)
+    }
+
+    /// Says no. The account has the real reason, which the client may not be
+    /// meant to know.
+    fn refuse(&self, record: Record, refusal: &Refusal) -> Answer {
+        let shown = match refusal {
+            Refusal::ModelAccessDenied if self.hide_ungranted => &Refusal::ModelNotFound,
+            shown => shown,
+        };
+        let response = answer::refusal(shown, record.id());
+        record.refused(refusal, shown.status());
+        own(response)
     }
 
     /// Who is it, and do they ask for something that exists?
@@ -142,7 +173,7 @@ impl Pipeline {
         };
         Some(match outcome {
             Ok(arrived) => Answer::Relay(Box::new(arrived.into_answer(record))),
-            Err(refusal) => refuse(record, &refusal),
+            Err(refusal) => self.refuse(record, &refusal),
         })
     }
 
@@ -231,19 +262,6 @@ impl Request<'_> {
     }
 }
 
-/// The one model that is asked about, if the caller may use it.
-fn model(record: Record, entered: &Entered, id: &str) -> Answer {
-    let Entered { tables, caller } = entered;
-    if granted_models(tables, caller).contains(&id) {
-        let listed = answer::model(id, record.id());
-        record.served();
-        return own(listed);
-    }
-    let refusal =
-        resolve(tables, id).map_or_else(|refusal| refusal, |_| Refusal::ModelAccessDenied);
-    refuse(record, &refusal)
-}
-
 /// Who presents a key, by these tables and the time of the request's arrival.
 fn caller_of(tables: &Tables, head: &Head, record: &mut Record) -> Result<Caller, Refusal> {
     let caller = identify(tables, presented_key(head), record.at())?;
@@ -258,12 +276,6 @@ fn models(record: Record, entered: &Entered) -> Own {
     let list = answer::model_list(models.into_iter(), record.id());
     record.served();
     list
-}
-
-fn refuse(record: Record, refusal: &Refusal) -> Answer {
-    let response = answer::refusal(refusal, record.id());
-    record.refused(refusal);
-    own(response)
 }
 
 fn own(own: Own) -> Answer {

@@ -239,8 +239,8 @@ impl Record {
         self.usage = usage.or(self.usage);
     }
 
-    /// Ends it: the gateway said no.
-    pub(crate) fn refused(mut self, refusal: &Refusal) {
+    /// Ends it: the gateway said no, with this status.
+    pub(crate) fn refused(mut self, refusal: &Refusal, status: u16) {
         let outcome = match refusal.status() {
             500 | 502 | 504 => Outcome::Unavailable,
             _ => {
@@ -250,7 +250,7 @@ impl Record {
         };
         self.ending = Some(Ending {
             outcome,
-            status: refusal.status(),
+            status,
             refusal: refusal.recorded_as(),
             code: Some(refusal.code()),
         });

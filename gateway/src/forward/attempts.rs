@@ -14,7 +14,7 @@ use super::headers::{is_event_stream, is_identity, request_fields};
 use super::pool::{Lease, Upstreams};
 use super::sending::Sending;
 use super::turn::{Place, turn};
-use super::{AttemptError, Relay, back_off};
+use super::{AttemptError, Patience, Relay, back_off};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::record::Record;
@@ -43,6 +43,8 @@ pub(crate) struct Forwarder {
     pub(crate) timeout: Duration,
     /// Further attempts per model.
     pub(crate) max_retries: u32,
+    /// How long an answer may be silent.
+    pub(crate) patience: Patience,
 }
 
 /// What is sent, whichever backend gets it.
@@ -179,8 +181,9 @@ impl Forwarder {
         record: &mut Record,
         deadline: &mut Deadline,
     ) -> Result<Arrived, Refusal> {
+        let until = clock::now() + self.timeout * PATIENCE;
         let mut effort = Effort {
-            until: clock::now() + self.timeout * PATIENCE,
+            until: deadline.request_end().map_or(until, |end| until.min(end)),
             left: MOST_ATTEMPTS,
             best: None,
             last: None,
@@ -278,7 +281,9 @@ impl Forwarder {
                 .attempt(series, (backend, in_flight), record, effort)
                 .await;
             failure = Failure::of(&outcome);
-            failure.tell(backend.live());
+            if !matches!(outcome, Err(AttemptError::RequestTimeout)) {
+                failure.tell(backend.live());
+            }
             match outcome {
                 Ok(arrived) if !arrived.is_worth_a_retry() => return Some(arrived),
                 Ok(arrived) => effort.keep(arrived),
@@ -319,11 +324,16 @@ impl Forwarder {
         let status = StatusCode::from_u16(lease.connection.status())
             .map_err(|error| AttemptError::Broken(error.to_string()))?;
         let meter = outgoing.meter(&lease);
-        let mut flow = Flow::new(lease, meter);
+        let mut flow = Flow::new(lease, meter, self.patience);
         if flow.is_events() {
             flow.hold(effort.deadline).await;
-            if let (First::Pending, Some(End::BrokenOff(reason))) = (flow.first(), flow.end()) {
-                return Err(AttemptError::Broken(reason.clone()));
+            if flow.first() == First::Pending {
+                if let Some(End::BrokenOff(reason)) = flow.end() {
+                    return Err(AttemptError::Broken(reason.clone()));
+                }
+                if effort.deadline.request_is_over() {
+                    return Err(AttemptError::RequestTimeout);
+                }
             }
         }
         Ok(Arrived {
@@ -390,6 +400,7 @@ impl Effort<'_> {
     /// Nothing helped: the best that there is.
     fn give_up(self, record: &mut Record) -> Result<Arrived, Refusal> {
         match (self.best, self.last) {
+            (_, Some(AttemptError::RequestTimeout)) => Err(Refusal::UpstreamTimeout),
             (Some(best), _) => {
                 record.answered_by(&best.model, best.backend, &best.api_base);
                 Ok(best)

@@ -6,11 +6,12 @@ use fastllm_wire::http1::Response;
 use fastllm_wire::{First, HeadTail, StreamTail, Usage};
 
 use super::pool::Lease;
+use super::quiet::{Patience, Quiet, Tick};
 use crate::deadline::Deadline;
 
-/// An upstream that is silent for this long in the middle of an answer (and at
-/// most for twice as long) is taken for dead.
-const SILENCE: Duration = Duration::from_mins(5);
+/// A comment, which readers of events skip: it tells whoever stands between us
+/// and the client that the connection is alive.
+const HEARTBEAT: &[u8] = b": keep-alive\n\n";
 
 /// How long the beginning of a stream is held back, so that an error in its
 /// first event can still fail over.
@@ -36,6 +37,10 @@ pub(super) enum End {
     Complete,
     /// Why, without an address.
     BrokenOff(String),
+    /// Nothing came for too long.
+    Stalled,
+    /// The time of the request was over before its end.
+    OutOfTime,
 }
 
 /// An answer on its way: what was held of it, what was seen, how it ended.
@@ -46,8 +51,7 @@ pub(super) struct Flow {
     meter: Meter,
     held: Vec<u8>,
     end: Option<End>,
-    /// Something came since the silence was last looked at.
-    heard: Option<bool>,
+    quiet: Quiet,
 }
 
 impl Meter {
@@ -81,13 +85,13 @@ impl Meter {
 
 impl Flow {
     /// The answer whose head has come over this connection.
-    pub(super) fn new(lease: Lease, meter: Meter) -> Self {
+    pub(super) fn new(lease: Lease, meter: Meter, patience: Patience) -> Self {
         Self {
             lease: Some(lease),
             meter,
             held: Vec::new(),
             end: None,
-            heard: None,
+            quiet: Quiet::new(patience),
         }
     }
 
@@ -162,11 +166,12 @@ impl Flow {
         if self.end.is_some() {
             return Poll::Ready(());
         }
+        let before = out.len();
         if self.poll_read(cx, out).is_ready() {
-            self.heard = self.heard.map(|_| true);
+            self.quiet.heard(out.len() > before);
             return Poll::Ready(());
         }
-        self.poll_silence(cx, deadline)
+        self.poll_quiet(cx, deadline, out)
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<()> {
@@ -186,22 +191,36 @@ impl Flow {
         Poll::Ready(())
     }
 
-    /// The deadline moves only where there is something to wait for, and is
-    /// not touched by every read.
-    fn poll_silence(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline) -> Poll<()> {
-        if self.heard.is_none() {
-            self.heard = Some(false);
-            deadline.arm(SILENCE);
-        }
-        while deadline.poll(cx).is_ready() {
-            if self.heard == Some(false) {
-                self.end = Some(End::BrokenOff("silent for too long".to_owned()));
-                return Poll::Ready(());
+    /// What there is to do while nothing comes.
+    fn poll_quiet(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        out: &mut Vec<u8>,
+    ) -> Poll<()> {
+        loop {
+            match ready!(self.quiet.poll(cx, deadline)) {
+                Tick::Wait => {}
+                Tick::Heartbeat if self.takes_comments() => {
+                    out.extend_from_slice(HEARTBEAT);
+                    return Poll::Ready(());
+                }
+                Tick::Heartbeat => {}
+                Tick::Stalled => {
+                    self.end = Some(End::Stalled);
+                    return Poll::Ready(());
+                }
+                Tick::OutOfTime => {
+                    self.end = Some(End::OutOfTime);
+                    return Poll::Ready(());
+                }
             }
-            self.heard = Some(false);
-            deadline.arm(SILENCE);
         }
-        Poll::Pending
+    }
+
+    /// Whether a comment can be put behind what has left.
+    fn takes_comments(&self) -> bool {
+        matches!(&self.meter, Meter::Events(tail) if tail.is_between_events())
     }
 
     /// The answer has left: its connection is free.

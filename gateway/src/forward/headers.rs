@@ -66,6 +66,13 @@ pub(crate) fn passes_to_client(name: &[u8]) -> bool {
     !name.eq_ignore_ascii_case(ours.as_bytes())
 }
 
+/// Whether a field of an answer tells browsers who may read it.
+pub(crate) fn is_cors(name: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"access-control-";
+    name.get(..BEGINNING.len())
+        .is_some_and(|beginning| beginning.eq_ignore_ascii_case(BEGINNING))
+}
+
 /// Whether a body is a stream of events that can be read.
 pub(crate) fn is_event_stream(fields: Fields<'_>) -> bool {
     let Some(kind) = fields.get("content-type") else {

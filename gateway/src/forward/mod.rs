@@ -8,6 +8,7 @@ mod connection;
 mod flow;
 mod headers;
 mod pool;
+mod quiet;
 mod relay;
 mod sending;
 mod turn;
@@ -15,6 +16,7 @@ mod turn;
 pub(crate) use attempts::{Forwarder, Outgoing};
 pub(crate) use connect::Connector;
 pub(crate) use pool::Upstreams;
+pub(crate) use quiet::Patience;
 pub(crate) use relay::{Relay, Step};
 
 /// Why one attempt brought no answer. The texts hold no address.
@@ -29,6 +31,9 @@ pub(crate) enum AttemptError {
     /// No response headers in time.
     #[error("no answer in time")]
     Timeout,
+    /// The time of the whole request is over.
+    #[error("the request's time is over")]
+    RequestTimeout,
     /// The request could not be built.
     #[error("the request cannot be built: {0}")]
     Request(String),

@@ -101,7 +101,11 @@ impl Upstreams {
         deadline.arm(limit);
         let outcome = deadline.before(once).await;
         deadline.disarm();
-        outcome.unwrap_or(Err(AttemptError::Timeout))
+        match outcome {
+            Some(outcome) => outcome,
+            None if deadline.request_is_over() => Err(AttemptError::RequestTimeout),
+            None => Err(AttemptError::Timeout),
+        }
     }
 
     /// Closes connections that were idle for too long, and forgets origins

@@ -5,15 +5,31 @@ use fastllm_wire::http1::Field;
 
 use super::attempts::Attempt;
 use super::flow::{End, Flow};
-use super::headers::passes_to_client;
+use super::headers::{is_cors, passes_to_client};
 use crate::deadline::Deadline;
 use crate::record::{REQUEST_ID, Record};
+use crate::serve::CorsFields;
 
-/// The last event of a stream that broke off: what came before it is all that
-/// there is. It begins with a blank line, since the break may be in an event.
-const BROKEN_STREAM: &[u8] =
-    b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
-\"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n";
+/// The last event of a stream that did not come to its end: what came before it
+/// is all that there is. It begins with a blank line, since the break may be in
+/// an event.
+const fn last_event(end: &End) -> &'static [u8] {
+    match end {
+        End::Complete => b"",
+        End::BrokenOff(_) => {
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
+\"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n"
+        }
+        End::Stalled => {
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream fell silent in its answer\",\
+\"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_stalled\"}}\n\n"
+        }
+        End::OutOfTime => {
+            b"\n\ndata: {\"error\":{\"message\":\"the answer was not complete in time\",\
+\"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_timeout\"}}\n\n"
+        }
+    }
+}
 
 /// How far an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +50,8 @@ pub(crate) struct Relay {
     flow: Flow,
     status: u16,
     request_id: http::HeaderValue,
+    /// In place of what the upstream says about it.
+    cors: Option<CorsFields>,
     open: Option<Open>,
 }
 
@@ -50,6 +68,7 @@ impl Relay {
             flow,
             status,
             request_id: record.id().clone(),
+            cors: None,
             open: Some(Open { record, attempt }),
         }
     }
@@ -57,6 +76,11 @@ impl Relay {
     /// The upstream's status.
     pub(crate) fn status(&self) -> u16 {
         self.status
+    }
+
+    /// Says to browsers whose pages may read it; the upstream does not.
+    pub(crate) fn share(&mut self, fields: CorsFields) {
+        self.cors = Some(fields);
     }
 
     /// How many bytes the body has, where that is known.
@@ -75,7 +99,9 @@ impl Relay {
             .into_iter()
             .flatten()
             .filter(|field| passes_to_client(field.name))
+            .filter(|field| self.cors.is_none() || !is_cors(field.name))
             .chain([ours])
+            .chain(self.cors.iter().flat_map(CorsFields::fields))
     }
 
     /// Adds to `out` what one read of the upstream brings for the client.
@@ -99,18 +125,18 @@ impl Relay {
         deadline.disarm();
         self.settle(&end);
         self.flow.release();
-        Poll::Ready(match end {
-            End::Complete => Step::End,
-            End::BrokenOff(reason) => {
-                tracing::warn!(reason, "an upstream broke off its answer");
-                if self.flow.is_events() {
-                    out.extend_from_slice(BROKEN_STREAM);
-                    Step::End
-                } else {
-                    Step::BrokenOff
-                }
-            }
-        })
+        let reason = match &end {
+            End::Complete => return Poll::Ready(Step::End),
+            End::BrokenOff(reason) => reason.as_str(),
+            End::Stalled => "silent for too long",
+            End::OutOfTime => "the request's time is over",
+        };
+        tracing::warn!(reason, "an answer broke off");
+        if !self.flow.is_events() {
+            return Poll::Ready(Step::BrokenOff);
+        }
+        out.extend_from_slice(last_event(&end));
+        Poll::Ready(Step::End)
     }
 
     fn settle(&mut self, end: &End) {

@@ -16,10 +16,6 @@ use crate::socket;
 use crate::tasks::Tasks;
 use crate::workers::Workers;
 
-/// Connections that are served at one time, on one port. Further ones wait in
-/// the kernel's queue.
-const MAX_CONNECTIONS: usize = 16_384;
-
 /// Connections that the kernel keeps waiting.
 const BACKLOG: u32 = 4_096;
 
@@ -53,6 +49,18 @@ pub(crate) struct Crew {
     pub(crate) services: Arc<[Service]>,
     /// Does the handshakes, where clients speak TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) limits: ConnectionLimits,
+}
+
+/// What clients' connections are allowed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionLimits {
+    /// That many are served at one time, on one port. Further ones wait in the
+    /// kernel's queue.
+    pub(crate) connections: u32,
+    /// How long a client may take for the head of a request, idle time before
+    /// it included.
+    pub(crate) head: Duration,
 }
 
 /// When a port stops to accept, and when its connections shall end.
@@ -96,7 +104,8 @@ impl Listener {
     /// accepted by then are still served.
     pub(crate) async fn run(self, crew: Crew, door: Door) {
         let _emptied = door.emptied.clone().drop_guard();
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let room = usize::try_from(crew.limits.connections).unwrap_or(Semaphore::MAX_PERMITS);
+        let room = Arc::new(Semaphore::new(room));
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept(&room) => accepted,
@@ -155,12 +164,12 @@ impl Crew {
             return;
         };
         let (closing, cut_off) = (door.last_request.clone(), door.cut_off.clone());
-        let (load, tls) = (worker.begin(), self.tls.clone());
+        let (load, tls, patience) = (worker.begin(), self.tls.clone(), self.limits.head);
         let counted = service.connected();
         worker.spawn(&door.connections, async move {
             tokio::select! {
                 biased;
-                () = serve(stream, tls, service, closing) => {}
+                () = serve(stream, tls, service, (patience, closing)) => {}
                 () = cut_off.cancelled() => {}
             }
             drop((place, load, counted));
@@ -172,10 +181,13 @@ async fn serve(
     stream: TcpStream,
     tls: Option<Arc<ServerConfig>>,
     service: Service,
-    closing: CancellationToken,
+    (patience, closing): (Duration, CancellationToken),
 ) {
     match prepare(stream) {
-        Ok(stream) => connection::serve(stream, tls.map(TlsAcceptor::from), service, closing).await,
+        Ok(stream) => {
+            let tls = tls.map(TlsAcceptor::from);
+            connection::serve(stream, tls, service, (patience, closing)).await;
+        }
         Err(error) => tracing::debug!(%error, "a connection cannot be served"),
     }
 }
@@ -204,11 +216,12 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, SocketAddr};
     use std::sync::Arc;
+    use std::time::Duration;
 
     use socket2::SockRef;
     use tokio::sync::Semaphore;
 
-    use super::{Crew, Door, Listener, STALLED, prepare};
+    use super::{ConnectionLimits, Crew, Door, Listener, STALLED, prepare};
     use crate::record::Ledger;
     use crate::report::queue;
     use crate::serve::{Service, Status};
@@ -226,6 +239,10 @@ mod tests {
             workers: Arc::new(Workers::start(1).unwrap()),
             services: Arc::from([Service::Status(status)]),
             tls: None,
+            limits: ConnectionLimits {
+                connections: 10,
+                head: Duration::from_secs(75),
+            },
         }
     }
 

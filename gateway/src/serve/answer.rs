@@ -7,6 +7,7 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
+use super::CorsFields;
 use crate::forward::Relay;
 use crate::record::REQUEST_ID;
 
@@ -17,6 +18,17 @@ pub(crate) enum Answer {
     Own(Box<Own>),
     /// An upstream's, as it comes.
     Relay(Box<Relay>),
+}
+
+impl Answer {
+    /// The same, with what its browser has to know.
+    pub(super) fn shared(mut self, fields: CorsFields) -> Self {
+        match &mut self {
+            Self::Own(own) => own.headers_mut().extend(fields.named()),
+            Self::Relay(relay) => relay.share(fields),
+        }
+        self
+    }
 }
 
 /// An answer of the gateway's own.

@@ -9,9 +9,6 @@ use fastllm_engine::Refusal;
 
 use crate::deadline::Deadline;
 
-/// How long a client may take between two parts of its body.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// What the memory for one body grows to ahead of its bytes, at most.
 const AHEAD: u64 = 1 << 20;
 
@@ -19,6 +16,8 @@ const AHEAD: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct BodyLimits {
     each: u64,
+    /// How long a client may take between two parts.
+    patience: Duration,
     left: Arc<AtomicU64>,
 }
 
@@ -62,10 +61,12 @@ impl BodyLimits {
     const ALL: u64 = 256 << 20;
 
     /// At most `each` bytes per body; for all together as much as four of them,
-    /// and not less than 256 MiB.
-    pub(crate) fn new(each: u64) -> Self {
+    /// and not less than 256 MiB. A client may take as long as `patience` between
+    /// two parts.
+    pub(crate) fn new(each: u64, patience: Duration) -> Self {
         Self {
             each,
+            patience,
             left: Arc::new(AtomicU64::new(Self::ALL.max(each.saturating_mul(4)))),
         }
     }
@@ -91,7 +92,7 @@ impl BodyLimits {
                     Poll::Ready(Some(read))
                 }
                 Poll::Pending => {
-                    deadline.arm_once(PATIENCE);
+                    deadline.arm_once(self.patience);
                     deadline.poll(cx).map(|()| None)
                 }
             });
@@ -150,13 +151,15 @@ impl Received {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use fastllm_engine::Refusal;
 
     use super::{BodyLimits, Share};
 
     #[test]
     fn all_bodies_together_are_bounded_and_memory_comes_back() {
-        let limits = BodyLimits::new(1 << 20);
+        let limits = BodyLimits::new(1 << 20, Duration::from_secs(30));
         let mut first = Share::of(&limits);
         first.grow(BodyLimits::ALL - 10).unwrap();
         let mut second = Share::of(&limits);

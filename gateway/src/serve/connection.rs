@@ -18,19 +18,17 @@ use crate::socket::Socket;
 /// nothing has.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a client may take to say what it speaks.
-const PATIENCE: Duration = Duration::from_secs(75);
-
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Serves one client's connection to its end, in TLS where `tls` does the
-/// handshakes. When `closing` is cancelled, the requests under way are the last.
+/// handshakes. It may take as long as `patience` for each head. When `closing`
+/// is cancelled, the requests under way are the last.
 pub(super) async fn serve(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: Service,
-    closing: CancellationToken,
+    (patience, closing): (Duration, CancellationToken),
 ) {
     let mut socket = match tls {
         None => Socket::Plain(stream),
@@ -43,19 +41,23 @@ pub(super) async fn serve(
             Err(_) => return,
         },
     };
-    let Some((inbox, speaks_http2)) = beginning(&mut socket, &closing).await else {
+    let Some((inbox, speaks_http2)) = beginning(&mut socket, patience, &closing).await else {
         return;
     };
     if speaks_http2 {
-        http2::serve(socket, inbox, service, closing).await;
+        http2::serve(socket, inbox, service, (patience, closing)).await;
     } else {
-        let link = http1::Link::new(socket, inbox);
+        let link = http1::Link::new(socket, inbox, patience);
         http1::serve(link, &service, &closing).await;
     }
 }
 
 /// Reads until it is known what the client speaks.
-async fn beginning(socket: &mut Socket, closing: &CancellationToken) -> Option<(Vec<u8>, bool)> {
+async fn beginning(
+    socket: &mut Socket,
+    patience: Duration,
+    closing: &CancellationToken,
+) -> Option<(Vec<u8>, bool)> {
     let mut inbox = Vec::new();
     let known = poll_fn(|cx| {
         loop {
@@ -77,7 +79,7 @@ async fn beginning(socket: &mut Socket, closing: &CancellationToken) -> Option<(
         }
     });
     let mut deadline = Deadline::default();
-    deadline.arm(PATIENCE);
+    deadline.arm(patience);
     let speaks_http2 = tokio::select! {
         biased;
         known = deadline.before(known) => known??,

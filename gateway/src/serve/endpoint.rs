@@ -90,6 +90,13 @@ impl Proxied {
 }
 
 impl<'a> Endpoint<'a> {
+    /// Whether some method finds an endpoint at this path.
+    pub(crate) fn is_at(path: &'a str) -> bool {
+        [Method::POST, Method::GET]
+            .iter()
+            .any(|method| Self::find(method, path).is_some())
+    }
+
     /// Looks up a request; `/v1` in front is optional.
     pub(crate) fn find(method: &Method, path: &'a str) -> Option<Self> {
         let path = path
@@ -153,6 +160,7 @@ mod tests {
                 }
             }
             assert_eq!(find("POST", &format!("{path}/")), None);
+            assert!(Endpoint::is_at(path) && !Endpoint::is_at(&format!("{path}/")));
         }
         for path in ["/v1/models", "/models"] {
             assert_eq!(find("GET", path), Some(Endpoint::Models));

@@ -6,7 +6,9 @@ use std::future::{Future, pending};
 use std::io::Cursor;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fastllm_wire::http1::fields::is_hop_by_hop;
@@ -21,6 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{BodyBroken, Client};
@@ -41,22 +44,42 @@ const HEAD: u32 = 64 << 10;
 const SEND_BUFFER: usize = 64 << 10;
 
 /// Where hyper runs the streams of a connection: on its own thread.
-#[derive(Debug, Clone)]
-struct Streams(Tasks);
+#[derive(Debug, Clone, Default)]
+struct Streams {
+    tasks: Tasks,
+    /// How many there were.
+    begun: Arc<AtomicU64>,
+}
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        self.0.spawn_on(stream, &Handle::current());
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.tasks.spawn_on(stream, &Handle::current());
     }
 }
 
-/// Serves a connection to its end. When `closing` is cancelled, the requests
-/// under way are the last. `inbox` is what was read already.
+impl Streams {
+    /// Resolves once there was none for as long as `patience`, and at most for
+    /// twice as long.
+    async fn idle(&self, patience: Duration) {
+        loop {
+            let before = self.begun.load(Ordering::Relaxed);
+            sleep(patience).await;
+            if self.tasks.len() == 0 && self.begun.load(Ordering::Relaxed) == before {
+                return;
+            }
+        }
+    }
+}
+
+/// Serves a connection to its end. When `closing` is cancelled, or no request
+/// comes for as long as `patience`, the requests under way are the last. `inbox`
+/// is what was read already.
 pub(super) async fn serve(
     socket: Socket,
     inbox: Vec<u8>,
     service: Service,
-    closing: CancellationToken,
+    (patience, closing): (Duration, CancellationToken),
 ) {
     let (reader, writer) = tokio::io::split(socket);
     let io = TokioIo::new(tokio::io::join(Cursor::new(inbox).chain(reader), writer));
@@ -72,21 +95,28 @@ pub(super) async fn serve(
             }
         }
     });
-    let connection = http2::Builder::new(Streams(Tasks::default()))
+    let streams = Streams::default();
+    let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEAD)
         .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(Some(std::time::Duration::from_mins(1)))
+        .keep_alive_interval(Some(Duration::from_mins(1)))
         .serve_connection(io, handle);
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = closing.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut told = false;
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => break ended,
+            () = closing.cancelled(), if !told => {}
+            () = streams.idle(patience) => if told {
+                // The client does not answer.
+                return;
+            },
         }
+        told = true;
+        connection.as_mut().graceful_shutdown();
     };
     if let Err(error) = ended {
         tracing::trace!(%error, "a client connection ended");

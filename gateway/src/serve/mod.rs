@@ -6,6 +6,7 @@ mod accept;
 pub(crate) mod answer;
 mod body;
 mod connection;
+mod cors;
 mod date;
 mod endpoint;
 mod head;
@@ -14,9 +15,11 @@ mod http2;
 mod status;
 
 pub use accept::ListenError;
-pub(crate) use accept::{Crew, Door, Listener};
+pub(crate) use accept::{ConnectionLimits, Crew, Door, Listener};
 pub(crate) use answer::Answer;
 pub(crate) use body::{BodyLimits, Client, Received};
+pub use cors::CorsOrigin;
+pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};
 pub(crate) use head::Head;
 pub(crate) use status::Status;
@@ -35,6 +38,7 @@ pub(crate) enum Service {
         pipeline: Arc<Pipeline>,
         status: Arc<Status>,
         detailed: bool,
+        cors: Option<Arc<Cors>>,
     },
     /// The status port.
     Status(Arc<Status>),
@@ -61,9 +65,17 @@ impl Service {
                 pipeline,
                 status,
                 detailed,
-            } => match status.answer(head, *detailed, true) {
-                Some(own) => own,
-                None => return pipeline.handle(head, client, deadline).await,
+                cors,
+            } => match (status.answer(head, *detailed, true), cors) {
+                (Some(own), _) => own,
+                (None, None) => return pipeline.handle(head, client, deadline).await,
+                (None, Some(cors)) => match cors.preflight(head) {
+                    Some(own) => own,
+                    None => {
+                        let answer = pipeline.handle(head, client, deadline).await?;
+                        return Some(answer.shared(cors.fields(head)));
+                    }
+                },
             },
             Self::Status(status) => status
                 .answer(head, true, false)

@@ -182,6 +182,12 @@ impl StreamTail {
         self.seen.complete
     }
 
+    /// Whether what was forwarded ends where an event does, so that something
+    /// of one's own can be put behind it.
+    pub fn is_between_events(&self) -> bool {
+        self.seen.overlong.is_none()
+    }
+
     /// How many events with data came, without `[DONE]` and usage-only ones.
     /// Most engines send one for each token or two.
     pub fn events(&self) -> u64 {

@@ -15,10 +15,6 @@ use crate::deadline::Deadline;
 use crate::scratch;
 use crate::socket::Socket;
 
-/// How long a client may take for the head of a request, idle time before it
-/// included.
-const HEAD_PATIENCE: Duration = Duration::from_secs(75);
-
 /// What is read at once where a head is expected: it is copied.
 const FIRST_READ: usize = 16 << 10;
 
@@ -42,6 +38,9 @@ pub(crate) struct Link {
     framing: Framing,
     /// Bytes of it that are still to come, where that is known.
     left: u64,
+    /// How long a client may take for the head of a request, idle time before
+    /// it included.
+    patience: Duration,
 }
 
 /// Why there is no head.
@@ -51,14 +50,16 @@ pub(super) enum NoHead {
 }
 
 impl Link {
-    /// A connection of which some bytes were read already.
-    pub(crate) fn new(socket: Socket, inbox: Vec<u8>) -> Self {
+    /// A connection of which some bytes were read already, and on which a head
+    /// may take as long as `patience`.
+    pub(crate) fn new(socket: Socket, inbox: Vec<u8>, patience: Duration) -> Self {
         Self {
             socket,
             codec: Server::new(Limits::default()),
             inbox,
             framing: Framing::None,
             left: 0,
+            patience,
         }
     }
 
@@ -79,7 +80,7 @@ impl Link {
         deadline: &mut Deadline,
         closing: &CancellationToken,
     ) -> Result<(), NoHead> {
-        deadline.arm(HEAD_PATIENCE);
+        deadline.arm(self.patience);
         let mut closed = pin!(closing.cancelled());
         let found = poll_fn(|cx| {
             if let Poll::Ready(found) = self.poll_head(cx, head) {

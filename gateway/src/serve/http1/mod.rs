@@ -34,6 +34,7 @@ pub(super) async fn serve(mut link: Link, service: &Service, closing: &Cancellat
             Answer::Own(own) => link.give(&own, &mut deadline).await,
             Answer::Relay(mut relay) => link.relay(&mut relay, &mut deadline).await,
         };
+        deadline.end_request();
         match next {
             Ok(Next::Head) => {}
             Ok(Next::Drain) => match link.drain(&mut deadline).await {

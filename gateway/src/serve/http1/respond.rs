@@ -95,6 +95,9 @@ impl Link {
             // The head leaves with what comes of the body at once.
             if !giving.fresh && !giving.out.is_empty() {
                 if self.poll_put_all(cx, &mut giving.out)?.is_pending() {
+                    if deadline.poll_request(cx).is_ready() {
+                        return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                    }
                     return self.poll_left(cx);
                 }
                 // Nothing of it is needed while the upstream thinks.
