@@ -83,7 +83,11 @@ pub struct Config {
     pub max_connections: u32,
     /// Origins whose pages may use the gateway from a browser, or `*`; repeated
     /// or separated by commas
-    #[arg(long = "cors-origin", env = "FASTLLM_CORS_ORIGIN", value_delimiter = ',')]
+    #[arg(
+        long = "cors-origin",
+        env = "FASTLLM_CORS_ORIGIN",
+        value_delimiter = ','
+    )]
     pub cors_origins: Vec<CorsOrigin>,
     /// A model that exists and is not granted answers like one that does not
     #[arg(long, env = "FASTLLM_HIDE_UNGRANTED_MODELS", value_parser = BoolishValueParser::new())]

@@ -8,10 +8,12 @@
 )]
 
 mod chat;
+mod cors;
 mod endpoints;
 mod failover;
 mod files;
 mod hang_up;
+mod heartbeats;
 mod lifecycle;
 mod probes;
 mod refusals;
@@ -22,6 +24,7 @@ mod snapshots;
 mod streams;
 #[expect(dead_code, reason = "the suite of faults uses the rest")]
 mod support;
+mod time_limits;
 mod tls;
 mod traces;
 mod turns;

@@ -156,6 +156,37 @@ async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
 }
 
 #[tokio::test]
+async fn a_model_without_a_grant_can_be_as_good_as_none() {
+    let upstream = Upstream::start([]).await;
+    let flags = Options::flags(&["--hide-ungranted-models"]);
+    let rig = Rig::start_with(&[&upstream], flags).await;
+    let key = format!("x-api-key: {KEY}\r\n");
+    let unknown = rig.chat("{\"model\":\"nobodys\"}").await;
+    assert_eq!(
+        (unknown.status, &*unknown.error().2),
+        (404, "model_not_found")
+    );
+    for reply in [
+        rig.chat("{\"model\":\"forbidden\"}").await,
+        rig.ask(&get("/v1/models/forbidden", &key)).await,
+        rig.ask(&get("/v1/models/nobodys", &key)).await,
+    ] {
+        assert_eq!((reply.status, reply.text()), (404, unknown.text()));
+    }
+    let granted = rig.ask(&get("/v1/models/small", &key)).await;
+    assert_eq!(granted.status, 200);
+    // Whoever operates it still sees what it was.
+    let reason = "fastllm_rejections_total{reason=\"unauthorised\"}";
+    assert!((rig.metric(reason).await - 2.0).abs() < 0.5);
+    let events = rig.finish().await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(
+        (events[0].status, events[0].refusal),
+        (Some(404), Some(RefusalKind::Authorisation))
+    );
+}
+
+#[tokio::test]
 async fn a_principal_without_grants_gets_nothing() {
     let upstream = Upstream::start([]).await;
     let mut content = content(&[upstream.api_base()]);

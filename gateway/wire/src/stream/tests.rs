@@ -265,6 +265,19 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
     assert!(tail.is_complete());
 }
 
+#[test]
+fn something_can_be_put_behind_whole_events_only() {
+    let mut tail = StreamTail::with_limit(false, 10);
+    assert!(tail.is_between_events());
+    // What is not forwarded yet is not in the way.
+    assert!(tail.push(b"data: 1").is_empty() && tail.is_between_events());
+    assert!(!tail.push(b"23456").is_empty() && !tail.is_between_events());
+    tail.push(b"7\n");
+    assert!(!tail.is_between_events());
+    tail.push(b"\n");
+    assert!(tail.is_between_events());
+}
+
 proptest! {
     /// However the stream is cut, the client gets it without the held events,
     /// byte for byte, and the accounting sees the same.

@@ -1,0 +1,124 @@
+//! Web pages that use the gateway from a browser.
+
+use crate::support::{KEY, Message, Options, Reply, Rig, Upstream, get, post, raw};
+
+const PAGE: &str = "https://app.example";
+const BODY: &str = "{\"model\":\"small\"}";
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: *\r\n\
+access-control-allow-credentials: true\r\nvary: accept\r\ncontent-length: 2\r\n\r\n{}";
+
+fn preflight(path: &str, origin: &str, more: &str) -> Vec<u8> {
+    format!(
+        "OPTIONS {path} HTTP/1.1\r\nhost: g\r\norigin: {origin}\r\n\
+access-control-request-method: POST\r\n{more}\r\n"
+    )
+    .into_bytes()
+}
+
+fn asking(origin: &str) -> Vec<u8> {
+    let headers = format!("x-api-key: {KEY}\r\norigin: {origin}\r\n");
+    post("/v1/chat/completions", &headers, BODY)
+}
+
+/// Every value of a field.
+fn all(reply: &Reply, name: &str) -> Vec<String> {
+    let message = Message {
+        head: reply.head.clone(),
+        body: Vec::new(),
+    };
+    let values = message.headers(name);
+    values.into_iter().map(str::to_owned).collect()
+}
+
+async fn rig(flags: &[&str]) -> (Upstream, Rig) {
+    let upstream = Upstream::start([raw(ANSWER)]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(flags)).await;
+    (upstream, rig)
+}
+
+#[tokio::test]
+async fn a_browser_may_ask_beforehand_without_a_key() {
+    let (upstream, rig) = rig(&["--cors-origin", PAGE]).await;
+    let wanted = "authorization, content-type, x-stainless-os";
+    let more = format!("access-control-request-headers: {wanted}\r\n");
+    let mut client = rig.client().await;
+    for path in ["/v1/chat/completions", "/embeddings", "/v1/models/small"] {
+        let reply = client.ask(&preflight(path, PAGE, &more)).await;
+        assert_eq!((reply.status, &*reply.body), (204, &b""[..]), "{path}");
+        assert_eq!(reply.header("access-control-allow-origin"), Some(PAGE));
+        assert_eq!(reply.header("access-control-allow-headers"), Some(wanted));
+        let methods = reply.header("access-control-allow-methods");
+        assert!(methods.unwrap().contains("POST"));
+        assert!(reply.header("access-control-max-age").is_some());
+        assert!(reply.header("access-control-allow-credentials").is_none());
+        assert!(reply.header("vary").unwrap().contains("origin"));
+    }
+    let reply = client.ask(&preflight("/v1/completions", PAGE, "")).await;
+    let headers = reply.header("access-control-allow-headers").unwrap();
+    for name in ["authorization", "content-type", "x-api-key", "openai-beta"] {
+        assert!(headers.contains(name), "{name}");
+    }
+    // Everything else is what it was.
+    let other = preflight("/v1/completions", "https://other.example", "");
+    let reply = client.ask(&other).await;
+    assert_eq!(reply.status, 204);
+    assert_eq!(reply.header("access-control-allow-origin"), None);
+    assert_eq!(reply.header("access-control-allow-headers"), None);
+    assert_eq!(
+        client.ask(&preflight("/nowhere", PAGE, "")).await.status,
+        401
+    );
+    let plain = b"OPTIONS /v1/completions HTTP/1.1\r\nhost: g\r\n\r\n";
+    assert_eq!(client.ask(plain).await.status, 401);
+    assert!(upstream.seen().requests.is_empty());
+}
+
+#[tokio::test]
+async fn answers_say_whose_pages_may_read_them() {
+    let (_upstream, rig) = rig(&["--cors-origin", PAGE]).await;
+    let mut client = rig.client().await;
+    let models = get(
+        "/v1/models",
+        &format!("x-api-key: {KEY}\r\norigin: {PAGE}\r\n"),
+    );
+    let refused = get("/v1/models", &format!("origin: {PAGE}\r\n"));
+    for (request, status) in [(asking(PAGE), 200), (models, 200), (refused, 401)] {
+        let reply = client.ask(&request).await;
+        assert_eq!(reply.status, status);
+        assert_eq!(all(&reply, "access-control-allow-origin"), [PAGE]);
+        assert!(all(&reply, "vary").contains(&"origin".to_owned()));
+        let exposed = reply.header("access-control-expose-headers").unwrap();
+        assert!(exposed.contains("x-request-id") && exposed.contains("retry-after"));
+        assert!(reply.header("access-control-allow-credentials").is_none());
+    }
+    for request in [asking("https://other.example"), asking("null")] {
+        let reply = client.ask(&request).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("access-control-allow-origin"), None);
+        assert_eq!(all(&reply, "vary"), ["accept", "origin"]);
+    }
+    let status = get("/livez", &format!("origin: {PAGE}\r\n"));
+    let status = client.ask(&status).await;
+    assert_eq!(status.header("access-control-allow-origin"), None);
+}
+
+#[tokio::test]
+async fn all_pages_may_be_allowed() {
+    let (_upstream, rig) = rig(&["--cors-origin=*"]).await;
+    let reply = rig.ask(&asking("https://any.example")).await;
+    assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
+    let reply = rig.ask(&preflight("/v1/completions", "null", "")).await;
+    assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
+}
+
+#[tokio::test]
+async fn nothing_is_said_unless_it_is_asked_for() {
+    let (_upstream, rig) = rig(&[]).await;
+    let reply = rig.ask(&asking(PAGE)).await;
+    // What the upstream says is its own affair.
+    assert_eq!(all(&reply, "access-control-allow-credentials"), ["true"]);
+    assert_eq!(all(&reply, "vary"), ["accept"]);
+    let reply = rig.ask(&preflight("/v1/completions", PAGE, "")).await;
+    assert_eq!(reply.status, 401);
+    assert_eq!(reply.header("vary"), None);
+}

@@ -1,0 +1,124 @@
+//! Comments that keep the connection of a silent stream alive.
+
+use bytes::Bytes;
+use h2::RecvStream;
+
+use crate::support::{Gate, KEY, Options, Rig, Step, Upstream, chat, events, soon};
+
+const BODY: &str = "{\"model\":\"small\",\"stream\":true}";
+const ONE: &str = "data: {\"choices\":[{\"delta\":{}}]}\n\n";
+const USAGE: &str =
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+const HEARTBEAT: &str = ": keep-alive\n\n";
+
+fn chunks(parts: &[&str]) -> Vec<u8> {
+    let mut bytes = String::new();
+    for part in parts {
+        bytes += &format!("{:x}\r\n{part}\r\n", part.len());
+    }
+    (bytes + "0\r\n\r\n").into_bytes()
+}
+
+/// A gateway with heartbeats, and an upstream that sends this at first and the
+/// rest when the gate opens.
+async fn pausing(first: &[&str], rest: &[&str]) -> (Rig, Upstream, Gate) {
+    let gate = Gate::new();
+    let script = vec![
+        Step::Send(events(first, false)),
+        Step::Wait(gate.clone()),
+        Step::Send(chunks(rest)),
+    ];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(&["--sse-heartbeat=1"])).await;
+    (rig, upstream, gate)
+}
+
+#[tokio::test]
+async fn they_stand_between_events_and_change_nothing_else() {
+    // Half an event has come when the upstream pauses: it stays whole.
+    let (rig, _upstream, gate) =
+        pausing(&[ONE, "data: {\"half\""], &[":1}\n\n", USAGE, DONE]).await;
+    let mut client = rig.client().await;
+    client.write(&chat(BODY)).await;
+    client.head().await;
+    client.until(ONE).await;
+    for _ in 0..2 {
+        client.until(HEARTBEAT).await;
+    }
+    gate.cancel();
+    client
+        .until(&["data: {\"half\":1}\n\n", DONE].concat())
+        .await;
+    assert_eq!(client.chunk().await, Some(Vec::new()));
+    let reported = rig.finish().await;
+    assert_eq!(reported[0].prompt_tokens.0, 11);
+}
+
+#[tokio::test]
+async fn they_are_no_first_event() {
+    // So long a comment is not held back: the head leaves with it.
+    let comment = format!(": {}\n\n", "x".repeat(70_000));
+    let (rig, _upstream, gate) = pausing(&[&comment], &[ONE, DONE]).await;
+    let mut client = rig.client().await;
+    client.write(&chat(BODY)).await;
+    client.head().await;
+    client.until(&comment).await;
+    client.until(HEARTBEAT).await;
+    gate.cancel();
+    client.until(&[ONE, DONE].concat()).await;
+    // A heartbeat comes after three quarters of its time at the earliest.
+    let reported = rig.finish().await;
+    assert!(reported[0].ttft_ms.unwrap() >= 750);
+}
+
+#[tokio::test]
+async fn there_are_none_within_an_event_or_in_another_answer() {
+    let flags = ["--sse-heartbeat=1", "--stream-idle-timeout=2"];
+    let overlong = format!("data: {{\"x\":\"{}", "y".repeat(1_100_000));
+    let whole = "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":";
+    for (sent, expected) in [
+        (events(&[ONE, &overlong], false), [ONE, &overlong].concat()),
+        (whole.into(), "{\"choices\":".to_owned()),
+    ] {
+        let script = vec![Step::Send(sent), Step::UntilHangUp];
+        let upstream = Upstream::start([script]).await;
+        let rig = Rig::start_with(&[&upstream], Options::flags(&flags)).await;
+        let reply = rig.chat(BODY).await;
+        assert!(reply.text().starts_with(&expected));
+        assert!(!reply.text().contains("keep-alive"));
+    }
+}
+
+async fn next(body: &mut RecvStream) -> Option<Bytes> {
+    let data = soon("a part of the body", body.data()).await?.unwrap();
+    body.flow_control().release_capacity(data.len()).unwrap();
+    Some(data)
+}
+
+#[tokio::test]
+async fn http2_has_them_too() {
+    let (rig, _upstream, gate) = pausing(&[ONE], &[DONE]).await;
+    let stream = tokio::net::TcpStream::connect(rig.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let asking = async {
+        let request = http::Request::post("http://g/v1/chat/completions")
+            .header("x-api-key", KEY)
+            .body(())
+            .unwrap();
+        let (response, mut sending) = client.send_request(request, false).unwrap();
+        sending.send_data(Bytes::from(BODY), true).unwrap();
+        let mut body = soon("the head", response).await.unwrap().into_body();
+        assert_eq!(next(&mut body).await.unwrap(), ONE);
+        for _ in 0..2 {
+            assert_eq!(next(&mut body).await.unwrap(), HEARTBEAT);
+        }
+        gate.cancel();
+        assert_eq!(next(&mut body).await.unwrap(), DONE);
+        assert_eq!(next(&mut body).await, None);
+    };
+    tokio::select! {
+        () = asking => {}
+        ended = connection => panic!("the connection ended: {ended:?}"),
+    }
+}

@@ -1,0 +1,224 @@
+//! How long everything may take, and what happens when it takes longer.
+
+use serde_json::Value;
+
+use crate::support::{
+    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, events, get, json_answer, raw,
+};
+
+const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
+const WHOLE: &str = "{\"model\":\"small\"}";
+const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+const REQUEST_TIME: &str = "--request-timeout=1";
+const SILENCE: &str = "--stream-idle-timeout=1";
+
+/// Half of an answer.
+fn half() -> Vec<u8> {
+    b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":".to_vec()
+}
+
+/// A gateway with a flag, in front of an upstream that sends this and then
+/// nothing.
+async fn stuck_after(flag: &str, sent: Vec<u8>) -> (Upstream, Rig) {
+    let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilHangUp]]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(&[flag])).await;
+    (upstream, rig)
+}
+
+/// The code of the error that a stream ends with.
+fn last_code(text: &str) -> String {
+    let last = text.trim_end().rsplit("\n\n").next().unwrap();
+    let error: Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
+    error["error"]["code"].as_str().unwrap().to_owned()
+}
+
+async fn until_given_up(upstream: &Upstream) {
+    upstream
+        .wait_for("the request to be given up", |seen| seen.hang_ups == 1)
+        .await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
+    for sent in [
+        Vec::new(),
+        b"HTTP/1.1 200 OK\r\n".to_vec(),
+        events(&[": working\n\n"], false),
+    ] {
+        let (upstream, rig) = stuck_after(REQUEST_TIME, sent).await;
+        let reply = rig.chat(STREAMED).await;
+        assert_eq!(reply.error().0, 504);
+        assert_eq!(reply.error().2, "upstream_timeout");
+        until_given_up(&upstream).await;
+        assert_eq!(upstream.seen().requests.len(), 1);
+        // The client's patience says nothing about the backend.
+        let errors = format!(
+            "fastllm_backend_errors_total{{api_base=\"{}\"}}",
+            upstream.api_base()
+        );
+        assert!(rig.metric(&errors).await < 0.5);
+        let events = rig.finish().await;
+        assert_eq!((events.len(), events[0].status), (1, Some(504)));
+    }
+}
+
+#[tokio::test]
+async fn the_time_of_a_request_covers_all_attempts() {
+    let bad = Upstream::start([json_answer("503 X", "{}")]).await;
+    let stuck = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let flags = Options::flags(&[REQUEST_TIME, "--policy=round-robin"]);
+    let rig = Rig::start_with(&[&bad, &stuck], flags).await;
+    for _ in 0..2 {
+        let reply = rig.chat(WHOLE).await;
+        assert_eq!((reply.status, &*reply.error().2), (504, "upstream_timeout"));
+    }
+    assert!(!bad.seen().requests.is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_that_is_out_of_time_says_so_at_its_end() {
+    let (upstream, rig) = stuck_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
+    let mut client = rig.client().await;
+    let reply = client.ask(&chat(STREAMED)).await;
+    assert!(reply.complete && reply.text().starts_with(EVENT));
+    assert_eq!(last_code(&reply.text()), "upstream_timeout");
+    until_given_up(&upstream).await;
+    // The connection is as good as new, and the next request has its own time.
+    assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
+    let events = rig.finish().await;
+    assert_eq!((events.len(), events[0].status), (1, Some(200)));
+    assert!(!events[0].usage_reported);
+}
+
+#[tokio::test]
+async fn a_stream_that_never_pauses_is_out_of_time_all_the_same() {
+    let event = format!("data: {{\"pad\":\"{}\"}}\n\n", "x".repeat(1000));
+    let many = event.repeat(4000);
+    let script = vec![Step::Trickle(events(&[&many], true))];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(&[REQUEST_TIME])).await;
+    let reply = rig.chat(STREAMED).await;
+    assert!(reply.complete && reply.body.len() < many.len());
+    assert_eq!(last_code(&reply.text()), "upstream_timeout");
+}
+
+#[tokio::test]
+async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
+    for flag in [REQUEST_TIME, SILENCE] {
+        let (upstream, rig) = stuck_after(flag, half()).await;
+        let reply = rig.chat(WHOLE).await;
+        assert_eq!((reply.status, reply.complete), (200, false));
+        until_given_up(&upstream).await;
+        assert!(!rig.finish().await[0].usage_reported);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_has_no_more_time_than_others() {
+    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
+    answer.resize(answer.len() + 50_000_000, b' ');
+    let (_upstream, rig) = stuck_after(REQUEST_TIME, answer).await;
+    let mut client = rig.client().await;
+    client.write(&chat(WHOLE)).await;
+    let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
+    rig.until("the end of the request", async || {
+        rig.metric(gone).await > 0.5
+    })
+    .await;
+    assert!(!client.reply().await.complete);
+}
+
+#[tokio::test]
+async fn time_that_is_long_enough_changes_nothing() {
+    let gate = Gate::new();
+    let script = vec![
+        Step::Send(events(&[EVENT], false)),
+        Step::Wait(gate.clone()),
+        Step::Send(format!("{:x}\r\n{DONE}\r\n0\r\n\r\n", DONE.len()).into_bytes()),
+    ];
+    let upstream = Upstream::start([script]).await;
+    let flags = Options::flags(&["--request-timeout=60", "--stream-idle-timeout=60"]);
+    let rig = Rig::start_with(&[&upstream], flags).await;
+    let mut client = rig.client().await;
+    client.write(&chat(STREAMED)).await;
+    client.head().await;
+    client.until(EVENT).await;
+    gate.cancel();
+    client.until(DONE).await;
+    assert_eq!(client.chunk().await, Some(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_says_so_at_its_end() {
+    let (upstream, rig) = stuck_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
+    let reply = rig.chat(STREAMED).await;
+    assert!(reply.complete && reply.text().starts_with(EVENT));
+    assert_eq!(last_code(&reply.text()), "upstream_stalled");
+    until_given_up(&upstream).await;
+    let outcome = "fastllm_request_outcomes_total{outcome=\"upstream_error\"}";
+    assert!((rig.metric(outcome).await - 1.0).abs() < 0.5);
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_408() {
+    for flag in ["--body-timeout=1", REQUEST_TIME] {
+        let rig = Rig::start_with(&[], Options::flags(&[flag])).await;
+        let mut client = rig.client().await;
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+content-length: 50\r\n\r\n{{\"model\":"
+        );
+        let reply = client.ask(head.as_bytes()).await;
+        assert_eq!((reply.status, &*reply.error().2), (408, "request_timeout"));
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_ends_the_connection() {
+    let rig = Rig::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
+    let mut idle = rig.client().await;
+    assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
+    let mut silent = rig.client().await;
+    let mut half = rig.client().await;
+    half.write(b"GET /livez HTTP/1.1\r\nhost").await;
+    let mut preface = rig.client().await;
+    preface.write(b"PRI * HTTP/2.0\r\n").await;
+    for client in [&mut idle, &mut silent, &mut half, &mut preface] {
+        assert!(client.is_closed().await);
+    }
+}
+
+#[tokio::test]
+async fn an_http2_connection_without_requests_ends() {
+    let rig = Rig::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
+    let stream = tokio::net::TcpStream::connect(rig.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let asking = async {
+        let request = http::Request::get("http://g/livez").body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+    };
+    let ended = async { tokio::join!(connection, asking).0 };
+    crate::support::soon("the connection's end", ended)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn no_more_connections_are_served_than_allowed() {
+    let upstream = Upstream::start([raw(events(&[EVENT, DONE], true))]).await;
+    let flags = Options::flags(&["--max-connections=1"]);
+    let rig = Rig::start_with(&[&upstream], flags).await;
+    let mut first = rig.client().await;
+    first.ask(&get("/livez", "")).await;
+    let mut second = Client::connect(rig.address).await;
+    second.write(&chat(STREAMED)).await;
+    for _ in 0..20 {
+        let metrics = first.ask(&get("/metrics", "")).await.text();
+        assert!(metrics.contains("fastllm_client_connections 1\n"));
+    }
+    assert!(upstream.seen().requests.is_empty());
+    drop(first);
+    assert_eq!(second.reply().await.status, 200);
+}
