@@ -150,7 +150,7 @@ mod tests {
         let mut deadline = Deadline::default();
         assert_eq!(deadline.before(ready(7)).await, Some(7));
         let began = clock::now();
-        deadline.arm(Duration::from_secs(3600));
+        deadline.arm(Duration::from_hours(1));
         assert_eq!(deadline.before(ready(7)).await, Some(7));
         deadline.arm(MOMENT);
         assert_eq!(deadline.before(pending::<()>()).await, None);
@@ -159,14 +159,14 @@ mod tests {
         deadline.arm(MOMENT * 3);
         poll_fn(|cx| deadline.poll(cx)).await;
         assert!(began.elapsed() >= MOMENT * 4);
-        assert!(began.elapsed() < Duration::from_secs(600));
+        assert!(began.elapsed() < Duration::from_mins(10));
     }
 
     #[tokio::test]
     async fn the_time_of_a_request_is_a_bound_that_nothing_moves() {
         let mut deadline = Deadline::default();
         deadline.begin_request(Some(MOMENT));
-        deadline.arm(Duration::from_secs(3600));
+        deadline.arm(Duration::from_hours(1));
         assert_eq!(deadline.before(pending::<()>()).await, None);
         assert!(deadline.request_is_over());
         deadline.disarm();
@@ -175,7 +175,7 @@ mod tests {
 
         deadline.begin_request(None);
         assert!(!deadline.request_is_over());
-        deadline.begin_request(Some(Duration::from_secs(3600)));
+        deadline.begin_request(Some(Duration::from_hours(1)));
         deadline.arm(MOMENT);
         assert_eq!(deadline.before(pending::<()>()).await, None);
         assert!(!deadline.request_is_over());

@@ -399,8 +399,10 @@ impl Effort<'_> {
 
     /// Nothing helped: the best that there is.
     fn give_up(self, record: &mut Record) -> Result<Arrived, Refusal> {
+        if self.deadline.request_is_over() {
+            return Err(Refusal::UpstreamTimeout);
+        }
         match (self.best, self.last) {
-            (_, Some(AttemptError::RequestTimeout)) => Err(Refusal::UpstreamTimeout),
             (Some(best), _) => {
                 record.answered_by(&best.model, best.backend, &best.api_base);
                 Ok(best)

@@ -200,21 +200,12 @@ impl Flow {
     ) -> Poll<()> {
         loop {
             match ready!(self.quiet.poll(cx, deadline)) {
-                Tick::Wait => {}
-                Tick::Heartbeat if self.takes_comments() => {
-                    out.extend_from_slice(HEARTBEAT);
-                    return Poll::Ready(());
-                }
-                Tick::Heartbeat => {}
-                Tick::Stalled => {
-                    self.end = Some(End::Stalled);
-                    return Poll::Ready(());
-                }
-                Tick::OutOfTime => {
-                    self.end = Some(End::OutOfTime);
-                    return Poll::Ready(());
-                }
+                Tick::Heartbeat if self.takes_comments() => out.extend_from_slice(HEARTBEAT),
+                Tick::Heartbeat | Tick::Wait => continue,
+                Tick::Stalled => self.end = Some(End::Stalled),
+                Tick::OutOfTime => self.end = Some(End::OutOfTime),
             }
+            return Poll::Ready(());
         }
     }
 

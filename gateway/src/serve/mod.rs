@@ -66,17 +66,22 @@ impl Service {
                 status,
                 detailed,
                 cors,
-            } => match (status.answer(head, *detailed, true), cors) {
-                (Some(own), _) => own,
-                (None, None) => return pipeline.handle(head, client, deadline).await,
-                (None, Some(cors)) => match cors.preflight(head) {
+            } => {
+                let cors = cors.as_deref();
+                let own = status
+                    .answer(head, *detailed, true)
+                    .or_else(|| cors?.preflight(head));
+                match own {
                     Some(own) => own,
                     None => {
                         let answer = pipeline.handle(head, client, deadline).await?;
-                        return Some(answer.shared(cors.fields(head)));
+                        return Some(match cors {
+                            Some(cors) => answer.shared(cors.fields(head)),
+                            None => answer,
+                        });
                     }
-                },
-            },
+                }
+            }
             Self::Status(status) => status
                 .answer(head, true, false)
                 .unwrap_or_else(answer::not_found),
