@@ -71,16 +71,14 @@ impl Service {
                 let own = status
                     .answer(head, *detailed, true)
                     .or_else(|| cors?.preflight(head));
-                match own {
-                    Some(own) => own,
-                    None => {
-                        let answer = pipeline.handle(head, client, deadline).await?;
-                        return Some(match cors {
-                            Some(cors) => answer.shared(cors.fields(head)),
-                            None => answer,
-                        });
-                    }
-                }
+                let Some(own) = own else {
+                    let answer = pipeline.handle(head, client, deadline).await?;
+                    return Some(match cors {
+                        Some(cors) => answer.shared(cors.fields(head)),
+                        None => answer,
+                    });
+                };
+                own
             }
             Self::Status(status) => status
                 .answer(head, true, false)
