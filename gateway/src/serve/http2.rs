@@ -152,7 +152,8 @@ fn head(parts: &Parts) -> Result<Vec<u8>, Http1Error> {
         let name = name.as_str().as_bytes();
         // Framing is HTTP/2's own, and so is the host where both are there.
         let framing = name == b"content-length" || is_hop_by_hop(name) || name == b"expect";
-        if !framing && !(name == b"host" && parts.uri.authority().is_some()) {
+        let named_twice = name == b"host" && parts.uri.authority().is_some();
+        if !framing && !named_twice {
             head.field(name, value.as_bytes());
         }
     }

@@ -1,6 +1,8 @@
 //! Web pages that use the gateway from a browser.
 
-use crate::support::{KEY, Message, Options, Reply, Rig, Upstream, get, post, raw};
+use crate::support::{
+    KEY, Message, Options, Reply, Rig, Upstream, chat_over_http2, get, post, raw,
+};
 
 const PAGE: &str = "https://app.example";
 const BODY: &str = "{\"model\":\"small\"}";
@@ -109,6 +111,19 @@ async fn all_pages_may_be_allowed() {
     assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
     let reply = rig.ask(&preflight("/v1/completions", "null", "")).await;
     assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
+}
+
+#[tokio::test]
+async fn http2_answers_say_the_same() {
+    let (_upstream, rig) = rig(&["--cors-origin", PAGE]).await;
+    chat_over_http2(&rig, (PAGE, BODY), async |answer| {
+        let headers = answer.headers();
+        let origins = headers.get_all("access-control-allow-origin");
+        assert!(origins.iter().eq([PAGE]));
+        assert!(!headers.contains_key("access-control-allow-credentials"));
+        assert!(headers.get_all("vary").iter().eq(["accept", "origin"]));
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,9 +1,8 @@
 //! Comments that keep the connection of a silent stream alive.
 
-use bytes::Bytes;
-use h2::RecvStream;
-
-use crate::support::{Gate, KEY, Options, Rig, Step, Upstream, chat, events, soon};
+use crate::support::{
+    Gate, Options, Rig, Step, Upstream, chat, chat_over_http2, events, next_data,
+};
 
 const BODY: &str = "{\"model\":\"small\",\"stream\":true}";
 const ONE: &str = "data: {\"choices\":[{\"delta\":{}}]}\n\n";
@@ -13,11 +12,12 @@ const DONE: &str = "data: [DONE]\n\n";
 const HEARTBEAT: &str = ": keep-alive\n\n";
 
 fn chunks(parts: &[&str]) -> Vec<u8> {
-    let mut bytes = String::new();
+    let mut bytes = Vec::new();
     for part in parts {
-        bytes += &format!("{:x}\r\n{part}\r\n", part.len());
+        bytes.extend(format!("{:x}\r\n{part}\r\n", part.len()).into_bytes());
     }
-    (bytes + "0\r\n\r\n").into_bytes()
+    bytes.extend(b"0\r\n\r\n");
+    bytes
 }
 
 /// A gateway with heartbeats, and an upstream that sends this at first and the
@@ -90,35 +90,17 @@ async fn there_are_none_within_an_event_or_in_another_answer() {
     }
 }
 
-async fn next(body: &mut RecvStream) -> Option<Bytes> {
-    let data = soon("a part of the body", body.data()).await?.unwrap();
-    body.flow_control().release_capacity(data.len()).unwrap();
-    Some(data)
-}
-
 #[tokio::test]
 async fn http2_has_them_too() {
     let (rig, _upstream, gate) = pausing(&[ONE], &[DONE]).await;
-    let stream = tokio::net::TcpStream::connect(rig.address).await.unwrap();
-    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
-    let asking = async {
-        let request = http::Request::post("http://g/v1/chat/completions")
-            .header("x-api-key", KEY)
-            .body(())
-            .unwrap();
-        let (response, mut sending) = client.send_request(request, false).unwrap();
-        sending.send_data(Bytes::from(BODY), true).unwrap();
-        let mut body = soon("the head", response).await.unwrap().into_body();
-        assert_eq!(next(&mut body).await.unwrap(), ONE);
-        for _ in 0..2 {
-            assert_eq!(next(&mut body).await.unwrap(), HEARTBEAT);
+    chat_over_http2(&rig, ("null", BODY), async |answer| {
+        let mut body = answer.into_body();
+        for part in [ONE, HEARTBEAT, HEARTBEAT] {
+            assert_eq!(next_data(&mut body).await.unwrap().unwrap(), part);
         }
         gate.cancel();
-        assert_eq!(next(&mut body).await.unwrap(), DONE);
-        assert_eq!(next(&mut body).await, None);
-    };
-    tokio::select! {
-        () = asking => {}
-        ended = connection => panic!("the connection ended: {ended:?}"),
-    }
+        assert_eq!(next_data(&mut body).await.unwrap().unwrap(), DONE);
+        assert!(next_data(&mut body).await.is_none());
+    })
+    .await;
 }

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::support::{
-    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, events, get, json_answer, raw,
+    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, chat_over_http2, events, get,
+    json_answer, next_data, raw,
 };
 
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -112,6 +113,27 @@ async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
         until_given_up(&upstream).await;
         assert!(!rig.finish().await[0].usage_reported);
     }
+}
+
+#[tokio::test]
+async fn http2_clients_have_no_more_time() {
+    let (_upstream, rig) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
+    chat_over_http2(&rig, ("null", STREAMED), async |answer| {
+        let mut body = answer.into_body();
+        assert_eq!(next_data(&mut body).await.unwrap().unwrap(), EVENT);
+        let last = next_data(&mut body).await.unwrap().unwrap();
+        let last = std::str::from_utf8(&last).unwrap();
+        assert_eq!(last_code(last), "upstream_timeout");
+        assert!(next_data(&mut body).await.is_none());
+    })
+    .await;
+    let (_upstream, rig) = stuck_after(REQUEST_TIME, half()).await;
+    chat_over_http2(&rig, ("null", WHOLE), async |answer| {
+        let mut body = answer.into_body();
+        assert!(next_data(&mut body).await.unwrap().is_ok());
+        assert!(next_data(&mut body).await.unwrap().is_err());
+    })
+    .await;
 }
 
 #[tokio::test]
