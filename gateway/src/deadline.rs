@@ -32,7 +32,12 @@ struct Timer {
 impl Deadline {
     /// From now on it is this far away.
     pub(crate) fn arm(&mut self, after: Duration) {
-        self.at = Some(clock::now() + after);
+        self.arm_from(clock::now(), after);
+    }
+
+    /// From now on it is this far away from a moment.
+    pub(crate) fn arm_from(&mut self, moment: Instant, after: Duration) {
+        self.at = Some(moment + after);
     }
 
     /// Arms it unless it is.

@@ -2,6 +2,7 @@
 //! Metrics, the access line and the usage event come from here and nowhere
 //! else.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -77,7 +78,12 @@ impl Ledger {
             return given;
         }
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        HeaderValue::try_from(format!("{}-{number:x}", self.boot_id))
+        // As long as it will be, so that it is not moved again.
+        let digits = 16 - number.leading_zeros() as usize / 4;
+        let mut id = String::with_capacity(self.boot_id.len() + 1 + digits.max(1));
+        let written = write!(id, "{}-{number:x}", self.boot_id).ok();
+        written
+            .and_then(|()| HeaderValue::try_from(id).ok())
             .unwrap_or(HeaderValue::from_static("unknown"))
     }
 }
@@ -136,12 +142,13 @@ pub(crate) struct Record {
 impl Record {
     pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Self {
         let tracer = ledger.tracer.as_ref();
+        let started = clock::now();
         Self {
             trace: tracer.map_or_else(Trace::default, |_| Trace::arrived(head)),
             id: ledger.request_id(head),
             ledger: Arc::clone(ledger),
-            at: clock::timestamp(),
-            started: clock::now(),
+            at: clock::timestamp_of(started),
+            started,
             attribution: None,
             requested: None,
             model: None,

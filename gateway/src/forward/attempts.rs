@@ -315,7 +315,8 @@ impl Forwarder {
             began: clock::now(),
             stream: outgoing.members.is_stream(),
         };
-        let limit = effort.remaining().min(self.timeout);
+        let left = effort.until.saturating_duration_since(attempt.began);
+        let limit = left.min(self.timeout);
         let request = outgoing.request(backend, record)?;
         let lease = self
             .upstreams

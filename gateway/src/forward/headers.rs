@@ -40,7 +40,7 @@ pub(crate) fn request_fields(
         let replaced = traceparent.is_some() && field.is(TRACEPARENT);
         let passes = |name: &&str| field.is(name) && !wants(name);
         if !replaced && UPSTREAM.iter().any(passes) {
-            head.field(field.name, field.value);
+            head.copy(field);
         }
     }
     for (name, value) in backend {

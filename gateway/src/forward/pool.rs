@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastllm_engine::{Origin, Tables};
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,7 @@ struct Shared {
     connector: Connector,
     max_idle: usize,
     metrics: Arc<Metrics>,
-    idle: Mutex<HashMap<Origin, Arc<IdleList>>>,
+    idle: Mutex<HashMap<Origin, Arc<IdleList>, RandomState>>,
 }
 
 /// The idle connections of one origin, oldest first.
@@ -98,7 +99,7 @@ impl Upstreams {
                 Err(NoAnswer::Dead) => Err(AttemptError::Broken("closed".to_owned())),
             }
         });
-        deadline.arm(limit);
+        deadline.arm_from(clock::recent(), limit);
         let outcome = deadline.before(once).await;
         deadline.disarm();
         match outcome {
@@ -128,7 +129,9 @@ impl Upstreams {
     fn sweep(&self) {
         let lists: Vec<_> = self.shared.idle.lock().values().cloned().collect();
         for list in lists {
-            list.0.lock().retain_mut(Idle::is_usable);
+            list.0
+                .lock()
+                .retain_mut(|idle| idle.is_usable(clock::now()));
         }
     }
 
@@ -162,7 +165,7 @@ impl Upstreams {
     fn reuse(&self, home: &Arc<IdleList>) -> Option<Lease> {
         let mut list = home.0.lock();
         while let Some(mut idle) = list.pop() {
-            if idle.is_usable() {
+            if idle.is_usable(clock::recent()) {
                 return Some(self.lease(idle.connection, Arc::clone(home)));
             }
         }
@@ -171,8 +174,8 @@ impl Upstreams {
 }
 
 impl Idle {
-    fn is_usable(&mut self) -> bool {
-        clock::now().duration_since(self.since) < IDLE_LIFETIME && self.connection.is_quiet()
+    fn is_usable(&mut self, now: Instant) -> bool {
+        now.duration_since(self.since) < IDLE_LIFETIME && self.connection.is_quiet()
     }
 }
 
@@ -189,7 +192,7 @@ impl Lease {
         if list.len() < max_idle && connection.settle() {
             list.push(Idle {
                 connection,
-                since: clock::now(),
+                since: clock::recent(),
             });
         }
     }

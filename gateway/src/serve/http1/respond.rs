@@ -70,7 +70,7 @@ impl Link {
         let mut dated = false;
         for field in relay.fields() {
             dated |= field.is("date");
-            head.field(field.name, field.value);
+            head.copy(field);
         }
         end(head, delivery, dated)?;
         let mut giving = Giving {

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use memchr::memchr3;
 
-use super::fields::{is_hop_by_hop, is_token};
+use super::fields::{Field, is_hop_by_hop, is_token};
 use super::{Framing, Http1Error, Persistence};
 
 /// What ends a chunk's data.
@@ -145,6 +145,13 @@ impl<'v> HeadWriter<'v> {
         } else {
             self.writable = false;
         }
+        self
+    }
+
+    /// Adds a field that stands in a parsed head and is end to end (see
+    /// [`super::Fields::end_to_end`]): nothing of it has to be checked again.
+    pub fn copy(&mut self, field: Field<'_>) -> &mut Self {
+        line(self.out, field.name, field.value);
         self
     }
 
