@@ -3,7 +3,7 @@
 //! Prompts are full of escaped quotes, and a search that stops at each of them
 //! costs more than looking at every byte once.
 
-use wide::{CmpEq, u8x16};
+use wide::u8x16;
 
 /// Bytes that are looked at together.
 const BLOCK: usize = 64;
