@@ -15,9 +15,9 @@ __all__ = ["PARTS", "ensure"]
 def ensure(*parts: str) -> None:
     """Makes the named parts ready, or all of them when none is named.
 
-    rust: the compiler is new enough (checked only). fuzz: a C++ compiler. api: etcd, kube-apiserver, controller-manager,
-    kubectl. full: the rest of a Kubernetes node. images: buildah. postgres: the server's programs.
-    python: the tests' venv. tools: the developers' venv, and what reads metrics as Prometheus does.
+    rust: the compiler is new enough (checked only). fuzz: a C++ compiler. api: etcd, kube-apiserver,
+    controller-manager, kubectl. full: the rest of a Kubernetes node. images: buildah. postgres: the server's
+    programs. python: the tests' venv. tools: the developers' venv, and what reads metrics as Prometheus does.
 
     Raises ``e2e.progress.StepFailed`` with what the user has to do.
     """

@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing of every parser of outside bytes, on the compiler that builds the product.
 
-``python3 -m e2e.suite.fuzz [target …]`` runs the targets of ``gateway/wire/fuzz``, all when none is named, as
-many at once as there are cores, each for ``FUZZ_SECONDS`` (60). What an earlier run found worth keeping, and
-what broke a target, lies in ``gateway/wire/fuzz/target``; the seeds in ``gateway/wire/fuzz/corpus`` stay as
-they are.
+``python3 -m e2e.suite.fuzz [target …]`` runs the targets of ``gateway/wire/fuzz`` and ``gateway/fuzz``, all when
+none is named, as many at once as there are cores, each for ``FUZZ_SECONDS`` (60). What an earlier run found worth
+keeping, and what broke a target, lies in ``target/fuzz``; the seeds in the ``corpus`` beside a target stay as they
+are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from e2e import paths, progress, setup
 
 __all__ = ["Ran", "run", "targets"]
 
-FOLDER = paths.CHECKOUT / "gateway" / "wire" / "fuzz"
+FOLDERS = (paths.CHECKOUT / "gateway" / "wire" / "fuzz", paths.CHECKOUT / "gateway" / "fuzz")
+# Away from the product's own builds, which have other flags.
+BUILT = paths.CHECKOUT / "target" / "fuzz"
 SECONDS = 60
 
 # What cargo-fuzz sets, without the sanitizers: those need a nightly compiler, and find what unsafe code does.
@@ -51,9 +54,13 @@ class Ran:
         return f"fuzz {self.target}: {self.runs} runs, {self.runs // max(1, self.seconds)} a second"
 
 
-def targets() -> list[str]:
-    """The names of all targets."""
-    return sorted(binary["name"] for binary in tomllib.loads((FOLDER / "Cargo.toml").read_text())["bin"])
+def targets() -> dict[str, Path]:
+    """The names of all targets, each with the folder of its crate."""
+    return {
+        binary["name"]: folder
+        for folder in FOLDERS
+        for binary in tomllib.loads((folder / "Cargo.toml").read_text())["bin"]
+    }
 
 
 def seconds() -> int:
@@ -64,13 +71,13 @@ def seconds() -> int:
     return int(given)
 
 
-def run(names: list[str]) -> list[Ran]:
-    """Builds and runs the targets. Raises StepFailed where they cannot be built."""
+def run(wanted: Mapping[str, Path]) -> list[Ran]:
+    """Builds and runs the targets, given as by ``targets``. Raises StepFailed where they cannot be built."""
     duration = seconds()
-    binaries = _build()
+    binaries = _build(sorted(set(wanted.values())))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         ran = []
-        for result in pool.map(lambda name: _fuzz(binaries / name, duration), names):
+        for result in pool.map(lambda name: _fuzz(binaries / name, wanted[name], duration), wanted):
             progress.say(result.line())
             if result.broken:
                 print(result.broken, file=sys.stderr)
@@ -78,27 +85,28 @@ def run(names: list[str]) -> list[Ran]:
     return ran
 
 
-def _build() -> Path:
-    """Builds all targets with counters for their branches; the folder of the programs."""
+def _build(folders: Iterable[Path]) -> Path:
+    """Builds the targets of these crates with counters for their branches; the folder of the programs."""
     host = re.search(r"^host: (\S+)$", progress.run(["rustc", "-vV"]), re.MULTILINE)
     if not host:
         raise progress.StepFailed("rustc does not say what it compiles for")
-    with progress.step("building the fuzz targets"):
-        # With a target named, the flags are not for build scripts.
-        progress.run(
-            ["cargo", "build", "--release", "--locked", "--bins", "--target", host[1]],
-            cwd=FOLDER,
-            env={"RUSTFLAGS": " ".join(_COVERAGE), "CARGO_TARGET_DIR": str(FOLDER / "target")},
-        )
-    return FOLDER / "target" / host[1] / "release"
+    for folder in folders:
+        with progress.step(f"fuzz targets of {folder.relative_to(paths.CHECKOUT)} built"):
+            # With a target named, the flags are not for build scripts.
+            progress.run(
+                ["cargo", "build", "--release", "--locked", "--bins", "--target", host[1]],
+                cwd=folder,
+                env={"RUSTFLAGS": " ".join(_COVERAGE), "CARGO_TARGET_DIR": str(BUILT)},
+            )
+    return BUILT / host[1] / "release"
 
 
-def _fuzz(binary: Path, duration: int) -> Ran:
+def _fuzz(binary: Path, folder: Path, duration: int) -> Ran:
     name = binary.name
-    found = FOLDER / "target" / "corpus" / name
-    broken = FOLDER / "target" / "artifacts" / name
-    for folder in (found, broken):
-        folder.mkdir(parents=True, exist_ok=True)
+    found = BUILT / "corpus" / name
+    broken = BUILT / "artifacts" / name
+    for kept in (found, broken):
+        kept.mkdir(parents=True, exist_ok=True)
     command = [
         binary,
         f"-max_total_time={duration}",
@@ -107,12 +115,12 @@ def _fuzz(binary: Path, duration: int) -> Ran:
         f"-artifact_prefix={broken}/",
         # What is new goes to the first folder.
         found,
-        FOLDER / "corpus" / name,
+        folder / "corpus" / name,
     ]
-    log = FOLDER / "target" / f"{name}.log"
+    log = BUILT / f"{name}.log"
     log.unlink(missing_ok=True)
     try:
-        said = progress.run(command, cwd=FOLDER, log=log)
+        said = progress.run(command, cwd=folder, log=log)
     except progress.StepFailed as error:
         return Ran(name, 0, duration, broken=str(error))
     done = re.search(r"^Done (\d+) runs in (\d+) second", said, re.MULTILINE)
@@ -126,11 +134,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m e2e.suite.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="target", help="all when none is named")
     asked = parser.parse_args().targets
-    if unknown := set(asked) - set(targets()):
-        parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(targets())}")
+    known = targets()
+    if unknown := set(asked) - set(known):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     try:
         setup.ensure("rust", "fuzz")
-        ran = run(asked or targets())
+        ran = run({name: known[name] for name in asked or known})
     except progress.StepFailed as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

@@ -279,7 +279,7 @@ fn a_delimiter_has_nothing_around_it() {
         ("@\r\n#m\r\n@", breaks_off),
         ("@\r\n#m\r\n", breaks_off),
         ("@\r\ncontent", breaks_off),
-        ("--fron", breaks_off),
+        ("--front", breaks_off),
         ("", breaks_off),
     ] {
         assert_eq!(why(body(pattern).as_bytes()), expected, "{pattern:?}");
