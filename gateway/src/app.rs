@@ -218,9 +218,23 @@ impl Gateway {
         self.status.as_ref().map(Listener::address)
     }
 
+    fn announce(&self) {
+        let config = &self.config;
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            address = %self.address(),
+            status_address = self.status_address().map(tracing::field::display),
+            control = config.control_url.as_ref().map(tracing::field::display),
+            config = config.config.as_ref().map(|path| tracing::field::display(path.display())),
+            role = "proxy",
+            "the gateway listens"
+        );
+    }
+
     /// Serves until `shutdown` resolves, then ends in order: unready, wait,
     /// close the ports, let running answers finish, send the last usage.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
+        self.announce();
         let Self {
             config,
             public,
@@ -236,15 +250,6 @@ impl Gateway {
             rooms.public_crew(&config, &status, status_port.is_none(), &mut background);
         let (door, status_door) = (Door::default(), Door::default());
         let mut doors = Background::default();
-        tracing::info!(
-            version = env!("CARGO_PKG_VERSION"),
-            address = %public.address(),
-            status_address = status_port.as_ref().map(|port| port.address().to_string()),
-            control = config.control_url.as_ref().map(tracing::field::display),
-            config = config.config.as_ref().map(|path| tracing::field::display(path.display())),
-            role = "proxy",
-            "the gateway listens"
-        );
         doors.spawn("the listener", public.run(public_crew, door.clone()));
         if let Some(port) = status_port {
             let crew = rooms.crew(&config, None, |_| Service::Status(Arc::clone(&status)));

@@ -236,7 +236,6 @@ fn decode(
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn text(error: Http1Error) -> String {
     error.to_string()
 }

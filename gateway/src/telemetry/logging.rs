@@ -92,6 +92,10 @@ impl Write for Resting {
         self.0.write(bytes)
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the log's own thread rests, so that lines gather"
+    )]
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.0.flush();
         std::thread::sleep(REST);
