@@ -452,6 +452,11 @@ impl Failure {
 }
 
 impl Attempt {
+    /// The answer began well, and broke off or ended with an error.
+    pub(super) fn failed(&self) {
+        self.in_flight.live().failed(clock::timestamp());
+    }
+
     /// The answer was good, and has come to its end.
     pub(super) fn succeeded(&self) {
         let took = clock::now().saturating_duration_since(self.began);

@@ -121,6 +121,23 @@ impl Flow {
         }
     }
 
+    /// Whether a stream brought an error after its first event.
+    pub(super) fn failed_later(&self) -> bool {
+        match &self.meter {
+            Meter::Events(tail) => tail.failed_later(),
+            Meter::Whole(_) | Meter::Blind => false,
+        }
+    }
+
+    /// Whether a stream said that it is complete; anything else is by its
+    /// framing.
+    pub(super) fn is_whole(&self) -> bool {
+        match &self.meter {
+            Meter::Events(tail) => tail.is_complete(),
+            Meter::Whole(_) | Meter::Blind => true,
+        }
+    }
+
     pub(super) fn is_events(&self) -> bool {
         matches!(self.meter, Meter::Events(_))
     }

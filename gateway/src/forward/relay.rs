@@ -148,10 +148,16 @@ impl Relay {
             return;
         };
         record.used(self.flow.usage());
-        let failed = matches!(self.flow.first(), First::Error { .. });
-        let complete = *end == End::Complete && !failed;
-        if complete && self.status < 300 {
-            attempt.succeeded();
+        // An error in the first event was told to the backend when it came.
+        let began = !matches!(self.flow.first(), First::Error { .. });
+        let failed = *end != End::Complete || self.flow.failed_later();
+        let complete = began && !failed && self.flow.is_whole();
+        if self.status < 300 && began {
+            if failed {
+                attempt.failed();
+            } else if complete {
+                attempt.succeeded();
+            }
         }
         record.answered(self.status, complete);
     }

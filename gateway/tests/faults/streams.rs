@@ -36,6 +36,12 @@ fn sized(length: usize, body: &str) -> Vec<u8> {
 }
 
 const ERROR: &str = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
+/// As a router of several providers writes it.
+const LATE_ERROR: &str = "event: chunk\ndata: {\"id\":\"1\",\"error\":{\"code\":502},\
+\"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n";
+const NO_ERROR: &str = "data: {\"error\":null,\"choices\":[{\"delta\":\
+{\"content\":\"{\\\"error\\\":{}}\"},\"finish_reason\":null}]}\n\n";
+const FINISH: &str = "data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"length\"}]}\n\n";
 const BEAT: &str = ": ping\n\n";
 /// As some engines begin: no choice yet, and no usage either.
 const EMPTY: &str = "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n";
@@ -110,11 +116,31 @@ cases! {
             .backup(good(&[ONE, USAGE, DONE]))
             .shows(&[ONE, DONE])
             .used();
-    #[ignore = "only an error in the first event is noticed so far"]
     an_error_in_the_middle_passes_and_counts_as_one:
         Case::streamed(good(&[ONE, ERROR, DONE]))
             .shows(&[ONE, ERROR, DONE])
             .counted_as("upstream_error");
+
+    an_error_of_another_shape_counts_as_one:
+        Case::streamed(good(&[ONE, LATE_ERROR]))
+            .shows(&[ONE, LATE_ERROR])
+            .counted_as("upstream_error");
+    what_only_speaks_of_errors_is_none:
+        Case::streamed(good(&[ONE, NO_ERROR, DONE])).shows(&[ONE, NO_ERROR, DONE]);
+
+    an_end_without_its_mark_is_a_break:
+        Case::streamed(good(&[ONE, TWO]))
+            .shows(&[ONE, TWO])
+            .counted_as("upstream_error");
+    an_end_without_an_event_is_a_break:
+        Case::streamed(good(&[BEAT]))
+            .without_event()
+            .shows(&[BEAT])
+            .counted_as("upstream_error");
+    a_reason_to_finish_is_a_mark:
+        Case::streamed(good(&[ONE, FINISH])).shows(&[ONE, FINISH]);
+    the_usage_is_a_mark:
+        Case::streamed(good(&[ONE, USAGE])).shows(&[ONE]).used();
 
     reset_before_the_head:
         Case::streamed([Step::Reset]).refused(502, "upstream_unavailable");

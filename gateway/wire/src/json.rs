@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr;
+use memchr::memmem::Finder;
 
 use crate::error::ScanError;
 use crate::quotes::string_end;
@@ -190,6 +191,16 @@ fn name(token: &[u8]) -> Option<Cow<'_, [u8]>> {
 pub(crate) fn skip_space(text: &[u8], from: usize) -> usize {
     let rest = text.get(from..).unwrap_or_default();
     from + rest.iter().take_while(|byte| is_space(**byte)).count()
+}
+
+/// Whether `key`, quotes included, may be in `text` with a value that begins
+/// like this. Quotes within a string are escaped, so content cannot look like it.
+pub(crate) fn mentions(text: &[u8], key: &Finder<'_>, opening: u8) -> bool {
+    key.find_iter(text).any(|at| {
+        let colon = skip_space(text, at + key.needle().len());
+        let value = skip_space(text, colon + 1);
+        text.get(colon) == Some(&b':') && text.get(value) == Some(&opening)
+    })
 }
 
 /// JSON's four kinds of white space.

@@ -5,13 +5,21 @@
 //! asked for.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use memchr::memchr;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 
-use crate::json::Object;
+use crate::json::{Object, mentions};
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::usage::{EventUsage, HeadTail, Usage};
+
+/// What is in nearly every error, and hardly ever in anything else.
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
+
+static FINISH_REASON: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 
 /// What the first event with data was. Until the caller knows it, an error can
 /// still fail over, so it should hold what [`StreamTail::push`] gives it.
@@ -107,6 +115,7 @@ pub struct StreamTail {
 struct Seen {
     hide_usage: bool,
     first: First,
+    failed_later: bool,
     usage: Option<Usage>,
     complete: bool,
     events: u64,
@@ -132,6 +141,7 @@ impl StreamTail {
             seen: Seen {
                 hide_usage,
                 first: First::Pending,
+                failed_later: false,
                 usage: None,
                 complete: false,
                 events: 0,
@@ -170,14 +180,20 @@ impl StreamTail {
         self.seen.first
     }
 
+    /// Whether an error came after the first event.
+    pub fn failed_later(&self) -> bool {
+        self.seen.failed_later
+    }
+
     /// The last usage that was reported so far.
     pub fn usage(&self) -> Option<Usage> {
         self.seen.usage
     }
 
     /// Whether the end came: the `[DONE]` mark, or the event that ends a stream
-    /// of the responses, transcription, speech or image API. Without one the
-    /// stream broke off.
+    /// of the responses, transcription, speech or image API; for engines that
+    /// send none, a reason to finish or the usage. Without one the stream broke
+    /// off.
     pub fn is_complete(&self) -> bool {
         self.seen.complete
     }
@@ -229,12 +245,16 @@ impl Seen {
             self.open(First::Answer);
             return false;
         }
+        let kind = event.kind();
         if self.first == First::Pending {
-            self.open(first(event, &data));
+            self.open(first(kind, &data));
+        } else {
+            self.failed_later |= is_error(kind, &data);
         }
-        self.complete |= is_last(event, &data);
+        self.complete = self.complete || is_last(kind, &data) || is_finish(&data);
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
+        self.complete |= self.usage.is_some();
         let only_usage = found.is_some_and(|found| found.only);
         if !only_usage {
             self.count(data.len());
@@ -251,8 +271,10 @@ impl Seen {
         self.overlong.get_or_insert_default().push(part);
         if last && let Some(mut ends) = self.overlong.take() {
             let head = Event::new(ends.head());
-            self.complete |= head.data().is_some_and(|data| is_last(&head, &data));
+            let kind = head.kind();
+            self.complete |= head.data().is_some_and(|data| is_last(kind, &data));
             self.usage = ends.event_usage().or(self.usage);
+            self.complete |= self.usage.is_some();
         }
     }
 
@@ -281,11 +303,16 @@ const LAST: [&[u8]; 7] = [
 
 /// Whether the event ends its stream, by its `event` line or by the member
 /// `type` that its data begins with.
-fn is_last(event: &Event<'_>, data: &[u8]) -> bool {
-    if let Some(kind) = event.kind() {
+fn is_last(kind: Option<&[u8]>, data: &[u8]) -> bool {
+    if let Some(kind) = kind {
         return LAST.contains(&kind);
     }
     leading_type(data).is_some_and(|kind| LAST.contains(&kind))
+}
+
+/// Whether a choice says why it ends.
+fn is_finish(data: &[u8]) -> bool {
+    mentions(data, &FINISH_REASON, b'"')
 }
 
 /// The value of `type` where it is the first member: all events of those
@@ -319,10 +346,8 @@ struct FailedResponse {
 /// Tells an error from an answer: a member `error` that is not null, or an
 /// object that calls itself an error, or a failed response, by its `type`, its
 /// `object` or its event.
-fn first(event: &Event<'_>, data: &[u8]) -> First {
-    let mut is_error = event
-        .kind()
-        .is_some_and(|kind| kind == b"error" || kind == b"response.failed");
+fn first(kind: Option<&[u8]>, data: &[u8]) -> First {
+    let mut is_error = is_kind_of_error(kind);
     let mut status = None;
     for member in Object::open(data)
         .into_iter()
@@ -356,6 +381,17 @@ fn first(event: &Event<'_>, data: &[u8]) -> First {
     } else {
         First::Answer
     }
+}
+
+fn is_kind_of_error(kind: Option<&[u8]>) -> bool {
+    kind.is_some_and(|kind| kind == b"error" || kind == b"response.failed")
+}
+
+/// As [`first`], for the events after it: looks closer only where there may be
+/// something to see.
+fn is_error(kind: Option<&[u8]>, data: &[u8]) -> bool {
+    let may_be = is_kind_of_error(kind) || ERROR.find(data).is_some();
+    may_be && matches!(first(kind, data), First::Error { .. })
 }
 
 fn error_status(error: &[u8]) -> Option<u16> {

@@ -211,14 +211,9 @@ impl EventUsage {
     }
 }
 
-/// Whether a key `usage` with an object for its value may be in `text`. Quotes
-/// within a string are escaped, so content cannot look like it.
+/// Whether a key `usage` with an object for its value may be in `text`.
 pub(crate) fn mentions_usage(text: &[u8]) -> bool {
-    USAGE_KEY.find_iter(text).any(|at| {
-        let colon = json::skip_space(text, at + USAGE_KEY.needle().len());
-        let value = json::skip_space(text, colon + 1);
-        text.get(colon) == Some(&b':') && text.get(value) == Some(&b'{')
-    })
+    json::mentions(text, &USAGE_KEY, b'{')
 }
 
 /// Millionths, rounded to the nearest; `None` for what is no amount.

@@ -139,7 +139,8 @@ impl Live {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Attempts that failed: no connection, no answer in time, 5xx.
+    /// Attempts that failed: no connection, no answer in time, 5xx, an answer
+    /// that broke off.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }

@@ -182,7 +182,9 @@ fn an_error_is_told_from_an_answer_once_an_event_is_there() {
     ] {
         assert_eq!(first(event), error(status), "{event}");
         assert_eq!(first(&[event, TEXT].concat()), error(status));
-        assert_eq!(first(&[TEXT, event].concat()), First::Answer);
+        let later = whole(true, &[TEXT, event].concat()).1;
+        assert!(later.first() == First::Answer && later.failed_later());
+        assert!(!whole(true, &[event, TEXT].concat()).1.failed_later());
     }
 }
 
@@ -197,6 +199,8 @@ fn streams_without_a_mark_end_with_their_own_event() {
         "data: {\"type\":\"speech.audio.done\"}\n\n",
         "event: image_generation.completed\ndata: {\"b64_json\":\"\"}\n\n",
         "event: image_edit.completed\ndata: {}\n\n",
+        "data: {\"choices\":[{\"finish_reason\" : \"stop\"}]}\n\n",
+        USAGE,
     ] {
         assert!(complete(event), "{event}");
     }
@@ -208,6 +212,7 @@ fn streams_without_a_mark_end_with_their_own_event() {
         "data: {\"delta\":\"response.completed\"}\n\n",
         "data: {\"delta\":{\"type\":\"response.completed\"}}\n\n",
         "event: response.completed\n\n",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"finish_reason\\\":\\\"a\\\"\"},\"finish_reason\":null}]}\n\n",
     ] {
         assert!(!complete(event), "{event}");
     }
@@ -310,6 +315,7 @@ proptest! {
         prop_assert_eq!(one.usage(), many.usage());
         prop_assert_eq!(one.first(), many.first());
         prop_assert_eq!(one.is_complete(), many.is_complete());
+        prop_assert_eq!(one.failed_later(), many.failed_later());
         prop_assert_eq!((one.events(), one.data_bytes()), (many.events(), many.data_bytes()));
     }
 }
