@@ -375,6 +375,16 @@ macro_rules! cases {
                 }
             )*
         }
+
+        mod http2 {
+            $(
+                $(#[$meta])*
+                #[tokio::test]
+                async fn $name() {
+                    crate::case::run::<crate::http2::Http2>(super::$name()).await;
+                }
+            )*
+        }
     };
 }
 

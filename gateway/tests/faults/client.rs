@@ -19,6 +19,8 @@ pub(crate) enum Leave {
     Reset,
     /// Says that it sends nothing more, and stays.
     HalfClose,
+    /// Takes back its request, and stays.
+    Cancel,
 }
 
 /// The head of an answer, whatever the protocol.
@@ -29,6 +31,10 @@ pub(crate) struct Head {
 }
 
 impl Head {
+    pub(crate) fn new(status: u16, fields: Vec<(String, String)>) -> Self {
+        Self { status, fields }
+    }
+
     /// The first value of a field, its name in small letters.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(found, _)| found == name);
@@ -56,6 +62,9 @@ pub(crate) struct Answer {
 
 /// A connection to the gateway in some protocol. One request at a time.
 pub(crate) trait Speaks: Sized {
+    /// How a client may leave.
+    const WAYS: &[Leave];
+
     async fn connect(address: SocketAddr) -> Self;
 
     /// Sends a chat completion with the usual key.
@@ -133,6 +142,8 @@ impl Http1 {
 }
 
 impl Speaks for Http1 {
+    const WAYS: &[Leave] = &[Leave::Close, Leave::Reset, Leave::HalfClose];
+
     async fn connect(address: SocketAddr) -> Self {
         let (reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
         Self {
@@ -158,10 +169,7 @@ impl Speaks for Http1 {
             let (name, value) = line.split_once(':').unwrap();
             (name.to_ascii_lowercase(), value.trim().to_owned())
         };
-        let head = Head {
-            status,
-            fields: lines.map(field).collect(),
-        };
+        let head = Head::new(status, lines.map(field).collect());
         self.closes = head.get("connection") == Some("close");
         self.framing = match (head.get("transfer-encoding"), head.get("content-length")) {
             (None, None) if status == 204 => Framing::Length(0),
@@ -215,6 +223,32 @@ impl Speaks for Http1 {
                 self.writer.shutdown().await.unwrap();
                 Some(self)
             }
+            Leave::Cancel => panic!("HTTP/1.1 has no such thing"),
         }
     }
 }
+
+/// Tests that are played in each protocol.
+macro_rules! in_each_protocol {
+    ($($name:ident),+ $(,)?) => {
+        mod http1 {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name::<crate::client::Http1>().await;
+                }
+            )+
+        }
+
+        mod http2 {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    super::$name::<crate::http2::Http2>().await;
+                }
+            )+
+        }
+    };
+}
+
+pub(crate) use in_each_protocol;

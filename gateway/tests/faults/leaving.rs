@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE};
-use crate::client::{Http1, Leave, Speaks};
+use crate::client::{Http1, Leave, Speaks, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
 use crate::support::{Client, KEY, Rig, Step, Upstream, chat, events, json_answer};
-
-const WAYS: [Leave; 3] = [Leave::Close, Leave::Reset, Leave::HalfClose];
 
 /// Asks, waits until so many bytes of the answer are there (none: only until
 /// the upstream has the request), and leaves.
@@ -44,7 +42,7 @@ async fn leaves<P: Speaks>(request: &str, before: Vec<u8>, at: Option<usize>, ho
 
 /// Leaves in each way; every account says 499.
 async fn leaves_in_every_way<P: Speaks>(request: &str, before: &[u8], at: Option<usize>) {
-    for how in WAYS {
+    for &how in P::WAYS {
         let rig = leaves::<P>(request, before.to_vec(), at, how).await;
         let events = rig.finish().await;
         assert_eq!(events.len(), 1, "{how:?}");
@@ -55,43 +53,37 @@ async fn leaves_in_every_way<P: Speaks>(request: &str, before: &[u8], at: Option
     }
 }
 
-#[tokio::test]
-async fn while_a_stream_is_waited_for() {
-    leaves_in_every_way::<Http1>(STREAMED, b"", None).await;
+async fn while_a_stream_is_waited_for<P: Speaks>() {
+    leaves_in_every_way::<P>(STREAMED, b"", None).await;
 }
 
-#[tokio::test]
-async fn while_an_answer_is_waited_for() {
-    leaves_in_every_way::<Http1>(WHOLE, b"", None).await;
+async fn while_an_answer_is_waited_for<P: Speaks>() {
+    leaves_in_every_way::<P>(WHOLE, b"", None).await;
 }
 
-#[tokio::test]
-async fn while_the_first_event_is_waited_for() {
+async fn while_the_first_event_is_waited_for<P: Speaks>() {
     let begun = events(&[": working\n\n", "data: {\"cho"], false);
-    leaves_in_every_way::<Http1>(STREAMED, &begun, None).await;
+    leaves_in_every_way::<P>(STREAMED, &begun, None).await;
 }
 
-#[tokio::test]
-async fn in_the_middle_of_a_stream() {
+async fn in_the_middle_of_a_stream<P: Speaks>() {
     let begun = events(&[ONE, ONE], false);
-    leaves_in_every_way::<Http1>(STREAMED, &begun, Some(2 * ONE.len())).await;
+    leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len())).await;
 }
 
-#[tokio::test]
-async fn in_the_middle_of_an_answer() {
+async fn in_the_middle_of_an_answer<P: Speaks>() {
     let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"a\":";
-    leaves_in_every_way::<Http1>(WHOLE, begun, Some(5)).await;
+    leaves_in_every_way::<P>(WHOLE, begun, Some(5)).await;
 }
 
-#[tokio::test]
-async fn after_the_usage_was_seen() {
+async fn after_the_usage_was_seen<P: Speaks>() {
     let upstream = Upstream::start([vec![
         Step::Send(events(&[ONE, USAGE, ONE], false)),
         Step::UntilHangUp,
     ]])
     .await;
     let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http1::connect(rig.address).await;
+    let mut client = P::connect(rig.address).await;
     client.ask(STREAMED).await;
     client.head().await.unwrap();
     client.until(2 * ONE.len()).await;
@@ -113,7 +105,7 @@ async fn before_its_request_was_there() {
     let whole = chat(WHOLE);
     let head = whole.len() - WHOLE.len();
     for sent in [0, 10, head - 1, head, head + 5] {
-        for how in WAYS {
+        for &how in Http1::WAYS {
             let mut client = Http1::connect(rig.address).await;
             client.write(&whole[..sent]).await;
             let left = client.leave(how).await;
@@ -189,4 +181,13 @@ transfer-encoding: chunked\r\n\r\n11\r\n{{\"model\":\"small\"}}\r\n"
     crate::support::soon("the end", async { while !client.is_closed().await {} }).await;
     assert!(rig.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
+}
+
+in_each_protocol! {
+    while_a_stream_is_waited_for,
+    while_an_answer_is_waited_for,
+    while_the_first_event_is_waited_for,
+    in_the_middle_of_a_stream,
+    in_the_middle_of_an_answer,
+    after_the_usage_was_seen,
 }

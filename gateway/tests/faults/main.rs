@@ -16,6 +16,7 @@ mod case;
 mod client;
 mod connections;
 mod counters;
+mod http2;
 mod isolation;
 mod leaving;
 mod pressure;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::case::{HELD, STREAMED, WHOLE};
-use crate::client::{Head, Http1, Leave, Part, Speaks};
+use crate::client::{Head, Part, Speaks, in_each_protocol};
 use crate::support::{Rig, Step, Upstream, soon};
 
 /// What is offered: more than may be held anywhere.
@@ -112,22 +112,19 @@ async fn stops_and_goes_on<P: Speaks>(request: &str, script: Vec<Step>) {
     assert_eq!(rig.finish().await[0].status, Some(200));
 }
 
-#[tokio::test]
-async fn a_client_that_stops_reading_stops_a_stream() {
-    stops_and_goes_on::<Http1>(STREAMED, stream(OFFERED)).await;
+async fn a_client_that_stops_reading_stops_a_stream<P: Speaks>() {
+    stops_and_goes_on::<P>(STREAMED, stream(OFFERED)).await;
 }
 
-#[tokio::test]
-async fn a_client_that_stops_reading_stops_an_answer() {
-    stops_and_goes_on::<Http1>(WHOLE, whole()).await;
+async fn a_client_that_stops_reading_stops_an_answer<P: Speaks>() {
+    stops_and_goes_on::<P>(WHOLE, whole()).await;
 }
 
-#[tokio::test]
-async fn a_client_that_stopped_reading_may_leave() {
-    for how in [Leave::Close, Leave::Reset] {
+async fn a_client_that_stopped_reading_may_leave<P: Speaks>() {
+    for &how in P::WAYS {
         let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
         let rig = Rig::start(&[&upstream]).await;
-        let (client, _) = asks::<Http1>(&rig, STREAMED).await;
+        let (client, _) = asks::<P>(&rig, STREAMED).await;
         until_stopped(&upstream).await;
         let left = client.leave(how).await;
         upstream
@@ -138,11 +135,10 @@ async fn a_client_that_stopped_reading_may_leave() {
     }
 }
 
-#[tokio::test]
-async fn an_answer_without_end_ends_with_its_client() {
+async fn an_answer_without_end_ends_with_its_client<P: Speaks>() {
     let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
     let rig = Rig::start(&[&upstream]).await;
-    let (mut client, _) = asks::<Http1>(&rig, STREAMED).await;
+    let (mut client, _) = asks::<P>(&rig, STREAMED).await;
     client.until(4 << 20).await;
     drop(client);
     upstream
@@ -152,19 +148,26 @@ async fn an_answer_without_end_ends_with_its_client() {
     assert_eq!(rig.finish().await[0].status, Some(499));
 }
 
-#[tokio::test]
-async fn a_slow_client_does_not_hold_up_another() {
+async fn a_slow_client_does_not_hold_up_another<P: Speaks>() {
     let upstream = Upstream::start([
         stream(usize::MAX / 4),
         crate::support::json_answer("200 OK", "{}"),
     ])
     .await;
     let rig = Rig::start(&[&upstream]).await;
-    let (client, _) = asks::<Http1>(&rig, STREAMED).await;
+    let (client, _) = asks::<P>(&rig, STREAMED).await;
     until_stopped(&upstream).await;
     for _ in 0..20 {
         assert_eq!(rig.chat(WHOLE).await.text(), "{}");
     }
     drop(client);
     assert_eq!(rig.finish().await.len(), 21);
+}
+
+in_each_protocol! {
+    a_client_that_stops_reading_stops_a_stream,
+    a_client_that_stops_reading_stops_an_answer,
+    a_client_that_stopped_reading_may_leave,
+    an_answer_without_end_ends_with_its_client,
+    a_slow_client_does_not_hold_up_another,
 }

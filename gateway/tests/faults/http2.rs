@@ -1,0 +1,158 @@
+//! A client of HTTP/2, by prior knowledge.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Request};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::client::{Head, Leave, Part, Speaks};
+use crate::support::{KEY, soon};
+
+/// A connection, and the stream of its last request.
+#[derive(Debug)]
+pub(crate) struct Http2 {
+    pub(crate) requests: SendRequest<Bytes>,
+    socket: socket2::Socket,
+    driver: JoinSet<Result<(), h2::Error>>,
+    answer: Option<ResponseFuture>,
+    stream: Option<SendStream<Bytes>>,
+    body: Option<RecvStream>,
+}
+
+/// A chat completion with the usual key, without its body.
+pub(crate) fn chat_head() -> Request<()> {
+    Request::post("http://gateway/v1/chat/completions")
+        .header("authorization", format!("Bearer {KEY}"))
+        .header("content-type", "application/json")
+        .body(())
+        .unwrap()
+}
+
+impl Http2 {
+    pub(crate) async fn connect_with(address: SocketAddr, builder: &Builder) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap().into_std();
+        let stream = stream.unwrap();
+        let socket = socket2::Socket::from(stream.try_clone().unwrap());
+        let stream = TcpStream::from_std(stream).unwrap();
+        let shaken = builder.handshake(stream).await;
+        let (requests, connection) = shaken.unwrap();
+        let mut driver = JoinSet::new();
+        driver.spawn(connection);
+        Self {
+            requests,
+            socket,
+            driver,
+            answer: None,
+            stream: None,
+            body: None,
+        }
+    }
+
+    /// Begins a request of which more may come.
+    pub(crate) async fn begin(&mut self, head: Request<()>, ends: bool) {
+        let ready = soon("room for a stream", self.requests.clone().ready()).await;
+        let (answer, stream) = ready.unwrap().send_request(head, ends).unwrap();
+        (self.answer, self.stream) = (Some(answer), Some(stream));
+    }
+
+    /// Sends a part of the body, as far as the gateway takes it; false where it
+    /// takes no more.
+    pub(crate) async fn send(&mut self, mut part: Bytes, ends: bool) -> bool {
+        let stream = self.stream.as_mut().unwrap();
+        while !part.is_empty() {
+            stream.reserve_capacity(part.len());
+            let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await;
+            let Some(Ok(room)) = room else { return false };
+            let now = part.split_to(room.min(part.len()));
+            if stream.send_data(now, false).is_err() {
+                return false;
+            }
+        }
+        stream.send_data(Bytes::new(), ends).is_ok()
+    }
+
+    /// Takes back the request under way.
+    pub(crate) fn cancel(&mut self) {
+        self.stream.as_mut().unwrap().send_reset(Reason::CANCEL);
+    }
+
+    /// Waits for the end of the connection.
+    pub(crate) async fn ended(&mut self) -> Result<(), h2::Error> {
+        soon("the connection's end", self.driver.join_next())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+}
+
+pub(crate) fn fields(headers: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_str().to_owned(), text(value)))
+        .collect()
+}
+
+impl Speaks for Http2 {
+    const WAYS: &[Leave] = &[Leave::Close, Leave::Reset, Leave::Cancel];
+
+    async fn connect(address: SocketAddr) -> Self {
+        Self::connect_with(address, &Builder::new()).await
+    }
+
+    async fn ask(&mut self, body: &str) {
+        self.begin(chat_head(), false).await;
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        assert!(soon("the body to be taken", self.send(body, true)).await);
+    }
+
+    async fn head(&mut self) -> Option<Head> {
+        let (head, body) = self.answer.take()?.await.ok()?.into_parts();
+        self.body = Some(body);
+        Some(Head::new(head.status.as_u16(), fields(&head.headers)))
+    }
+
+    async fn part(&mut self) -> Part {
+        let body = self.body.as_mut().unwrap();
+        match body.data().await {
+            Some(Ok(bytes)) => {
+                body.flow_control().release_capacity(bytes.len()).unwrap();
+                Part::Bytes(bytes.to_vec())
+            }
+            Some(Err(_)) => Part::BrokenOff,
+            None => match body.trailers().await {
+                Ok(None) => Part::End,
+                Ok(Some(trailers)) => panic!("trailers: {trailers:?}"),
+                Err(_) => Part::BrokenOff,
+            },
+        }
+    }
+
+    async fn is_in_order(&mut self) -> bool {
+        let head = Request::get("http://gateway/livez").body(()).unwrap();
+        self.begin(head, true).await;
+        let answer = self.answer(|_| ()).await;
+        answer.head.is_some_and(|head| head.status == 200) && answer.complete
+    }
+
+    async fn leave(mut self, how: Leave) -> Option<Self> {
+        match how {
+            Leave::Close => None,
+            Leave::Reset => {
+                self.socket.set_linger(Some(Duration::ZERO)).unwrap();
+                self.driver.shutdown().await;
+                None
+            }
+            Leave::Cancel => {
+                self.cancel();
+                Some(self)
+            }
+            Leave::HalfClose => panic!("HTTP/2 has no such thing"),
+        }
+    }
+}
