@@ -197,7 +197,9 @@ impl Connection {
 
     /// Makes it ready for another request; false where there can be none.
     pub(super) fn settle(&mut self) -> bool {
-        if self.surplus || !self.codec.is_reusable() {
+        // An answer without a body may never have been asked for it.
+        let unread = self.taken < self.inbox.len();
+        if self.surplus || unread || !self.codec.is_reusable() {
             return false;
         }
         self.inbox.clear();

@@ -190,3 +190,25 @@ async fn and_not_when_its_answer_had_begun() {
         assert_eq!((seen.connections, seen.requests.len()), (1, 2));
     }
 }
+
+#[tokio::test]
+async fn bytes_behind_an_answer_that_nobody_wanted_are_no_answer() {
+    let mut first = b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n".to_vec();
+    first.extend(answer("", "{\"n\":666}"));
+    let busy = raw("HTTP/1.1 503 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    let third = json_answer("200 OK", "{\"n\":3}");
+    let upstream = Upstream::start([raw(first), busy.clone(), third]).await;
+    let other = Upstream::start([busy]).await;
+    let rig = Rig::start(&[&upstream, &other]).await;
+    let mut client = rig.client().await;
+    // Both are asked, and the first answer gives way to the second.
+    loop {
+        let reply = client.ask(&chat(BODY)).await;
+        if reply.status == 200 {
+            assert_eq!(reply.text(), "{\"n\":3}");
+            break;
+        }
+        assert_eq!(reply.status, 503);
+    }
+    assert_eq!(upstream.seen().connections, 3);
+}

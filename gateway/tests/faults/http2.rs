@@ -19,6 +19,7 @@ pub(crate) struct Http2 {
     pub(crate) requests: SendRequest<Bytes>,
     socket: socket2::Socket,
     driver: JoinSet<Result<(), h2::Error>>,
+    pings: h2::PingPong,
     answer: Option<ResponseFuture>,
     stream: Option<SendStream<Bytes>>,
     body: Option<RecvStream>,
@@ -40,13 +41,15 @@ impl Http2 {
         let socket = socket2::Socket::from(stream.try_clone().unwrap());
         let stream = TcpStream::from_std(stream).unwrap();
         let shaken = builder.handshake(stream).await;
-        let (requests, connection) = shaken.unwrap();
+        let (requests, mut connection) = shaken.unwrap();
+        let pings = connection.ping_pong().unwrap();
         let mut driver = JoinSet::new();
         driver.spawn(connection);
         Self {
             requests,
             socket,
             driver,
+            pings,
             answer: None,
             stream: None,
             body: None,
@@ -79,6 +82,12 @@ impl Http2 {
     /// Takes back the request under way.
     pub(crate) fn cancel(&mut self) {
         self.stream.as_mut().unwrap().send_reset(Reason::CANCEL);
+    }
+
+    /// Asks whether the gateway is there, and waits for its word.
+    pub(crate) async fn ping(&mut self) {
+        let pong = soon("a pong", self.pings.ping(h2::Ping::opaque())).await;
+        pong.unwrap();
     }
 
     /// Waits for the end of the connection.

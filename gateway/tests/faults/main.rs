@@ -19,6 +19,7 @@ mod counters;
 mod http2;
 mod isolation;
 mod leaving;
+mod multiplexing;
 mod pressure;
 mod requests;
 mod smuggling;

@@ -7,7 +7,8 @@ use tokio::net::TcpStream;
 
 use crate::case::{DONE, JSON, ONE, STREAMED, USAGE, WHOLE};
 use crate::support::{
-    Client, KEY, Options, Rig, Upstream, chat, events, get, json_answer, post, raw, soon,
+    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, events, get, json_answer, post, raw,
+    soon,
 };
 
 const PATH: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n";
@@ -307,4 +308,30 @@ async fn blank_lines_between_requests_are_overlooked() {
     for _ in 0..2 {
         assert_eq!(client.reply().await.text(), JSON);
     }
+}
+
+/// To 1.0, the end of the connection is the end of an answer.
+#[tokio::test]
+async fn a_client_of_1_0_is_not_told_that_a_broken_answer_is_complete() {
+    let gate = Gate::new();
+    let begun = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n";
+    let script = vec![
+        Step::Send(begun.into()),
+        Step::Wait(gate.clone()),
+        Step::Close,
+    ];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    let request = String::from_utf8(chat(WHOLE)).unwrap();
+    let request = request.replace("HTTP/1.1", "HTTP/1.0");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"{\"a\":") {
+        let read = soon("the beginning", client.read_buf(&mut answer)).await;
+        assert!(read.unwrap() > 0);
+    }
+    gate.cancel();
+    let end = soon("the end", client.read_buf(&mut answer)).await;
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }

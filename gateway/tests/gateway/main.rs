@@ -26,5 +26,6 @@ mod streams;
 mod support;
 mod time_limits;
 mod tls;
+mod tls_clients;
 mod traces;
 mod turns;

@@ -1,0 +1,209 @@
+//! Clients behind TLS: both protocols, new certificates, bad manners.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::support::{
+    Gate, KEY, Options, Reader, Rig, Step, Upstream, chat, content, events, get, json_answer, soon,
+};
+
+const BODY: &str = "{\"model\":\"small\"}";
+const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
+const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+
+/// Writes a new certificate for `localhost`.
+fn certify(folder: &Path) -> CertifiedKey<KeyPair> {
+    let made = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
+    std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
+    made
+}
+
+/// A gateway that speaks TLS, and tells its status on another port.
+async fn start(upstream: &Upstream, folder: &TempDir) -> Rig {
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let flags = [
+        format!("--gateway-tls-cert={}", file("tls.crt")),
+        format!("--gateway-tls-key={}", file("tls.key")),
+        "--status-port=0".to_owned(),
+    ];
+    let options = Options::flags(&flags.each_ref().map(String::as_str));
+    let control =
+        crate::support::Control::start(crate::support::snapshot(&content(&[upstream.api_base()])))
+            .await;
+    let rig = Rig::with_control(control, options);
+    let status = rig.status_address.unwrap();
+    rig.until("readiness", async || {
+        let mut client = crate::support::Client::connect(status).await;
+        client.ask(&get("/readyz", "")).await.status == 200
+    })
+    .await;
+    rig
+}
+
+async fn try_connect(
+    rig: &Rig,
+    trusted: &CertificateDer<'static>,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols
+        .iter()
+        .map(|name| name.as_bytes().into())
+        .collect();
+    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    soon("the handshake", connector.connect(name, stream)).await
+}
+
+async fn connect(
+    rig: &Rig,
+    made: &CertifiedKey<KeyPair>,
+    protocols: &[&str],
+) -> TlsStream<TcpStream> {
+    try_connect(rig, made.cert.der(), protocols).await.unwrap()
+}
+
+/// Reads to the end, which has to be said.
+async fn rest(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut bytes = Vec::new();
+    soon("the end", stream.read_to_end(&mut bytes))
+        .await
+        .expect("an end that is no cut");
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn both_protocols_are_spoken() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let made = certify(folder.path());
+    let rig = start(&upstream, &folder).await;
+
+    for protocols in [&["http/1.1"][..], &[]] {
+        let stream = connect(&rig, &made, protocols).await;
+        let (reader, mut writer) = tokio::io::split(stream);
+        let mut reader = Reader::new(reader);
+        for _ in 0..3 {
+            writer.write_all(&chat(BODY)).await.unwrap();
+            let answer = soon("an answer", reader.message()).await.unwrap();
+            assert_eq!(
+                (answer.word(1), answer.body.as_slice()),
+                ("200", &b"{}"[..])
+            );
+        }
+    }
+
+    let stream = connect(&rig, &made, &["h2", "http/1.1"]).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (mut requests, connection) = h2::client::handshake(stream).await.unwrap();
+    let mut driver = tokio::task::JoinSet::new();
+    driver.spawn(connection);
+    for _ in 0..3 {
+        let head = http::Request::post("https://localhost/v1/chat/completions")
+            .header("authorization", format!("Bearer {KEY}"))
+            .body(())
+            .unwrap();
+        let (answer, mut body) = requests.send_request(head, false).unwrap();
+        body.send_data(Bytes::from(BODY), true).unwrap();
+        let answer = soon("an answer", answer).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let bytes = soon("its body", answer.into_body().data()).await;
+        assert_eq!(bytes.unwrap().unwrap(), "{}");
+    }
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_is_said() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let made = certify(folder.path());
+    let rig = start(&upstream, &folder).await;
+    let mut stream = connect(&rig, &made, &[]).await;
+    let last = get("/livez", "connection: close\r\n");
+    stream.write_all(&last).await.unwrap();
+    assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));
+
+    let mut idle = connect(&rig, &made, &[]).await;
+    idle.write_all(&get("/livez", "")).await.unwrap();
+    let mut first = [0; 12];
+    soon("an answer", idle.read_exact(&mut first))
+        .await
+        .unwrap();
+    rig.stop();
+    rest(&mut idle).await;
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_and_running_streams_go_on() {
+    let gate = Gate::new();
+    let script = vec![
+        Step::Send(events(&[EVENT], false)),
+        Step::Wait(gate.clone()),
+        Step::Send(format!("{:x}\r\n{EVENT}\r\n0\r\n\r\n", EVENT.len()).into_bytes()),
+    ];
+    let upstream = Upstream::start([script]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let before = certify(folder.path());
+    let rig = start(&upstream, &folder).await;
+    let stream = connect(&rig, &before, &[]).await;
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut reader = Reader::new(reader);
+    writer.write_all(&chat(STREAMED)).await.unwrap();
+    soon("the head", reader.head()).await.unwrap();
+    assert_eq!(
+        soon("an event", reader.chunk()).await.unwrap(),
+        EVENT.as_bytes()
+    );
+
+    let after = certify(folder.path());
+    rig.until("the new certificate", async || {
+        try_connect(&rig, after.cert.der(), &[]).await.is_ok()
+    })
+    .await;
+    assert!(try_connect(&rig, before.cert.der(), &[]).await.is_err());
+    gate.cancel();
+    assert_eq!(
+        soon("an event", reader.chunk()).await.unwrap(),
+        EVENT.as_bytes()
+    );
+    assert_eq!(soon("the end", reader.chunk()).await, Some(Vec::new()));
+}
+
+#[tokio::test]
+async fn handshakes_that_never_end_or_are_none_block_nobody() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let made = certify(folder.path());
+    let rig = start(&upstream, &folder).await;
+    let mut others = Vec::new();
+    for part in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"] {
+        for _ in 0..20 {
+            let mut other = TcpStream::connect(rig.address).await.unwrap();
+            other.write_all(part).await.unwrap();
+            others.push(other);
+        }
+    }
+    let mut stream = connect(&rig, &made, &[]).await;
+    let last = get("/livez", "connection: close\r\n");
+    stream.write_all(&last).await.unwrap();
+    assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));
+}
