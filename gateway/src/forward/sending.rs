@@ -39,15 +39,13 @@ impl Sending {
         self.sent = 0;
     }
 
-    /// Writes what can be written. Ready when all of it was.
+    /// Writes what can be written. Ready when all of it was, and has left: TLS
+    /// may hold some of it back.
     pub(super) fn poll_send(
         &mut self,
         socket: &mut Socket,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.sent == self.len {
-            return Poll::Ready(Ok(()));
-        }
         while self.sent < self.len {
             let written = if let Some(first) = self.first.get(self.sent..)
                 && self.rest.is_empty()
