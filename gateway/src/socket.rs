@@ -31,6 +31,24 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Socket {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// Whether its end has to be said: a peer takes silence for a cut.
+    pub(crate) fn says_its_end(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    /// From now on, dropping it breaks the connection, so that the peer cannot
+    /// take its end for that of a message.
+    pub(crate) fn break_at_end(&self) -> io::Result<()> {
+        SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO))
+    }
+
     /// Reads what is there, as [`AsyncRead::poll_read`], and says how much.
     pub(crate) fn poll_take(
         &mut self,

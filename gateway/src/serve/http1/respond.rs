@@ -156,6 +156,9 @@ impl Link {
         if step == Step::BrokenOff {
             // What came before it is still the client's.
             let _written = self.poll_put_all(cx, &mut giving.out)?;
+            if giving.delivery.framing == Framing::UntilClose {
+                self.socket.break_at_end()?;
+            }
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(Poll::Ready(()))
