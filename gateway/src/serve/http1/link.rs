@@ -232,6 +232,16 @@ impl Link {
         next
     }
 
+    /// Ends a connection on which nothing is under way.
+    pub(super) async fn end(&mut self, deadline: &mut Deadline) {
+        if self.socket.says_its_end() {
+            deadline.arm(LINGER);
+            // A client that has left need not hear it.
+            let _said = deadline.before(self.socket.shutdown()).await;
+            deadline.disarm();
+        }
+    }
+
     /// Ends the connection so that the client gets all of its answer: reads on
     /// for a while, since a reset could overtake it.
     pub(super) async fn close(&mut self, deadline: &mut Deadline) {

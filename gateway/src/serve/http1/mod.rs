@@ -25,7 +25,7 @@ pub(super) async fn serve(mut link: Link, service: &Service, closing: &Cancellat
         };
         let Some(answer) = answer else {
             // The client has left, or never asked.
-            return;
+            return link.end(&mut deadline).await;
         };
         if closing.is_cancelled() {
             link.last_request();
@@ -44,9 +44,9 @@ pub(super) async fn serve(mut link: Link, service: &Service, closing: &Cancellat
             },
             Ok(Next::Close { linger }) => {
                 if linger || link.has_unread() {
-                    link.close(&mut deadline).await;
+                    return link.close(&mut deadline).await;
                 }
-                return;
+                return link.end(&mut deadline).await;
             }
             Err(error) => {
                 tracing::trace!(%error, "a client connection ended");
