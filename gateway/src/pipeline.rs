@@ -4,7 +4,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastllm_contract::Timestamp;
@@ -13,13 +13,16 @@ use fastllm_engine::{
 };
 use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
+use parking_lot::Mutex;
 
 use crate::deadline::Deadline;
-use crate::forward::{Forwarder, Outgoing};
+use crate::forward::{Forwarder, Outgoing, Payload, Upload};
 use crate::prompt::{Prompt, estimated_tokens};
 use crate::record::{Ledger, Record};
 use crate::serve::answer::{self, Own};
-use crate::serve::{Answer, BodyKind, BodyLimits, Client, Endpoint, Head, Proxied, Received};
+use crate::serve::{
+    Answer, BodyKind, BodyLimits, Client, Endpoint, Head, Proxied, Received, misread,
+};
 use crate::snapshot::Current;
 
 /// The rooms of the request path.
@@ -49,28 +52,29 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn members(&self, body: &[u8]) -> Result<Members, ScanError> {
-        match self.proxied.body() {
-            BodyKind::Json(fields) => scan(body, fields),
-            BodyKind::Form => {
-                let mut types = self.head.fields().all("content-type");
-                let (Some(content_type), None) = (types.next(), types.next()) else {
-                    return Err(ScanError::NotAForm);
-                };
-                let mut form = FormReader::new(content_type)?;
-                form.push(body)?;
-                form.finish()
-            }
+    /// The form that the body will be.
+    fn form(&self) -> Result<FormReader, ScanError> {
+        let mut types = self.head.fields().all("content-type");
+        match (types.next(), types.next()) {
+            (Some(content_type), None) => FormReader::new(content_type),
+            _ => Err(ScanError::NotAForm),
         }
     }
+}
+
+/// A body as far as it is needed to know what is asked for.
+struct Read {
+    body: Received,
+    members: Members,
+    /// What sees the rest of a form.
+    form: Option<FormReader>,
 }
 
 /// A request that was let in: what is needed to forward it.
 struct Admitted {
     chain: Chain,
     prompt: Vec<Boundary>,
-    members: Members,
-    body: Received,
+    read: Read,
     ask_usage: bool,
 }
 
@@ -96,7 +100,7 @@ impl Pipeline {
                 let admitted = self.admit(&mut record, entered, asked, (client, deadline));
                 match admitted.await {
                     Ok(admitted) => {
-                        self.forward(record, &admitted, asked, (client, deadline))
+                        self.forward(record, admitted, asked, (client, deadline))
                             .await
                     }
                     Err(refusal) => Some(self.refuse(record, &refusal)),
@@ -148,32 +152,106 @@ impl Pipeline {
     /// Sends it upstream for as long as the client is there.
     async fn forward(
         &self,
-        mut record: Record,
-        admitted: &Admitted,
+        record: Record,
+        admitted: Admitted,
         asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Option<Answer> {
-        let outgoing = Outgoing {
+        let Admitted {
+            chain,
+            prompt,
+            read:
+                Read {
+                    body,
+                    members,
+                    form,
+                },
+            ask_usage,
+        } = admitted;
+        let outgoing = |payload| Outgoing {
             sub_path: asked.proxied.sub_path(),
             headers: asked.head.fields(),
-            body: admitted.body.bytes(),
-            members: &admitted.members,
-            prompt: &admitted.prompt,
-            ask_usage: admitted.ask_usage,
+            payload,
+            members: &members,
+            prompt: &prompt,
+            ask_usage,
         };
+        let request = (record, &chain, deadline);
+        let Some(form) = form else {
+            let outgoing = outgoing(Payload::Whole(body.bytes()));
+            return self
+                .send(request, &outgoing, |cx| client.poll_gone(cx))
+                .await;
+        };
+        let upload = Upload::new(client, body, form, Arc::clone(&self.bodies));
+        let upload = Mutex::new(upload);
+        let outgoing = outgoing(Payload::Upload(&upload));
+        let gone = |cx: &mut Context<'_>| upload.lock().poll_gone(cx);
+        self.send(request, &outgoing, gone).await
+    }
+
+    async fn send(
+        &self,
+        (mut record, chain, deadline): (Record, &Chain, &mut Deadline),
+        outgoing: &Outgoing<'_, '_>,
+        mut gone: impl FnMut(&mut Context<'_>) -> Poll<()>,
+    ) -> Option<Answer> {
         let outcome = {
-            let forwarder = &self.forwarder;
-            let sent = forwarder.send(&admitted.chain, &outgoing, &mut record, deadline);
+            let sent = self.forwarder.send(chain, outgoing, &mut record, deadline);
             let mut sent = pin!(sent);
             poll_fn(|cx| match sent.as_mut().poll(cx) {
                 Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                Poll::Pending => client.poll_gone(cx).map(|()| None),
+                Poll::Pending => gone(cx).map(|()| None),
             })
             .await?
         };
         Some(match outcome {
             Ok(arrived) => Answer::Relay(Box::new(arrived.into_answer(record))),
             Err(refusal) => self.refuse(record, &refusal),
+        })
+    }
+
+    /// Reads the body of what is asked: JSON to its end, a form until it has
+    /// named its model.
+    async fn read(
+        &self,
+        asked: Asked<'_>,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+    ) -> Result<Read, Refusal> {
+        let fields = match asked.proxied.body() {
+            BodyKind::Json(fields) => fields,
+            BodyKind::Form => return self.read_form(asked, client, deadline).await,
+        };
+        let body = self.bodies.read(client, deadline).await?;
+        let members = scan(&body.bytes(), fields).map_err(misread)?;
+        Ok(Read {
+            body,
+            members,
+            form: None,
+        })
+    }
+
+    async fn read_form(
+        &self,
+        asked: Asked<'_>,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+    ) -> Result<Read, Refusal> {
+        let mut form = asked.form().map_err(misread)?;
+        let enough = |read: &[u8]| {
+            form.push(read).map_err(misread)?;
+            Ok(form.members().is_some())
+        };
+        let body = self.bodies.read_until(client, deadline, enough).await?;
+        let (members, form) = match form.members().cloned() {
+            Some(members) if !body.is_whole() => (members, Some(form)),
+            _ => (form.finish().map_err(misread)?, None),
+        };
+        Ok(Read {
+            body,
+            members,
+            form,
         })
     }
 
@@ -184,8 +262,8 @@ impl Pipeline {
         asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Result<Admitted, Refusal> {
-        let body = self.bodies.read(client, deadline).await?;
-        let members = asked.members(&body.bytes()).map_err(invalid)?;
+        let read = self.read(asked, client, deadline).await?;
+        let members = &read.members;
         let Entered {
             tables: before,
             mut caller,
@@ -200,9 +278,9 @@ impl Pipeline {
         let resolved = resolve(tables, members.model())?;
         record.requested(resolved.name(), resolved.model(), members.is_stream());
         let request = Request {
-            members: &members,
+            members,
             head: asked.head,
-            body: &body.bytes(),
+            body: &read.body.bytes(),
         };
         let (chain, prompt) = request.route(resolved, &caller, record.at())?;
         let known = caller.identified().is_some();
@@ -210,8 +288,7 @@ impl Pipeline {
         Ok(Admitted {
             chain,
             prompt,
-            members,
-            body,
+            read,
             ask_usage,
         })
     }
@@ -280,14 +357,6 @@ fn models(record: Record, entered: &Entered) -> Own {
 
 fn own(own: Own) -> Answer {
     Answer::Own(Box::new(own))
-}
-
-fn invalid(error: ScanError) -> Refusal {
-    Refusal::InvalidRequest {
-        message: error.to_string().into(),
-        code: error.code(),
-        param: error.member(),
-    }
 }
 
 /// The key that a client presents: `authorization: Bearer` (the scheme in any

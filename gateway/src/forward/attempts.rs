@@ -1,28 +1,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, Boundary, Chain, InFlight, Live, NoPlace, Pick, Pool, Refusal};
-use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
-use fastllm_wire::{First, HeadTail, Members, Piece, Splice, StreamTail};
+use fastllm_engine::{Backend, Chain, InFlight, Live, NoPlace, Pool, Refusal};
+use fastllm_wire::First;
 use http::StatusCode;
 use tokio::time::sleep;
 
-use super::flow::{End, Flow, Meter};
-use super::headers::{is_event_stream, is_identity, request_fields};
-use super::pool::{Lease, Upstreams};
-use super::sending::Sending;
+use super::flow::{End, Flow};
+use super::outgoing::{Outgoing, Payload};
+use super::pool::Upstreams;
 use super::turn::{Place, turn};
 use super::{AttemptError, Patience, Relay, back_off};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::record::Record;
-use crate::scratch;
-
-/// Up to this many bytes, copying a body behind its head costs less than
-/// sending it in several pieces.
-const COPIED: usize = 16 << 10;
 
 /// However long a chain and whatever is allowed per model: the most attempts
 /// that one request costs.
@@ -45,19 +37,6 @@ pub(crate) struct Forwarder {
     pub(crate) max_retries: u32,
     /// How long an answer may be silent.
     pub(crate) patience: Patience,
-}
-
-/// What is sent, whichever backend gets it.
-#[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
-    pub(crate) sub_path: &'static str,
-    pub(crate) headers: Fields<'a>,
-    pub(crate) body: Bytes,
-    pub(crate) members: &'a Members,
-    /// The ends of the prompt's messages, where a policy reads them.
-    pub(crate) prompt: &'a [Boundary],
-    /// Ask for usage where the client did not, and keep it from the client.
-    pub(crate) ask_usage: bool,
 }
 
 /// An answer that goes to the client unless a better one comes.
@@ -102,82 +81,13 @@ struct Failure {
     may_pass: bool,
 }
 
-impl Outgoing<'_> {
-    fn pick(&self) -> Pick<'_> {
-        Pick {
-            at: clock::timestamp(),
-            stream: self.members.is_stream(),
-            prompt: self.prompt,
-        }
-    }
-
-    /// The request as this backend gets it.
-    fn request(&self, backend: &Backend, record: &Record) -> Result<Sending, AttemptError> {
-        let splice = Splice::new(self.members).model(backend.upstream_model());
-        let splice = if self.ask_usage {
-            splice.include_usage()
-        } else {
-            splice
-        };
-        let path = backend
-            .path(self.sub_path)
-            .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
-        let mut first = scratch::take();
-        let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
-        head.field(b"host", backend.host().as_bytes());
-        if let Some((name, value)) = backend.auth() {
-            head.field(name.as_str().as_bytes(), value.as_bytes());
-        }
-        // Under another type than it was authorised as, an upstream might read
-        // another model from the same bytes.
-        let kind = self.members.form_type().unwrap_or("application/json");
-        let wanted = backend.extra_headers();
-        request_fields(&mut head, self.headers, wanted, kind.as_bytes(), record);
-        let length = splice.len(self.body.len());
-        head.end(Framing::Length(length as u64), Persistence::Keep)
-            .map_err(|error| AttemptError::Request(error.to_string()))?;
-        if length > COPIED {
-            return Ok(Sending::new(first, self.shared(&splice)));
-        }
-        for piece in splice.pieces(self.body.len()) {
-            first.extend_from_slice(match piece {
-                Piece::Kept(range) => self.body.get(range).unwrap_or_default(),
-                Piece::Written(bytes) => bytes,
-            });
-        }
-        Ok(Sending::new(first, Vec::new()))
-    }
-
-    /// The body in pieces that share the client's bytes.
-    fn shared(&self, splice: &Splice<'_>) -> Vec<Bytes> {
-        splice
-            .pieces(self.body.len())
-            .map(|piece| match piece {
-                Piece::Kept(range) => self.body.slice(range),
-                Piece::Written(bytes) => Bytes::copy_from_slice(bytes),
-            })
-            .collect()
-    }
-
-    fn meter(&self, lease: &Lease) -> Meter {
-        let fields = lease.connection.answer().fields();
-        if !(200..300).contains(&lease.connection.status()) || !is_identity(fields) {
-            Meter::Blind
-        } else if is_event_stream(fields) {
-            Meter::Events(Box::new(StreamTail::new(self.ask_usage)))
-        } else {
-            Meter::Whole(HeadTail::new())
-        }
-    }
-}
-
 impl Forwarder {
     /// The first answer that is not worth a retry; else the most useful one
     /// that came; else a refusal. Nothing of it has left for the client.
     pub(crate) async fn send(
         &self,
         chain: &Chain,
-        outgoing: &Outgoing<'_>,
+        outgoing: &Outgoing<'_, '_>,
         record: &mut Record,
         deadline: &mut Deadline,
     ) -> Result<Arrived, Refusal> {
@@ -222,7 +132,7 @@ impl Forwarder {
     async fn wait(
         &self,
         chain: &Chain,
-        outgoing: &Outgoing<'_>,
+        outgoing: &Outgoing<'_, '_>,
         record: &mut Record,
         effort: &mut Effort<'_>,
     ) -> Option<Arrived> {
@@ -246,7 +156,7 @@ impl Forwarder {
 
     async fn try_pool(
         &self,
-        series: &Series<'_>,
+        series: &Series<'_, '_>,
         (mut tried, mut given): (Vec<usize>, Option<Place>),
         record: &mut Record,
         effort: &mut Effort<'_>,
@@ -280,6 +190,7 @@ impl Forwarder {
             let outcome = self
                 .attempt(series, (backend, in_flight), record, effort)
                 .await;
+            let outcome = effort.check(outgoing, outcome)?;
             failure = Failure::of(&outcome);
             if !matches!(outcome, Err(AttemptError::RequestTimeout)) {
                 failure.tell(backend.live());
@@ -304,7 +215,7 @@ impl Forwarder {
 
     async fn attempt(
         &self,
-        series: &Series<'_>,
+        series: &Series<'_, '_>,
         (backend, in_flight): (&Backend, InFlight),
         record: &Record,
         effort: &mut Effort<'_>,
@@ -317,11 +228,20 @@ impl Forwarder {
         };
         let left = effort.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
-        let request = outgoing.request(backend, record)?;
-        let lease = self
-            .upstreams
-            .exchange(backend.origin(), request, limit, effort.deadline)
-            .await?;
+        let (upstreams, origin) = (&self.upstreams, backend.origin());
+        let lease = match &outgoing.payload {
+            Payload::Whole(body) => {
+                let request = outgoing.request(backend, record, body)?;
+                upstreams
+                    .exchange(origin, request, limit, effort.deadline)
+                    .await?
+            }
+            Payload::Upload(upload) => {
+                let request = outgoing.uploading(backend, record, upload)?;
+                let way = (upstreams, origin);
+                request.exchange(way, limit, effort.deadline).await?
+            }
+        };
         let status = StatusCode::from_u16(lease.connection.status())
             .map_err(|error| AttemptError::Broken(error.to_string()))?;
         let meter = outgoing.meter(&lease);
@@ -349,16 +269,16 @@ impl Forwarder {
 }
 
 /// The attempts at one model of a chain.
-struct Series<'a> {
+struct Series<'a, 'c> {
     /// Its place in the chain.
     index: usize,
     pool: &'a Pool,
-    outgoing: &'a Outgoing<'a>,
+    outgoing: &'a Outgoing<'a, 'c>,
     /// No other model is left.
     is_last: bool,
 }
 
-impl Series<'_> {
+impl Series<'_, '_> {
     /// How long to wait before the next attempt; nothing where there is none.
     ///
     /// Each backend is asked once. Where none is left, and no other model
@@ -398,6 +318,25 @@ impl Effort<'_> {
         }
     }
 
+    /// Nothing where the client's body has ended the request, whatever was
+    /// answered before.
+    fn check(
+        &mut self,
+        outgoing: &Outgoing<'_, '_>,
+        outcome: Result<Arrived, AttemptError>,
+    ) -> Option<Result<Arrived, AttemptError>> {
+        if !outgoing.is_kept() {
+            self.left = 0;
+        }
+        if let Err(refused @ AttemptError::Refused(_)) = outcome {
+            self.left = 0;
+            self.best = None;
+            self.last = Some(refused);
+            return None;
+        }
+        Some(outcome)
+    }
+
     /// Nothing helped: the best that there is.
     fn give_up(self, record: &mut Record) -> Result<Arrived, Refusal> {
         if self.deadline.request_is_over() {
@@ -408,6 +347,7 @@ impl Effort<'_> {
                 record.answered_by(&best.model, best.backend, &best.api_base);
                 Ok(best)
             }
+            (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
             // Coming again is what helps, whatever else went wrong.
             (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
             (None, Some(AttemptError::Timeout)) => Err(Refusal::UpstreamTimeout),

@@ -6,7 +6,7 @@ use fastllm_wire::http1::{
     Arrived, Client, ClientEnd, Framing, Http1Error, Limits, Response, ResponseHead,
 };
 
-use super::sending::Sending;
+use super::AttemptError;
 use crate::scratch;
 use crate::socket::Socket;
 use crate::telemetry::OpenConnection;
@@ -35,6 +35,12 @@ pub(super) struct Connection {
     surplus: bool,
 }
 
+/// A request on its way.
+pub(super) trait Request {
+    /// Writes what can be written. Ready when all of it was.
+    fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
@@ -42,6 +48,15 @@ pub(super) enum NoAnswer {
     Dead,
     /// It broke, or what came is no HTTP. The text holds no address.
     Broken(String),
+}
+
+impl From<NoAnswer> for AttemptError {
+    fn from(no_answer: NoAnswer) -> Self {
+        match no_answer {
+            NoAnswer::Dead => Self::Broken("closed".to_owned()),
+            NoAnswer::Broken(reason) => Self::Broken(reason),
+        }
+    }
 }
 
 impl Connection {
@@ -60,7 +75,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the head of its answer.
-    pub(super) async fn exchange(&mut self, request: &mut Sending) -> Result<(), NoAnswer> {
+    pub(super) async fn exchange(&mut self, request: &mut impl Request) -> Result<(), NoAnswer> {
         self.codec
             .begin(false)
             .map_err(|error| NoAnswer::Broken(error.to_string()))?;
@@ -72,7 +87,7 @@ impl Connection {
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
-        request: &mut Sending,
+        request: &mut impl Request,
     ) -> Poll<Result<(), NoAnswer>> {
         let failure = match request.poll_send(&mut self.socket, cx) {
             Poll::Ready(Ok(())) => {

@@ -7,17 +7,23 @@ mod connect;
 mod connection;
 mod flow;
 mod headers;
+mod outgoing;
 mod pool;
 mod quiet;
 mod relay;
 mod sending;
 mod turn;
+mod upload;
 
-pub(crate) use attempts::{Forwarder, Outgoing};
+pub(crate) use attempts::Forwarder;
 pub(crate) use connect::Connector;
+pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;
 pub(crate) use quiet::Patience;
 pub(crate) use relay::{Relay, Step};
+pub(crate) use upload::Upload;
+
+use fastllm_engine::Refusal;
 
 /// Why one attempt brought no answer. The texts hold no address.
 #[derive(Debug, thiserror::Error)]
@@ -37,4 +43,7 @@ pub(crate) enum AttemptError {
     /// The request could not be built.
     #[error("the request cannot be built: {0}")]
     Request(String),
+    /// The client is at fault: no other attempt would help.
+    #[error("{0}")]
+    Refused(Refusal),
 }

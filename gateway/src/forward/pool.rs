@@ -87,17 +87,12 @@ impl Upstreams {
                 match lease.connection.exchange(&mut request).await {
                     Ok(()) => return Ok(lease),
                     Err(NoAnswer::Dead) => request.rewind(),
-                    Err(NoAnswer::Broken(reason)) => return Err(AttemptError::Broken(reason)),
+                    Err(broken) => return Err(broken.into()),
                 }
             }
-            let socket = self.shared.connector.connect(origin).await?;
-            let counted = self.shared.metrics.upstream_connected();
-            let mut lease = self.lease(Connection::new(socket, counted), home);
-            match lease.connection.exchange(&mut request).await {
-                Ok(()) => Ok(lease),
-                Err(NoAnswer::Broken(reason)) => Err(AttemptError::Broken(reason)),
-                Err(NoAnswer::Dead) => Err(AttemptError::Broken("closed".to_owned())),
-            }
+            let mut lease = self.connect_for(home, origin).await?;
+            lease.connection.exchange(&mut request).await?;
+            Ok(lease)
         });
         deadline.arm_from(clock::recent(), limit);
         let outcome = deadline.before(once).await;
@@ -107,6 +102,21 @@ impl Upstreams {
             None if deadline.request_is_over() => Err(AttemptError::RequestTimeout),
             None => Err(AttemptError::Timeout),
         }
+    }
+
+    /// A connection that has carried nothing.
+    pub(super) async fn connect(&self, origin: &Origin) -> Result<Lease, AttemptError> {
+        self.connect_for(self.home(origin), origin).await
+    }
+
+    async fn connect_for(
+        &self,
+        home: Arc<IdleList>,
+        origin: &Origin,
+    ) -> Result<Lease, AttemptError> {
+        let socket = self.shared.connector.connect(origin).await?;
+        let counted = self.shared.metrics.upstream_connected();
+        Ok(self.lease(Connection::new(socket, counted), home))
     }
 
     /// Closes connections that were idle for too long, and forgets origins

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 
+use super::connection::Request;
 use crate::scratch;
 use crate::socket::Socket;
 
@@ -39,24 +40,9 @@ impl Sending {
         self.sent = 0;
     }
 
-    /// Writes what can be written. Ready when all of it was, and has left: TLS
-    /// may hold some of it back.
-    pub(super) fn poll_send(
-        &mut self,
-        socket: &mut Socket,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        while self.sent < self.len {
-            let written = if let Some(first) = self.first.get(self.sent..)
-                && self.rest.is_empty()
-            {
-                ready!(socket.poll_put(cx, first))?
-            } else {
-                ready!(self.poll_parts(socket, cx))?
-            };
-            self.sent += written;
-        }
-        Pin::new(socket).poll_flush(cx)
+    /// How many bytes have left.
+    pub(super) fn sent(&self) -> usize {
+        self.sent
     }
 
     fn poll_parts(&self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -80,6 +66,22 @@ impl Sending {
             0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
             written => Poll::Ready(Ok(written)),
         }
+    }
+}
+
+impl Request for Sending {
+    fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.len {
+            let written = if let Some(first) = self.first.get(self.sent..)
+                && self.rest.is_empty()
+            {
+                ready!(socket.poll_put(cx, first))?
+            } else {
+                ready!(self.poll_parts(socket, cx))?
+            };
+            self.sent += written;
+        }
+        Pin::new(socket).poll_flush(cx)
     }
 }
 

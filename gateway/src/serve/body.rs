@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fastllm_engine::Refusal;
+use fastllm_wire::ScanError;
 
 use crate::deadline::Deadline;
 
@@ -23,16 +24,17 @@ pub(crate) struct BodyLimits {
 
 /// A share of the memory for request bodies. Dropping it gives it back.
 #[derive(Debug)]
-struct Share {
+pub(crate) struct Share {
     left: Arc<AtomicU64>,
     taken: u64,
 }
 
-/// A complete request body.
+/// A request body, or its beginning.
 #[derive(Debug)]
 pub(crate) struct Received {
     bytes: Bytes,
-    _share: Share,
+    whole: bool,
+    share: Share,
 }
 
 /// The client of one request: sends its body, and may leave.
@@ -56,6 +58,21 @@ pub(crate) trait Client: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyBroken;
 
+impl From<BodyBroken> for Refusal {
+    fn from(_: BodyBroken) -> Self {
+        Self::invalid("the request body cannot be read")
+    }
+}
+
+/// What a client is told whose body does not say what it must.
+pub(crate) fn misread(error: ScanError) -> Refusal {
+    Refusal::InvalidRequest {
+        message: error.to_string().into(),
+        code: error.code(),
+        param: error.member(),
+    }
+}
+
 impl BodyLimits {
     /// The least memory for all request bodies together, in bytes.
     const ALL: u64 = 256 << 20;
@@ -71,21 +88,43 @@ impl BodyLimits {
         }
     }
 
+    /// How long a client may take between two parts.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// An error for a body that has grown to more bytes than one may have.
+    pub(crate) fn check(&self, length: u64) -> Result<(), Refusal> {
+        if length > self.each {
+            return Err(Refusal::PayloadTooLarge { limit: self.each });
+        }
+        Ok(())
+    }
+
     /// Reads all of a body.
     pub(crate) async fn read(
         &self,
         client: &mut dyn Client,
         deadline: &mut Deadline,
     ) -> Result<Received, Refusal> {
-        let too_large = || Refusal::PayloadTooLarge { limit: self.each };
+        self.read_until(client, deadline, |_| Ok(false)).await
+    }
+
+    /// Reads a body up to its end, or until `enough` says so. It is shown each
+    /// read.
+    pub(crate) async fn read_until(
+        &self,
+        client: &mut dyn Client,
+        deadline: &mut Deadline,
+        mut enough: impl FnMut(&[u8]) -> Result<bool, Refusal>,
+    ) -> Result<Received, Refusal> {
         let announced = client.announced();
-        if announced.is_some_and(|length| length > self.each) {
-            return Err(too_large());
-        }
+        self.check(announced.unwrap_or(0))?;
         let mut share = Share::of(self);
         let ahead = usize::try_from(announced.unwrap_or(0).min(AHEAD)).unwrap_or(0);
         let mut body = BytesMut::with_capacity(ahead);
         loop {
+            let before = body.len();
             let part = poll_fn(|cx| match client.poll_body(cx, &mut body) {
                 Poll::Ready(read) => {
                     deadline.disarm();
@@ -97,21 +136,17 @@ impl BodyLimits {
                 }
             });
             let end = match part.await {
-                Some(Ok(end)) => end,
-                Some(Err(BodyBroken)) => {
-                    return Err(Refusal::invalid("the request body cannot be read"));
-                }
+                Some(read) => read?,
                 None => return Err(Refusal::BodyTimeout),
             };
             let length = body.len() as u64;
-            if length > self.each {
-                return Err(too_large());
-            }
+            self.check(length)?;
             share.grow(length - share.taken)?;
-            if end {
+            if enough(body.get(before..).unwrap_or_default())? || end {
                 return Ok(Received {
                     bytes: body.freeze(),
-                    _share: share,
+                    whole: end,
+                    share,
                 });
             }
         }
@@ -126,7 +161,8 @@ impl Share {
         }
     }
 
-    fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+    /// Takes so many bytes more.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let take = |left: u64| left.checked_sub(bytes);
         self.left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
@@ -143,9 +179,19 @@ impl Drop for Share {
 }
 
 impl Received {
-    /// The body; cheap.
+    /// What has come of the body; cheap.
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes.clone()
+    }
+
+    /// Whether that is all of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// What has come, and the memory that it takes.
+    pub(crate) fn into_parts(self) -> (Bytes, Share) {
+        (self.bytes, self.share)
     }
 }
 

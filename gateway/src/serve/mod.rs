@@ -17,7 +17,7 @@ mod status;
 pub use accept::ListenError;
 pub(crate) use accept::{ConnectionLimits, Crew, Door, Listener};
 pub(crate) use answer::Answer;
-pub(crate) use body::{BodyLimits, Client, Received};
+pub(crate) use body::{BodyBroken, BodyLimits, Client, Received, Share, misread};
 pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};

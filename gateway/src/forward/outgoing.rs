@@ -1,0 +1,155 @@
+//! What goes upstream.
+
+use bytes::Bytes;
+use fastllm_engine::{Backend, Boundary, Pick};
+use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
+use fastllm_wire::{HeadTail, Members, Piece, Splice, StreamTail};
+use parking_lot::Mutex;
+
+use super::AttemptError;
+use super::flow::Meter;
+use super::headers::{is_event_stream, is_identity, request_fields};
+use super::pool::Lease;
+use super::sending::Sending;
+use super::upload::{Upload, Uploading};
+use crate::clock;
+use crate::record::Record;
+use crate::scratch;
+
+/// Up to this many bytes, copying a body behind its head costs less than
+/// sending it in several pieces.
+const COPIED: usize = 16 << 10;
+
+/// What is sent, whichever backend gets it.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a, 'c> {
+    pub(crate) sub_path: &'static str,
+    pub(crate) headers: Fields<'a>,
+    pub(crate) payload: Payload<'a, 'c>,
+    pub(crate) members: &'a Members,
+    /// The ends of the prompt's messages, where a policy reads them.
+    pub(crate) prompt: &'a [Boundary],
+    /// Ask for usage where the client did not, and keep it from the client.
+    pub(crate) ask_usage: bool,
+}
+
+/// The body of what is sent.
+#[derive(Debug)]
+pub(crate) enum Payload<'a, 'c> {
+    /// All of it.
+    Whole(Bytes),
+    /// One of which the rest still comes.
+    Upload(&'a Mutex<Upload<'c>>),
+}
+
+impl<'a, 'c> Outgoing<'a, 'c> {
+    pub(super) fn pick(&self) -> Pick<'_> {
+        Pick {
+            at: clock::timestamp(),
+            stream: self.members.is_stream(),
+            prompt: self.prompt,
+        }
+    }
+
+    /// What this backend's body differs in from the client's.
+    fn splice(&self, backend: &Backend) -> Splice<'_> {
+        let splice = Splice::new(self.members).model(backend.upstream_model());
+        if self.ask_usage {
+            splice.include_usage()
+        } else {
+            splice
+        }
+    }
+
+    /// The head of the request as this backend gets it.
+    fn head(
+        &self,
+        backend: &Backend,
+        record: &Record,
+        framing: Framing,
+    ) -> Result<Vec<u8>, AttemptError> {
+        let path = backend
+            .path(self.sub_path)
+            .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
+        let mut first = scratch::take();
+        let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
+        head.field(b"host", backend.host().as_bytes());
+        if let Some((name, value)) = backend.auth() {
+            head.field(name.as_str().as_bytes(), value.as_bytes());
+        }
+        // Under another type than it was authorised as, an upstream might read
+        // another model from the same bytes.
+        let kind = self.members.form_type().unwrap_or("application/json");
+        let wanted = backend.extra_headers();
+        request_fields(&mut head, self.headers, wanted, kind.as_bytes(), record);
+        head.end(framing, Persistence::Keep)
+            .map_err(|error| AttemptError::Request(error.to_string()))?;
+        Ok(first)
+    }
+
+    /// The request as this backend gets it.
+    pub(super) fn request(
+        &self,
+        backend: &Backend,
+        record: &Record,
+        body: &Bytes,
+    ) -> Result<Sending, AttemptError> {
+        let splice = self.splice(backend);
+        let length = splice.len(body.len());
+        let mut first = self.head(backend, record, Framing::Length(length as u64))?;
+        if length > COPIED {
+            return Ok(Sending::new(first, shared(&splice, body)));
+        }
+        for piece in splice.pieces(body.len()) {
+            first.extend_from_slice(match piece {
+                Piece::Kept(range) => body.get(range).unwrap_or_default(),
+                Piece::Written(bytes) => bytes,
+            });
+        }
+        Ok(Sending::new(first, Vec::new()))
+    }
+
+    /// The request with as much as there is of its body.
+    pub(super) fn uploading(
+        &self,
+        backend: &Backend,
+        record: &Record,
+        upload: &'a Mutex<Upload<'c>>,
+    ) -> Result<Uploading<'a, 'c>, AttemptError> {
+        let splice = self.splice(backend);
+        let framing = upload.lock().framing(&splice);
+        let head = self.head(backend, record, framing)?;
+        Uploading::new(upload, head, &splice)
+            .ok_or_else(|| AttemptError::Request("its body is gone".to_owned()))
+    }
+
+    /// Whether there can be another attempt.
+    pub(super) fn is_kept(&self) -> bool {
+        match &self.payload {
+            Payload::Whole(_) => true,
+            Payload::Upload(upload) => upload.lock().is_kept(),
+        }
+    }
+
+    pub(super) fn meter(&self, lease: &Lease) -> Meter {
+        let fields = lease.connection.answer().fields();
+        if !(200..300).contains(&lease.connection.status()) || !is_identity(fields) {
+            Meter::Blind
+        } else if is_event_stream(fields) {
+            Meter::Events(Box::new(StreamTail::new(self.ask_usage)))
+        } else {
+            Meter::Whole(HeadTail::new())
+        }
+    }
+}
+
+/// A body in pieces that share the client's bytes.
+pub(super) fn shared(splice: &Splice<'_>, body: &Bytes) -> Vec<Bytes> {
+    splice
+        .pieces(body.len())
+        .map(|piece| match piece {
+            Piece::Kept(range) => body.slice(range),
+            Piece::Written(bytes) => Bytes::copy_from_slice(bytes),
+        })
+        .collect()
+}

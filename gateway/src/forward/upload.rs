@@ -1,0 +1,325 @@
+//! A form that is sent on while it still comes.
+//!
+//! Each read is looked into before any of it leaves, and the next is taken when
+//! all of it has left: an upload costs the memory of one read, and as long as
+//! it can be sent again that of what came so far.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fastllm_engine::{Origin, Refusal};
+use fastllm_wire::http1::{CHUNK_END, ChunkLine, Framing, LAST_CHUNK};
+use fastllm_wire::{FormReader, Splice};
+use parking_lot::Mutex;
+
+use super::AttemptError;
+use super::connection::Request;
+use super::outgoing::shared;
+use super::pool::{Lease, Upstreams};
+use super::sending::Sending;
+use crate::deadline::Deadline;
+use crate::serve::{BodyBroken, BodyLimits, Client, Received, Share, misread};
+use crate::socket::Socket;
+
+/// What may come after the beginning for the upload to be sent again from
+/// memory, in bytes.
+const REPLAYED: usize = 1 << 20;
+
+/// A body whose beginning has told the model, and whose rest still comes.
+pub(crate) struct Upload<'c> {
+    client: &'c mut dyn Client,
+    limits: Arc<BodyLimits>,
+    /// Until the end has come.
+    form: Option<FormReader>,
+    /// How many bytes there will be, where the client has said so.
+    length: Option<u64>,
+    came: u64,
+    /// Everything that came, while it may be sent again.
+    kept: Option<Kept>,
+    read: BytesMut,
+    /// Why the client's body ends the request.
+    refusal: Option<Refusal>,
+    waits: Waits,
+    /// Something was read or written since this was last asked.
+    moved: bool,
+}
+
+struct Kept {
+    /// The beginning, and what had come of the rest before each further attempt.
+    parts: Vec<Bytes>,
+    /// What came since the last of them.
+    since: BytesMut,
+    /// How many bytes are kept besides the beginning.
+    rest: usize,
+    share: Share,
+}
+
+/// Who is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Client,
+    Upstream,
+}
+
+/// One attempt at sending an upload.
+pub(super) struct Uploading<'u, 'c> {
+    upload: &'u Mutex<Upload<'c>>,
+    chunked: bool,
+    /// What is being written: the head with what has come, then each read.
+    sending: Option<Sending>,
+    /// That is the last of it.
+    ends: bool,
+}
+
+impl fmt::Debug for Upload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upload")
+            .field("came", &self.came)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'c> Upload<'c> {
+    /// Goes on where `beginning` ends, which `form` has seen.
+    pub(crate) fn new(
+        client: &'c mut dyn Client,
+        beginning: Received,
+        form: FormReader,
+        limits: Arc<BodyLimits>,
+    ) -> Self {
+        let (bytes, share) = beginning.into_parts();
+        Self {
+            length: client.announced(),
+            client,
+            limits,
+            form: Some(form),
+            came: bytes.len() as u64,
+            kept: Some(Kept {
+                parts: vec![bytes],
+                since: BytesMut::new(),
+                rest: 0,
+                share,
+            }),
+            read: BytesMut::new(),
+            refusal: None,
+            waits: Waits::Upstream,
+            moved: false,
+        }
+    }
+
+    /// Ready once the client is known to have left.
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.form.is_some() {
+            // Its end is found by whoever reads the body.
+            return Poll::Pending;
+        }
+        self.client.poll_gone(cx)
+    }
+
+    /// Whether there can be another attempt.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// How the upstream's body is delimited.
+    pub(super) fn framing(&self, splice: &Splice<'_>) -> Framing {
+        self.length
+            .and_then(|length| usize::try_from(length).ok())
+            .map_or(Framing::Chunked, |length| {
+                Framing::Length(splice.len(length) as u64)
+            })
+    }
+
+    /// Takes one read of the body.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
+        loop {
+            let ended = ready!(self.client.poll_body(cx, &mut self.read))?;
+            let read = self.read.split().freeze();
+            if ended || !read.is_empty() {
+                self.moved = true;
+                return Poll::Ready(self.take(&read, ended).map(|()| read));
+            }
+        }
+    }
+
+    fn take(&mut self, read: &Bytes, ended: bool) -> Result<(), Refusal> {
+        self.came += read.len() as u64;
+        self.limits.check(self.came)?;
+        if let Some(form) = &mut self.form {
+            form.push(read).map_err(misread)?;
+        }
+        // With its last byte a body of known length is complete upstream.
+        let complete = self.length.map_or(ended, |length| self.came >= length);
+        if ended && !complete {
+            return Err(BodyBroken.into());
+        }
+        if complete && let Some(form) = self.form.take() {
+            form.finish().map_err(misread)?;
+        }
+        if let Some(kept) = &mut self.kept
+            && !kept.add(read)
+        {
+            self.kept = None;
+        }
+        Ok(())
+    }
+
+    /// What is waited for, where it is something new.
+    fn patience(&mut self, upstream: Duration) -> Option<Duration> {
+        std::mem::take(&mut self.moved).then_some(match self.waits {
+            Waits::Client => self.limits.patience(),
+            Waits::Upstream => upstream,
+        })
+    }
+
+    /// Why there is no answer, in spite of what the connection says.
+    fn blame(&mut self, error: Option<AttemptError>) -> AttemptError {
+        match (self.refusal.take(), error, self.waits) {
+            (Some(refusal), ..) => AttemptError::Refused(refusal),
+            (None, Some(error), _) => error,
+            (None, None, Waits::Client) => AttemptError::Refused(Refusal::BodyTimeout),
+            (None, None, Waits::Upstream) => AttemptError::Timeout,
+        }
+    }
+}
+
+impl Kept {
+    /// Keeps a read; false where that would be too much.
+    fn add(&mut self, read: &[u8]) -> bool {
+        self.rest += read.len();
+        let fits = self.rest <= REPLAYED && self.share.grow(read.len() as u64).is_ok();
+        if fits {
+            self.since.extend_from_slice(read);
+        }
+        fits
+    }
+
+    /// Everything, from the first byte on. The beginning comes first.
+    fn parts(&mut self) -> &[Bytes] {
+        if !self.since.is_empty() {
+            self.parts.push(self.since.split().freeze());
+        }
+        &self.parts
+    }
+}
+
+impl<'u, 'c> Uploading<'u, 'c> {
+    /// An attempt that begins with `head`; nothing where what has come was
+    /// given up.
+    pub(super) fn new(
+        upload: &'u Mutex<Upload<'c>>,
+        head: Vec<u8>,
+        splice: &Splice<'_>,
+    ) -> Option<Self> {
+        let mut held = upload.lock();
+        held.waits = Waits::Upstream;
+        let chunked = held.framing(splice) == Framing::Chunked;
+        let ends = held.form.is_none();
+        let parts = held.kept.as_mut()?.parts();
+        // The model is in the beginning, or it would not be known.
+        let (beginning, rest) = parts.split_first()?;
+        let mut body = shared(splice, beginning);
+        body.extend_from_slice(rest);
+        let mut uploading = Self {
+            upload,
+            chunked,
+            sending: None,
+            ends,
+        };
+        uploading.sending = Some(uploading.framed(head, body));
+        Some(uploading)
+    }
+
+    /// The next part of the body behind `first`.
+    fn framed(&self, mut first: Vec<u8>, mut body: Vec<Bytes>) -> Sending {
+        if self.chunked {
+            let length = body.iter().map(Bytes::len).sum();
+            if let Some(length) = NonZeroUsize::new(length) {
+                first.extend_from_slice(ChunkLine::new(length).as_bytes());
+                body.push(Bytes::from_static(CHUNK_END));
+            }
+            if self.ends {
+                body.push(Bytes::from_static(LAST_CHUNK));
+            }
+        }
+        Sending::new(first, body)
+    }
+
+    /// Sends it over a connection of its own: on one that was idle, and is dead
+    /// by now, bytes could be lost that are not kept. No wait for the upstream
+    /// is longer than `limit`.
+    pub(super) async fn exchange(
+        mut self,
+        (upstreams, origin): (&Upstreams, &Origin),
+        limit: Duration,
+        deadline: &mut Deadline,
+    ) -> Result<Lease, AttemptError> {
+        let upload = self.upload;
+        let mut answered = pin!(async {
+            let mut lease = upstreams.connect(origin).await?;
+            lease.connection.exchange(&mut self).await?;
+            Ok(lease)
+        });
+        deadline.arm(limit);
+        let outcome = poll_fn(|cx| {
+            if let Poll::Ready(answered) = answered.as_mut().poll(cx) {
+                return Poll::Ready(Some(answered));
+            }
+            if let Some(patience) = upload.lock().patience(limit) {
+                deadline.arm(patience);
+            }
+            deadline.poll(cx).map(|()| None)
+        })
+        .await;
+        deadline.disarm();
+        match outcome {
+            Some(Ok(lease)) => Ok(lease),
+            Some(Err(error)) => Err(upload.lock().blame(Some(error))),
+            None if deadline.request_is_over() => Err(AttemptError::RequestTimeout),
+            None => Err(upload.lock().blame(None)),
+        }
+    }
+}
+
+impl Request for Uploading<'_, '_> {
+    fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut upload = self.upload.lock();
+        loop {
+            if let Some(sending) = &mut self.sending {
+                upload.waits = Waits::Upstream;
+                let before = sending.sent();
+                let sent = sending.poll_send(socket, cx);
+                upload.moved |= sending.sent() > before;
+                ready!(sent)?;
+                self.sending = None;
+            }
+            if self.ends {
+                return Poll::Ready(Ok(()));
+            }
+            upload.waits = Waits::Client;
+            match ready!(upload.poll_read(cx)) {
+                Ok(read) => {
+                    self.ends = upload.form.is_none();
+                    let parts = if read.is_empty() {
+                        Vec::new()
+                    } else {
+                        vec![read]
+                    };
+                    self.sending = Some(self.framed(Vec::new(), parts));
+                }
+                Err(refusal) => {
+                    upload.refusal = Some(refusal);
+                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                }
+            }
+        }
+    }
+}
