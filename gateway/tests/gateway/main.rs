@@ -29,3 +29,4 @@ mod tls;
 mod tls_clients;
 mod traces;
 mod turns;
+mod uploads;

@@ -78,7 +78,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Some(std::mem::replace(&mut self.buffer, rest))
     }
 
-    async fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
+    /// So many bytes; nothing where the connection ended before.
+    pub(crate) async fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.buffer.len() < count {
             if !self.more().await {
                 return None;
@@ -86,6 +87,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         let rest = self.buffer.split_off(count);
         Some(std::mem::replace(&mut self.buffer, rest))
+    }
+
+    /// What was read and not taken.
+    pub(crate) fn take_all(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
     }
 
     async fn line(&mut self) -> Option<String> {

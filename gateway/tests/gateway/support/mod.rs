@@ -1,5 +1,6 @@
 //! What the tests are played with.
 
+mod by_hand;
 mod client;
 mod collector;
 mod control;
@@ -10,9 +11,10 @@ mod rig;
 mod snapshot;
 mod upstream;
 
+pub(crate) use by_hand::{ByHand, Exchange};
 pub(crate) use client::{Client, Reply, chat, get, post};
 pub(crate) use collector::{Collector, attribute};
-pub(crate) use control::Control;
+pub(crate) use control::{Control, TOKEN};
 pub(crate) use http::{Message, Reader};
 pub(crate) use http2::{chat_over_http2, next_data};
 pub(crate) use logs::logged;
