@@ -12,7 +12,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::{Config, Origin, OriginError};
-use crate::forward::{Connector, Forwarder, Patience, Upstreams};
+use crate::forward::{Connector, Forwarder, Patience, Resolver, Upstreams};
 use crate::link::Link;
 use crate::pipeline::Pipeline;
 use crate::probe::Prober;
@@ -348,7 +348,7 @@ impl Rooms {
             metrics,
             ledger,
             current,
-            connector: _,
+            connector,
             workers: _,
             certificate,
             tls: _,
@@ -362,6 +362,12 @@ impl Rooms {
                 certificate.follow(stop.clone()),
             );
         }
+        let resolver = Resolver::new(
+            connector.names(),
+            Arc::clone(&current),
+            Arc::clone(&metrics),
+        );
+        background.spawn("the resolver", resolver.run(stop.clone()));
         let prober = Prober {
             client: probes,
             current: Arc::clone(&current),

@@ -7,6 +7,7 @@ mod connect;
 mod connection;
 mod flow;
 mod headers;
+mod names;
 mod outgoing;
 mod pool;
 mod quiet;
@@ -17,6 +18,7 @@ mod upload;
 
 pub(crate) use attempts::Forwarder;
 pub(crate) use connect::Connector;
+pub(crate) use names::Resolver;
 pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;
 pub(crate) use quiet::Patience;

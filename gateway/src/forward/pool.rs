@@ -150,9 +150,8 @@ impl Upstreams {
             .backends()
             .map(|(_, backend)| backend.origin())
             .collect();
-        let known = |origin: &Origin| named.contains(origin);
-        self.shared.idle.lock().retain(|origin, _| known(origin));
-        self.shared.connector.retain(known);
+        let mut idle = self.shared.idle.lock();
+        idle.retain(|origin, _| named.contains(origin));
     }
 
     fn home(&self, origin: &Origin) -> Arc<IdleList> {

@@ -323,3 +323,6 @@ impl Request for Uploading<'_, '_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,6 +93,12 @@ impl BodyLimits {
         self.patience
     }
 
+    /// How many bytes may still be held.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
     /// An error for a body that has grown to more bytes than one may have.
     pub(crate) fn check(&self, length: u64) -> Result<(), Refusal> {
         if length > self.each {

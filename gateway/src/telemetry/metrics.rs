@@ -138,6 +138,7 @@ pub(crate) struct Metrics {
     usage_queued: IntGauge,
     snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
+    dns_failures: IntCounter,
 }
 
 /// What is counted of all requests together.
@@ -252,6 +253,11 @@ impl Metrics {
                 "fastllm_snapshot_poll_failures_total",
                 "Failed attempts to fetch or use a snapshot",
             )?,
+
+            dns_failures: register.counter(
+                "fastllm_dns_failures_total",
+                "Look-ups of upstreams' names that failed",
+            )?,
             registry: register.into_registry(),
         })
     }
@@ -332,6 +338,11 @@ impl Metrics {
     /// A poll of control failed.
     pub(crate) fn poll_failed(&self) {
         self.snapshot_poll_failures.inc();
+    }
+
+    /// An upstream's name could not be looked up.
+    pub(crate) fn name_not_found(&self) {
+        self.dns_failures.inc();
     }
 
     /// Another snapshot is about to be served: its backends get their metrics.

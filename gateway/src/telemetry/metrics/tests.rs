@@ -97,6 +97,7 @@ fn moved() -> String {
     let _client = metrics.client_connected();
     let _upstreams = [metrics.upstream_connected(), metrics.upstream_connected()];
     drop(metrics.upstream_connected());
+    metrics.name_not_found();
     text(&metrics, &served)
 }
 
@@ -131,6 +132,7 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_backend_ejected{api_base=\"http://a/v1\"} 0",
         "fastllm_snapshot_version 7",
         "fastllm_snapshot_poll_failures_total 0",
+        "fastllm_dns_failures_total 1",
         "fastllm_request_duration_seconds_count 1",
         "fastllm_request_duration_seconds_bucket{le=\"0.005\"} 1",
         "fastllm_time_to_first_token_seconds_count 1",

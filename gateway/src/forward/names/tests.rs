@@ -1,0 +1,305 @@
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_contract::{Backend, BackendId, FORMAT, Model, ModelName, Part, Protocol, Snapshot};
+use fastllm_engine::{Origin, Tuning};
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::resolver::Pace;
+use super::{Names, Resolver, by_turns};
+use crate::forward::Connector;
+use crate::snapshot::Current;
+use crate::socket::Socket;
+use crate::telemetry::Metrics;
+
+const NEVER: Duration = Duration::from_secs(3600);
+const ONCE: Pace = Pace {
+    every: NEVER,
+    gap: NEVER,
+};
+const WHEN_ASKED: Pace = Pace {
+    every: NEVER,
+    gap: Duration::ZERO,
+};
+const ALWAYS: Pace = Pace {
+    every: Duration::from_millis(1),
+    gap: Duration::ZERO,
+};
+
+/// What the names lead to, and which were looked up.
+#[derive(Debug, Clone, Default)]
+struct Book(Arc<Mutex<(HashMap<String, Vec<IpAddr>>, Vec<String>)>>);
+
+impl Book {
+    fn write(&self, name: &str, addresses: &[&str]) {
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        self.0.lock().0.insert(name.to_owned(), addresses.collect());
+    }
+
+    fn lose(&self, name: &str) {
+        self.0.lock().0.remove(name);
+    }
+
+    async fn look_up(self, name: Arc<str>) -> io::Result<Vec<IpAddr>> {
+        let (pages, asked) = &mut *self.0.lock();
+        asked.push(name.to_string());
+        let found = pages.get(&*name).cloned();
+        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn look_ups(&self, name: &str) -> usize {
+        let asked = &self.0.lock().1;
+        asked.iter().filter(|asked| *asked == name).count()
+    }
+}
+
+struct Rig {
+    names: Arc<Names>,
+    current: Arc<Current>,
+    metrics: Arc<Metrics>,
+    book: Book,
+    _running: JoinSet<()>,
+}
+
+impl Rig {
+    /// A resolver of the names of these addresses.
+    fn start(names: Arc<Names>, book: &Book, pace: Pace, api_bases: &[&str]) -> Self {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let current = Arc::new(Current::new(Arc::clone(&metrics), Tuning::default()));
+        let resolver = Resolver::new(
+            Arc::clone(&names),
+            Arc::clone(&current),
+            Arc::clone(&metrics),
+        );
+        let looks_up = book.clone();
+        let look_up = move |name| looks_up.clone().look_up(name);
+        let mut running = JoinSet::new();
+        running.spawn(async move {
+            let stop = CancellationToken::new();
+            resolver.at(pace).run_with(look_up, stop).await;
+        });
+        let rig = Self {
+            names,
+            current,
+            metrics,
+            book: book.clone(),
+            _running: running,
+        };
+        rig.serve(api_bases);
+        rig
+    }
+
+    fn at(pace: Pace, book: &Book) -> Self {
+        Self::start(Arc::default(), book, pace, &["http://a.test:8000/v1"])
+    }
+
+    fn serve(&self, api_bases: &[&str]) {
+        self.current.publish(Arc::new(snapshot(api_bases))).unwrap();
+    }
+
+    async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let name = Arc::from(name);
+        let addresses = self.names.addresses(&name);
+        tokio::time::timeout(Duration::from_secs(15), addresses)
+            .await
+            .expect("an end of the look-up")
+    }
+
+    fn failures(&self) -> bool {
+        let text = String::from_utf8(self.metrics.render(None, 0)).unwrap();
+        !text.contains("\nfastllm_dns_failures_total 0\n")
+    }
+}
+
+async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let met = async {
+        while !condition().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(15), met)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+fn snapshot(api_bases: &[&str]) -> Snapshot {
+    let backend = |(api_base, id): (&&str, u64)| Backend {
+        id: BackendId(id),
+        api_base: (*api_base).to_owned(),
+        upstream_model: "m".to_owned(),
+        api_key: None,
+        protocol: Protocol::Openai,
+        auth_header: "authorization".to_owned(),
+        auth_scheme: None,
+        default_max_tokens: None,
+        weight: 1,
+    };
+    let model = Model {
+        name: ModelName::new("m").unwrap(),
+        policy: None,
+        context_length: None,
+        backends: api_bases.iter().zip(1..).map(backend).collect(),
+    };
+    Snapshot {
+        format: FORMAT,
+        version: 1,
+        open: true,
+        models: Part::complete(format!("{api_bases:?}"), vec![model]),
+        principals: Part::complete("p", Vec::new()),
+        virtual_models: Part::default(),
+        fallback_model: None,
+        key_shards: Vec::new(),
+    }
+}
+
+fn parsed(addresses: &[&str]) -> Vec<IpAddr> {
+    addresses.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn families_take_turns_and_each_address_is_there_once() {
+    let found = parsed(&["::1", "::2", "::3", "10.0.0.1", "::1", "10.0.0.1"]);
+    let ordered = parsed(&["::1", "10.0.0.1", "::2", "::3"]);
+    assert_eq!(by_turns(found), ordered);
+    let found = parsed(&["10.0.0.1", "::1"]);
+    assert_eq!(by_turns(found.clone()), found);
+}
+
+#[tokio::test]
+async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_next_address() {
+    let book = Book::default();
+    book.write("a.test", &["10.0.0.1", "10.0.0.2", "::1"]);
+    let bases = [
+        "http://a.test:1/v1",
+        "https://A.test:2/v1",
+        "http://10.1.1.1/v1",
+    ];
+    let rig = Rig::start(Arc::default(), &book, ONCE, &bases);
+    for expected in [
+        ["10.0.0.1", "::1", "10.0.0.2"],
+        ["::1", "10.0.0.2", "10.0.0.1"],
+        ["10.0.0.2", "10.0.0.1", "::1"],
+        ["10.0.0.1", "::1", "10.0.0.2"],
+    ] {
+        assert_eq!(rig.addresses("a.test").await.unwrap(), parsed(&expected));
+    }
+    assert_eq!(book.0.lock().1, ["a.test"]);
+    assert!(!rig.failures());
+}
+
+#[tokio::test]
+async fn a_name_that_leads_nowhere_fails_with_its_look_up() {
+    let rig = Rig::at(WHEN_ASKED, &Book::default());
+    assert!(rig.addresses("a.test").await.is_err());
+    assert!(rig.failures());
+    // An empty answer is none.
+    rig.book.write("a.test", &[]);
+    assert!(rig.addresses("a.test").await.is_err());
+    // Whoever waits has asked, so that it need not wait for long.
+    rig.book.write("a.test", &["10.0.0.1"]);
+    until("the address", async || {
+        rig.addresses("a.test").await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_address_that_changes_is_found() {
+    let book = Book::default();
+    book.write("a.test", &["10.0.0.1"]);
+    let rig = Rig::at(ALWAYS, &book);
+    assert_eq!(
+        rig.addresses("a.test").await.unwrap(),
+        parsed(&["10.0.0.1"])
+    );
+    book.write("a.test", &["10.0.0.2"]);
+    until("the new address", async || {
+        rig.addresses("a.test").await.unwrap() == parsed(&["10.0.0.2"])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_the_resolver_fails_the_last_addresses_are_kept() {
+    let book = Book::default();
+    book.write("a.test", &["10.0.0.1"]);
+    let rig = Rig::at(ALWAYS, &book);
+    rig.addresses("a.test").await.unwrap();
+    book.lose("a.test");
+    until("a failure", async || rig.failures()).await;
+    assert_eq!(
+        rig.addresses("a.test").await.unwrap(),
+        parsed(&["10.0.0.1"])
+    );
+}
+
+#[tokio::test]
+async fn asking_again_and_again_looks_up_once() {
+    let book = Book::default();
+    for name in ["a.test", "b.test", "c.test"] {
+        book.write(name, &["10.0.0.1"]);
+    }
+    let rig = Rig::at(ONCE, &book);
+    rig.addresses("a.test").await.unwrap();
+    for other in ["b.test", "c.test"] {
+        rig.names.ask(&Arc::from("a.test"));
+        // When this has its address, the asking before it was taken, too.
+        rig.addresses(other).await.unwrap();
+    }
+    assert_eq!(book.look_ups("a.test"), 1);
+
+    let rig = Rig::at(WHEN_ASKED, &book);
+    rig.addresses("a.test").await.unwrap();
+    let before = book.look_ups("a.test");
+    rig.names.ask(&Arc::from("a.test"));
+    until("another look-up", async || book.look_ups("a.test") > before).await;
+}
+
+#[tokio::test]
+async fn names_that_nothing_leads_to_any_more_are_forgotten() {
+    let book = Book::default();
+    book.write("a.test", &["10.0.0.1"]);
+    let rig = Rig::at(ONCE, &book);
+    rig.addresses("a.test").await.unwrap();
+    rig.serve(&["http://b.test/v1"]);
+    until("the end of it", async || {
+        !rig.names.known.lock().contains_key("a.test")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_rotate_and_go_around_a_dead_address() {
+    let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = first.local_addr().unwrap().port();
+    let second = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
+    let book = Book::default();
+    book.write("a.test", &["127.0.0.1", "127.0.0.2"]);
+    let connector = Connector::new(crate::tls::client_config(None).unwrap());
+    let _rig = Rig::start(connector.names(), &book, WHEN_ASKED, &["http://a.test/v1"]);
+    let origin = Origin {
+        tls: false,
+        host: Arc::from("a.test"),
+        port,
+    };
+    let peer = async || -> SocketAddr {
+        match connector.connect(&origin).await.unwrap() {
+            Socket::Plain(stream) => stream.peer_addr().unwrap(),
+            Socket::Tls(_) => panic!("no TLS was asked for"),
+        }
+    };
+    let both = [first.local_addr().unwrap(), second.local_addr().unwrap()];
+    assert_eq!([peer().await, peer().await], both);
+    let before = book.look_ups("a.test");
+    drop(second);
+    assert_eq!([peer().await, peer().await], [both[0]; 2]);
+    until("a fresh look-up", async || book.look_ups("a.test") > before).await;
+    drop(first);
+    assert!(connector.connect(&origin).await.is_err());
+}

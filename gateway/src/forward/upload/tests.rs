@@ -1,0 +1,157 @@
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use fastllm_engine::Refusal;
+use fastllm_wire::{FormReader, Splice};
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{REPLAYED, Request, Upload, Uploading};
+use crate::deadline::Deadline;
+use crate::forward::AttemptError;
+use crate::serve::{BODY_PATIENCE, BodyBroken, BodyLimits, Client};
+use crate::socket::Socket;
+
+const BEGINNING: &str = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\n\
+content-disposition: form-data; name=\"file\"\r\n\r\n";
+const LIMIT: Duration = Duration::from_secs(7);
+
+/// A client that has sent so much.
+#[derive(Default)]
+struct Sent {
+    reads: VecDeque<Vec<u8>>,
+    length: Option<u64>,
+}
+
+impl Client for Sent {
+    fn announced(&self) -> Option<u64> {
+        self.length
+    }
+
+    fn poll_body(
+        &mut self,
+        _: &mut Context<'_>,
+        body: &mut BytesMut,
+    ) -> Poll<Result<bool, BodyBroken>> {
+        match self.reads.pop_front() {
+            Some(read) => {
+                body.extend_from_slice(&read);
+                Poll::Ready(Ok(read.is_empty()))
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+}
+
+/// An upload whose beginning was read, under these limits.
+async fn begun<'c>(client: &'c mut Sent, limits: &Arc<BodyLimits>) -> Upload<'c> {
+    client.reads.push_front(BEGINNING.as_bytes().to_vec());
+    let mut form = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
+    let mut enough = |read: &[u8]| {
+        form.push(read).unwrap();
+        Ok(form.members().is_some())
+    };
+    let mut deadline = Deadline::default();
+    let beginning = limits.read_until(client, &mut deadline, &mut enough).await;
+    Upload::new(client, beginning.unwrap(), form, Arc::clone(limits))
+}
+
+/// Sends all that the client has sent; both ends.
+async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).await;
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    let mut socket = Socket::Plain(stream.unwrap());
+    let members = upload.lock().form.as_ref().unwrap().members().cloned();
+    let splice = members.as_ref().map(Splice::new).unwrap();
+    let mut uploading = Uploading::new(upload, Vec::new(), &splice).unwrap();
+    let reading = async {
+        let mut came = Vec::new();
+        upstream.read_to_end(&mut came).await.unwrap();
+        came
+    };
+    let sending = async {
+        let failed = poll_fn(|cx| match uploading.poll_send(&mut socket, cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Some(error)),
+            Poll::Ready(Ok(())) => Poll::Ready(None),
+            Poll::Pending if upload.lock().waits == super::Waits::Client => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        drop(socket);
+        failed
+    };
+    tokio::join!(sending, reading)
+}
+
+#[tokio::test]
+async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taking_is_not() {
+    let limits = Arc::new(BodyLimits::new(1 << 20));
+    let mut client = Sent::default();
+    let mut upload = begun(&mut client, &limits).await;
+    assert!(matches!(upload.blame(None), AttemptError::Timeout));
+    let upload = Mutex::new(upload);
+    assert!(send(&upload).await.0.is_none());
+    let mut upload = upload.into_inner();
+    assert_eq!(upload.patience(LIMIT), Some(BODY_PATIENCE));
+    // Nothing has moved since.
+    assert_eq!(upload.patience(LIMIT), None);
+    let blamed = upload.blame(None);
+    assert!(matches!(
+        blamed,
+        AttemptError::Refused(Refusal::BodyTimeout)
+    ));
+    // A client that is read from is not asked whether it has left.
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(upload.poll_gone(&mut cx).is_pending());
+}
+
+#[tokio::test]
+async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
+    let limits = Arc::new(BodyLimits::new(4 << 20));
+    let all = limits.left();
+    let mut client = Sent::default();
+    client.reads.push_back(vec![b'y'; REPLAYED]);
+    let upload = Mutex::new(begun(&mut client, &limits).await);
+    assert_eq!(all - limits.left(), BEGINNING.len() as u64);
+    let (_, first) = send(&upload).await;
+    assert!(upload.lock().is_kept());
+    assert_eq!(all - limits.left(), (BEGINNING.len() + REPLAYED) as u64);
+    let (_, again) = send(&upload).await;
+    // One chunk in place of two.
+    let data = |sent: &[u8]| sent.iter().filter(|byte| **byte == b'y').count();
+    assert_eq!((data(&first), data(&again)), (REPLAYED, REPLAYED));
+    drop(upload);
+
+    client.reads.push_back(vec![b'y'; REPLAYED + 1]);
+    let upload = Mutex::new(begun(&mut client, &limits).await);
+    send(&upload).await;
+    assert!(!upload.lock().is_kept());
+    assert_eq!(limits.left(), all);
+}
+
+#[tokio::test]
+async fn a_body_of_another_length_than_was_said_is_broken() {
+    let limits = Arc::new(BodyLimits::new(1 << 20));
+    let mut client = Sent {
+        length: Some(BEGINNING.len() as u64 + 10),
+        ..Sent::default()
+    };
+    client.reads.extend([b"12345".to_vec(), Vec::new()]);
+    let upload = Mutex::new(begun(&mut client, &limits).await);
+    assert!(send(&upload).await.0.is_some());
+    let blamed = upload.lock().blame(None);
+    assert!(matches!(
+        blamed,
+        AttemptError::Refused(Refusal::InvalidRequest { .. })
+    ));
+}
