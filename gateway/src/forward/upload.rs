@@ -219,11 +219,11 @@ impl<'u, 'c> Uploading<'u, 'c> {
         head: Vec<u8>,
         splice: &Splice<'_>,
     ) -> Option<Self> {
-        let mut held = upload.lock();
-        held.waits = Waits::Upstream;
-        let chunked = held.framing(splice) == Framing::Chunked;
-        let ends = held.form.is_none();
-        let parts = held.kept.as_mut()?.parts();
+        let mut locked = upload.lock();
+        locked.waits = Waits::Upstream;
+        let chunked = locked.framing(splice) == Framing::Chunked;
+        let ends = locked.form.is_none();
+        let parts = locked.kept.as_mut()?.parts();
         // The model is in the beginning, or it would not be known.
         let (beginning, rest) = parts.split_first()?;
         let mut body = shared(splice, beginning);

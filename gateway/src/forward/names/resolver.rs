@@ -97,7 +97,7 @@ impl Resolver {
             let due = self.start_due(&look_up);
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = changes.changed() => match changed {
+                alive = changes.changed() => match alive {
                     Ok(()) => self.follow(),
                     Err(_) => return,
                 },

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::future::ready;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::snapshot::Current;
 use crate::socket::Socket;
 use crate::telemetry::Metrics;
 
-const NEVER: Duration = Duration::from_secs(3600);
+const NEVER: Duration = Duration::from_hours(1);
 const ONCE: Pace = Pace {
     every: NEVER,
     gap: NEVER,
@@ -34,27 +35,34 @@ const ALWAYS: Pace = Pace {
 
 /// What the names lead to, and which were looked up.
 #[derive(Debug, Clone, Default)]
-struct Book(Arc<Mutex<(HashMap<String, Vec<IpAddr>>, Vec<String>)>>);
+struct Book(Arc<Mutex<Pages>>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    leads: HashMap<String, Vec<IpAddr>>,
+    asked: Vec<String>,
+}
 
 impl Book {
     fn write(&self, name: &str, addresses: &[&str]) {
         let addresses = addresses.iter().map(|text| text.parse().unwrap());
-        self.0.lock().0.insert(name.to_owned(), addresses.collect());
+        let addresses = addresses.collect();
+        self.0.lock().leads.insert(name.to_owned(), addresses);
     }
 
     fn lose(&self, name: &str) {
-        self.0.lock().0.remove(name);
+        self.0.lock().leads.remove(name);
     }
 
-    async fn look_up(self, name: Arc<str>) -> io::Result<Vec<IpAddr>> {
-        let (pages, asked) = &mut *self.0.lock();
-        asked.push(name.to_string());
-        let found = pages.get(&*name).cloned();
+    fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let mut pages = self.0.lock();
+        pages.asked.push(name.to_owned());
+        let found = pages.leads.get(name).cloned();
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn look_ups(&self, name: &str) -> usize {
-        let asked = &self.0.lock().1;
+        let asked = &self.0.lock().asked;
         asked.iter().filter(|asked| *asked == name).count()
     }
 }
@@ -77,8 +85,8 @@ impl Rig {
             Arc::clone(&current),
             Arc::clone(&metrics),
         );
-        let looks_up = book.clone();
-        let look_up = move |name| looks_up.clone().look_up(name);
+        let pages = book.clone();
+        let look_up = move |name: Arc<str>| ready(pages.look_up(&name));
         let mut running = JoinSet::new();
         running.spawn(async move {
             let stop = CancellationToken::new();
@@ -189,7 +197,7 @@ async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_ne
     ] {
         assert_eq!(rig.addresses("a.test").await.unwrap(), parsed(&expected));
     }
-    assert_eq!(book.0.lock().1, ["a.test"]);
+    assert_eq!(book.0.lock().asked, ["a.test"]);
     assert!(!rig.failures());
 }
 
@@ -240,7 +248,7 @@ async fn while_the_resolver_fails_the_last_addresses_are_kept() {
 }
 
 #[tokio::test]
-async fn asking_again_and_again_looks_up_once() {
+async fn asking_again_and_again_pages_once() {
     let book = Book::default();
     for name in ["a.test", "b.test", "c.test"] {
         book.write(name, &["10.0.0.1"]);

@@ -128,7 +128,10 @@ async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
     assert_eq!(all - limits.left(), (BEGINNING.len() + REPLAYED) as u64);
     let (_, again) = send(&upload).await;
     // One chunk in place of two.
-    let data = |sent: &[u8]| sent.iter().filter(|byte| **byte == b'y').count();
+    let data = |sent: &[u8]| -> usize {
+        let runs = sent.split(|byte| *byte != b'y');
+        runs.map(<[u8]>::len).sum()
+    };
     assert_eq!((data(&first), data(&again)), (REPLAYED, REPLAYED));
     drop(upload);
 

@@ -29,12 +29,12 @@ impl ByHand {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (arrives, arrived) = mpsc::channel(16);
+        let (sender, arrived) = mpsc::channel(16);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(receive(stream, arrives.clone()));
+                connections.spawn(receive(stream, sender.clone()));
             }
         });
         Self {
@@ -61,7 +61,7 @@ impl ByHand {
     }
 }
 
-async fn receive(stream: TcpStream, arrives: mpsc::Sender<Exchange>) {
+async fn receive(stream: TcpStream, sender: mpsc::Sender<Exchange>) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     while let Some(head) = reader.head().await {
@@ -71,7 +71,7 @@ async fn receive(stream: TcpStream, arrives: mpsc::Sender<Exchange>) {
                 reader,
                 writer,
             };
-            return arrives.send(exchange).await.unwrap();
+            return sender.send(exchange).await.unwrap();
         }
         let probed = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
         if writer.write_all(probed).await.is_err() {
