@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_contract::{Backend, BackendId, FORMAT, Model, ModelName, Part, Protocol, Snapshot};
+use fastllm_contract::{
+    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
+    Protocol, Snapshot,
+};
 use fastllm_engine::{Origin, Tuning};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -147,6 +150,10 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
         auth_scheme: None,
         default_max_tokens: None,
         weight: 1,
+        draining: false,
+        concurrency: Concurrency::default(),
+        dialect: Dialect::default(),
+        health: HealthCheck::default(),
     };
     let model = Model {
         name: ModelName::new("m").unwrap(),
