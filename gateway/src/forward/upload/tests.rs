@@ -14,12 +14,13 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{REPLAYED, Request, Upload, Uploading};
 use crate::deadline::Deadline;
 use crate::forward::AttemptError;
-use crate::serve::{BODY_PATIENCE, BodyBroken, BodyLimits, Client};
+use crate::serve::{BodyBroken, BodyLimits, Client};
 use crate::socket::Socket;
 
 const BEGINNING: &str = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\n\
 content-disposition: form-data; name=\"file\"\r\n\r\n";
 const LIMIT: Duration = Duration::from_secs(7);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client that has sent so much.
 #[derive(Default)]
@@ -95,14 +96,14 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
 
 #[tokio::test]
 async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taking_is_not() {
-    let limits = Arc::new(BodyLimits::new(1 << 20));
+    let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
     let mut client = Sent::default();
     let mut upload = begun(&mut client, &limits).await;
     assert!(matches!(upload.blame(None), AttemptError::Timeout));
     let upload = Mutex::new(upload);
     assert!(send(&upload).await.0.is_none());
     let mut upload = upload.into_inner();
-    assert_eq!(upload.patience(LIMIT), Some(BODY_PATIENCE));
+    assert_eq!(upload.patience(LIMIT), Some(PATIENCE));
     // Nothing has moved since.
     assert_eq!(upload.patience(LIMIT), None);
     let blamed = upload.blame(None);
@@ -117,7 +118,7 @@ async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taki
 
 #[tokio::test]
 async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
-    let limits = Arc::new(BodyLimits::new(4 << 20));
+    let limits = Arc::new(BodyLimits::new(4 << 20, PATIENCE));
     let all = limits.left();
     let mut client = Sent::default();
     client.reads.push_back(vec![b'y'; REPLAYED]);
@@ -144,7 +145,7 @@ async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
 
 #[tokio::test]
 async fn a_body_of_another_length_than_was_said_is_broken() {
-    let limits = Arc::new(BodyLimits::new(1 << 20));
+    let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
     let mut client = Sent {
         length: Some(BEGINNING.len() as u64 + 10),
         ..Sent::default()
