@@ -21,6 +21,11 @@ impl Tasks {
         self.0.spawn_on(task, handle);
     }
 
+    /// Counts a task among these that runs elsewhere.
+    pub(crate) fn count<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
+        self.0.track_future(task)
+    }
+
     /// How many run.
     pub(crate) fn len(&self) -> usize {
         self.0.len()

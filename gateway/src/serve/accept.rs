@@ -11,7 +11,8 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{Service, connection};
+use super::connection::{self, Terms};
+use super::{STALLED, Service};
 use crate::socket;
 use crate::tasks::Tasks;
 use crate::workers::Workers;
@@ -22,9 +23,6 @@ const BACKLOG: u32 = 4_096;
 /// Pause after an accept that failed for want of something (descriptors,
 /// memory): trying again at once would spin.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// A client that takes nothing of its answer for this long is taken for gone.
-const STALLED: Duration = Duration::from_mins(5);
 
 /// A port cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -163,13 +161,18 @@ impl Crew {
         let Some(service) = self.services.get(number).cloned() else {
             return;
         };
-        let (closing, cut_off) = (door.last_request.clone(), door.cut_off.clone());
-        let (load, tls, patience) = (worker.begin(), self.tls.clone(), self.limits.head);
+        let (load, tls) = (worker.begin(), self.tls.clone());
         let counted = service.connected();
+        let cut_off = door.cut_off.clone();
+        let terms = Terms {
+            patience: self.limits.head,
+            closing: door.last_request.clone(),
+            tasks: door.connections.clone(),
+        };
         worker.spawn(&door.connections, async move {
             tokio::select! {
                 biased;
-                () = serve(stream, tls, service, (patience, closing)) => {}
+                () = serve(stream, tls, service, terms) => {}
                 () = cut_off.cancelled() => {}
             }
             drop((place, load, counted));
@@ -177,16 +180,11 @@ impl Crew {
     }
 }
 
-async fn serve(
-    stream: TcpStream,
-    tls: Option<Arc<ServerConfig>>,
-    service: Service,
-    (patience, closing): (Duration, CancellationToken),
-) {
+async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, service: Service, terms: Terms) {
     match prepare(stream) {
         Ok(stream) => {
             let tls = tls.map(TlsAcceptor::from);
-            connection::serve(stream, tls, service, (patience, closing)).await;
+            connection::serve(stream, tls, service, terms).await;
         }
         Err(error) => tracing::debug!(%error, "a connection cannot be served"),
     }
@@ -264,6 +262,22 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    /// All that a connection is made of, whatever becomes of it.
+    #[tokio::test]
+    async fn the_task_of_a_connection_is_small() {
+        let (listener, crew, door) = (listener(), crew(), Door::default());
+        let stream = std::net::TcpStream::connect(listener.address()).unwrap();
+        let service = crew.services[0].clone();
+        let terms = super::Terms {
+            patience: crew.limits.head,
+            closing: door.last_request,
+            tasks: door.connections,
+        };
+        let task = super::serve(stream, None, service, terms);
+        let size = size_of_val(&task);
+        assert!(size <= 8 << 10, "{size} bytes");
     }
 
     #[tokio::test]

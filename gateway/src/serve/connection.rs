@@ -13,6 +13,7 @@ use super::{Service, http1, http2};
 use crate::deadline::Deadline;
 use crate::scratch;
 use crate::socket::Socket;
+use crate::tasks::Tasks;
 
 /// What a client sends first that speaks HTTP/2, whether TLS has agreed on it or
 /// nothing has.
@@ -21,18 +22,28 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// What a connection is served on.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    /// How long a client may take for each head, and without a request.
+    pub(super) patience: Duration,
+    /// When it is cancelled, the requests under way are the last.
+    pub(super) closing: CancellationToken,
+    /// What else it takes to serve the connection runs among these.
+    pub(super) tasks: Tasks,
+}
+
 /// Serves one client's connection to its end, in TLS where `tls` does the
-/// handshakes. It may take as long as `patience` for each head. When `closing`
-/// is cancelled, the requests under way are the last.
+/// handshakes.
 pub(super) async fn serve(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: Service,
-    (patience, closing): (Duration, CancellationToken),
+    terms: Terms,
 ) {
     let mut socket = match tls {
         None => Socket::Plain(stream),
-        Some(tls) => match timeout(HANDSHAKE, tls.accept(stream)).await {
+        Some(tls) => match timeout(HANDSHAKE, Box::pin(tls.accept(stream))).await {
             Ok(Ok(stream)) => Socket::Tls(Box::new(TlsStream::Server(stream))),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a client's handshake failed");
@@ -41,23 +52,20 @@ pub(super) async fn serve(
             Err(_) => return,
         },
     };
-    let Some((inbox, speaks_http2)) = beginning(&mut socket, patience, &closing).await else {
+    let Some((inbox, speaks_http2)) = beginning(&mut socket, &terms).await else {
         return;
     };
     if speaks_http2 {
-        http2::serve(socket, inbox, service, (patience, closing)).await;
+        // It is large, and most connections are of the other kind.
+        Box::pin(http2::serve(socket, inbox, service, terms)).await;
     } else {
-        let link = http1::Link::new(socket, inbox, patience);
-        http1::serve(link, &service, &closing).await;
+        let link = http1::Link::new(socket, inbox, terms.patience);
+        http1::serve(link, &service, &terms.closing).await;
     }
 }
 
 /// Reads until it is known what the client speaks.
-async fn beginning(
-    socket: &mut Socket,
-    patience: Duration,
-    closing: &CancellationToken,
-) -> Option<(Vec<u8>, bool)> {
+async fn beginning(socket: &mut Socket, terms: &Terms) -> Option<(Vec<u8>, bool)> {
     let mut inbox = Vec::new();
     let known = poll_fn(|cx| {
         loop {
@@ -79,11 +87,11 @@ async fn beginning(
         }
     });
     let mut deadline = Deadline::default();
-    deadline.arm(patience);
+    deadline.arm(terms.patience);
     let speaks_http2 = tokio::select! {
         biased;
         known = deadline.before(known) => known??,
-        () = closing.cancelled() => return None,
+        () = terms.closing.cancelled() => return None,
     };
     Some((inbox, speaks_http2))
 }

@@ -1,6 +1,8 @@
 //! A client's connection in HTTP/2, on hyper: behind the same border as
 //! HTTP/1.1, with the same behaviour.
 
+mod stall;
+
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io::Cursor;
@@ -24,9 +26,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
+use super::STALLED;
 use super::body::{BodyBroken, Client};
+use super::connection::Terms;
 use super::head::Head;
 use super::{Answer, Service, answer, date};
 use crate::deadline::Deadline;
@@ -40,13 +43,17 @@ const STREAMS: u32 = 256;
 /// Bytes of header fields that a request may have.
 const HEAD: u32 = 64 << 10;
 
-/// Bytes that a connection buffers for a client that does not read.
+/// Bytes that are buffered of each answer whose client does not read.
 const SEND_BUFFER: usize = 64 << 10;
 
 /// Where hyper runs the streams of a connection: on its own thread.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Streams {
-    tasks: Tasks,
+    /// Whoever waits for the connections waits for their streams, too: each
+    /// ends with an account.
+    all: Tasks,
+    /// Those of this connection.
+    open: Tasks,
     /// How many there were.
     begun: Arc<AtomicU64>,
 }
@@ -54,33 +61,37 @@ struct Streams {
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        self.tasks.spawn_on(stream, &Handle::current());
+        let stream = self.open.count(stall::until_stalled(stream, STALLED));
+        self.all.spawn_on(stream, &Handle::current());
     }
 }
 
 impl Streams {
+    fn new(all: Tasks) -> Self {
+        Self {
+            all,
+            open: Tasks::default(),
+            begun: Arc::default(),
+        }
+    }
+
     /// Resolves once there was none for as long as `patience`, and at most for
     /// twice as long.
     async fn idle(&self, patience: Duration) {
         loop {
             let before = self.begun.load(Ordering::Relaxed);
             sleep(patience).await;
-            if self.tasks.len() == 0 && self.begun.load(Ordering::Relaxed) == before {
+            if self.open.len() == 0 && self.begun.load(Ordering::Relaxed) == before {
                 return;
             }
         }
     }
 }
 
-/// Serves a connection to its end. When `closing` is cancelled, or no request
-/// comes for as long as `patience`, the requests under way are the last. `inbox`
-/// is what was read already.
-pub(super) async fn serve(
-    socket: Socket,
-    inbox: Vec<u8>,
-    service: Service,
-    (patience, closing): (Duration, CancellationToken),
-) {
+/// Serves a connection to its end. Without a request for as long as a client is
+/// waited for, the requests under way are the last. `inbox` is what was read
+/// already.
+pub(super) async fn serve(socket: Socket, inbox: Vec<u8>, service: Service, terms: Terms) {
     let (reader, writer) = tokio::io::split(socket);
     let io = TokioIo::new(tokio::io::join(Cursor::new(inbox).chain(reader), writer));
     let service = Arc::new(service);
@@ -95,7 +106,12 @@ pub(super) async fn serve(
             }
         }
     });
-    let streams = Streams::default();
+    let Terms {
+        patience,
+        closing,
+        tasks,
+    } = terms;
+    let streams = Streams::new(tasks);
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
@@ -130,6 +146,7 @@ async fn respond(service: &Service, parts: Parts, body: Incoming) -> Option<Resp
         Ok(head) => service.handle(&head, &mut client, &mut deadline).await?,
         Err(error) => Answer::Own(Box::new(answer::malformed(error))),
     };
+    stall::note(stall::Answer::Gave);
     Some(match answer {
         Answer::Own(own) => dated(own.map(Given::Own)),
         Answer::Relay(relay) => relayed(relay, deadline),
@@ -242,7 +259,32 @@ impl Body for Given {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        match self.get_mut() {
+        let polled = self.get_mut().poll_next(cx);
+        stall::note(match polled {
+            Poll::Ready(_) => stall::Answer::Gave,
+            Poll::Pending => stall::Answer::Waits,
+        });
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(bytes) => bytes.is_empty(),
+            Self::Relay { ended, .. } => *ended,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Relay { .. } => SizeHint::default(),
+        }
+    }
+}
+
+impl Given {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match self {
             Self::Own(bytes) => {
                 let bytes = std::mem::take(bytes);
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
@@ -268,20 +310,6 @@ impl Body for Given {
                     }
                 }
             }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Own(bytes) => bytes.is_empty(),
-            Self::Relay { ended, .. } => *ended,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Relay { .. } => SizeHint::default(),
         }
     }
 }

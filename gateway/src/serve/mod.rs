@@ -25,10 +25,14 @@ pub(crate) use head::Head;
 pub(crate) use status::Status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::deadline::Deadline;
 use crate::pipeline::Pipeline;
 use crate::telemetry::OpenConnection;
+
+/// A client that takes nothing of its answer for this long is taken for gone.
+const STALLED: Duration = Duration::from_mins(5);
 
 /// What a listener serves.
 #[derive(Debug, Clone)]

@@ -115,7 +115,8 @@ pub struct StreamTail {
 struct Seen {
     hide_usage: bool,
     first: First,
-    failed_later: bool,
+    /// Errors after the first event.
+    later_errors: u64,
     usage: Option<Usage>,
     complete: bool,
     events: u64,
@@ -141,7 +142,7 @@ impl StreamTail {
             seen: Seen {
                 hide_usage,
                 first: First::Pending,
-                failed_later: false,
+                later_errors: 0,
                 usage: None,
                 complete: false,
                 events: 0,
@@ -182,7 +183,7 @@ impl StreamTail {
 
     /// Whether an error came after the first event.
     pub fn failed_later(&self) -> bool {
-        self.seen.failed_later
+        self.seen.later_errors > 0
     }
 
     /// The last usage that was reported so far.
@@ -248,8 +249,8 @@ impl Seen {
         let kind = event.kind();
         if self.first == First::Pending {
             self.open(first(kind, &data));
-        } else {
-            self.failed_later |= is_error(kind, &data);
+        } else if is_error(kind, &data) {
+            self.later_errors = self.later_errors.saturating_add(1);
         }
         self.complete = self.complete || is_last(kind, &data) || is_finish(&data);
         let found = EventUsage::from_data(&data);

@@ -1,0 +1,113 @@
+//! A client that takes nothing of its answer holds its upstream, too. The
+//! kernel sees that only where a connection stands still as a whole; here it is
+//! one stream whose window stays shut.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::deadline::Deadline;
+
+/// What became of a stream's answer while the stream was polled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It was not asked for more.
+    Untouched,
+    /// It gave something, or began.
+    Gave,
+    /// It was asked for more, and waits for its upstream.
+    Waits,
+}
+
+thread_local! {
+    static LAST: Cell<Answer> = const { Cell::new(Answer::Untouched) };
+}
+
+/// To be called within the stream's poll, by its answer.
+pub(super) fn note(answer: Answer) {
+    LAST.set(answer);
+}
+
+/// Runs a stream to its end, or drops it when its client has taken nothing of
+/// the answer for `limit`.
+pub(super) async fn until_stalled(stream: impl Future<Output = ()>, limit: Duration) {
+    let mut stream = pin!(stream);
+    let mut deadline = Deadline::default();
+    let mut answering = false;
+    poll_fn(|cx| {
+        LAST.set(Answer::Untouched);
+        if stream.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match LAST.get() {
+            Answer::Untouched if answering => deadline.arm_once(limit),
+            Answer::Untouched => {}
+            Answer::Gave => {
+                answering = true;
+                deadline.arm(limit);
+            }
+            Answer::Waits => {
+                answering = true;
+                deadline.disarm();
+            }
+        }
+        deadline.poll(cx)
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn};
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use super::{Answer, note, until_stalled};
+    use crate::deadline::Deadline;
+
+    const MOMENT: Duration = Duration::from_millis(5);
+    const LONG: Duration = Duration::from_hours(1);
+
+    /// Whether a stream that does this when it is polled, and the last of it
+    /// from then on, is dropped.
+    async fn is_dropped(polls: &[Answer]) -> bool {
+        let mut at = 0;
+        let stream = poll_fn(|cx| {
+            if let Some(answer) = polls.get(at).or(polls.last()) {
+                note(*answer);
+            }
+            if at < polls.len() {
+                at += 1;
+                cx.waker().wake_by_ref();
+            }
+            Poll::<()>::Pending
+        });
+        let mut patience = Deadline::default();
+        patience.arm(MOMENT * 20);
+        patience
+            .before(until_stalled(stream, MOMENT))
+            .await
+            .is_some()
+    }
+
+    #[tokio::test]
+    async fn only_a_client_that_takes_nothing_is_given_up() {
+        use Answer::{Gave, Untouched, Waits};
+        assert!(is_dropped(&[Gave, Untouched]).await);
+        assert!(is_dropped(&[Gave, Waits, Untouched]).await);
+        // The answer has not begun, or its upstream is silent.
+        assert!(!is_dropped(&[]).await);
+        assert!(!is_dropped(&[Untouched, Untouched]).await);
+        assert!(!is_dropped(&[Gave, Waits]).await);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_has_ended() {
+        until_stalled(async { note(Answer::Gave) }, LONG).await;
+        let mut patience = Deadline::default();
+        patience.arm(MOMENT);
+        assert_eq!(patience.before(until_stalled(pending(), LONG)).await, None);
+    }
+}
