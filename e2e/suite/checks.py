@@ -6,7 +6,7 @@ import os
 
 from e2e import paths, progress
 from e2e.setup import venv
-from e2e.suite import secrets
+from e2e.suite import fuzz, secrets
 
 __all__ = ["run"]
 
@@ -53,6 +53,10 @@ def run() -> None:
     }
     with progress.step("secrets"):
         secrets.find()
+    for folder in fuzz.FOLDERS:
+        # Workspaces of their own, which nothing else here resolves.
+        with progress.step(f"lock file: {folder.relative_to(paths.CHECKOUT)}"):
+            progress.run(["cargo", "metadata", "--quiet", "--locked", "--format-version=1"], cwd=folder, env=CARGO_ENV)
     for what, command in commands.items():
         with progress.step(what):
             progress.run(command, cwd=paths.CHECKOUT, env={**CARGO_ENV, "PATH": f"{tools}:{os.environ['PATH']}"})
