@@ -187,7 +187,8 @@ impl Pipeline {
         let upload = Mutex::new(upload);
         let outgoing = outgoing(Payload::Upload(&upload));
         let gone = |cx: &mut Context<'_>| upload.lock().poll_gone(cx);
-        self.send(request, &outgoing, gone).await
+        // Large, and uploads are few.
+        Box::pin(self.send(request, &outgoing, gone)).await
     }
 
     async fn send(
@@ -221,7 +222,7 @@ impl Pipeline {
     ) -> Result<Read, Refusal> {
         let fields = match asked.proxied.body() {
             BodyKind::Json(fields) => fields,
-            BodyKind::Form => return self.read_form(asked, client, deadline).await,
+            BodyKind::Form => return Box::pin(self.read_form(asked, client, deadline)).await,
         };
         let body = self.bodies.read(client, deadline).await?;
         let members = scan(&body.bytes(), fields).map_err(misread)?;

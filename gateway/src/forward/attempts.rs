@@ -239,7 +239,7 @@ impl Forwarder {
             Payload::Upload(upload) => {
                 let request = outgoing.uploading(backend, record, upload)?;
                 let way = (upstreams, origin);
-                request.exchange(way, limit, effort.deadline).await?
+                Box::pin(request.exchange(way, limit, effort.deadline)).await?
             }
         };
         let status = StatusCode::from_u16(lease.connection.status())

@@ -90,7 +90,8 @@ impl Upstreams {
                     Err(broken) => return Err(broken.into()),
                 }
             }
-            let mut lease = self.connect_for(home, origin).await?;
+            // Large, and nearly always there is one to use again.
+            let mut lease = Box::pin(self.connect_for(home, origin)).await?;
             lease.connection.exchange(&mut request).await?;
             Ok(lease)
         });
