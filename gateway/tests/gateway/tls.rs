@@ -17,7 +17,7 @@ const BODY: &str = "{\"model\":\"small\"}";
 
 /// Answers every request with an empty object; gives the certificate, too. It
 /// takes little at once.
-async fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
+fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -59,7 +59,7 @@ async fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
 #[tokio::test]
 async fn a_private_authority_is_trusted_when_it_is_named() {
     let mut tasks = JoinSet::new();
-    let (address, pem) = upstream(&mut tasks).await;
+    let (address, pem) = upstream(&mut tasks);
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("ca.pem");
     std::fs::write(&bundle, pem).unwrap();
@@ -86,7 +86,7 @@ async fn a_private_authority_is_trusted_when_it_is_named() {
 #[tokio::test]
 async fn a_request_leaves_to_its_last_byte() {
     let mut tasks = JoinSet::new();
-    let (address, pem) = upstream(&mut tasks).await;
+    let (address, pem) = upstream(&mut tasks);
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("ca.pem");
     std::fs::write(&bundle, pem).unwrap();

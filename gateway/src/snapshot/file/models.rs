@@ -27,6 +27,7 @@ struct Entry {
     policy: Option<(PolicyKind, Spot)>,
     context_length: Option<(Tokens, Spot)>,
     backend: Backend,
+    enabled: bool,
     spot: Spot,
 }
 
@@ -60,6 +61,7 @@ impl Models {
             policy,
             context_length,
             mut backend,
+            enabled,
             spot,
         } = entry;
         let Some(model) = self.by_name.get_mut(&name) else {
@@ -67,6 +69,9 @@ impl Models {
         };
         settle(context, &mut model.policy, policy);
         settle(context, &mut model.context_length, context_length);
+        if !enabled {
+            return;
+        }
         let twins = self.twins.entry(id(&name, &backend, 0)).or_default();
         backend.id = id(&name, &backend, *twins);
         *twins += 1;
@@ -112,14 +117,18 @@ impl Entry {
         let params = fields.required("litellm_params");
         fields.without_effect(&WITHOUT_EFFECT);
         let (name, params) = (name?, params?);
-        let backend = params
-            .fields(|params| backend::read(params, &name))
+        let (backend, enabled) = params
+            .fields(|params| {
+                let enabled = params.take("enabled").and_then(|value| value.flag());
+                Some((backend::read(params, &name)?, enabled))
+            })
             .flatten()?;
         Some(Self {
             name,
             policy,
             context_length,
             backend,
+            enabled: enabled.unwrap_or(true),
             spot: params.spot(),
         })
     }

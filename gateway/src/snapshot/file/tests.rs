@@ -1,7 +1,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use fastllm_contract::{Model, PolicyKind, Secret, Snapshot, SplitBy, Timestamp};
+use fastllm_contract::{
+    Concurrency, Dialect, Model, PolicyKind, Secret, Snapshot, SplitBy, Timestamp,
+};
 use fastllm_engine::identify;
 
 use super::{Described, Reading, Surroundings, read};
@@ -87,6 +89,58 @@ model_list:
     assert_eq!(first.upstream_model, "gpt");
     assert_eq!(first.api_key, Some(Secret::new("from-the-environment")));
     assert_eq!(first.auth_scheme.as_deref(), Some("Bearer"));
+}
+
+#[test]
+fn a_backend_is_limited_asked_and_probed_as_its_entry_says() {
+    let text = "
+model_list:
+- model_name: small
+  litellm_params:
+    api_base: http://a
+    draining: true
+    max_concurrency: 4
+    max_queue: 0
+    queue_timeout_ms: 250
+    extra_headers: {X-Team: os.environ/SET}
+    extra_query: {api-version: '2024-10-21'}
+    path_template: '/openai/deployments/{upstream_model}{sub_path}'
+    health_check: false
+    health_path: //health
+    health_method: HEAD
+    health_expect: 2xx,401
+- model_name: small
+  litellm_params: {api_base: 'http://b', enabled: false}
+fastllm: {unhealthy_after: 5}
+";
+    let Described { snapshot, tuning } = described(text, &[OPEN]);
+    let [backend] = &models(&snapshot)[0].backends[..] else {
+        panic!("one backend");
+    };
+    assert!(backend.draining);
+    let Concurrency {
+        max,
+        max_queue,
+        queue_timeout_ms,
+    } = backend.concurrency;
+    assert_eq!((max, max_queue, queue_timeout_ms), (Some(4), 0, 250));
+    let Dialect {
+        headers,
+        query,
+        path_template,
+    } = &backend.dialect;
+    let header = headers.iter().next().unwrap();
+    assert_eq!(header.0, "x-team");
+    assert_eq!(header.1.expose(), "from-the-environment");
+    assert_eq!(query["api-version"], "2024-10-21");
+    assert!(path_template.as_ref().unwrap().starts_with("/openai"));
+    let health = &backend.health;
+    assert_eq!((health.enabled, health.path.as_str()), (false, "//health"));
+    assert_eq!(
+        (health.method.as_str(), health.expect.as_str()),
+        ("HEAD", "2xx,401")
+    );
+    assert_eq!(tuning.unhealthy_after, 5);
 }
 
 #[test]

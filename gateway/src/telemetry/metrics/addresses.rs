@@ -114,6 +114,11 @@ pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFam
         "Requests under way",
         &["api_base", "model"],
     )?;
+    let waiting = register.gauges(
+        "fastllm_backend_waiting",
+        "Requests that wait for a place",
+        &["api_base", "model"],
+    )?;
     let healthy = register.gauges(
         "fastllm_backend_healthy",
         "Whether its probes succeed",
@@ -126,10 +131,11 @@ pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFam
     )?;
     for (model, backend) in tables.backends() {
         let (live, api_base) = (backend.live(), &**backend.api_base());
+        let labels = [api_base, model.as_str()];
         let load = i64::try_from(live.in_flight()).unwrap_or(i64::MAX);
-        under_way
-            .with_label_values(&[api_base, model.as_str()])
-            .add(load);
+        under_way.with_label_values(&labels).add(load);
+        let queue = i64::try_from(live.waiting()).unwrap_or(i64::MAX);
+        waiting.with_label_values(&labels).add(queue);
         healthy.with_label_values(&[api_base]).set(1);
         let ejected = ejected.with_label_values(&[api_base]);
         ejected.set(ejected.get().max(i64::from(live.is_ejected(at))));

@@ -128,6 +128,7 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_backend_ejections_total{api_base=\"http://a/v1\"} 0",
         "fastllm_backend_probe_failures_total{api_base=\"http://a/v1\"} 0",
         "fastllm_backend_inflight{api_base=\"http://a/v1\",model=\"small\"} 0",
+        "fastllm_backend_waiting{api_base=\"http://a/v1\",model=\"small\"} 0",
         "fastllm_backend_healthy{api_base=\"http://a/v1\"} 1",
         "fastllm_backend_ejected{api_base=\"http://a/v1\"} 0",
         "fastllm_snapshot_version 7",
