@@ -78,7 +78,7 @@ impl Worker {
         let name = format!("worker-{number}");
         let runtime = Builder::new_current_thread()
             .enable_all()
-            .thread_name(&name)
+            .thread_name(format!("beside-{number}"))
             .build()?;
         let handle = runtime.handle().clone();
         let thread = std::thread::Builder::new()

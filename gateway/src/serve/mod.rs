@@ -64,7 +64,7 @@ impl Service {
         client: &mut dyn Client,
         deadline: &mut Deadline,
     ) -> Option<Answer> {
-        let own = match self {
+        let (status, question) = match self {
             Self::Public {
                 pipeline,
                 status,
@@ -72,22 +72,26 @@ impl Service {
                 cors,
             } => {
                 let cors = cors.as_deref();
-                let own = status
-                    .answer(head, *detailed, true)
-                    .or_else(|| cors?.preflight(head));
-                let Some(own) = own else {
-                    let answer = pipeline.handle(head, client, deadline).await?;
-                    return Some(match cors {
-                        Some(cors) => answer.shared(cors.fields(head)),
-                        None => answer,
-                    });
-                };
-                own
+                match Status::asked(head, *detailed, true) {
+                    Some(question) => (status, question),
+                    None => {
+                        if let Some(own) = cors.and_then(|cors| cors.preflight(head)) {
+                            return Some(Answer::Own(Box::new(own)));
+                        }
+                        let answer = pipeline.handle(head, client, deadline).await?;
+                        return Some(match cors {
+                            Some(cors) => answer.shared(cors.fields(head)),
+                            None => answer,
+                        });
+                    }
+                }
             }
-            Self::Status(status) => status
-                .answer(head, true, false)
-                .unwrap_or_else(answer::not_found),
+            Self::Status(status) => match Status::asked(head, true, false) {
+                Some(question) => (status, question),
+                None => return Some(Answer::Own(Box::new(answer::not_found()))),
+            },
         };
+        let own = status.answer(question).await;
         Some(Answer::Own(Box::new(own)))
     }
 }

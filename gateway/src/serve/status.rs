@@ -7,6 +7,7 @@ use http::StatusCode;
 use http::header::HeaderValue;
 use serde::Serialize;
 use serde_json::json;
+use tokio::task::spawn_blocking;
 
 use super::Head;
 use super::answer::{self, Own};
@@ -21,6 +22,22 @@ pub(crate) struct Status {
     ledger: Arc<Ledger>,
     started: Instant,
     draining: AtomicBool,
+}
+
+/// What can be asked of the status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Is there a backend that can be asked?
+    Health {
+        /// And how is everything else?
+        detailed: bool,
+    },
+    /// Does the process run?
+    Live,
+    /// Shall requests be sent here?
+    Ready,
+    /// Every metric.
+    Metrics,
 }
 
 #[derive(Serialize)]
@@ -59,20 +76,40 @@ impl Status {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Answers a status request; nothing where it is none. Without `detailed`
-    /// it says up or down, and has no metrics. `public` ports keep quiet about
-    /// what they do not serve.
-    pub(crate) fn answer(&self, head: &Head, detailed: bool, public: bool) -> Option<Own> {
+    /// What a request asks of the status; nothing where it does not. Without
+    /// `detailed` it is told up or down, and no metrics. `public` ports keep
+    /// quiet about what they do not serve.
+    pub(crate) fn asked(head: &Head, detailed: bool, public: bool) -> Option<Question> {
         if !matches!(head.method(), b"GET" | b"HEAD") {
             return None;
         }
         match head.path() {
-            "/health" | "/healthz" => Some(self.health(detailed)),
-            "/livez" => Some(answer::json(StatusCode::OK, &json!({"status": "ok"}))),
-            "/readyz" => Some(self.ready()),
-            "/metrics" if detailed || !public => Some(self.metrics()),
+            "/health" | "/healthz" => Some(Question::Health { detailed }),
+            "/livez" => Some(Question::Live),
+            "/readyz" => Some(Question::Ready),
+            "/metrics" if detailed || !public => Some(Question::Metrics),
             _ => None,
         }
+    }
+
+    /// Answers it. What grows with the number of models is written on a thread
+    /// beside those that serve requests.
+    pub(crate) async fn answer(self: &Arc<Self>, question: Question) -> Own {
+        let this = Arc::clone(self);
+        let written = match question {
+            Question::Live => return answer::json(StatusCode::OK, &json!({"status": "ok"})),
+            Question::Ready => return self.ready(),
+            Question::Health { detailed: false } => return self.health(false),
+            Question::Health { detailed: true } => spawn_blocking(move || this.health(true)).await,
+            Question::Metrics => spawn_blocking(move || this.metrics()).await,
+        };
+        written.unwrap_or_else(|error| {
+            tracing::error!(%error, "the status cannot be written");
+            answer::json(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &json!({"status": "unknown"}),
+            )
+        })
     }
 
     fn ready(&self) -> Own {
