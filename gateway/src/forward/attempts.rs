@@ -53,7 +53,9 @@ pub(crate) struct Arrived {
 /// One request under way at a backend.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    in_flight: InFlight,
+    live: Arc<Live>,
+    /// Until it is known that a better answer is looked for.
+    place: Option<InFlight>,
     began: Instant,
     stream: bool,
 }
@@ -222,7 +224,8 @@ impl Forwarder {
     ) -> Result<Arrived, AttemptError> {
         let Series { pool, outgoing, .. } = series;
         let attempt = Attempt {
-            in_flight,
+            live: Arc::clone(backend.live()),
+            place: Some(in_flight),
             began: clock::now(),
             stream: outgoing.members.is_stream(),
         };
@@ -311,7 +314,10 @@ impl Effort<'_> {
     }
 
     /// Keeps the answer that tells the client most; of equal ones the last.
-    fn keep(&mut self, arrived: Arrived) {
+    fn keep(&mut self, mut arrived: Arrived) {
+        // It has failed: further attempts, its own among them, must not wait
+        // for the place that it had.
+        arrived.attempt.place = None;
         let before = self.best.as_ref().map(Arrived::usefulness);
         if before.is_none_or(|before| arrived.usefulness() >= before) {
             self.best = Some(arrived);
@@ -394,13 +400,13 @@ impl Failure {
 impl Attempt {
     /// The answer began well, and broke off or ended with an error.
     pub(super) fn failed(&self) {
-        self.in_flight.live().failed(clock::timestamp());
+        self.live.failed(clock::timestamp());
     }
 
     /// The answer was good, and has come to its end.
     pub(super) fn succeeded(&self) {
         let took = clock::now().saturating_duration_since(self.began);
-        self.in_flight.live().took(self.stream, took);
+        self.live.took(self.stream, took);
     }
 }
 

@@ -150,6 +150,19 @@ async fn a_client_that_leaves_gives_its_turn_to_the_next() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_kept_for_want_of_a_better_one_holds_no_place() {
+    for status in ["429 X", "503 X"] {
+        let script = [json_answer(status, "{}"), json_answer("200 OK", "good")];
+        let upstream = Upstream::start(script).await;
+        let mut content = content(&[upstream.api_base()]);
+        one_at_a_time(&mut content, 0, 5, 600_000);
+        let rig = Rig::serving(&content, Options::default()).await;
+        let reply = soon("an answer", rig.chat(BODY)).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "good"));
+    }
+}
+
+#[tokio::test]
 async fn room_elsewhere_comes_before_waiting() {
     let gate = Gate::new();
     let (one, two) = (
