@@ -278,6 +278,10 @@ impl Pipeline {
         }
         let resolved = resolve(tables, members.model())?;
         record.requested(resolved.name(), resolved.model(), members.is_stream());
+        // The answer of a fallback would tell it from a name that nobody has.
+        if self.hide_ungranted && !resolved.is_granted_to(&caller) {
+            return Err(Refusal::ModelAccessDenied);
+        }
         let request = Request {
             members,
             head: asked.head,

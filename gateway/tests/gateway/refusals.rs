@@ -1,6 +1,6 @@
 //! What the gateway refuses, in which order, and what it says.
 
-use fastllm_contract::{Principal, PrincipalId, RefusalKind};
+use fastllm_contract::{ModelName, Principal, PrincipalId, RefusalKind};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -184,6 +184,20 @@ async fn a_model_without_a_grant_can_be_as_good_as_none() {
         (events[0].status, events[0].refusal),
         (Some(404), Some(RefusalKind::Authorisation))
     );
+}
+
+#[tokio::test]
+async fn a_fallback_does_not_tell_a_hidden_model_from_none() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let mut content = content(&[upstream.api_base()]);
+    content.fallback = Some(ModelName::new("large").unwrap());
+    let flags = Options::flags(&["--hide-ungranted-models"]);
+    let rig = Rig::serving(&content, flags).await;
+    let unknown = rig.chat("{\"model\":\"nobodys\"}").await;
+    let hidden = rig.chat("{\"model\":\"forbidden\"}").await;
+    assert_eq!((hidden.status, hidden.text()), (404, unknown.text()));
+    assert!(upstream.seen().requests.is_empty());
+    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
 }
 
 #[tokio::test]

@@ -101,6 +101,18 @@ impl<'a> Resolved<'a> {
         }
     }
 
+    /// Whether the caller may use some model that the name stands for: that is
+    /// whether [`super::granted_models`] lists it.
+    pub fn is_granted_to(&self, caller: &Caller) -> bool {
+        match self.stands_for {
+            StandsFor::Itself(pool) => caller.may_use(pool.model().as_str()),
+            StandsFor::Others(virtual_model) => virtual_model.targets().any(|model| {
+                let model = model.as_str();
+                self.tables.pool(model).is_some() && caller.may_use(model)
+            }),
+        }
+    }
+
     /// Whether [`Ask::prompt`] makes a difference.
     pub fn reads_prompt(&self) -> bool {
         matches!(self.stands_for, StandsFor::Others(_))
