@@ -203,9 +203,11 @@ fn read_auth(context: &Context<'_>, fields: &mut Fields<'_>, given: Option<&Secr
         (Some(given), None) => Some(given.clone()),
         (None, named) => named.as_ref().and_then(auth::secret),
     };
-    let keys = fields
-        .take("auth")
-        .and_then(|auth| auth.fields(|fields| fields.list("keys")));
+    // Where the word for them is misspelt, nobody is let in without one.
+    let keys = fields.take("auth").and_then(|auth| {
+        let keys = auth.fields(|fields| fields.required("keys"))?;
+        Some(keys?.items())
+    });
     let mut auth = Auth::read(context, &keys.unwrap_or_default(), master_key.as_ref());
     // One that cannot be used was meant to close the gateway, too.
     auth.open &= named.is_none();

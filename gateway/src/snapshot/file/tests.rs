@@ -285,6 +285,8 @@ fn a_key_that_cannot_be_used_never_opens_the_gateway() {
         "general_settings: {master_key: 'with space'}",
         "auth: {keys: sk-a}",
         "auth: [sk-a]",
+        "auth: {key: [{name: a, key: sk-a, models: ['*']}]}",
+        "auth: {keys: }",
     ] {
         let reading = reading(&format!("{ONE}\n{auth}"));
         assert_eq!(reading.problems.errors(), 1, "{auth}");
