@@ -257,7 +257,9 @@ async fn a_file_that_cannot_be_used_changes_nothing() {
     let failures = "fastllm_snapshot_poll_failures_total";
     let mut seen = 0.5;
     let broken = "model_list: []\nmodel_list: canary-scalar\nauth: {keys: canary-scalar}\n";
-    for change in [Some("model_list: [\n"), Some(broken), None] {
+    // One that is half written, and has no keys yet.
+    let half = format!("model_list:\n{}", model("small", &upstream.api_base()));
+    for change in [Some("model_list: [\n"), Some(broken), Some(&*half), None] {
         match change {
             Some(text) => folder.write(text),
             None => std::fs::remove_file(folder.file()).unwrap(),
@@ -268,6 +270,7 @@ async fn a_file_that_cannot_be_used_changes_nothing() {
         .await;
         seen += 1.0;
         assert_eq!(rig.ask(&with_key("old-key", BODY)).await.status, 200);
+        assert_eq!(rig.ask(&without_key("", BODY)).await.status, 401);
     }
     assert!((rig.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
     let logs = logged();

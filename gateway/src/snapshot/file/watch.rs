@@ -122,6 +122,13 @@ impl Watcher {
         let described = reading
             .described
             .ok_or("the configuration file cannot be used")?;
+        // Half of a file that is being written may lack its keys.
+        let was_open = self.current.tables().is_none_or(|tables| tables.open());
+        if described.snapshot.open && !was_open {
+            return Err(
+                "without any key it would be open to everyone: that takes a restart".into(),
+            );
+        }
         if described.tuning.affinity_slots != self.affinity_slots {
             tracing::warn!("fastllm.affinity_slots has changed: that takes a restart");
         }
