@@ -16,6 +16,10 @@ use crate::socket::{self, Socket};
 /// Time limit of the wait for a name's addresses, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Of more addresses than this none gets less time for it: a far one would be
+/// given up before it could answer.
+const MOST_SHARES: u32 = 8;
+
 /// Makes connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
@@ -70,11 +74,11 @@ impl Connector {
             return TcpStream::connect(SocketAddr::new(address, origin.port)).await;
         }
         let addresses = self.names.addresses(&origin.host).await?;
-        let share = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = share(addresses.len());
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
             let address = SocketAddr::new(address, origin.port);
-            match timeout(CONNECT_TIMEOUT / share, TcpStream::connect(address)).await {
+            match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
@@ -83,5 +87,28 @@ impl Connector {
             self.names.ask(&origin.host);
         }
         Err(last)
+    }
+}
+
+/// How long each of so many addresses may take. That all of them together do
+/// not take too long is whoever asks to see to.
+fn share(addresses: usize) -> Duration {
+    let shares = u32::try_from(addresses).unwrap_or(u32::MAX);
+    CONNECT_TIMEOUT / shares.clamp(1, MOST_SHARES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{CONNECT_TIMEOUT, share};
+
+    #[test]
+    fn an_address_has_time_to_answer_however_many_there_are() {
+        assert_eq!(share(1), CONNECT_TIMEOUT);
+        assert_eq!(share(2), CONNECT_TIMEOUT / 2);
+        for many in [0, 8, 100, usize::MAX] {
+            assert!(share(many) >= Duration::from_millis(500), "{many}");
+        }
     }
 }
