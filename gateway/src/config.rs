@@ -1,11 +1,13 @@
 //! Flags and environment: the only place that reads either.
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
+use clap::error::ErrorKind;
 use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
@@ -46,7 +48,7 @@ pub struct Config {
         long,
         env = "FASTLLM_CONTROL_URL",
         hide_env_values = true,
-        value_parser = control_url
+        value_parser = Unrepeated(control_url)
     )]
     pub control_url: Option<ControlUrl>,
     /// Shared secret of both planes
@@ -156,7 +158,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Address of an OpenTelemetry collector, for example
     /// `http://collector:4317`; nothing is traced without it
-    #[arg(long, env = "FASTLLM_OTEL_ENDPOINT", value_parser = collector)]
+    #[arg(long, env = "FASTLLM_OTEL_ENDPOINT", hide_env_values = true, value_parser = Unrepeated(collector))]
     pub otel_endpoint: Option<Url>,
     /// What the collector speaks: OTLP over gRPC (by convention on port 4317)
     /// or as HTTP posts (4318)
@@ -282,12 +284,34 @@ fn host(text: &str) -> Result<IpAddr, String> {
         .map_err(|_| "expected an IPv4 or IPv6 address, or localhost".to_owned())
 }
 
-fn control_url(text: &str) -> Result<ControlUrl, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
-    ControlUrl::new(url).map_err(str::to_owned)
+/// Reads a value that may hold a password: unlike clap's own parsers, its errors
+/// do not repeat what was given.
+#[derive(Clone)]
+struct Unrepeated<T>(fn(&str) -> Result<T, &'static str>);
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Unrepeated<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        flag: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<T, clap::Error> {
+        let parsed = value.to_str().ok_or("expected UTF-8").and_then(self.0);
+        parsed.map_err(|reason| {
+            let flag = flag.map(ToString::to_string).unwrap_or_default();
+            let message = format!("the value of {flag} is not valid: {reason}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+        })
+    }
 }
 
-/// Errors never repeat what was given: it may hold a password.
+fn control_url(text: &str) -> Result<ControlUrl, &'static str> {
+    let url = Url::parse(text).map_err(|_| "expected an http or https address")?;
+    ControlUrl::new(url)
+}
+
 fn collector(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "expected an http or https address")?;
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
@@ -453,6 +477,18 @@ mod tests {
         }
         let config = parse(&["--otel-headers=authorization=canary"]).unwrap();
         assert!(!format!("{config:?}").contains("canary"));
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_in_no_error() {
+        for flag in ["--control-url", "--otel-endpoint"] {
+            for address in ["http://u:canary@host", "ftp://u:canary@host", "canary"] {
+                let command = ["gateway", flag, address];
+                let error = Flags::try_parse_from(command).unwrap_err().to_string();
+                assert!(error.contains(flag), "{error}");
+                assert!(!error.contains("canary"), "{error}");
+            }
+        }
     }
 
     #[test]
