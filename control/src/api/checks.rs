@@ -149,6 +149,9 @@ pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
     if url.query().is_some() || url.fragment().is_some() {
         return Err(wrong("may not have a query or a fragment"));
     }
+    if url.port() == Some(0) {
+        return Err(wrong("may not have the port 0"));
+    }
     let host = url.host().ok_or_else(|| wrong("needs a host"))?;
     if is_metadata_host(&host) {
         return Err(wrong(
@@ -312,6 +315,7 @@ mod tests {
             "http://user:pw@h/v1",
             "http://h/v1?x=1",
             "http://h/v1#f",
+            "http://h:0/v1",
             "http://169.254.169.254/latest",
             "http://2852039166/",
             "http://0xa9fea9fe/",

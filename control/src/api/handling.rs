@@ -20,6 +20,10 @@ const MOST_EXTRAS: usize = 32;
 
 const MAX_PATH: usize = 1024;
 
+/// The most bytes of all members of the query: gateways leave out a backend
+/// whose target is longer than 64 KiB, and a byte may be written as three.
+const MAX_QUERY: usize = 4096;
+
 /// How gateways treat a backend. The values of extra headers are never shown.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HandlingView {
@@ -193,6 +197,16 @@ fn query(query: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Ap
     for (name, value) in &query {
         checks::text("extra_query", name.clone())?;
         checks::text("extra_query", value.clone())?;
+    }
+    let length: usize = query
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
+    if length > MAX_QUERY {
+        return Err(ApiError::invalid(
+            "extra_query",
+            format!("extra_query may have {MAX_QUERY} bytes at most"),
+        ));
     }
     Ok(query)
 }

@@ -121,6 +121,7 @@ const REFUSED: &str = r#"
 /admin/models | {"name": "a", "context_length": 0} | invalid_value context_length
 /admin/models/1/backends | {"api_base": "h/v1"} | invalid_value api_base
 /admin/models/1/backends | {"api_base": "http://u:p@h/v1"} | invalid_value api_base
+/admin/models/1/backends | {"api_base": "http://h:0/v1"} | invalid_value api_base
 /admin/models/1/backends | {"api_base": "http://169.254.169.254/"} | invalid_value api_base
 /admin/models/1/backends | {"api_base": "http://h", "auth_header": "Host"} | invalid_value auth_header
 /admin/models/1/backends | {"api_base": "http://h", "auth_header": "Proxy-Authorization"} | invalid_value auth_header
@@ -174,6 +175,11 @@ async fn wrong_values_are_refused_by_field() {
         );
         assert_eq!(told, (code, field), "{case}");
     }
+    let long = "ä".repeat(1000);
+    let query = json!({ "a": long, "b": long, "c": long });
+    let backend = json!({ "api_base": "http://h", "extra_query": query });
+    let (status, body) = root.post("/admin/models/1/backends", backend).await;
+    assert_eq!((status, &body["field"]), (400, &json!("extra_query")));
     let short = json!({ "password": "short" });
     let path = "/admin/principals/1/password";
     let (status, body) = root.send(Method::PUT, path, short).await;
