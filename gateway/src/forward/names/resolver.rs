@@ -56,6 +56,8 @@ struct Turn {
     /// Nothing while it is.
     next: Option<Instant>,
     failing: bool,
+    /// No snapshot names it any more: it is looked up for who waits, once.
+    passing: bool,
 }
 
 impl Resolver {
@@ -125,7 +127,8 @@ impl Resolver {
                 next: Some(clock::now()),
                 ..Turn::default()
             };
-            self.turns.entry(name).or_insert_with(first);
+            let turn = self.turns.entry(name).or_insert_with(first);
+            turn.passing = false;
         }
     }
 
@@ -133,7 +136,11 @@ impl Resolver {
         let asked = std::mem::take(&mut *self.names.asked.lock());
         for name in asked {
             let gap = self.pace.gap;
-            self.turns.entry(name).or_default().soon(gap);
+            let passing = || Turn {
+                passing: true,
+                ..Turn::default()
+            };
+            self.turns.entry(name).or_insert_with(passing).soon(gap);
         }
     }
 
@@ -172,6 +179,9 @@ impl Resolver {
             self.metrics.name_not_found();
         }
         // No snapshot may name it any more; a request may still wait for it.
+        if self.turns.get(&name).is_some_and(|turn| turn.passing) {
+            self.turns.remove(&name);
+        }
         if let Some(turn) = self.turns.get_mut(&name) {
             turn.next = Some(clock::now() + jittered(self.pace.every));
             match (&found, turn.failing) {

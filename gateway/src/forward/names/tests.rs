@@ -290,6 +290,21 @@ async fn names_that_nothing_leads_to_any_more_are_forgotten() {
 }
 
 #[tokio::test]
+async fn a_late_request_does_not_revive_a_name_that_is_gone() {
+    let book = Book::default();
+    book.write("b.test", &["10.0.0.1"]);
+    let rig = Rig::start(Arc::default(), &book, ALWAYS, &["http://b.test/v1"]);
+    assert!(rig.addresses("a.test").await.is_err());
+    let (once, others) = (book.look_ups("a.test"), book.look_ups("b.test"));
+    assert_eq!(once, 1);
+    until("look-ups of others", async || {
+        book.look_ups("b.test") > others + 5
+    })
+    .await;
+    assert_eq!(book.look_ups("a.test"), once);
+}
+
+#[tokio::test]
 async fn connections_rotate_and_go_around_a_dead_address() {
     let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = first.local_addr().unwrap().port();
