@@ -144,7 +144,8 @@ impl Forwarder {
         if effort.left == 0 {
             return None;
         }
-        let place = turn(pool, &tried, effort.remaining()).await?;
+        let pick = outgoing.pick();
+        let place = turn(pool, &tried, &pick, effort.remaining()).await?;
         effort.full = None;
         let series = Series {
             index,

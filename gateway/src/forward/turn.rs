@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use fastllm_engine::{InFlight, Pool};
+use fastllm_engine::{InFlight, Pick, Pool};
 use tokio::time::timeout;
-
-use crate::clock;
 
 /// A place at a backend: its index in the pool, and what holds it.
 pub(super) type Place = (usize, InFlight);
@@ -14,8 +12,18 @@ pub(super) type Place = (usize, InFlight);
 /// came; nothing where too many wait already, or none is free in time: what the
 /// backends say, and no longer than `left`. A client that goes away drops this,
 /// and leaves the queue.
-pub(super) async fn turn(pool: &Pool, tried: &[usize], left: Duration) -> Option<Place> {
-    let waiting = pool.queue(tried, clock::timestamp())?;
+pub(super) async fn turn(
+    pool: &Pool,
+    tried: &[usize],
+    pick: &Pick<'_>,
+    left: Duration,
+) -> Option<Place> {
+    // Since all were full, one may have come back that has no limit, and so
+    // nobody to call whoever waits.
+    if let Ok(place) = pool.begin(tried, pick) {
+        return Some(place);
+    }
+    let waiting = pool.queue(tried, pick.at)?;
     timeout(waiting.patience().min(left), waiting).await.ok()
 }
 
@@ -26,7 +34,7 @@ mod tests {
 
     use fastllm_contract::{
         Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
-        Protocol, Snapshot,
+        Protocol, Snapshot, Timestamp,
     };
     use fastllm_engine::{Pick, Pool, Tables, Tuning};
 
@@ -35,31 +43,39 @@ mod tests {
 
     const LONG: Duration = Duration::from_mins(1);
 
-    /// A pool of one backend that serves one request at a time.
-    fn pool(max_queue: u32, queue_timeout_ms: u64) -> Arc<Pool> {
+    fn backend(id: u64, concurrency: Concurrency) -> Backend {
+        Backend {
+            id: BackendId(id),
+            api_base: format!("http://a{id}"),
+            upstream_model: "a".to_owned(),
+            api_key: None,
+            protocol: Protocol::Openai,
+            auth_header: "authorization".to_owned(),
+            auth_scheme: None,
+            default_max_tokens: None,
+            weight: 1,
+            draining: false,
+            concurrency,
+            dialect: Dialect::default(),
+            health: HealthCheck::default(),
+        }
+    }
+
+    /// One request at a time.
+    fn limited(max_queue: u32, queue_timeout_ms: u64) -> Concurrency {
+        Concurrency {
+            max: Some(1),
+            max_queue,
+            queue_timeout_ms,
+        }
+    }
+
+    fn pool(backends: Vec<Backend>) -> Arc<Pool> {
         let model = Model {
             name: ModelName::new("a").unwrap(),
             policy: None,
             context_length: None,
-            backends: vec![Backend {
-                id: BackendId(1),
-                api_base: "http://a".to_owned(),
-                upstream_model: "a".to_owned(),
-                api_key: None,
-                protocol: Protocol::Openai,
-                auth_header: "authorization".to_owned(),
-                auth_scheme: None,
-                default_max_tokens: None,
-                weight: 1,
-                draining: false,
-                concurrency: Concurrency {
-                    max: Some(1),
-                    max_queue,
-                    queue_timeout_ms,
-                },
-                dialect: Dialect::default(),
-                health: HealthCheck::default(),
-            }],
+            backends,
         };
         let snapshot = Snapshot {
             format: FORMAT,
@@ -86,18 +102,18 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_waits_is_served_when_a_request_ends() {
-        let pool = pool(1, 60_000);
+        let pool = pool(vec![backend(1, limited(1, 60_000))]);
         let place = pool.begin(&[], &pick()).unwrap();
-        let (served, ()) = tokio::join!(turn(&pool, &[], LONG), async { drop(place) });
+        let (served, ()) = tokio::join!(turn(&pool, &[], &pick(), LONG), async { drop(place) });
         assert_eq!(served.unwrap().0, 0);
     }
 
     #[tokio::test]
     async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
         for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
-            let pool = pool(1, patience);
+            let pool = pool(vec![backend(1, limited(1, patience))]);
             let place = pool.begin(&[], &pick()).unwrap();
-            assert!(turn(&pool, &[], left).await.is_none());
+            assert!(turn(&pool, &[], &pick(), left).await.is_none());
             assert_eq!(pool.backends()[0].live().waiting(), 0);
             drop(place);
         }
@@ -105,8 +121,26 @@ mod tests {
 
     #[tokio::test]
     async fn a_queue_that_is_full_sends_away_at_once() {
-        let pool = pool(0, 60_000);
+        let pool = pool(vec![backend(1, limited(0, 60_000))]);
         let _place = pool.begin(&[], &pick()).unwrap();
-        assert!(turn(&pool, &[], LONG).await.is_none());
+        assert!(turn(&pool, &[], &pick(), LONG).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn one_without_a_limit_that_has_come_back_serves_at_once() {
+        let pool = pool(vec![
+            backend(1, limited(1, 60_000)),
+            backend(2, Concurrency::default()),
+        ]);
+        let unlimited = pool.backends()[1].live();
+        unlimited.pause(clock::timestamp(), LONG);
+        let _place = pool.begin(&[], &pick()).unwrap();
+        assert!(pool.begin(&[], &pick()).is_err());
+        let later = Pick {
+            at: Timestamp(clock::timestamp().0 + 120_000_000),
+            ..pick()
+        };
+        assert_eq!(turn(&pool, &[], &later, LONG).await.unwrap().0, 1);
+        assert_eq!(pool.backends()[0].live().waiting(), 0);
     }
 }
