@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import httpx
 
 from e2e import progress
 from e2e.bench import procfs, report, snapshot
+from e2e.bench.certificates import Certificates
 from e2e.bench.misuse import Misuse
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import BURST, Scenario
@@ -31,6 +33,9 @@ LOADS = (
     Scenario("paced", 32, model="bench-paced", frames=20, stagger_ms=200),
 )
 
+# The names of the gateways, by what clients speak to them.
+PLAIN, TLS = "plain", "tls"
+
 # Bytes by which memory may seem to grow over the last two thirds, by regression.
 MOST_GROWTH = 8 << 20
 
@@ -40,14 +45,10 @@ _MOST_KEYS = 2_000
 
 
 @dataclass
-class Soak:
-    """What was seen: (seconds, resident bytes, descriptors), and what was done meanwhile."""
+class Watched:
+    """What was seen of a gateway: (seconds, resident bytes, descriptors), and descriptors before and after."""
 
     samples: list[tuple[float, int, int]] = field(default_factory=list)
-    requests: dict[str, int] = field(default_factory=dict)
-    misused: dict[str, int] = field(default_factory=dict)
-    snapshots: int = 0
-    usage_events: int = 0
     descriptors: tuple[int, int] = (0, 0)
 
     def growth(self) -> float:
@@ -63,6 +64,31 @@ class Soak:
         return self.growth() <= MOST_GROWTH and after <= before
 
 
+@dataclass
+class Soak:
+    """What was seen of each gateway, by its name, and what was done meanwhile."""
+
+    watched: dict[str, Watched] = field(default_factory=lambda: {PLAIN: Watched(), TLS: Watched()})
+    requests: dict[str, int] = field(default_factory=dict)
+    misused: dict[str, int] = field(default_factory=dict)
+    snapshots: int = 0
+    certificates: int = 0
+    usage_events: int = 0
+
+    def flat(self) -> bool:
+        """Whether all gateways are."""
+        return all(one.flat() for one in self.watched.values())
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway, and where the load finds it: itself, or a relay that speaks TLS to it."""
+
+    name: str
+    gateway: Gateway
+    port: int
+
+
 def regression(points: Sequence[tuple[float, float]]) -> float:
     """The slope of the line with the least squares. Raises ValueError for fewer than two points."""
     if len(points) < 2:
@@ -73,21 +99,31 @@ def regression(points: Sequence[tuple[float, float]]) -> float:
 
 
 def run(tools: Tools, seconds: float, out: Path | None) -> bool:
-    """Runs, prints the table, writes the JSON; whether everything stayed flat."""
+    """Runs, prints the tables, writes the JSON; whether everything stayed flat."""
     soak = measure(tools, seconds)
-    rows = [["seconds", "MiB", "descriptors"]]
-    step = max(1, len(soak.samples) // 30)
-    rows += [[f"{at:.0f}", f"{rss / 2**20:.1f}", str(files)] for at, rss, files in soak.samples[::step]]
-    print(report.aligned(rows))
+    for name, watched in soak.watched.items():
+        print(_table(name, watched))
     for what, counts in (("requests", soak.requests), ("misuse", soak.misused)):
         print(f"{what}: {', '.join(f'{name} {count}' for name, count in counts.items())}")
-    print(f"snapshots {soak.snapshots}, usage events {soak.usage_events}")
-    grown, most = soak.growth() / 2**20, MOST_GROWTH / 2**20
-    print(f"memory over the last two thirds: {grown:+.2f} MiB by regression, at most {most:.0f}")
-    print("descriptors: {} before, {} after".format(*soak.descriptors))
+    print(f"snapshots {soak.snapshots}, certificates {soak.certificates}, usage events {soak.usage_events}")
     print("flat" if soak.flat() else "NOT FLAT")
-    report.write(out, {**vars(soak), "growth_bytes": soak.growth(), "flat": soak.flat()})
+    growth = {name: watched.growth() for name, watched in soak.watched.items()}
+    report.write(out, {**asdict(soak), "growth_bytes": growth, "flat": soak.flat()})
     return soak.flat()
+
+
+def _table(name: str, watched: Watched) -> str:
+    rows = [[name, "MiB", "descriptors"]]
+    step = max(1, len(watched.samples) // 30)
+    rows += [[f"{at:.0f} s", f"{rss / 2**20:.1f}", str(files)] for at, rss, files in watched.samples[::step]]
+    grown, most = watched.growth() / 2**20, MOST_GROWTH / 2**20
+    return "\n".join(
+        [
+            report.aligned(rows),
+            f"memory over the last two thirds: {grown:+.2f} MiB by regression, at most {most:.0f}",
+            "descriptors: {} before, {} after".format(*watched.descriptors),
+        ]
+    )
 
 
 def measure(tools: Tools, seconds: float) -> Soak:
@@ -96,23 +132,48 @@ def measure(tools: Tools, seconds: float) -> Soak:
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fastllm-soak-")))
         control = opened.enter_context(ScriptedControl())
+        certificates = Certificates(folder / "clients")
         upstreams = opened.enter_context(ExitStack())
         rig = upstreams.enter_context(Rig(tools))
         unruly = upstreams.enter_context(Unruly(folder))
         publish = _publisher(control, rig, unruly, soak)
         publish()
         words = ("--log=warn,fastllm_gateway::access=off", f"--ca-bundle={unruly.authority}", "--health-interval=2")
-        gateway = opened.enter_context(Gateway(tools.gateway, folder, control.url, *words))
-        progress.wait_until("a snapshot", lambda: gateway.knows(snapshot.key(0), LOADS[0].model + "-0000"), seconds=10)
-        before = _settled(gateway)
-        stop = threading.Event()
+        places = []
+        for name in soak.watched:
+            more = certificates.words() if name == TLS else ()
+            gateway = Gateway(tools.gateway, folder, control.url, *words, *more, name=name)
+            if name == TLS:
+                gateway.url = f"http://{rig.relay_tls(f'127.0.0.1:{gateway.port}', certificates.authority)}"
+            opened.enter_context(gateway)
+            places.append(Place(name, gateway, int(gateway.url.rpartition(":")[2])))
+            progress.wait_until(
+                "a snapshot",
+                lambda gateway=gateway: gateway.knows(snapshot.key(0), LOADS[0].model + "-0000"),
+                seconds=10,
+            )
+            soak.watched[name].descriptors = (_settled(gateway), 0)
         with progress.step(f"{seconds:.0f} seconds of everything"):
-            _everything(gateway, rig, publish, soak, seconds, stop)
+            _everything(places, rig, _changes(publish, certificates), soak, seconds)
+        port = places[-1].gateway.port
+        progress.wait_until("the last certificate", lambda: certificates.shown(port), seconds=20)
+        soak.certificates = certificates.renewed
         # Connections that are kept for later are no leak: without upstreams there are none to keep.
         upstreams.close()
-        soak.descriptors = (before, _fewest(gateway, before))
+        for place in places:
+            before, _ = soak.watched[place.name].descriptors
+            soak.watched[place.name].descriptors = (before, _fewest(place.gateway, before))
         soak.usage_events = control.usage_events()
     return soak
+
+
+def _changes(publish: Callable[[], None], certificates: Certificates) -> Iterator[None]:
+    """Another snapshot each time, and every other time another certificate."""
+    for number in itertools.count():
+        publish()
+        if number % 2:
+            certificates.renew()
+        yield
 
 
 def _publisher(control: ScriptedControl, rig: Rig, unruly: Unruly, soak: Soak) -> Callable[[], None]:
@@ -129,10 +190,9 @@ def _publisher(control: ScriptedControl, rig: Rig, unruly: Unruly, soak: Soak) -
     return publish
 
 
-def _everything(
-    gateway: Gateway, rig: Rig, publish: Callable[[], None], soak: Soak, seconds: float, stop: threading.Event
-) -> None:
-    """Load, misuse and changes until the time is over; a sample each second."""
+def _everything(places: Sequence[Place], rig: Rig, changes: Iterator[None], soak: Soak, seconds: float) -> None:
+    """Load, misuse and changes until the time is over, each place in turn; a sample each second."""
+    stop = threading.Event()
     broken: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> Callable[[], None]:
@@ -146,15 +206,19 @@ def _everything(
 
         return whole
 
-    misuse = Misuse(gateway.port, snapshot.key(0), soak.misused)
-    works = [lambda one=one: _window(gateway, rig, one, soak) for one in LOADS]
-    works += [misuse.once, lambda: (publish(), stop.wait(_CHANGE_EVERY))]
+    misuses = itertools.cycle([Misuse(place.port, snapshot.key(0), soak.misused) for place in places])
+    turns = {one: itertools.cycle(places) for one in LOADS}
+    works = [lambda one=one: _window(next(turns[one]), rig, one, soak) for one in LOADS]
+    works += [lambda: next(misuses).once(), lambda: (next(changes), stop.wait(_CHANGE_EVERY))]
     threads = [threading.Thread(target=guarded(work)) for work in works]
     began = time.monotonic()
     for thread in threads:
         thread.start()
     while (at := time.monotonic() - began) < seconds and not stop.wait(1.0):
-        soak.samples.append((at, procfs.memory([gateway.pid]).resident, procfs.descriptors(gateway.pid)))
+        for place in places:
+            pid = place.gateway.pid
+            seen = (at, procfs.memory([pid]).resident, procfs.descriptors(pid))
+            soak.watched[place.name].samples.append(seen)
     stop.set()
     for thread in threads:
         thread.join()
@@ -162,16 +226,17 @@ def _everything(
         raise broken[0]
 
 
-def _window(gateway: Gateway, rig: Rig, scenario: Scenario, soak: Soak) -> None:
+def _window(place: Place, rig: Rig, scenario: Scenario, soak: Soak) -> None:
     """One window of a load on new connections. Raises StepFailed where an answer is wrong."""
     times = [f"--window-ms={_WINDOW_MS}", "--warm-up-ms=1"]
-    with rig.load("run", f"--target=127.0.0.1:{gateway.port}", *times, *scenario.arguments()) as load:
+    with rig.load("run", f"--target=127.0.0.1:{place.port}", *times, *scenario.arguments()) as load:
         load.line()
         load.go_on()
         outcome = json.loads(load.line())
+    name = f"{place.name} {scenario.name}"
     if wrong := scenario.wrong(outcome):
-        raise progress.StepFailed(f"{scenario.name}: {wrong}")
-    soak.requests[scenario.name] = soak.requests.get(scenario.name, 0) + outcome["requests"]
+        raise progress.StepFailed(f"{name}: {wrong}")
+    soak.requests[name] = soak.requests.get(name, 0) + outcome["requests"]
 
 
 def _settled(gateway: Gateway) -> int:

@@ -58,9 +58,18 @@ pub enum Error {
     /// The benchmarks speak with this machine only.
     #[error("{0} is no loopback address")]
     Elsewhere(SocketAddr),
+    /// Certificates cannot be read, or TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
     /// Latencies cannot be counted.
     #[error("{0}")]
     Histogram(String),
+}
+
+impl Error {
+    fn tls(error: impl std::fmt::Display) -> Self {
+        Self::Tls(error.to_string())
+    }
 }
 
 /// Refuses every address but those of this machine.

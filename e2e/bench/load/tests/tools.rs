@@ -28,7 +28,7 @@ fn relayed(target: SocketAddr) -> SocketAddr {
             .unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            relay::run(listener, target).await
+            relay::run(listener, target, None).await
         })
     });
     address

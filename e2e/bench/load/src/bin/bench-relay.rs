@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Parser;
 use fastllm_bench::relay;
@@ -15,16 +16,20 @@ struct Flags {
     /// Where to
     #[arg(long)]
     target: SocketAddr,
+    /// PEM certificates to trust: speaks TLS to the target
+    #[arg(long)]
+    tls_ca: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
     let flags = Flags::parse();
+    let tls = flags.tls_ca.as_deref().map(relay::trusting).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(fastllm_bench::local(flags.listen)?).await?;
         writeln!(std::io::stdout(), "{}", listener.local_addr()?)?;
-        Ok(relay::run(listener, flags.target).await?)
+        Ok(relay::run(listener, flags.target, tls).await?)
     })
 }
