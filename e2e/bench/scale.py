@@ -1,10 +1,12 @@
-"""``python3 -m e2e.bench scale``: whether a request costs more where there are more keys and models."""
+"""``python3 -m e2e.bench scale``: whether a request costs more where there are more keys, models or workers."""
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from e2e import progress
 from e2e.bench import measure, report
 from e2e.bench.peers.fastllm import FastLlm
 from e2e.bench.rig import Rig, Tools
@@ -14,25 +16,34 @@ from e2e.bench.snapshot import Population
 KEYS = (1_000, 10_000, 100_000)
 MODELS = (10, 1_000)
 
+# Keys, models, workers: all sizes on one core, the smallest and the largest on both.
+SIZES = (
+    *((keys, models, 1) for keys in KEYS for models in MODELS),
+    (KEYS[0], MODELS[0], 2),
+    (KEYS[-1], MODELS[-1], 2),
+)
 
-def label(keys: int, models: int) -> str:
+
+def label(keys: int, models: int, workers: int) -> str:
     """The name of an instance."""
-    return f"{keys // 1000}k-keys-{models}-models"
+    more = "" if workers == 1 else f"-{workers}-workers"
+    return f"{keys // 1000}k-keys-{models}-models{more}"
 
 
 def run(length: measure.Length, tools: Tools, out: Path | None) -> None:
     """Measures one gateway for each size, all in one run; ratios are to the smallest."""
-    sizes = [(keys, models) for keys in KEYS for models in MODELS]
+    before = os.getloadavg()[0]
     with Rig(tools) as rig, ExitStack() as opened:
         running = []
-        for keys, models in sizes:
+        for keys, models, workers in SIZES:
             # Ten keys a principal, and only the kind of model that is asked for.
             population = Population(keys, keys // 10, models, ("bench-json",))
-            peer = FastLlm(rig, label(keys, models), population)
+            peer = FastLlm(rig, label(keys, models, workers), population, workers=workers)
             running.append(opened.enter_context(peer))
-        samples = measure.rounds(running, PATH[:1], length)
-    order = [label(keys, models) for keys, models in sizes]
+        samples = measure.rounds(running, PATH[:2], length)
+    order = [label(*size) for size in SIZES]
     print(report.cpu_table(samples, order[0], order))
     print()
     print(report.rest_table(samples, order))
-    report.write(out, {"samples": [one.as_dict() for one in samples]})
+    progress.say(f"load average before: {before:.1f}")
+    report.write(out, {"load_average": before, "samples": [one.as_dict() for one in samples]})

@@ -12,22 +12,35 @@ from e2e.bench.snapshot import Population
 
 
 class FastLlm(Peer):
-    """The data plane, fed by the scripted control plane. ``access_log`` writes a line a request, as by default."""
+    """The data plane, fed by the scripted control plane.
+
+    ``access_log`` writes a line a request, as by default. With more than one worker it has all cores, which it
+    shares with the load.
+    """
 
     def __init__(
-        self, rig: Rig, name: str = "fastllm", population: Population | None = None, *, access_log: bool = False
+        self,
+        rig: Rig,
+        name: str = "fastllm",
+        population: Population | None = None,
+        *,
+        access_log: bool = False,
+        workers: int = 1,
     ) -> None:
         super().__init__(rig)
+        self._workers = workers
+        if workers > 1:
+            self.core = None
         self.name = name
         self.population = population or Population()
         self._log = "info" if access_log else "info,fastllm_gateway::access=off"
 
     def command(self) -> Sequence[str | Path]:
-        """One worker, since it has one core."""
+        """As many workers as it has cores."""
         return [
             self.rig.tools.program(str(self.rig.tools.gateway)),
             f"--port={self.port}",
-            "--workers=1",
+            f"--workers={self._workers}",
             f"--log={self._log}",
             f"--control-url={self.rig.publish(self.name, self.population)}",
             f"--snapshot-cache={self.folder / 'snapshot.json'}",

@@ -31,6 +31,8 @@ class Peer:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.port = 0
+        # None: on any.
+        self.core: int | None = rig.peer_core
         self._open = ExitStack()
         self._program: Program | None = None
 
@@ -54,7 +56,7 @@ class Peer:
             _, self.port = address.parse("127.0.0.1:0")
             self.folder.mkdir()
             log = self.folder / f"{self.name}.log"
-            program = Program(self.command(), core=self.rig.peer_core, log=log, env=self.environment())
+            program = Program(self.command(), core=self.core, log=log, env=self.environment())
             self._program = opened.enter_context(program)
             progress.wait_until(self.name, self._answers, seconds=self.patience, log=log)
             self._open = opened.pop_all()
