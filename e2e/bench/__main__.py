@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench path|idle|scale|syscalls|affinity|engines|soak``: measures the gateway on this machine."""
+"""``python3 -m e2e.bench path|micro|idle|scale|syscalls|affinity|engines|soak``: measures the gateway here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from e2e import paths, progress
-from e2e.bench import idle, path, peers, rig, scale, syscalls
+from e2e.bench import idle, micro, path, peers, rig, scale, syscalls
 from e2e.bench.measure import Length
 from e2e.setup import venv
 
 _ABOUT = {
     "path": "CPU a request and a frame, ratios to nginx",
+    "micro": "nanoseconds of each step of a request",
     "idle": "memory of streams that say nothing",
     "scale": "CPU a request with 1,000 to 100,000 keys and 10 to 1,000 models",
     "syscalls": "system calls a request, by strace",
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
         one.add_argument("--no-build", action="store_true", help="measure what lies in target/release")
         one.add_argument("--gateway", type=Path, default=rig.Tools().gateway, help="our program")
-        if name not in ("scale", *_IN_VENV):
+        if name not in ("micro", "scale", *_IN_VENV):
             usual = ("fastllm",) if name == "idle" else peers.DEFAULT
             one.add_argument("--peers", default=",".join(usual), help=f"of {', '.join(peers.ALL)}; or all")
         if name == "affinity":
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--litellm", action="store_true", help="LiteLLM beside")
         elif name == "soak":
             one.add_argument("--seconds", type=float, default=1800)
+        elif name == "micro":
+            one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=9)
         elif name == "idle":
             one.add_argument("--streams", type=int, default=9_500)
         else:
@@ -98,6 +101,9 @@ def _length(parser: argparse.ArgumentParser, *, patient: bool) -> None:
 def _run(asked: argparse.Namespace, tools: rig.Tools) -> None:
     if asked.command == "idle":
         idle.run(peers.chosen(asked.peers), asked.streams, tools, asked.out)
+        return
+    if asked.command == "micro":
+        micro.run(tools, asked.rounds, asked.out)
         return
     length = Length(rounds=asked.rounds, window_ms=asked.window_ms)
     if asked.command in ("path", "scale"):

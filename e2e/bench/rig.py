@@ -35,7 +35,8 @@ class Tools:
 def build() -> None:
     """Builds the gateway and the tools."""
     with progress.step("programs built by cargo"):
-        command = ["cargo", "build", "--release", "--locked", "-p", "fastllm-gateway", "-p", "fastllm-bench", "--bins"]
+        crates = [f"--package=fastllm-{name}" for name in ("gateway", "bench", "steps")]
+        command = ["cargo", "build", "--release", "--locked", "--bins", *crates]
         if subprocess.run(command, cwd=paths.CHECKOUT, check=False).returncode:
             raise progress.StepFailed("cargo build failed; its errors stand above")
 
@@ -69,6 +70,10 @@ class Rig:
         program = opened.enter_context(Program(command, core=self.load_core, log=log, talks=True))
         self._beside_peers.append(program)
         return program.line()
+
+    def relay_tls(self, target: str, authority: Path) -> str:
+        """Lends TLS to whoever speaks none: the address of a relay that speaks it to ``target``."""
+        return self._start(self._open, "bench-relay", f"--target={target}", f"--tls-ca={authority}")
 
     def beside(self) -> list[int]:
         """The processes of upstream and control plane."""

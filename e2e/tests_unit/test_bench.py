@@ -191,7 +191,8 @@ def test_streams_have_two_sockets_each() -> None:
 
 
 def test_sizes_have_names_that_are_file_names() -> None:
-    assert scale.label(100_000, 1_000) == "100k-keys-1000-models"
+    assert scale.label(100_000, 1_000, 1) == "100k-keys-1000-models"
+    assert scale.label(1_000, 10, 2) == "1k-keys-10-models-2-workers"
 
 
 def test_the_interval_of_a_median_is_told_by_ranks() -> None:
@@ -216,9 +217,9 @@ def test_what_is_added_is_paired_by_volley() -> None:
 
 
 def test_memory_that_grows_or_descriptors_that_stay_are_not_flat() -> None:
-    def soaked(bytes_a_second: int, after: int, early: int = 0) -> soak.Soak:
+    def soaked(bytes_a_second: int, after: int, early: int = 0) -> soak.Watched:
         samples = [(float(at), 10**7 + bytes_a_second * at + (early if at > 5 else 0), 50) for at in range(91)]
-        return soak.Soak(samples=samples, descriptors=(20, after))
+        return soak.Watched(samples, (20, after))
 
     assert soaked(0, 20).flat()
     assert soaked(0, 20, early=10**8).flat(), "what is taken once at the beginning is no leak"

@@ -22,6 +22,8 @@ mod serve;
 mod signals;
 mod snapshot;
 mod socket;
+#[cfg(test)]
+mod steps;
 mod tasks;
 mod telemetry;
 mod tls;

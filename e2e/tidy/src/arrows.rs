@@ -25,7 +25,7 @@ const SOCKETS: &[&str] = &[
 ];
 const PLANES: &[&str] = &["sqlx", "kube", "k8s-openapi", "axum"];
 
-const ARROWS: [Arrow; 11] = [
+const ARROWS: [Arrow; 12] = [
     (
         "gateway/contract",
         &[],
@@ -61,6 +61,11 @@ const ARROWS: [Arrow; 11] = [
     ("crds", &[], &["sqlx", "axum", "reqwest", "tokio"]),
     ("operator", &["fastllm-crds"], &["sqlx"]),
     ("e2e/bench/load", &[], &["sqlx", "kube"]),
+    (
+        "e2e/bench/steps",
+        &["fastllm-contract", "fastllm-engine", "fastllm-wire"],
+        SOCKETS,
+    ),
     ("e2e/tidy", &[], SOCKETS),
 ];
 

@@ -1,0 +1,138 @@
+//! Who asks, who answers, and the tables that say so.
+
+use std::hint::black_box;
+
+use anyhow::Context;
+use fastllm_contract::{Snapshot, Timestamp};
+use fastllm_engine::identify::hash_key;
+use fastllm_engine::{Ask, Caller, Pick, Tables, Tuning, identify, resolve};
+use fastllm_steps::{Size, Stopwatch, key, model, snapshot, tables};
+use http::HeaderMap;
+
+const AT: Timestamp = Timestamp(1_767_225_600_000_000);
+
+pub(crate) fn run(watch: Stopwatch) -> anyhow::Result<()> {
+    let few = Size {
+        keys: 1_000,
+        models: 10,
+    };
+    let many = Size {
+        keys: 100_000,
+        models: 1_000,
+    };
+    watch.time("hash-key", || hash_key(black_box(b"sk-bench-00000000")))?;
+    for (size, identified, routed) in [
+        (few, "identify-1k-keys", "route-10-models"),
+        (many, "identify-100k-keys", "route-1000-models"),
+    ] {
+        let tables = tables(size)?;
+        time_identify(watch, identified, &tables, size)?;
+        time_route(watch, routed, &tables, size)?;
+    }
+    let tables = tables(few)?;
+    time_virtual(watch, &tables)?;
+    time_place(watch, &tables)?;
+    time_build(watch, many)
+}
+
+/// In an order in which nothing is in a cache because it was asked just before.
+fn shuffled(to: u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..to).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut order);
+    order
+}
+
+fn time_identify(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> anyhow::Result<()> {
+    let keys: Vec<String> = shuffled(size.keys).into_iter().map(key).collect();
+    let mut keys = keys.iter().cycle();
+    watch.time(step, || {
+        let key = keys.next().map(String::as_bytes);
+        identify(black_box(tables), key, AT)
+    })?;
+    Ok(())
+}
+
+fn caller(tables: &Tables, number: u32) -> anyhow::Result<Caller> {
+    let caller = identify(tables, Some(key(number).as_bytes()), AT);
+    caller.ok().context("a key is not known")
+}
+
+fn ask(headers: &HeaderMap) -> Ask<'_> {
+    Ask {
+        stream: false,
+        prompt_tokens: 300,
+        max_tokens: Some(64),
+        headers,
+        at: AT,
+        prompt: 0x5eed,
+        budget_used_percent: None,
+    }
+}
+
+/// One model after the other, each asked for by somebody who may use it.
+fn time_route(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> anyhow::Result<()> {
+    let headers = HeaderMap::new();
+    let asked = shuffled(size.models)
+        .into_iter()
+        .map(|number| Ok((caller(tables, number / 10 * 10)?, model(number))))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let (first, name) = asked.first().context("there are no models")?;
+    let chain = resolve(tables, name).and_then(|found| found.route(first, &ask(&headers), None));
+    chain.ok().context("the first model has no route")?;
+    let mut asked = asked.iter().cycle();
+    watch.time(step, || {
+        let (caller, name) = asked.next()?;
+        let resolved = resolve(black_box(tables), name).ok()?;
+        resolved.route(caller, &ask(&headers), None).ok()
+    })?;
+    Ok(())
+}
+
+fn time_virtual(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
+    let headers = HeaderMap::new();
+    let caller = caller(tables, 0)?;
+    let route = || {
+        let resolved = resolve(black_box(tables), "smart")?;
+        resolved.route(&caller, &ask(&headers), None)
+    };
+    let chain = route().ok().context("the virtual model has no route")?;
+    anyhow::ensure!(chain.pools().len() == 2, "another rule holds");
+    watch.time("route-virtual", route)?;
+    Ok(())
+}
+
+fn time_place(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
+    let pool = tables.pools().next().context("there are no models")?;
+    let pick = Pick {
+        at: AT,
+        stream: false,
+        prompt: &[],
+    };
+    watch.time("take-place", || black_box(pool).begin(&[], &pick).ok())?;
+    Ok(())
+}
+
+/// Everything a thousand keys: off the request path.
+fn time_build(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
+    let thousands = size.keys / 1_000;
+    let whole = snapshot(size)?;
+    let text = serde_json::to_vec(&whole)?;
+    watch.each("parse-1k-keys", thousands, || {
+        serde_json::from_slice::<Snapshot>(black_box(&text)).map(drop)
+    })?;
+    let tuning = Tuning::default();
+    watch.each("build-1k-keys", thousands, || {
+        Tables::build(black_box(&whole), None, &tuning).map(drop)
+    })?;
+    let held = Tables::build(&whole, None, &tuning)?.tables;
+    let mut changed = whole;
+    let shard = changed
+        .key_shards
+        .first_mut()
+        .context("there are no keys")?;
+    shard.keys.digest.push_str("-changed");
+    watch.time("build-one-shard", || {
+        Tables::build(black_box(&changed), Some(&held), &tuning).map(drop)
+    })?;
+    Ok(())
+}

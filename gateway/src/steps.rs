@@ -1,0 +1,155 @@
+//! Times the steps of a request that only this crate knows: the benchmarks run
+//! this as a test of its own, and nobody else does.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_contract::{KeyId, ModelName, PrincipalId, Timestamp, Tokens, UsageBatch, UsageEvent};
+use fastllm_engine::{Caller, Tables, identify};
+use fastllm_steps::{Size, Stopwatch, chat, key, model, request_head, tables};
+use fastllm_wire::Usage;
+use http::StatusCode;
+
+use crate::prompt::Prompt;
+use crate::record::{Ledger, Record};
+use crate::report::queue;
+use crate::serve::Head;
+use crate::telemetry::{AccessLine, LogFormat, Metrics, Outcome, Series, init_logging};
+
+const AT: Timestamp = Timestamp(1_767_225_600_000_000);
+const TOOK: Duration = Duration::from_millis(750);
+
+const WATCH: Stopwatch = Stopwatch {
+    rounds: 9,
+    round_ns: 40_000_000,
+};
+
+#[test]
+#[ignore = "takes a core for seconds, and tells rather than tests"]
+fn costs() {
+    for (step, bytes) in [("prompt-1k", 1 << 10), ("prompt-64k", 64 << 10)] {
+        let body = chat(bytes);
+        let read = || Prompt::read(black_box(&body)).into_boundaries();
+        assert_eq!(read().len(), 1);
+        WATCH.time(step, read).unwrap();
+    }
+    let tables = tables(Size {
+        keys: 1_000,
+        models: 10,
+    })
+    .unwrap();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    metrics.attach(&tables);
+    time_metrics(&metrics, &tables);
+    time_events(&metrics);
+    time_record(&metrics, &tables);
+    time_access();
+}
+
+fn time_metrics(metrics: &Metrics, tables: &Tables) {
+    let (_, backend) = tables.backends().next().unwrap();
+    WATCH
+        .time("metrics", || {
+            metrics.forwarded(StatusCode::OK);
+            metrics.finished(Outcome::Ok, black_box(TOOK));
+            let series = Series::of(backend);
+            if let Some(series) = &series {
+                series.answered(TOOK);
+                series.tokens(250, 64);
+            }
+        })
+        .unwrap();
+}
+
+fn event(model: &ModelName) -> UsageEvent {
+    UsageEvent {
+        principal_id: PrincipalId(1),
+        key_id: Some(KeyId(1)),
+        model: model.clone(),
+        requested_model: None,
+        prompt_tokens: Tokens(250),
+        completion_tokens: Tokens(64),
+        usage_reported: true,
+        refusal: None,
+        at: AT,
+        duration_ms: Some(750),
+        ttft_ms: None,
+        status: Some(200),
+        cost_micros: None,
+    }
+}
+
+/// Made, queued, and taken into a batch by the other end.
+fn time_events(metrics: &Arc<Metrics>) {
+    const BATCH: u32 = UsageBatch::MAX_EVENTS as u32;
+    let name = ModelName::new(&model(0)).unwrap();
+    let (events, mut waiting) = queue(metrics);
+    let mut batch = Vec::with_capacity(UsageBatch::MAX_EVENTS);
+    WATCH
+        .each("usage-event", BATCH, || {
+            for _ in 0..BATCH {
+                events.push(event(black_box(&name)));
+            }
+            batch.clear();
+            waiting.take_waiting(&mut batch);
+        })
+        .unwrap();
+    assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
+}
+
+/// The whole account, with metrics and usage event; nothing is logged yet.
+fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
+    let (events, mut waiting) = queue(metrics);
+    let ledger = Arc::new(Ledger::new(
+        Arc::clone(metrics),
+        events,
+        Arc::from("0123456789abcdef"),
+    ));
+    let head = Head::read(request_head(&key(0)).into_bytes()).unwrap();
+    let caller = identify(tables, Some(key(0).as_bytes()), AT).unwrap();
+    let (name, backend) = tables.backends().next().unwrap();
+    let usage = Usage::from_answer(&fastllm_steps::answer(250));
+    let mut batch = Vec::new();
+    WATCH
+        .time("account", || {
+            let mut record = Record::begin(&ledger, &head);
+            if let Caller::Known(identified) = &caller {
+                record.identified(identified);
+            }
+            record.requested(name, name, false);
+            record.asked(name, backend);
+            record.metrics().forwarded(StatusCode::OK);
+            record.used(usage);
+            record.answered(200, true);
+            batch.clear();
+            waiting.take_waiting(&mut batch);
+        })
+        .unwrap();
+    assert_eq!(batch.len(), 1);
+}
+
+/// Into the queue of the log's own thread, which writes to standard error.
+fn time_access() {
+    let name = model(0);
+    let line = AccessLine {
+        request_id: "0123456789abcdef-1",
+        trace_id: None,
+        principal: Some("principal-0"),
+        requested_model: None,
+        model: Some(&name),
+        backend: Some(1),
+        attempts: 1,
+        stream: false,
+        status: 200,
+        code: None,
+        prompt_tokens: Some(250),
+        completion_tokens: Some(64),
+        ttft_ms: None,
+        ms: 750,
+    };
+    let _log = init_logging("info", LogFormat::Text).unwrap();
+    WATCH
+        .time("access-line", || black_box(&line).log(LogFormat::Text, AT))
+        .unwrap();
+}
