@@ -14,6 +14,8 @@ from e2e.bench.rig import Tools
 
 _TEST = "steps::costs"
 
+_BEGINNING = '{"step":'
+
 
 @dataclass(frozen=True)
 class Step:
@@ -70,25 +72,25 @@ def run(tools: Tools, rounds: int, out: Path | None) -> None:
         said = _lines([tools.program("bench-steps"), f"--rounds={rounds}"], core)
     with progress.step("steps of the gateway's own"):
         said += _lines([_test_program(), "--ignored", "--exact", _TEST], core)
-    figures = {one["step"]: one for one in said}
-    check(figures)
-    print(table(figures))
-    total = sum(figures[step.name]["ns"] for step in STEPS if step.usual)
+    timed = {one["step"]: one for one in said}
+    check(timed)
+    print(table(timed))
+    total = sum(timed[step.name]["ns"] for step in STEPS if step.usual)
     print(f"\n* these of a request of 1 KiB with a JSON answer: {total / 1000:.1f} µs; load average {before:.1f}")
-    report.write(out, {"load_average": before, "steps": list(figures.values())})
+    report.write(out, {"load_average": before, "steps": list(timed.values())})
 
 
-def check(figures: dict[str, dict]) -> None:
+def check(timed: dict[str, dict]) -> None:
     """Raises StepFailed where a step is missing, or has no place in the table."""
-    if wrong := {step.name for step in STEPS} ^ figures.keys():
+    if wrong := {step.name for step in STEPS} ^ timed.keys():
         raise progress.StepFailed(f"timed and told are not the same steps: {', '.join(sorted(wrong))}")
 
 
-def table(figures: dict[str, dict]) -> str:
+def table(timed: dict[str, dict]) -> str:
     """Median, extremes, and the ratio to the original's figure."""
     rows = [["step", "ns", "lowest", "highest", "original", "ours to it"]]
     for step in STEPS:
-        one = figures[step.name]
+        one = timed[step.name]
         row = [f"{'*' if step.usual else ' '} {step.about}", *(f"{one[part]:,.0f}" for part in ("ns", "low", "high"))]
         original = [f"{step.original:,}", f"{one['ns'] / step.original:.2f}×"] if step.original else ["", ""]
         rows.append([*row, *original])
@@ -96,13 +98,19 @@ def table(figures: dict[str, dict]) -> str:
 
 
 def _lines(command: list[str | Path], core: int) -> list[dict]:
-    """What a program says, on one core; what is no line of JSON is somebody else's."""
+    """The figures that a program tells, on one core; a test's name may stand before the first one."""
     words = ["taskset", "--cpu-list", str(core), *map(str, command)]
     # The access lines that are timed go to standard error.
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     if done.returncode:
         raise progress.StepFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return figures(done.stdout)
+
+
+def figures(said: str) -> list[dict]:
+    """Those among the lines that a program says."""
+    found = (line.partition(_BEGINNING) for line in said.splitlines())
+    return [json.loads(_BEGINNING + rest) for _, mark, rest in found if mark]
 
 
 def _test_program() -> Path:

@@ -8,11 +8,13 @@ import os
 from dataclasses import replace
 
 import pytest
+from e2e import progress
 from e2e.bench import (
     engines,
     idle,
     intervals,
     measure,
+    micro,
     peers,
     procfs,
     quiet,
@@ -193,6 +195,16 @@ def test_streams_have_two_sockets_each() -> None:
 def test_sizes_have_names_that_are_file_names() -> None:
     assert scale.label(100_000, 1_000, 1) == "100k-keys-1000-models"
     assert scale.label(1_000, 10, 2) == "1k-keys-10-models-2-workers"
+
+
+def test_every_step_that_is_timed_has_a_line_in_the_table() -> None:
+    said = 'running 1 test\ntest x ... {"step":"read-head","ns":1.0}\n{"step":"hash-key","ns":2.0}\nok'
+    assert [one["step"] for one in micro.figures(said)] == ["read-head", "hash-key"]
+    timed = {step.name: {"ns": 458.0, "low": 1.0, "high": 9.0} for step in micro.STEPS}
+    micro.check(timed)
+    assert "2.00×" in micro.table(timed), "a body of 1 KiB takes the original 229 ns"
+    with pytest.raises(progress.StepFailed, match="hash-key"):
+        micro.check({name: one for name, one in timed.items() if name != "hash-key"})
 
 
 def test_the_interval_of_a_median_is_told_by_ranks() -> None:
