@@ -82,13 +82,13 @@ fn event(model: &ModelName) -> UsageEvent {
 
 /// Made, queued, and taken into a batch by the other end.
 fn time_events(metrics: &Arc<Metrics>) {
-    const BATCH: u32 = UsageBatch::MAX_EVENTS as u32;
+    let count = u32::try_from(UsageBatch::MAX_EVENTS).unwrap();
     let name = ModelName::new(&model(0)).unwrap();
     let (events, mut waiting) = queue(metrics);
     let mut batch = Vec::with_capacity(UsageBatch::MAX_EVENTS);
     WATCH
-        .each("usage-event", BATCH, || {
-            for _ in 0..BATCH {
+        .each("usage-event", count, || {
+            for _ in 0..count {
                 events.push(event(black_box(&name)));
             }
             batch.clear();
