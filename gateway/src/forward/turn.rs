@@ -104,7 +104,8 @@ mod tests {
     async fn whoever_waits_is_served_when_a_request_ends() {
         let pool = pool(vec![backend(1, limited(1, 60_000))]);
         let place = pool.begin(&[], &pick()).unwrap();
-        let (served, ()) = tokio::join!(turn(&pool, &[], &pick(), LONG), async { drop(place) });
+        let pick = pick();
+        let (served, ()) = tokio::join!(turn(&pool, &[], &pick, LONG), async { drop(place) });
         assert_eq!(served.unwrap().0, 0);
     }
 
