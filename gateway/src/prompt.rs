@@ -14,14 +14,6 @@ const HASHED: usize = 64 << 10;
 /// How many messages are told apart.
 const BOUNDARIES: usize = 64;
 
-/// Bytes of a body per token, times two: 3.5.
-const HALF_BYTES_PER_TOKEN: u64 = 7;
-
-/// A rough size of the prompt in tokens, from the whole body.
-pub(crate) fn estimated_tokens(body: &[u8]) -> u64 {
-    body.len() as u64 * 2 / HALF_BYTES_PER_TOKEN
-}
-
 /// The beginnings of one prompt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompt {
@@ -140,7 +132,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::{BOUNDARIES, HASHED, Prompt, estimated_tokens};
+    use super::{BOUNDARIES, HASHED, Prompt};
 
     fn hashes(body: &str) -> Vec<u64> {
         let boundaries = Prompt::read(body.as_bytes()).into_boundaries();
@@ -217,6 +209,5 @@ mod tests {
         let boundaries = Prompt::read(chat(&[&long, FIRST]).as_bytes()).into_boundaries();
         assert_eq!(boundaries.len(), 1);
         assert_eq!(boundaries[0].bytes as usize, HASHED);
-        assert_eq!(estimated_tokens(&[0; 35]), 10);
     }
 }

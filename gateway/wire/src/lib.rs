@@ -8,6 +8,7 @@
 //! | [`splice`] | what does the upstream get, with as few bytes changed as possible? |
 //! | [`sse`] | where does each event of a stream end, whatever the reads? |
 //! | [`usage`] | what did the answer say that it used? |
+//! | [`estimate`] | how many tokens may it be, where nothing says so? |
 //! | [`stream`] | which bytes of a streamed answer does the client get? |
 //! | [`http1`] | where do the messages of an HTTP/1.1 connection begin and end? |
 //! | [`json`] | which members has the outermost object of this text? |
@@ -16,6 +17,7 @@
 //! nothing recurses on what a peer sent.
 
 pub mod error;
+pub mod estimate;
 pub mod http1;
 pub mod json;
 pub mod multipart;
@@ -27,6 +29,7 @@ pub mod stream;
 pub mod usage;
 
 pub use error::ScanError;
+pub use estimate::{estimated_tokens, text_bytes};
 pub use multipart::FormReader;
 pub use scan::{Fields, Members, scan};
 pub use splice::{Piece, Splice};

@@ -11,6 +11,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 use serde::Deserialize;
 
+use crate::estimate::estimated_tokens;
 use crate::json::{Object, mentions};
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::usage::{EventUsage, HeadTail, Usage};
@@ -20,6 +21,9 @@ static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error
 
 static FINISH_REASON: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(b"\"finish_reason\""));
+
+/// The most of an event's data that is taken for its frame, in bytes.
+const LARGEST_FRAME: u64 = 512;
 
 /// What the first event with data was. Until the caller knows it, an error can
 /// still fail over, so it should hold what [`StreamTail::push`] gives it.
@@ -121,6 +125,8 @@ struct Seen {
     complete: bool,
     events: u64,
     data_bytes: u64,
+    /// The fewest bytes of data of one of those events.
+    shortest: u64,
     /// The last event was held back, so the rest of its line end is, too.
     held: bool,
     /// The event that is too long to be looked into.
@@ -147,6 +153,7 @@ impl StreamTail {
                 complete: false,
                 events: 0,
                 data_bytes: 0,
+                shortest: u64::MAX,
                 held: false,
                 overlong: None,
             },
@@ -205,8 +212,9 @@ impl StreamTail {
         self.seen.overlong.is_none()
     }
 
-    /// How many events with data came, without `[DONE]` and usage-only ones.
-    /// Most engines send one for each token or two.
+    /// How many events with data came, without `[DONE]`, usage-only ones, and
+    /// those of the responses API that repeat or announce. Most engines send
+    /// one for each token or two.
     pub fn events(&self) -> u64 {
         self.seen.events
     }
@@ -214,6 +222,17 @@ impl StreamTail {
     /// The bytes of the data of those events (of an overlong one, of all of it).
     pub fn data_bytes(&self) -> u64 {
         self.seen.data_bytes
+    }
+
+    /// A rough count of the tokens of the answer so far, for one that broke off
+    /// without having said it: one for each event, or, where that is more, one
+    /// for 3.5 bytes of what their data holds beside its frame. A frame is as
+    /// long as the shortest event's data, 512 bytes at most.
+    pub fn estimated_tokens(&self) -> u64 {
+        let frame = self.seen.shortest.min(LARGEST_FRAME);
+        let frames = self.seen.events.saturating_mul(frame);
+        let text = self.seen.data_bytes.saturating_sub(frames);
+        estimated_tokens(text).max(self.seen.events)
     }
 
     /// How many bytes of an incomplete event are held.
@@ -252,12 +271,13 @@ impl Seen {
         } else if is_error(kind, &data) {
             self.later_errors = self.later_errors.saturating_add(1);
         }
-        self.complete = self.complete || is_last(kind, &data) || is_finish(&data);
+        let name = kind.or_else(|| leading_type(&data));
+        self.complete = self.complete || is_last(name) || is_finish(&data);
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
         self.complete |= self.usage.is_some();
         let only_usage = found.is_some_and(|found| found.only);
-        if !only_usage {
+        if !only_usage && brings_more(name) {
             self.count(data.len());
         }
         only_usage && self.hide_usage
@@ -273,7 +293,9 @@ impl Seen {
         if last && let Some(mut ends) = self.overlong.take() {
             let head = Event::new(ends.head());
             let kind = head.kind();
-            self.complete |= head.data().is_some_and(|data| is_last(kind, &data));
+            self.complete |= head
+                .data()
+                .is_some_and(|data| is_last(kind.or_else(|| leading_type(&data))));
             self.usage = ends.event_usage().or(self.usage);
             self.complete |= self.usage.is_some();
         }
@@ -282,6 +304,7 @@ impl Seen {
     fn count(&mut self, data: usize) {
         self.events = self.events.saturating_add(1);
         self.data_bytes = self.data_bytes.saturating_add(data as u64);
+        self.shortest = self.shortest.min(data as u64);
     }
 
     fn open(&mut self, first: First) {
@@ -302,13 +325,16 @@ const LAST: [&[u8]; 7] = [
     b"image_edit.completed",
 ];
 
-/// Whether the event ends its stream, by its `event` line or by the member
-/// `type` that its data begins with.
-fn is_last(kind: Option<&[u8]>, data: &[u8]) -> bool {
-    if let Some(kind) = kind {
-        return LAST.contains(&kind);
-    }
-    leading_type(data).is_some_and(|kind| LAST.contains(&kind))
+/// Whether the event ends its stream, by its name: its `event` line or the
+/// member `type` that its data begins with.
+fn is_last(name: Option<&[u8]>) -> bool {
+    name.is_some_and(|name| LAST.contains(&name))
+}
+
+/// Whether the event may bring more of the answer. The responses API repeats the
+/// request at the beginning, and what it has brought at each end.
+fn brings_more(name: Option<&[u8]>) -> bool {
+    name.is_none_or(|name| !name.starts_with(b"response.") || name.ends_with(b".delta"))
 }
 
 /// Whether a choice says why it ends.

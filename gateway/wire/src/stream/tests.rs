@@ -51,6 +51,41 @@ fn only_the_gateways_own_usage_event_is_held() {
 }
 
 #[test]
+fn an_answer_is_a_token_an_event_or_as_much_as_its_bytes() {
+    let (_, none) = whole(true, ": ping\n\n");
+    assert_eq!(none.estimated_tokens(), 0);
+    let (_, small) = whole(true, &TEXT.repeat(9));
+    assert_eq!(small.estimated_tokens(), 9);
+    // What the longer ones have more than the shortest, at 3.5 bytes each.
+    let event = |text: &str| TEXT.replace("\"a\"", &format!("\"{text}\""));
+    let long = event(&"a".repeat(701));
+    let (_, long) = whole(true, &[TEXT, &long, &long].concat());
+    assert_eq!(long.estimated_tokens(), 400);
+    // No frame is so long.
+    let (_, one) = whole(true, &format!("data: {}\n\n", "a".repeat(512 + 700)));
+    assert_eq!(one.estimated_tokens(), 200);
+    let (_, usage) = whole(true, &[TEXT, USAGE, DONE].concat());
+    assert_eq!(usage.estimated_tokens(), 1);
+}
+
+#[test]
+fn what_the_responses_api_repeats_is_no_part_of_an_answer() {
+    let long = "a".repeat(5000);
+    let delta = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";
+    let named = |kind: &str| format!("event: {kind}\ndata: {{\"text\":\"{long}\"}}\n\n");
+    let typed = |kind: &str| format!("data: {{\"type\":\"{kind}\",\"text\":\"{long}\"}}\n\n");
+    let stream = [
+        named("response.created"),
+        typed("response.in_progress"),
+        delta.repeat(2),
+        typed("response.output_text.done"),
+    ]
+    .concat();
+    let (_, tail) = whole(true, &stream);
+    assert_eq!((tail.events(), tail.estimated_tokens()), (2, 2));
+}
+
+#[test]
 fn what_resembles_a_usage_event_is_forwarded() {
     for event in [
         "data: {\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
