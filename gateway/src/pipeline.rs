@@ -11,13 +11,13 @@ use fastllm_contract::Timestamp;
 use fastllm_engine::{
     Ask, Boundary, Caller, Chain, Refusal, Resolved, Tables, granted_models, identify, resolve,
 };
-use fastllm_wire::{FormReader, Members, ScanError, scan};
+use fastllm_wire::{FormReader, Members, ScanError, estimated_tokens, scan, text_bytes};
 use http::Method;
 use parking_lot::Mutex;
 
 use crate::deadline::Deadline;
 use crate::forward::{Forwarder, Outgoing, Payload, Upload};
-use crate::prompt::{Prompt, estimated_tokens};
+use crate::prompt::Prompt;
 use crate::record::{Ledger, Record};
 use crate::serve::answer::{self, Own};
 use crate::serve::{
@@ -96,6 +96,7 @@ impl Pipeline {
             Endpoint::Models => Some(own(models(record, &entered))),
             Endpoint::Model(id) => Some(self.model(record, &entered, &id)),
             Endpoint::Proxied(proxied) => {
+                record.endpoint(proxied);
                 let asked = Asked { proxied, head };
                 let admitted = self.admit(&mut record, entered, asked, (client, deadline));
                 match admitted.await {
@@ -286,7 +287,9 @@ impl Pipeline {
             members,
             head: asked.head,
             body: &read.body.bytes(),
+            prompt_tokens: prompt_tokens(members, &read.body.bytes()),
         };
+        record.prompt(request.prompt_tokens);
         let (chain, prompt) = request.route(resolved, &caller, record.at())?;
         let known = caller.identified().is_some();
         let ask_usage = known && members.may_ask_usage();
@@ -304,17 +307,20 @@ struct Request<'a> {
     members: &'a Members,
     head: &'a Head,
     body: &'a [u8],
+    /// By a rough count.
+    prompt_tokens: u64,
+}
+
+/// A rough size of the prompt, from the whole body. The bytes of an upload are
+/// no text.
+fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
+    match members.form_type() {
+        None => estimated_tokens(text_bytes(body)),
+        Some(_) => 0,
+    }
 }
 
 impl Request<'_> {
-    /// The bytes of an upload are no text.
-    fn prompt_tokens(&self) -> u64 {
-        match self.members.form_type() {
-            None => estimated_tokens(self.body),
-            Some(_) => 0,
-        }
-    }
-
     /// The candidates, and what they may know of the prompt. It is read only
     /// where it makes a difference.
     fn route(
@@ -326,7 +332,7 @@ impl Request<'_> {
         let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
         let ask = Ask {
             stream: self.members.is_stream(),
-            prompt_tokens: self.prompt_tokens(),
+            prompt_tokens: self.prompt_tokens,
             max_tokens: self.members.ceiling(),
             headers: self.head,
             at,

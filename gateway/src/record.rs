@@ -2,9 +2,10 @@
 //! Metrics, the access line and the usage event come from here and nowhere
 //! else.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{
@@ -16,7 +17,7 @@ use http::header::HeaderValue;
 
 use crate::clock;
 use crate::report::UsageQueue;
-use crate::serve::Head;
+use crate::serve::{Head, Proxied};
 use crate::telemetry::{
     AccessLine, Finished, LogFormat, Metrics, Outcome, Series, Shown, Trace, Tracer,
 };
@@ -104,6 +105,27 @@ struct Asked {
     series: Option<Arc<Series>>,
 }
 
+/// Whether an upstream has all of a request, and has not begun its answer.
+/// Whoever sends the request says so.
+#[derive(Debug, Default)]
+pub(crate) struct Sent(AtomicBool);
+
+impl Sent {
+    /// All of it has left.
+    pub(crate) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// It was answered, or will not be.
+    pub(crate) fn forget(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    fn is_noted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
 struct Ending {
@@ -126,6 +148,7 @@ pub(crate) struct Record {
     at: Timestamp,
     started: Instant,
     attribution: Option<Attribution>,
+    endpoint: Option<Proxied>,
     requested: Option<ModelName>,
     model: Option<ModelName>,
     asked: Option<Asked>,
@@ -135,6 +158,11 @@ pub(crate) struct Record {
     stream: bool,
     first_event: Option<Duration>,
     usage: Option<Usage>,
+    /// Tokens of the prompt, by a rough count.
+    prompt_estimate: u64,
+    sent: Sent,
+    /// Tokens of an answer that did not come to its end, by a rough count.
+    broke_off: Option<u64>,
     trace: Trace,
     ending: Option<Ending>,
 }
@@ -150,6 +178,7 @@ impl Record {
             at: clock::timestamp_of(started),
             started,
             attribution: None,
+            endpoint: None,
             requested: None,
             model: None,
             asked: None,
@@ -158,6 +187,9 @@ impl Record {
             stream: false,
             first_event: None,
             usage: None,
+            prompt_estimate: 0,
+            sent: Sent::default(),
+            broke_off: None,
             ending: None,
         }
     }
@@ -188,6 +220,21 @@ impl Record {
             name: Arc::clone(identified.principal.name()),
             key: identified.key,
         });
+    }
+
+    /// Something is asked for that an upstream answers.
+    pub(crate) fn endpoint(&mut self, endpoint: Proxied) {
+        self.endpoint = Some(endpoint);
+    }
+
+    /// The prompt has so many tokens, by a rough count.
+    pub(crate) fn prompt(&mut self, estimate: u64) {
+        self.prompt_estimate = estimate;
+    }
+
+    /// Where it is noted that an upstream has the request.
+    pub(crate) fn sent(&self) -> &Sent {
+        &self.sent
     }
 
     /// The name that was asked for exists, and stands for a concrete model.
@@ -244,6 +291,12 @@ impl Record {
     /// What the answer said that it used.
     pub(crate) fn used(&mut self, usage: Option<Usage>) {
         self.usage = usage.or(self.usage);
+    }
+
+    /// The answer did not come to its end; so many tokens of it did, by a rough
+    /// count, or nothing where it had not begun.
+    pub(crate) fn broke_off(&mut self, completion: Option<u64>) {
+        self.broke_off = completion;
     }
 
     /// Ends it: the gateway said no, with this status.
@@ -360,11 +413,12 @@ impl Record {
         if ending.outcome == Outcome::Rejected && ending.refusal.is_none() {
             return;
         }
-        // A chat answer without completion tokens has not said what it used.
-        let usage = self
-            .usage
-            .filter(|usage| ending.refusal.is_none() && usage.completion_tokens.is_some());
-        let completion = usage.and_then(|usage| usage.completion_tokens);
+        let usage = self.reported().filter(|_| ending.refusal.is_none());
+        let estimate = self.estimate().filter(|_| usage.is_none());
+        let (prompt, completion) = usage
+            .map(|usage| (usage.prompt_tokens, usage.completion_tokens.unwrap_or(0)))
+            .or(estimate)
+            .unwrap_or_default();
         self.ledger.usage.push(UsageEvent {
             principal_id: attribution.principal,
             key_id: Some(attribution.key),
@@ -373,9 +427,15 @@ impl Record {
                 .requested
                 .clone()
                 .filter(|requested| requested != model),
-            prompt_tokens: Tokens(usage.map_or(0, |usage| usage.prompt_tokens)),
-            completion_tokens: Tokens(completion.unwrap_or(0)),
+            endpoint: self.endpoint.map(Proxied::sub_path).map(Cow::Borrowed),
+            request_id: self.id.to_str().ok().map(str::to_owned),
+            attempts: Some(self.attempts),
+            prompt_tokens: Tokens(prompt),
+            completion_tokens: Tokens(completion),
+            cached_tokens: usage.and_then(|usage| usage.cached_tokens).map(Tokens),
+            reasoning_tokens: usage.and_then(|usage| usage.reasoning_tokens).map(Tokens),
             usage_reported: usage.is_some() || ending.refusal.is_some(),
+            estimated: estimate.is_some(),
             refusal: ending.refusal,
             at: self.at,
             duration_ms: Some(milliseconds(took)),
@@ -383,6 +443,24 @@ impl Record {
             status: Some(ending.status),
             cost_micros: usage.and_then(|usage| usage.cost_micros).map(Micros),
         });
+    }
+
+    /// What the answer said that it used. One that has tokens of its own and
+    /// does not count them has not said it.
+    fn reported(&self) -> Option<Usage> {
+        let counted = self.endpoint.is_none_or(Proxied::has_completion);
+        self.usage
+            .filter(|usage| usage.completion_tokens.is_some() || !counted)
+    }
+
+    /// Tokens of prompt and answer by a rough count, for an answer that broke
+    /// off after it had begun, and for an unstreamed one whose client left once
+    /// an upstream had the request: it may have been worked on to its end.
+    fn estimate(&self) -> Option<(u64, u64)> {
+        let left = self.sent.is_noted() && !self.stream;
+        let completion = self.broke_off.or(left.then_some(0))?;
+        let is_text = self.endpoint.is_none_or(Proxied::writes_text);
+        Some((self.prompt_estimate, if is_text { completion } else { 0 }))
     }
 
     fn log(&self, ending: Ending, took: Duration) {

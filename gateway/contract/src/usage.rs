@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{KeyId, Micros, ModelName, PrincipalId, Timestamp, Tokens};
@@ -49,13 +51,34 @@ pub struct UsageEvent {
     /// The name asked for, where it differs from `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_model: Option<ModelName>,
-    /// Tokens of the prompt; 0 when `usage_reported` is false.
+    /// The endpoint's path below `/v1`, as `/chat/completions`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Cow<'static, str>>,
+    /// The request's id, as its client and its backend know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// How often a backend was asked, retries and failovers included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// Tokens of the prompt; 0 where they are neither reported nor estimated.
     pub prompt_tokens: Tokens,
-    /// Tokens of the answer; 0 when `usage_reported` is false.
+    /// Tokens of the answer; 0 where they are neither reported nor estimated.
     pub completion_tokens: Tokens,
-    /// Whether the counts are known: unknown is not zero.
+    /// Those of the prompt that came from the backend's cache, where it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_tokens: Option<Tokens>,
+    /// Those of the answer that were spent on reasoning, where the backend said
+    /// so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<Tokens>,
+    /// Whether the counts are the backend's own, or those of a refusal: unknown
+    /// is not zero.
     #[serde(default = "yes")]
     pub usage_reported: bool,
+    /// The counts are the gateway's estimate, since the answer broke off or its
+    /// client left before it said them. Never together with `usage_reported`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub estimated: bool,
     /// Why the gateway refused; absent for everything a backend answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RefusalKind>,
@@ -78,6 +101,14 @@ pub struct UsageEvent {
 
 fn yes() -> bool {
     true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde's skip_serializing_if calls it with a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Why the gateway itself refused an attributable request.

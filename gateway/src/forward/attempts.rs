@@ -233,19 +233,22 @@ impl Forwarder {
         let left = effort.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
         let (upstreams, origin) = (&self.upstreams, backend.origin());
-        let lease = match &outgoing.payload {
+        let sent = record.sent();
+        let exchanged = match &outgoing.payload {
             Payload::Whole(body) => {
                 let request = outgoing.request(backend, record, body)?;
                 upstreams
-                    .exchange(origin, request, limit, effort.deadline)
-                    .await?
+                    .exchange(origin, request, limit, effort.deadline, sent)
+                    .await
             }
             Payload::Upload(upload) => {
                 let request = outgoing.uploading(backend, record, upload)?;
                 let way = (upstreams, origin);
-                Box::pin(request.exchange(way, limit, effort.deadline)).await?
+                Box::pin(request.exchange(way, limit, effort.deadline, sent)).await
             }
         };
+        sent.forget();
+        let lease = exchanged?;
         let status = StatusCode::from_u16(lease.connection.status())
             .map_err(|error| AttemptError::Broken(error.to_string()))?;
         let meter = outgoing.meter(&lease);

@@ -7,6 +7,7 @@ use fastllm_wire::http1::{
 };
 
 use super::AttemptError;
+use crate::record::Sent;
 use crate::scratch;
 use crate::socket::Socket;
 use crate::telemetry::OpenConnection;
@@ -74,12 +75,17 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for the head of its answer.
-    pub(super) async fn exchange(&mut self, request: &mut impl Request) -> Result<(), NoAnswer> {
+    /// Sends a request, notes when all of it has left, and waits for the head of
+    /// its answer.
+    pub(super) async fn exchange(
+        &mut self,
+        request: &mut impl Request,
+        sent: &Sent,
+    ) -> Result<(), NoAnswer> {
         self.codec
             .begin(false)
             .map_err(|error| NoAnswer::Broken(error.to_string()))?;
-        poll_fn(|cx| self.poll_exchange(cx, request)).await
+        poll_fn(|cx| self.poll_exchange(cx, request, sent)).await
     }
 
     /// An answer may come before all of the request is sent; then the rest of
@@ -88,10 +94,12 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         request: &mut impl Request,
+        sent: &Sent,
     ) -> Poll<Result<(), NoAnswer>> {
         let failure = match request.poll_send(&mut self.socket, cx) {
             Poll::Ready(Ok(())) => {
                 self.codec.sent();
+                sent.note();
                 None
             }
             Poll::Ready(Err(error)) => Some(error),

@@ -3,7 +3,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fastllm_wire::http1::Response;
-use fastllm_wire::{First, HeadTail, StreamTail, Usage};
+use fastllm_wire::{First, HeadTail, StreamTail, Usage, estimated_tokens};
 
 use super::pool::Lease;
 use super::quiet::{Patience, Quiet, Tick};
@@ -148,6 +148,18 @@ impl Flow {
             Meter::Events(tail) => tail.usage(),
             Meter::Whole(ends) => ends.usage(),
             Meter::Blind => None,
+        }
+    }
+
+    /// How many tokens came of a text so far, by a rough count; nothing where a
+    /// stream has not brought an event. Of what is not looked into, none.
+    pub(super) fn estimated_tokens(&self) -> Option<u64> {
+        match &self.meter {
+            Meter::Events(tail) => {
+                (tail.first() == First::Answer).then(|| tail.estimated_tokens())
+            }
+            Meter::Whole(ends) => Some(estimated_tokens(ends.total())),
+            Meter::Blind => Some(0),
         }
     }
 

@@ -15,6 +15,7 @@ use super::connection::{Connection, NoAnswer};
 use super::sending::Sending;
 use crate::clock;
 use crate::deadline::Deadline;
+use crate::record::Sent;
 use crate::snapshot::Current;
 use crate::telemetry::Metrics;
 
@@ -80,19 +81,23 @@ impl Upstreams {
         mut request: Sending,
         limit: Duration,
         deadline: &mut Deadline,
+        sent: &Sent,
     ) -> Result<Lease, AttemptError> {
         let home = self.home(origin);
         let once = pin!(async {
             if let Some(mut lease) = self.reuse(&home) {
-                match lease.connection.exchange(&mut request).await {
+                match lease.connection.exchange(&mut request, sent).await {
                     Ok(()) => return Ok(lease),
-                    Err(NoAnswer::Dead) => request.rewind(),
+                    Err(NoAnswer::Dead) => {
+                        sent.forget();
+                        request.rewind();
+                    }
                     Err(broken) => return Err(broken.into()),
                 }
             }
             // Large, and nearly always there is one to use again.
             let mut lease = Box::pin(self.connect_for(home, origin)).await?;
-            lease.connection.exchange(&mut request).await?;
+            lease.connection.exchange(&mut request, sent).await?;
             Ok(lease)
         });
         deadline.arm_from(clock::recent(), limit);

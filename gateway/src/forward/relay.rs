@@ -158,6 +158,9 @@ impl Relay {
             } else if complete {
                 attempt.succeeded();
             }
+            if !complete {
+                record.broke_off(self.flow.estimated_tokens());
+            }
         }
         record.answered(self.status, complete);
     }
@@ -168,6 +171,9 @@ impl Drop for Relay {
         // A client that left: what was seen until then is still known.
         if let Some(open) = &mut self.open {
             open.record.used(self.flow.usage());
+            if self.status < 300 {
+                open.record.broke_off(self.flow.estimated_tokens());
+            }
         }
     }
 }

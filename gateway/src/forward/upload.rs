@@ -25,6 +25,7 @@ use super::outgoing::shared;
 use super::pool::{Lease, Upstreams};
 use super::sending::Sending;
 use crate::deadline::Deadline;
+use crate::record::Sent;
 use crate::serve::{BodyBroken, BodyLimits, Client, Received, Share, misread};
 use crate::socket::Socket;
 
@@ -261,11 +262,12 @@ impl<'u, 'c> Uploading<'u, 'c> {
         (upstreams, origin): (&Upstreams, &Origin),
         limit: Duration,
         deadline: &mut Deadline,
+        sent: &Sent,
     ) -> Result<Lease, AttemptError> {
         let upload = self.upload;
         let mut answered = pin!(async {
             let mut lease = upstreams.connect(origin).await?;
-            lease.connection.exchange(&mut self).await?;
+            lease.connection.exchange(&mut self, sent).await?;
             Ok(lease)
         });
         deadline.arm(limit);

@@ -74,6 +74,33 @@ impl Proxied {
         }
     }
 
+    /// Whether its answers are text, so that their bytes tell their tokens
+    /// roughly.
+    pub(crate) fn writes_text(self) -> bool {
+        match self {
+            Self::ChatCompletions
+            | Self::Completions
+            | Self::Responses
+            | Self::Transcriptions
+            | Self::Translations => true,
+            Self::Embeddings
+            | Self::Rerank
+            | Self::Score
+            | Self::Speech
+            | Self::ImageGenerations
+            | Self::ImageEdits
+            | Self::Moderations => false,
+        }
+    }
+
+    /// Whether its answers have tokens of their own to be counted.
+    pub(crate) fn has_completion(self) -> bool {
+        !matches!(
+            self,
+            Self::Embeddings | Self::Rerank | Self::Score | Self::Moderations
+        )
+    }
+
     /// How its requests are written. That says, too, where the gateway may ask
     /// for usage: only where the fields have the option.
     pub(crate) fn body(self) -> BodyKind {
