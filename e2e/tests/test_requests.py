@@ -82,6 +82,8 @@ def test_a_plain_answer_is_what_the_engine_sent_and_is_recorded(
     assert row["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
     assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
     assert row["duration_ms"] is not None
+    assert (row["endpoint"], row["attempts"], row["estimated"]) == ("/chat/completions", 1, False)
+    assert row["request_id"] == answer.headers["x-request-id"]
 
 
 def error(answer: httpx.Response, status: int, kind: str) -> dict:

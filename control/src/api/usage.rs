@@ -35,10 +35,26 @@ pub(crate) struct UsageEventView {
     model: String,
     /// The name that was asked for, where it is another.
     requested_model: Option<String>,
+    /// The path below `/v1`, as `/chat/completions`.
+    endpoint: Option<String>,
+    /// As the client and the backend know it.
+    request_id: Option<String>,
+    /// How often a backend was asked.
+    attempts: Option<i64>,
     prompt_tokens: i64,
     completion_tokens: i64,
-    /// Whether the counts are known.
+    /// Those of the prompt that came from the backend's cache; `null`: it did
+    /// not say.
+    cached_tokens: Option<i64>,
+    /// Those of the answer that were spent on reasoning; `null`: the backend did
+    /// not say.
+    reasoning_tokens: Option<i64>,
+    /// Whether the counts are the backend's own. Where they are not estimated
+    /// either, they are unknown.
     usage_reported: bool,
+    /// The counts are the gateway's estimate: the answer broke off, or its
+    /// client left.
+    estimated: bool,
     /// Why the gateway refused.
     refusal: Option<String>,
     duration_ms: Option<i64>,
@@ -59,9 +75,15 @@ impl From<UsageRow> for UsageEventView {
             key_id,
             model,
             requested_model,
+            endpoint,
+            request_id,
+            attempts,
             prompt_tokens,
             completion_tokens,
+            cached_tokens,
+            reasoning_tokens,
             usage_reported,
+            estimated,
             refusal,
             duration_ms,
             ttft_ms,
@@ -77,9 +99,15 @@ impl From<UsageRow> for UsageEventView {
             key_id,
             model,
             requested_model,
+            endpoint,
+            request_id,
+            attempts,
             prompt_tokens,
             completion_tokens,
+            cached_tokens,
+            reasoning_tokens,
             usage_reported,
+            estimated,
             refusal,
             duration_ms,
             ttft_ms,

@@ -17,9 +17,15 @@ pub(crate) struct UsageRecord {
     pub(crate) key_id: Option<i64>,
     pub(crate) model: String,
     pub(crate) requested_model: Option<String>,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) attempts: Option<i64>,
     pub(crate) prompt_tokens: i64,
     pub(crate) completion_tokens: i64,
+    pub(crate) cached_tokens: Option<i64>,
+    pub(crate) reasoning_tokens: Option<i64>,
     pub(crate) usage_reported: bool,
+    pub(crate) estimated: bool,
     pub(crate) refusal: Option<String>,
     pub(crate) duration_ms: Option<i64>,
     pub(crate) ttft_ms: Option<i64>,
@@ -109,8 +115,8 @@ async fn claim(
     Ok(true)
 }
 
-/// Cost: 0 for a refusal; else what the provider said; else tokens by the
-/// model's prices; else unknown.
+/// Cost: 0 for a refusal; else what the provider said; else tokens, reported or
+/// estimated, by the model's prices; else unknown.
 async fn insert(
     connection: &mut PgConnection,
     replica: &str,
@@ -118,23 +124,26 @@ async fn insert(
 ) -> Result<u64, DbError> {
     let done = sqlx::query!(
         "INSERT INTO usage_events (at, replica, principal_id, principal_name, key_id, model_id, \
-                model, requested_model, prompt_tokens, completion_tokens, usage_reported, refusal, \
-                duration_ms, ttft_ms, status, cost_micros) \
+                model, requested_model, endpoint, request_id, attempts, prompt_tokens, \
+                completion_tokens, cached_tokens, reasoning_tokens, usage_reported, estimated, \
+                refusal, duration_ms, ttft_ms, status, cost_micros) \
          SELECT e.at, $1, e.principal_id, p.name, e.key_id, m.id, e.model, e.requested_model, \
-                e.prompt_tokens, e.completion_tokens, e.usage_reported, e.refusal, \
+                e.endpoint, e.request_id, e.attempts, e.prompt_tokens, e.completion_tokens, \
+                e.cached_tokens, e.reasoning_tokens, e.usage_reported, e.estimated, e.refusal, \
                 e.duration_ms, e.ttft_ms, e.status, \
                 CASE WHEN e.refusal IS NOT NULL THEN 0 \
                      WHEN e.cost_micros IS NOT NULL THEN e.cost_micros \
-                     WHEN e.usage_reported AND m.input_price IS NOT NULL \
+                     WHEN (e.usage_reported OR e.estimated) AND m.input_price IS NOT NULL \
                           AND m.output_price IS NOT NULL THEN \
                          least(round((e.prompt_tokens::numeric * m.input_price \
                                     + e.completion_tokens::numeric * m.output_price) / 1000000), \
                                9223372036854775807)::bigint \
                 END \
            FROM jsonb_to_recordset($2) AS e (at timestamptz, principal_id bigint, key_id bigint, \
-                    model text, requested_model text, prompt_tokens bigint, \
-                    completion_tokens bigint, usage_reported boolean, refusal text, \
-                    duration_ms bigint, ttft_ms bigint, status integer, cost_micros bigint) \
+                    model text, requested_model text, endpoint text, request_id text, \
+                    attempts bigint, prompt_tokens bigint, completion_tokens bigint, \
+                    cached_tokens bigint, reasoning_tokens bigint, usage_reported boolean, \
+                    estimated boolean, refusal text, duration_ms bigint, ttft_ms bigint, status integer, cost_micros bigint) \
            JOIN LATERAL (SELECT name FROM principals WHERE id = e.principal_id \
                          UNION ALL \
                          SELECT name FROM former_principals WHERE id = e.principal_id \
@@ -182,9 +191,15 @@ pub(crate) struct UsageRow {
     pub(crate) key_id: Option<i64>,
     pub(crate) model: String,
     pub(crate) requested_model: Option<String>,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) request_id: Option<String>,
+    pub(crate) attempts: Option<i64>,
     pub(crate) prompt_tokens: i64,
     pub(crate) completion_tokens: i64,
+    pub(crate) cached_tokens: Option<i64>,
+    pub(crate) reasoning_tokens: Option<i64>,
     pub(crate) usage_reported: bool,
+    pub(crate) estimated: bool,
     pub(crate) refusal: Option<String>,
     pub(crate) duration_ms: Option<i64>,
     pub(crate) ttft_ms: Option<i64>,
@@ -202,8 +217,9 @@ pub(crate) async fn list(
     let rows = sqlx::query_as!(
         UsageRow,
         "SELECT id, at, replica, principal_id, principal_name AS principal, key_id, model, \
-                requested_model, prompt_tokens, completion_tokens, usage_reported, refusal, \
-                duration_ms, ttft_ms, status, cost_micros \
+                requested_model, endpoint, request_id, attempts, prompt_tokens, \
+                completion_tokens, cached_tokens, reasoning_tokens, usage_reported, estimated, \
+                refusal, duration_ms, ttft_ms, status, cost_micros \
            FROM usage_events \
           WHERE ($1::bigint IS NULL OR id < $1) AND ($2::bigint IS NULL OR principal_id = $2) \
             AND ($3::text IS NULL OR model = $3) \

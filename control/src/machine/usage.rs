@@ -87,9 +87,15 @@ fn record(event: UsageEvent, now: OffsetDateTime) -> UsageRecord {
         key_id,
         model,
         requested_model,
+        endpoint,
+        request_id,
+        attempts,
         prompt_tokens,
         completion_tokens,
+        cached_tokens,
+        reasoning_tokens,
         usage_reported,
+        estimated,
         refusal,
         at,
         duration_ms,
@@ -107,15 +113,29 @@ fn record(event: UsageEvent, now: OffsetDateTime) -> UsageRecord {
         key_id: key_id.map(|id| number(id.0)),
         model: model.to_string(),
         requested_model: requested_model.map(|model| model.to_string()),
+        endpoint: endpoint.and_then(|endpoint| storable(endpoint.into_owned())),
+        request_id: request_id.and_then(storable),
+        attempts: attempts.map(i64::from),
         prompt_tokens: number(prompt_tokens.0),
         completion_tokens: number(completion_tokens.0),
+        cached_tokens: cached_tokens.map(|tokens| number(tokens.0)),
+        reasoning_tokens: reasoning_tokens.map(|tokens| number(tokens.0)),
         usage_reported,
+        estimated,
         refusal: refusal.map(|kind| refusal_name(kind).to_owned()),
         duration_ms: duration_ms.map(i64::from),
         ttft_ms: ttft_ms.map(i64::from),
         status: status.map(i32::from),
         cost_micros: cost_micros.map(|cost| number(cost.0)),
     }
+}
+
+/// A text as a gateway writes it; anything else is left out.
+fn storable(text: String) -> Option<String> {
+    /// Longest text of an event, in bytes.
+    const LONGEST: usize = 128;
+    let fits = (1..=LONGEST).contains(&text.len());
+    (fits && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 
 fn refusal_name(kind: RefusalKind) -> &'static str {
@@ -143,9 +163,15 @@ mod tests {
             key_id: None,
             model: ModelName::new("m").unwrap(),
             requested_model: None,
+            endpoint: Some("/chat\0".into()),
+            request_id: Some("a".repeat(129)),
+            attempts: Some(u32::MAX),
             prompt_tokens: Tokens(u64::MAX),
             completion_tokens: Tokens(1),
+            cached_tokens: Some(Tokens(u64::MAX)),
+            reasoning_tokens: None,
             usage_reported: true,
+            estimated: false,
             refusal: None,
             at: Timestamp(at),
             duration_ms: None,
@@ -162,5 +188,7 @@ mod tests {
         assert!((stored.at - an_hour_ago).abs() < Duration::milliseconds(1));
         assert_eq!(stored.prompt_tokens, i64::MAX);
         assert_eq!(stored.principal_id, i64::MAX);
+        assert_eq!(stored.cached_tokens, Some(i64::MAX));
+        assert_eq!((stored.endpoint, stored.request_id), (None, None));
     }
 }

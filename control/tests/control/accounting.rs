@@ -85,6 +85,7 @@ async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
     };
     let most = json!({ "prompt_tokens": u64::MAX, "completion_tokens": u64::MAX });
     let unknown = json!({ "usage_reported": false, "prompt_tokens": 0, "completion_tokens": 0 });
+    let estimated = json!({ "usage_reported": false, "estimated": true });
     let refused = json!({ "refusal": "rate_limit", "status": 429, "requested_model": "alias" });
     let events = [
         with("priced", json!({})),
@@ -94,8 +95,10 @@ async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
         with("unpriced", refused),
         with("priced", json!({ "refusal": "of_a_later_release" })),
         with("priced", most),
+        with("priced", estimated.clone()),
+        with("unpriced", estimated),
     ];
-    assert_eq!(send(&control, &batch(1, &events)).await, reply(7, 0, false));
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(9, 0, false));
     let rows = root.get("/admin/usage/events").await;
     let costs: Vec<Value> = rows
         .as_array()
@@ -114,17 +117,64 @@ async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
             Value::Null,
             json!(0),
             json!(0),
-            json!(i64::MAX)
+            json!(i64::MAX),
+            json!(10_500),
+            Value::Null,
         ]
     );
-    let refused = &rows[2];
+    let refused = &rows[4];
     let names = ["refusal", "requested_model", "principal", "replica"];
     let told = names.map(|name| refused[name].as_str().unwrap());
     assert_eq!(told, ["rate_limit", "alias", "bootstrap", "gateway-0"]);
     let only = "/admin/usage/events?model=unpriced&principal_id=1&limit=1";
-    assert_eq!(root.get(only).await, json!([refused]));
+    assert_eq!(root.get(only).await, json!([rows[0]]));
     let nobody = "/admin/usage/events?principal_id=2";
     assert_eq!(root.get(nobody).await, json!([]));
+}
+
+#[tokio::test]
+async fn a_row_says_all_that_the_gateway_said_and_nothing_for_it() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let details = json!({
+        "endpoint": "/chat/completions",
+        "request_id": "boot-1-7f",
+        "attempts": 3,
+        "cached_tokens": 640,
+        "reasoning_tokens": 120,
+        "estimated": true,
+        "usage_reported": false,
+    });
+    let mut full = event("m");
+    let members = full.as_object_mut().unwrap();
+    members.extend(details.as_object().unwrap().clone());
+    // One that no text column takes must not spoil its batch.
+    let mut odd = event("m");
+    odd["request_id"] = json!("a\u{0}b");
+    odd["endpoint"] = json!("");
+    // As a gateway of the release before says it.
+    let events = [event("m"), odd, full];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(3, 0, false));
+    let rows = root.get("/admin/usage/events").await;
+    for (name, value) in details.as_object().unwrap() {
+        assert_eq!(rows[0][name], *value, "{name}");
+    }
+    for row in [&rows[1], &rows[2]] {
+        for name in [
+            "endpoint",
+            "request_id",
+            "attempts",
+            "cached_tokens",
+            "reasoning_tokens",
+        ] {
+            assert_eq!(row[name], Value::Null, "{name}");
+        }
+        assert_eq!(
+            (&row["estimated"], &row["usage_reported"]),
+            (&json!(false), &json!(true))
+        );
+    }
 }
 
 #[tokio::test]
@@ -200,7 +250,7 @@ async fn what_cannot_be_a_batch_is_refused_for_good() {
     assert_eq!(send(&control, &nameless).await.0, 400);
     // A newer gateway says more than we know.
     let mut newer = event("m");
-    newer["cached_tokens"] = json!(5);
+    newer["of_a_later_release"] = json!(5);
     let mut newer = batch(1, &[newer]);
     newer["compression"] = json!("none");
     assert_eq!(send(&control, &newer).await, reply(1, 0, false));

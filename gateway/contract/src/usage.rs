@@ -77,7 +77,7 @@ pub struct UsageEvent {
     pub usage_reported: bool,
     /// The counts are the gateway's estimate, since the answer broke off or its
     /// client left before it said them. Never together with `usage_reported`.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// Why the gateway refused; absent for everything a backend answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,14 +101,6 @@ pub struct UsageEvent {
 
 fn yes() -> bool {
     true
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde's skip_serializing_if calls it with a reference"
-)]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// Why the gateway itself refused an attributable request.

@@ -1,5 +1,6 @@
-//! Golden snapshots of every released format: a newer reader must accept each
-//! of them, and this release must write its own format byte for byte.
+//! Golden snapshots and usage batches of every released format: a newer reader
+//! must accept each of them, and this release must write its own format byte
+//! for byte.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
@@ -7,14 +8,17 @@ use std::collections::BTreeMap;
 
 use fastllm_contract::{
     Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId,
-    KeyMap, KeyShard, Model, ModelName, Part, PolicyKind, Principal, PrincipalId, Protocol, Rule,
-    RuleCaller, RuleShape, Secret, Snapshot, SplitBy, Target, Timestamp, Tokens, VirtualModel,
-    shard_prefix,
+    KeyMap, KeyShard, Micros, Model, ModelName, Part, PolicyKind, Principal, PrincipalId, Protocol,
+    RefusalKind, Rule, RuleCaller, RuleShape, Secret, Snapshot, SplitBy, Target, Timestamp, Tokens,
+    UsageBatch, UsageEvent, VirtualModel, shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
 const FORMAT_1_ROUTING: &str = include_str!("golden/snapshot-format-1-routing.json");
 const FORMAT_1_BACKENDS: &str = include_str!("golden/snapshot-format-1-backends.json");
+
+const USAGE: &str = include_str!("golden/usage-batch.json");
+const USAGE_DETAILS: &str = include_str!("golden/usage-batch-details.json");
 
 fn backend(id: u64, api_key: Option<&str>) -> Backend {
     Backend {
@@ -198,6 +202,78 @@ fn format_1_is_read() {
         let read: Snapshot = serde_json::from_str(golden).unwrap();
         assert_eq!(read, sample);
     }
+}
+
+fn event() -> UsageEvent {
+    UsageEvent {
+        principal_id: PrincipalId(1),
+        key_id: None,
+        model: ModelName::new("qwen").unwrap(),
+        requested_model: None,
+        endpoint: None,
+        request_id: None,
+        attempts: None,
+        prompt_tokens: Tokens(11),
+        completion_tokens: Tokens(5),
+        cached_tokens: None,
+        reasoning_tokens: None,
+        usage_reported: true,
+        estimated: false,
+        refusal: None,
+        at: Timestamp(1_800_000_000_000_000),
+        duration_ms: None,
+        ttft_ms: None,
+        status: None,
+        cost_micros: None,
+    }
+}
+
+fn batch(sequence: u64, events: Vec<UsageEvent>) -> UsageBatch {
+    UsageBatch {
+        replica: "gateway-0".to_owned(),
+        boot_id: "b00t".to_owned(),
+        sequence,
+        events,
+    }
+}
+
+#[test]
+fn usage_is_written_and_read_as_before_with_what_it_has_gained() {
+    let refused = UsageEvent {
+        key_id: Some(KeyId(10)),
+        requested_model: ModelName::new("auto").ok(),
+        prompt_tokens: Tokens(0),
+        completion_tokens: Tokens(0),
+        refusal: Some(RefusalKind::NoBackend),
+        at: Timestamp(1_800_000_000_000_001),
+        duration_ms: Some(31),
+        ttft_ms: Some(30),
+        status: Some(502),
+        cost_micros: Some(Micros(0)),
+        ..event()
+    };
+    let detailed = UsageEvent {
+        endpoint: Some("/chat/completions".into()),
+        request_id: Some("b00t-7f".to_owned()),
+        attempts: Some(2),
+        cached_tokens: Some(Tokens(8)),
+        reasoning_tokens: Some(Tokens(3)),
+        usage_reported: false,
+        estimated: true,
+        ..event()
+    };
+    for (sample, golden) in [
+        (batch(7, vec![event(), refused]), USAGE),
+        (batch(8, vec![detailed]), USAGE_DETAILS),
+    ] {
+        let written = serde_json::to_string_pretty(&sample).unwrap();
+        assert_eq!(written.trim(), golden.trim());
+        let read: UsageBatch = serde_json::from_str(golden).unwrap();
+        assert_eq!(read, sample);
+    }
+    let newer = r#"{"principal_id": 1, "model": "qwen", "prompt_tokens": 11,
+        "completion_tokens": 5, "at": 1800000000000000, "surprise": [1]}"#;
+    assert_eq!(serde_json::from_str::<UsageEvent>(newer).unwrap(), event());
 }
 
 #[test]

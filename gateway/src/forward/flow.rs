@@ -155,9 +155,7 @@ impl Flow {
     /// stream has not brought an event. Of what is not looked into, none.
     pub(super) fn estimated_tokens(&self) -> Option<u64> {
         match &self.meter {
-            Meter::Events(tail) => {
-                (tail.first() == First::Answer).then(|| tail.estimated_tokens())
-            }
+            Meter::Events(tail) => (tail.first() == First::Answer).then(|| tail.estimated_tokens()),
             Meter::Whole(ends) => Some(estimated_tokens(ends.total())),
             Meter::Blind => Some(0),
         }

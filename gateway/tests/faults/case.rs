@@ -216,6 +216,14 @@ impl Case {
         }
     }
 
+    /// Whether the account can only say what it may have cost: an answer began,
+    /// did not come to its end, and has not said it.
+    fn estimated(&self) -> bool {
+        let began = self.first_event || self.request == WHOLE;
+        let broke_off = self.outcome() == "upstream_error" && self.status() < 300;
+        began && broke_off && self.used.is_none()
+    }
+
     fn model(&self) -> &'static str {
         match self.backup {
             Some(_) => "large",
@@ -301,9 +309,26 @@ impl Case {
             let found = (event.prompt_tokens.0, event.completion_tokens.0);
             assert_eq!(found, used);
         }
+        assert_eq!(event.estimated, self.estimated());
+        if self.estimated() {
+            assert_eq!(event.prompt_tokens.0, estimated_tokens(self.request));
+            let least = u64::from(self.first_event);
+            assert!(
+                (least..=10).contains(&event.completion_tokens.0),
+                "{event:?}"
+            );
+        } else if self.used.is_none() {
+            assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (0, 0));
+        }
+        assert_eq!(event.endpoint.as_deref(), Some("/chat/completions"));
         assert_eq!(event.ttft_ms.is_some(), self.first_event);
         assert!(event.duration_ms.is_some());
     }
+}
+
+/// What a gateway takes a request's prompt for.
+pub(crate) fn estimated_tokens(request: &str) -> u64 {
+    request.len() as u64 * 2 / 7
 }
 
 fn joined<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE};
+use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE, estimated_tokens};
 use crate::client::{Http1, Leave, Speaks, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
 use crate::support::{Client, KEY, Rig, Step, Upstream, chat, events, json_answer};
@@ -40,40 +40,50 @@ async fn leaves<P: Speaks>(request: &str, before: Vec<u8>, at: Option<usize>, ho
     rig
 }
 
-/// Leaves in each way; every account says 499.
-async fn leaves_in_every_way<P: Speaks>(request: &str, before: &[u8], at: Option<usize>) {
+/// Leaves in each way; every account says 499, and what it may have cost:
+/// nothing, or the prompt and so many tokens of an answer.
+async fn leaves_in_every_way<P: Speaks>(
+    request: &str,
+    before: &[u8],
+    at: Option<usize>,
+    estimate: Option<u64>,
+) {
     for &how in P::WAYS {
         let rig = leaves::<P>(request, before.to_vec(), at, how).await;
         let events = rig.finish().await;
         assert_eq!(events.len(), 1, "{how:?}");
         assert_eq!((events[0].status, events[0].refusal), (Some(499), None));
         assert!(!events[0].usage_reported, "{how:?}");
+        assert_eq!(events[0].estimated, estimate.is_some(), "{how:?}");
+        let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
+        let expected = estimate.map(|completion| (estimated_tokens(request), completion));
+        assert_eq!(found, expected.unwrap_or_default(), "{how:?}");
         let streamed = at.is_some_and(|length| length > 0) && request == STREAMED;
         assert_eq!(events[0].ttft_ms.is_some(), streamed, "{how:?}");
     }
 }
 
 async fn while_a_stream_is_waited_for<P: Speaks>() {
-    leaves_in_every_way::<P>(STREAMED, b"", None).await;
+    leaves_in_every_way::<P>(STREAMED, b"", None, None).await;
 }
 
 async fn while_an_answer_is_waited_for<P: Speaks>() {
-    leaves_in_every_way::<P>(WHOLE, b"", None).await;
+    leaves_in_every_way::<P>(WHOLE, b"", None, Some(0)).await;
 }
 
 async fn while_the_first_event_is_waited_for<P: Speaks>() {
     let begun = events(&[": working\n\n", "data: {\"cho"], false);
-    leaves_in_every_way::<P>(STREAMED, &begun, None).await;
+    leaves_in_every_way::<P>(STREAMED, &begun, None, None).await;
 }
 
 async fn in_the_middle_of_a_stream<P: Speaks>() {
     let begun = events(&[ONE, ONE], false);
-    leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len())).await;
+    leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len()), Some(2)).await;
 }
 
 async fn in_the_middle_of_an_answer<P: Speaks>() {
     let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"a\":";
-    leaves_in_every_way::<P>(WHOLE, begun, Some(5)).await;
+    leaves_in_every_way::<P>(WHOLE, begun, Some(5), Some(1)).await;
 }
 
 async fn after_the_usage_was_seen<P: Speaks>() {
@@ -93,7 +103,7 @@ async fn after_the_usage_was_seen<P: Speaks>() {
         .await;
     let events = rig.finish().await;
     assert_eq!(events[0].status, Some(499));
-    assert!(events[0].usage_reported);
+    assert!(events[0].usage_reported && !events[0].estimated);
     let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
     assert_eq!(found, USED);
 }
@@ -163,6 +173,8 @@ async fn while_a_retry_is_waited_for() {
     assert!(soon.is_ok(), "it was waited for");
     let events = rig.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
+    // The upstream was not at work.
+    assert!(!events[0].estimated);
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 

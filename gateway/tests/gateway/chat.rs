@@ -7,7 +7,9 @@ use crate::support::{
 };
 
 const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
-\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}, \"x\": 1.50 }";
+\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,\
+\"prompt_tokens_details\":{\"cached_tokens\":4},\
+\"completion_tokens_details\":{\"reasoning_tokens\":2}}, \"x\": 1.50 }";
 
 #[tokio::test]
 async fn bytes_pass_unchanged_both_ways() {
@@ -31,6 +33,12 @@ async fn bytes_pass_unchanged_both_ways() {
     );
     assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (7, 3));
     assert_eq!((event.status, event.usage_reported), (Some(200), true));
+    let details = [event.cached_tokens, event.reasoning_tokens].map(|tokens| tokens.unwrap().0);
+    assert_eq!((details, event.estimated), ([4, 2], false));
+    assert_eq!(event.endpoint.as_deref(), Some("/chat/completions"));
+    let sent = request.header("x-request-id");
+    assert!(sent.is_some() && event.request_id.as_deref() == sent);
+    assert_eq!(event.attempts, Some(1));
     assert_eq!((event.refusal, &event.requested_model), (None, &None));
     assert_eq!(event.model.as_str(), "small");
     assert!(event.duration_ms.is_some() && event.ttft_ms.is_none());

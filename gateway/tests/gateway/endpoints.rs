@@ -3,7 +3,7 @@
 use fastllm_contract::ModelName;
 use serde_json::json;
 
-use crate::support::{KEY, Message, Options, Rig, Upstream, content, get, json_answer, post};
+use crate::support::{KEY, Message, Options, Rig, Step, Upstream, content, get, json_answer, post};
 
 /// The request that was seen last.
 fn last(upstream: &Upstream) -> Message {
@@ -29,7 +29,7 @@ const JSON: [(&str, &str, (u64, u64)); 9] = [
     ),
     (
         "/embeddings",
-        "{\"data\":[],\"usage\":{\"prompt_tokens\":8,\"total_tokens\":8}}",
+        "{\"data\":[],\"usage\":{\"prompt_tokens\":8}}",
         (8, 0),
     ),
     (
@@ -74,22 +74,42 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
         assert_eq!(request.header("content-type"), Some("application/json"));
         assert_eq!(request.body, body.as_bytes());
     }
-    let used: Vec<_> = rig
-        .finish()
-        .await
-        .iter()
-        .map(|event| {
-            (
-                event.usage_reported,
-                event.prompt_tokens.0,
-                event.completion_tokens.0,
-            )
-        })
-        .collect();
-    assert_eq!(
-        used,
-        JSON.map(|(_, _, (prompt, completion))| (true, prompt, completion))
-    );
+    let events = rig.finish().await;
+    assert_eq!(events.len(), JSON.len());
+    for (event, (path, _, used)) in events.iter().zip(JSON) {
+        assert_eq!(event.endpoint.as_deref(), Some(path));
+        let found = (event.prompt_tokens.0, event.completion_tokens.0);
+        assert_eq!((event.usage_reported, found), (true, used), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_tokens_of_its_own_has_to_count_them() {
+    let answer = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8}}";
+    let upstream = Upstream::start([json_answer("200 OK", answer)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    assert_eq!(rig.chat("{\"model\":\"small\"}").await.text(), answer);
+    let event = &rig.finish().await[0];
+    assert!(!event.usage_reported && !event.estimated);
+    assert_eq!(event.prompt_tokens.0, 0);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_no_tokens() {
+    for (path, completion) in [("/images/generations", 0), ("/completions", 20)] {
+        let half = format!("{{\"data\":\"{}", "A".repeat(61));
+        let head = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n";
+        let script = vec![Step::Send([head, &half].concat().into_bytes()), Step::Close];
+        let upstream = Upstream::start([script]).await;
+        let rig = Rig::start(&[&upstream]).await;
+        let body = "{\"model\":\"small\"}";
+        let key = format!("x-api-key: {KEY}\r\n");
+        assert!(!rig.ask(&post(path, &key, body)).await.complete);
+        let event = &rig.finish().await[0];
+        assert!(event.estimated, "{path}");
+        let found = (event.prompt_tokens.0, event.completion_tokens.0);
+        assert_eq!(found, (body.len() as u64 * 2 / 7, completion), "{path}");
+    }
 }
 
 #[tokio::test]

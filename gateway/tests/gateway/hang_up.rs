@@ -32,6 +32,14 @@ async fn leaves(
     event
 }
 
+/// What an account says that was never reported: whether it is an estimate,
+/// tokens of the prompt, and of the answer.
+fn told(event: &fastllm_contract::UsageEvent) -> (bool, u64, u64) {
+    assert!(!event.usage_reported);
+    let (prompt, completion) = (event.prompt_tokens.0, event.completion_tokens.0);
+    (event.estimated, prompt, completion)
+}
+
 async fn request_arrived(_: &mut Client, upstream: &Upstream) {
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
@@ -40,16 +48,17 @@ async fn request_arrived(_: &mut Client, upstream: &Upstream) {
 
 #[tokio::test]
 async fn before_the_first_byte() {
-    for body in [STREAMED, WHOLE] {
-        let event = leaves(body, Vec::new(), request_arrived).await;
-        assert!(!event.usage_reported);
-    }
+    let event = leaves(STREAMED, Vec::new(), request_arrived).await;
+    assert_eq!(told(&event), (false, 0, 0));
+    // An answer in one piece may have been worked on to its end.
+    let event = leaves(WHOLE, Vec::new(), request_arrived).await;
+    assert_eq!(told(&event), (true, WHOLE.len() as u64 * 2 / 7, 0));
 }
 
 #[tokio::test]
 async fn while_the_first_event_is_waited_for() {
     let event = leaves(STREAMED, events(&[": working\n\n"], false), request_arrived).await;
-    assert!(!event.usage_reported);
+    assert_eq!(told(&event), (false, 0, 0));
 }
 
 #[tokio::test]
@@ -63,7 +72,7 @@ async fn in_the_middle_of_a_stream() {
         },
     )
     .await;
-    assert!(!event.usage_reported);
+    assert_eq!(told(&event), (true, STREAMED.len() as u64 * 2 / 7, 1));
     assert!(event.ttft_ms.is_some());
 }
 
@@ -79,7 +88,7 @@ async fn after_the_usage_was_seen() {
         },
     )
     .await;
-    assert!(event.usage_reported);
+    assert!(event.usage_reported && !event.estimated);
     assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (4, 2));
 }
 
@@ -90,7 +99,19 @@ async fn in_the_middle_of_an_unstreamed_answer() {
         client.head().await;
     })
     .await;
-    assert!(!event.usage_reported);
+    assert_eq!(told(&event), (true, WHOLE.len() as u64 * 2 / 7, 1));
+}
+
+#[tokio::test]
+async fn files_in_a_prompt_are_not_counted_as_text() {
+    let body = |file: &str| {
+        format!(
+            "{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":[{{\"type\":\"image_url\",\
+\"image_url\":{{\"url\":\"data:image/png;base64,{file}\"}}}}]}}]}}"
+        )
+    };
+    let event = leaves(&body(&"iVBORw0K".repeat(1000)), Vec::new(), request_arrived).await;
+    assert_eq!(told(&event), (true, body("").len() as u64 * 2 / 7, 0));
 }
 
 #[tokio::test]

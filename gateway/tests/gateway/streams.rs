@@ -143,7 +143,8 @@ async fn an_error_of_every_backend_reaches_the_client_as_it_was() {
     assert!((rig.metric(outcome).await - 1.0).abs() < 0.5);
     let events = rig.finish().await;
     assert_eq!(events.len(), 1);
-    assert!(!events[0].usage_reported);
+    assert!(!events[0].usage_reported && !events[0].estimated);
+    assert_eq!(events[0].attempts, Some(3));
 }
 
 #[tokio::test]
@@ -206,7 +207,9 @@ async fn a_break_after_the_first_event_is_told_in_the_stream_and_not_retried() {
         assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
         let events = rig.finish().await;
         assert_eq!(events.len(), 1);
-        assert!(!events[0].usage_reported);
+        assert!(!events[0].usage_reported && events[0].estimated);
+        let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
+        assert_eq!(found, (BODY.len() as u64 * 2 / 7, 1));
         assert_eq!(events[0].status, Some(200));
     }
 }
@@ -223,7 +226,10 @@ async fn an_unstreamed_answer_that_breaks_off_does_not_look_complete() {
     assert!(!reply.complete);
     let events = rig.finish().await;
     assert_eq!(events.len(), 1);
-    assert!(!events[0].usage_reported);
+    assert!(!events[0].usage_reported && events[0].estimated);
+    // {"model":"small"}, and {"choices":
+    let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
+    assert_eq!(found, (17 * 2 / 7, 11 * 2 / 7));
 }
 
 #[tokio::test]
@@ -235,7 +241,8 @@ content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
     let reply = rig.chat(BODY).await;
     assert_eq!(reply.body, b"\x1f\x8b\x08\n\n\x00");
     assert_eq!(reply.header("content-encoding"), Some("gzip"));
-    assert!(!rig.finish().await[0].usage_reported);
+    let event = &rig.finish().await[0];
+    assert!(!event.usage_reported && !event.estimated);
 }
 
 #[tokio::test]

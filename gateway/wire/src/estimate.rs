@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use memchr::memchr2;
 use memchr::memmem::Finder;
 
-use crate::json::Object;
-
 /// Bytes of text per token, times two: 3.5.
 const HALF_BYTES_PER_TOKEN: u64 = 7;
 
@@ -17,6 +15,8 @@ const LEAST_WITH_SOUND: usize = 4 << 10;
 static DATA_URL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b";base64,"));
 
 static SOUND: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"input_audio\""));
+
+static DATA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"data\""));
 
 /// A rough count of the tokens of so many bytes of text: one for 3.5 of them,
 /// rounded down.
@@ -35,10 +35,9 @@ fn data_urls(body: &[u8]) -> usize {
     let mut bytes = 0;
     let mut rest = body;
     while let Some(data) = after(&DATA_URL, rest) {
-        // Base64 has no space, so that a text that speaks of it ends here.
-        let length = memchr2(b'"', b' ', data).unwrap_or(data.len());
+        let (length, behind) = base64(data);
         bytes += length;
-        rest = data.get(length..).unwrap_or_default();
+        rest = behind;
     }
     bytes
 }
@@ -51,17 +50,36 @@ fn sound(body: &[u8]) -> usize {
     let mut rest = body;
     while let Some(behind) = after(&SOUND, rest) {
         rest = behind;
-        // It may be a type's value as well.
-        let Some(value) = behind.trim_ascii_start().strip_prefix(b":") else {
-            continue;
-        };
-        for member in Object::open(value).into_iter().flatten().map_while(Result::ok) {
-            if *member.name == *b"data" {
-                bytes += member.value.len();
-            }
+        if let Some(data) = sound_data(behind) {
+            let (length, behind) = base64(data);
+            bytes += length;
+            rest = behind;
         }
     }
     bytes
+}
+
+/// What follows the quote that opens the `data` of the object behind the name.
+fn sound_data(behind: &[u8]) -> Option<&[u8]> {
+    /// How far it may be, in bytes.
+    const REACH: usize = 256;
+    // The name may be a type's value as well.
+    let object = next(behind, b':').and_then(|value| next(value, b'{'))?;
+    let near = object.get(..REACH).unwrap_or(object);
+    let value = object.get(DATA.find(near)? + DATA.needle().len()..)?;
+    next(value, b':').and_then(|value| next(value, b'"'))
+}
+
+/// What follows this byte, where it is the next.
+fn next(text: &[u8], byte: u8) -> Option<&[u8]> {
+    text.trim_ascii_start().strip_prefix(&[byte])
+}
+
+/// The length of base64 in a string, and what follows it. It has no space, so
+/// that a text that only speaks of files ends here.
+fn base64(data: &[u8]) -> (usize, &[u8]) {
+    let length = memchr2(b'"', b' ', data).unwrap_or(data.len());
+    (length, data.get(length..).unwrap_or_default())
 }
 
 /// What follows the first place where something is found.
@@ -75,7 +93,10 @@ mod tests {
 
     #[test]
     fn seven_bytes_are_two_tokens() {
-        assert_eq!([0, 1, 3, 4, 7, 35].map(estimated_tokens), [0, 0, 0, 1, 2, 10]);
+        assert_eq!(
+            [0, 1, 3, 4, 7, 35].map(estimated_tokens),
+            [0, 0, 0, 1, 2, 10]
+        );
         assert!(estimated_tokens(u64::MAX) > 0);
     }
 
@@ -94,8 +115,7 @@ mod tests {
         };
         let data = "UklG".repeat(LEAST_WITH_SOUND);
         let body = [sound(&data), sound(&data)].concat();
-        let quotes = 2;
-        let without = 2 * (sound("").len() - quotes);
+        let without = 2 * sound("").len();
         assert_eq!(text_bytes(body.as_bytes()), without as u64);
     }
 
@@ -104,9 +124,16 @@ mod tests {
         let text = "{\"content\":\"write ;base64, and then what? \\\"input_audio\\\" is a name\"}";
         let short = text_bytes(text.as_bytes());
         assert_eq!(short, text.len() as u64);
-        let long = format!("{{\"content\":\"{}\"}}", "input_audio ".repeat(LEAST_WITH_SOUND));
+        let long = format!(
+            "{{\"content\":\"{}\"}}",
+            "input_audio ".repeat(LEAST_WITH_SOUND)
+        );
         assert_eq!(text_bytes(long.as_bytes()), long.len() as u64);
-        for cut in ["data:;base64,", "data:;base64,AA", "{\"input_audio\":{\"data\":\"AA"] {
+        for cut in [
+            "data:;base64,",
+            "data:;base64,AA",
+            "{\"input_audio\":{\"data\":\"AA",
+        ] {
             let padded = format!("{}{cut}", " ".repeat(LEAST_WITH_SOUND));
             let text = text_bytes(padded.as_bytes());
             assert!(text >= LEAST_WITH_SOUND as u64 && text <= padded.len() as u64);

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fastllm_wire::{Fields, Splice, scan};
+use fastllm_wire::{Fields, Splice, scan, text_bytes};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -17,6 +17,7 @@ const FIELDS: [Fields; 4] = [
 fuzz_target!(|input: (u8, &[u8])| {
     let (fields, body) = input;
     let fields = FIELDS[usize::from(fields) % FIELDS.len()];
+    assert!(text_bytes(body) <= body.len() as u64);
     let Ok(members) = scan(body, fields) else {
         return;
     };
