@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{
@@ -16,6 +16,7 @@ use fastllm_wire::Usage;
 use http::header::HeaderValue;
 
 use crate::clock;
+use crate::forward::Sent;
 use crate::report::UsageQueue;
 use crate::serve::{Head, Proxied};
 use crate::telemetry::{
@@ -103,27 +104,6 @@ struct Asked {
     id: BackendId,
     api_base: Arc<str>,
     series: Option<Arc<Series>>,
-}
-
-/// Whether an upstream has all of a request, and has not begun its answer.
-/// Whoever sends the request says so.
-#[derive(Debug, Default)]
-pub(crate) struct Sent(AtomicBool);
-
-impl Sent {
-    /// All of it has left.
-    pub(crate) fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// It was answered, or will not be.
-    pub(crate) fn forget(&self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-
-    fn is_noted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// How a request ended.

@@ -7,7 +7,7 @@ use fastllm_wire::http1::{
 };
 
 use super::AttemptError;
-use crate::record::Sent;
+use super::sent::Sent;
 use crate::scratch;
 use crate::socket::Socket;
 use crate::telemetry::OpenConnection;

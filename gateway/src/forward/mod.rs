@@ -13,6 +13,7 @@ mod pool;
 mod quiet;
 mod relay;
 mod sending;
+mod sent;
 mod turn;
 mod upload;
 
@@ -23,6 +24,7 @@ pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;
 pub(crate) use quiet::Patience;
 pub(crate) use relay::{Relay, Step};
+pub(crate) use sent::Sent;
 pub(crate) use upload::Upload;
 
 use fastllm_engine::Refusal;

@@ -13,9 +13,9 @@ use super::AttemptError;
 use super::connect::Connector;
 use super::connection::{Connection, NoAnswer};
 use super::sending::Sending;
+use super::sent::Sent;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::record::Sent;
 use crate::snapshot::Current;
 use crate::telemetry::Metrics;
 

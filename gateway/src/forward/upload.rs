@@ -24,8 +24,8 @@ use super::connection::Request;
 use super::outgoing::shared;
 use super::pool::{Lease, Upstreams};
 use super::sending::Sending;
+use super::sent::Sent;
 use crate::deadline::Deadline;
-use crate::record::Sent;
 use crate::serve::{BodyBroken, BodyLimits, Client, Received, Share, misread};
 use crate::socket::Socket;
 
