@@ -2,7 +2,7 @@
 //! every byte costs at least. With TLS to its target it lends the load, which
 //! speaks none, its own.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ async fn connect(mut client: TcpStream, target: SocketAddr, tls: Option<TlsConne
         let Some(tls) = tls else {
             return copy_bidirectional(&mut client, &mut upstream).await;
         };
-        let name = ServerName::from(IpAddr::from(target.ip()));
+        let name = ServerName::from(target.ip());
         let mut upstream = tls.connect(name, upstream).await?;
         copy_bidirectional(&mut client, &mut upstream).await
     }
