@@ -64,7 +64,7 @@ impl Service {
         client: &mut dyn Client,
         deadline: &mut Deadline,
     ) -> Option<Answer> {
-        let (status, question) = match self {
+        let own = match self {
             Self::Public {
                 pipeline,
                 status,
@@ -72,26 +72,23 @@ impl Service {
                 cors,
             } => {
                 let cors = cors.as_deref();
-                match Status::asked(head, *detailed, true) {
-                    Some(question) => (status, question),
-                    None => {
-                        if let Some(own) = cors.and_then(|cors| cors.preflight(head)) {
-                            return Some(Answer::Own(Box::new(own)));
-                        }
-                        let answer = pipeline.handle(head, client, deadline).await?;
-                        return Some(match cors {
-                            Some(cors) => answer.shared(cors.fields(head)),
-                            None => answer,
-                        });
-                    }
+                if let Some(question) = Status::asked(head, *detailed, true) {
+                    status.answer(question).await
+                } else if let Some(preflight) = cors.and_then(|cors| cors.preflight(head)) {
+                    preflight
+                } else {
+                    let answer = pipeline.handle(head, client, deadline).await?;
+                    return Some(match cors {
+                        Some(cors) => answer.shared(cors.fields(head)),
+                        None => answer,
+                    });
                 }
             }
             Self::Status(status) => match Status::asked(head, true, false) {
-                Some(question) => (status, question),
-                None => return Some(Answer::Own(Box::new(answer::not_found()))),
+                Some(question) => status.answer(question).await,
+                None => answer::not_found(),
             },
         };
-        let own = status.answer(question).await;
         Some(Answer::Own(Box::new(own)))
     }
 }
