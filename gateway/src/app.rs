@@ -313,6 +313,7 @@ impl Rooms {
                 bodies: Arc::clone(&bodies),
                 request_timeout: config.request_timeout,
                 hide_ungranted: config.hide_ungranted_models,
+                forwarded: config.forwarded_headers.clone().into(),
             };
             Service::Public {
                 pipeline: Arc::new(pipeline),

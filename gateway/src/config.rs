@@ -11,6 +11,7 @@ use clap::error::ErrorKind;
 use fastllm_contract::{PolicyKind, Secret};
 use url::Url;
 
+use crate::forward::ForwardedHeader;
 use crate::link::ControlUrl;
 use crate::serve::CorsOrigin;
 use crate::snapshot::ConfigFile;
@@ -91,6 +92,14 @@ pub struct Config {
         value_delimiter = ','
     )]
     pub cors_origins: Vec<CorsOrigin>,
+    /// Further headers of clients that upstreams see, beside accept, user-agent,
+    /// openai-beta and trace context; repeated, or separated by commas
+    #[arg(
+        long = "forward-header",
+        env = "FASTLLM_FORWARD_HEADER",
+        value_delimiter = ','
+    )]
+    pub forwarded_headers: Vec<ForwardedHeader>,
     /// A model that exists and is not granted answers like one that does not
     #[arg(long, env = "FASTLLM_HIDE_UNGRANTED_MODELS", value_parser = BoolishValueParser::new())]
     pub hide_ungranted_models: bool,
@@ -449,6 +458,9 @@ mod tests {
         assert!(config.hide_ungranted_models);
         assert_eq!(config.cors_origins.len(), 3);
         assert!(parse(&["--cors-origin=a.example"]).is_err());
+        let config = parse(&["--forward-header=x-team,anthropic-beta"]).unwrap();
+        assert_eq!(config.forwarded_headers.len(), 2);
+        assert!(parse(&["--forward-header=authorization"]).is_err());
     }
 
     #[test]

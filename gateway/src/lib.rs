@@ -31,6 +31,7 @@ mod workers;
 
 pub use app::{Error, Gateway};
 pub use config::{Config, OriginError};
+pub use forward::ForwardedHeader;
 pub use link::ControlUrl;
 pub use serve::{CorsOrigin, ListenError};
 pub use signals::terminated;

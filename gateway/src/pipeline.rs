@@ -16,7 +16,7 @@ use http::Method;
 use parking_lot::Mutex;
 
 use crate::deadline::Deadline;
-use crate::forward::{Forwarder, Outgoing, Payload, Upload};
+use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
 use crate::prompt::Prompt;
 use crate::record::{Ledger, Record};
 use crate::serve::answer::{self, Own};
@@ -36,6 +36,8 @@ pub(crate) struct Pipeline {
     pub(crate) request_timeout: Option<Duration>,
     /// A model that is not granted is as good as none.
     pub(crate) hide_ungranted: bool,
+    /// Further headers of clients that upstreams see.
+    pub(crate) forwarded: Arc<[ForwardedHeader]>,
 }
 
 /// Who asks for what, and by which tables that was decided.
@@ -172,6 +174,7 @@ impl Pipeline {
         let outgoing = |payload| Outgoing {
             sub_path: asked.proxied.sub_path(),
             headers: asked.head.fields(),
+            forwarded: &self.forwarded,
             payload,
             members: &members,
             prompt: &prompt,

@@ -1,5 +1,8 @@
 //! Which headers cross the gateway.
 
+use std::str::FromStr;
+
+use fastllm_engine::is_reserved_header;
 use fastllm_wire::http1::{Fields, HeadWriter};
 use http::header::{HeaderName, HeaderValue};
 
@@ -20,13 +23,41 @@ const UPSTREAM: [&str; 5] = [
     "openai-beta",
 ];
 
-/// Writes the client's fields that go upstream, those that the `backend` wants,
+/// A further header of clients that upstreams may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardedHeader(HeaderName);
+
+impl FromStr for ForwardedHeader {
+    type Err = String;
+
+    /// Credentials, cookies and what frames a message never go upstream.
+    fn from_str(text: &str) -> Result<Self, String> {
+        const NEVER: [&str; 6] = [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "api-key",
+            "x-goog-api-key",
+            REQUEST_ID,
+        ];
+        let name: HeaderName = text
+            .trim()
+            .parse()
+            .map_err(|_| "expected the name of a header".to_owned())?;
+        if NEVER.contains(&name.as_str()) || is_reserved_header(&name) {
+            return Err(format!("{name} never goes upstream as it came"));
+        }
+        Ok(Self(name))
+    }
+}
+
+/// Writes the client's fields that go upstream, `further` ones among them, those that the `backend` wants,
 /// which take the place of others of their names, and those of ours that go with
 /// every request. Repeated fields stay repeated; our span, if there is one,
 /// stands before the client's.
 pub(crate) fn request_fields(
     head: &mut HeadWriter<'_>,
-    client: Fields<'_>,
+    (client, further): (Fields<'_>, &[ForwardedHeader]),
     backend: &[(HeaderName, HeaderValue)],
     content_type: &[u8],
     record: &Record,
@@ -36,10 +67,12 @@ pub(crate) fn request_fields(
         head.field(TRACEPARENT.as_bytes(), ours.as_bytes());
     }
     let wants = |text: &str| backend.iter().any(|(name, _)| name.as_str() == text);
-    for field in client.iter() {
+    for field in client.end_to_end() {
         let replaced = traceparent.is_some() && field.is(TRACEPARENT);
-        let passes = |name: &&str| field.is(name) && !wants(name);
-        if !replaced && UPSTREAM.iter().any(passes) {
+        let passes = |name: &str| field.is(name) && !wants(name);
+        let listed = UPSTREAM.into_iter().any(passes)
+            || further.iter().any(|header| passes(header.0.as_str()));
+        if !replaced && listed {
             head.copy(field);
         }
     }

@@ -19,6 +19,7 @@ mod upload;
 
 pub(crate) use attempts::Forwarder;
 pub(crate) use connect::Connector;
+pub use headers::ForwardedHeader;
 pub(crate) use names::Resolver;
 pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;

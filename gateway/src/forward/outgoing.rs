@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::AttemptError;
 use super::flow::Meter;
-use super::headers::{is_event_stream, is_identity, request_fields};
+use super::headers::{ForwardedHeader, is_event_stream, is_identity, request_fields};
 use super::pool::Lease;
 use super::sending::Sending;
 use super::upload::{Upload, Uploading};
@@ -25,6 +25,8 @@ const COPIED: usize = 16 << 10;
 pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) sub_path: &'static str,
     pub(crate) headers: Fields<'a>,
+    /// Of those, what goes upstream beside the usual ones.
+    pub(crate) forwarded: &'a [ForwardedHeader],
     pub(crate) payload: Payload<'a, 'c>,
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
@@ -81,7 +83,8 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         // another model from the same bytes.
         let kind = self.members.form_type().unwrap_or("application/json");
         let wanted = backend.extra_headers();
-        request_fields(&mut head, self.headers, wanted, kind.as_bytes(), record);
+        let client = (self.headers, self.forwarded);
+        request_fields(&mut head, client, wanted, kind.as_bytes(), record);
         head.end(framing, Persistence::Keep)
             .map_err(|error| AttemptError::Request(error.to_string()))?;
         Ok(first)

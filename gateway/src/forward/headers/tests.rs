@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
 
-use super::{is_event_stream, is_identity, passes_to_client, request_fields};
+use super::{ForwardedHeader, is_event_stream, is_identity, passes_to_client, request_fields};
 use crate::record::{Ledger, Record};
 use crate::report::queue;
 use crate::serve::Head;
@@ -43,7 +43,7 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
     let mut head = HeadWriter::request(&mut out, b"POST", b"/");
     request_fields(
         &mut head,
-        client.fields(),
+        (client.fields(), &[]),
         &[],
         b"application/json",
         &record,
@@ -61,6 +61,48 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
             "x-request-id: ours",
         ]
     );
+}
+
+#[test]
+fn further_headers_go_upstream_where_they_are_listed() {
+    let lines = "X-Team: search\r\nx-team: ads\r\nx-hop: 1\r\nconnection: x-hop\r\nx-other: 1\r\n";
+    let client = Head::with(lines);
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (usage, _) = queue(&metrics);
+    let ledger = Arc::new(Ledger::new(metrics, usage, Arc::from("boot")));
+    let record = Record::begin(&ledger, &Head::with("x-request-id: ours\r\n"));
+    let listed: Vec<ForwardedHeader> = ["x-team", " X-Hop"]
+        .iter()
+        .map(|name| name.parse().unwrap())
+        .collect();
+    let mut out = Vec::new();
+    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
+    let kind = b"application/json";
+    request_fields(&mut head, (client.fields(), &listed), &[], kind, &record);
+    head.end(Framing::None, Persistence::Keep).unwrap();
+    assert_eq!(
+        sorted(&out),
+        [
+            "X-Team: search",
+            "accept-encoding: identity",
+            "content-type: application/json",
+            "x-request-id: ours",
+            "x-team: ads",
+        ]
+    );
+    for never in [
+        "Authorization",
+        "x-api-key",
+        "cookie",
+        "content-length",
+        "host",
+        "te",
+        "x-request-id",
+        "two words",
+        "",
+    ] {
+        assert!(never.parse::<ForwardedHeader>().is_err(), "{never}");
+    }
 }
 
 fn on_answer<R>(fields: &str, work: impl FnOnce(fastllm_wire::http1::Response<'_>) -> R) -> R {
