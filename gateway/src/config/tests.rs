@@ -1,0 +1,152 @@
+use clap::Parser;
+
+use super::{Config, Origin, OriginError, PolicyKind};
+
+#[derive(Debug, Parser)]
+struct Flags {
+    #[command(flatten)]
+    config: Config,
+}
+
+fn parse(more: &[&str]) -> Result<Config, clap::Error> {
+    let base = [
+        "fastllm-gateway",
+        "--control-url=http://control:4001/snapshot",
+        "--proxy-token=canary-token",
+    ];
+    Flags::try_parse_from(base.iter().chain(more)).map(|flags| flags.config)
+}
+
+#[test]
+fn hosts_are_addresses_or_localhost() {
+    for (given, parsed) in [
+        ("localhost", "127.0.0.1"),
+        ("0.0.0.0", "0.0.0.0"),
+        ("::", "::"),
+        ("[::1]", "::1"),
+    ] {
+        let config = parse(&["--host", given]).unwrap();
+        assert_eq!(config.host.to_string(), parsed);
+    }
+    assert!(parse(&["--host", "example.com"]).is_err());
+}
+
+#[test]
+fn intervals_of_zero_are_refused_where_they_would_spin() {
+    for flag in [
+        "health-interval",
+        "health-timeout",
+        "health-report-interval",
+        "body-timeout",
+        "header-timeout",
+        "request-timeout",
+        "stream-idle-timeout",
+        "sse-heartbeat",
+        "max-connections",
+    ] {
+        assert!(parse(&[&format!("--{flag}=0")]).is_err(), "{flag}");
+        assert!(parse(&[&format!("--{flag}=1")]).is_ok(), "{flag}");
+    }
+    assert!(parse(&["--shutdown-grace=0", "--shutdown-delay=0"]).is_ok());
+    assert!(parse(&["--shutdown-grace=-1"]).is_err());
+}
+
+#[test]
+fn there_is_one_place_to_be_told_what_to_serve() {
+    const URL: &str = "--control-url=http://control:4001";
+    const TOKEN: &str = "--proxy-token=t";
+    const FILE: &str = "--config=gateway.yaml";
+    let origin = |flags: &[&str]| {
+        let all = std::iter::once("gateway").chain(flags.iter().copied());
+        let config = Flags::try_parse_from(all).unwrap().config;
+        config
+            .origin()
+            .map(|origin| matches!(origin, Origin::File(_)))
+    };
+    for (flags, expected) in [
+        (&[FILE][..], Ok(true)),
+        (&[FILE, "--config-poll=0", "--master-key=k"][..], Ok(true)),
+        (&[URL, TOKEN][..], Ok(false)),
+        (&[][..], Err(OriginError::Missing)),
+        (&[FILE, URL, TOKEN][..], Err(OriginError::Both)),
+        (&[FILE, TOKEN][..], Err(OriginError::Both)),
+        (&[URL][..], Err(OriginError::Half)),
+        (&[TOKEN][..], Err(OriginError::Half)),
+        (
+            &[URL, TOKEN, "--master-key=k"][..],
+            Err(OriginError::MasterKey),
+        ),
+        (&[URL, TOKEN, "--config-poll=0"][..], Err(OriginError::Poll)),
+    ] {
+        assert_eq!(origin(flags), expected, "{flags:?}");
+    }
+}
+
+#[test]
+fn what_is_off_is_off_until_it_is_asked_for() {
+    let config = parse(&[]).unwrap();
+    assert!(config.request_timeout.is_none() && config.sse_heartbeat.is_none());
+    assert!(config.cors_origins.is_empty() && !config.hide_ungranted_models);
+    let config = parse(&[
+        "--hide-ungranted-models",
+        "--cors-origin=https://a.example,https://b.example",
+        "--cors-origin=http://localhost:3000",
+    ])
+    .unwrap();
+    assert!(config.hide_ungranted_models);
+    assert_eq!(config.cors_origins.len(), 3);
+    assert!(parse(&["--cors-origin=a.example"]).is_err());
+    let config = parse(&["--forward-header=x-team,anthropic-beta"]).unwrap();
+    assert_eq!(config.forwarded_headers.len(), 2);
+    assert!(parse(&["--forward-header=authorization"]).is_err());
+}
+
+#[test]
+fn policies_have_four_names() {
+    assert_eq!(parse(&[]).unwrap().policy, PolicyKind::CacheAffinity);
+    for policy in PolicyKind::ALL {
+        let flag = format!("--policy={policy}");
+        assert_eq!(parse(&[&flag]).unwrap().policy, policy);
+    }
+    let error = parse(&["--policy=fastest"]).unwrap_err().to_string();
+    assert!(error.contains("lowest-latency"), "{error}");
+}
+
+#[test]
+fn tracing_is_off_and_its_flags_are_checked() {
+    let config = parse(&[]).unwrap();
+    assert!(config.otel_endpoint.is_none());
+    assert_eq!(config.otel_sample_one_in.get(), 100);
+    assert_eq!(config.otel_service_name, "fastllm-proxy");
+    assert!(parse(&["--otel-sample-one-in=0"]).is_err());
+    assert!(parse(&["--otel-protocol=http/protobuf"]).is_ok());
+    assert!(parse(&["--otel-endpoint=http://collector:4317"]).is_ok());
+    assert!(parse(&["--otel-headers="]).is_ok());
+    for address in ["collector:4317", "ftp://collector", "http://u:p@collector"] {
+        assert!(parse(&["--otel-endpoint", address]).is_err(), "{address}");
+    }
+    let config = parse(&["--otel-headers=authorization=canary"]).unwrap();
+    assert!(!format!("{config:?}").contains("canary"));
+}
+
+#[test]
+fn a_password_in_an_address_is_in_no_error() {
+    for flag in ["--control-url", "--otel-endpoint"] {
+        for address in ["http://u:canary@host", "ftp://u:canary@host", "canary"] {
+            let command = ["gateway", flag, address];
+            let error = Flags::try_parse_from(command).unwrap_err().to_string();
+            assert!(error.contains(flag), "{error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_token_is_in_no_output() {
+    let config = parse(&[]).unwrap();
+    assert!(!format!("{config:?}").contains("canary"));
+    let error = parse(&["--help"]).unwrap_err().to_string();
+    assert!(error.contains("--proxy-token") && !error.contains("canary"));
+    let error = parse(&["--port=x"]).unwrap_err().to_string();
+    assert!(!error.contains("canary"));
+}
