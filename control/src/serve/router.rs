@@ -82,6 +82,12 @@ async fn finish(request: Request, next: Next) -> Response {
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
+    if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        // The rest of the body is not read, so nothing can follow it: a client
+        // that did not know would send its next request into a closing connection.
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     if let Some(app) = app {
         let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
         app.metrics

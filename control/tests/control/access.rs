@@ -67,6 +67,7 @@ async fn a_login_is_short() {
     let (_database, control) = started().await;
     let long = control.login("root", &"x".repeat(100_000)).await;
     assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(long.headers()[header::CONNECTION], "close");
     let odd = control.login("ro\0ot", PASSWORD).await;
     assert_eq!(odd.status(), StatusCode::BAD_REQUEST);
 }
