@@ -7,7 +7,6 @@ from pathlib import Path
 from e2e.bench import soak
 from e2e.bench.rig import Tools
 
-
 # Buffers, arenas and TLS sessions grow to their size for about as long as this one runs, which the long soak
 # does not see. What it can tell is a few hundred bytes kept of each of its hundred thousand requests.
 MOST_GROWTH = 4 * soak.MOST_GROWTH
