@@ -400,6 +400,15 @@ impl Record {
             .or(estimate)
             .unwrap_or_default();
         self.ledger.usage.push(UsageEvent {
+            cache_write_tokens: None,
+            audio_prompt_tokens: None,
+            audio_completion_tokens: None,
+            images: None,
+            input_characters: None,
+            audio_ms: None,
+            audio_bytes: None,
+            cached: false,
+            metadata: None,
             principal_id: attribution.principal,
             key_id: Some(attribution.key),
             model: model.clone(),

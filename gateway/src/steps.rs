@@ -64,6 +64,15 @@ fn time_metrics(metrics: &Metrics, tables: &Tables) {
 
 fn event(model: &ModelName) -> UsageEvent {
     UsageEvent {
+        cache_write_tokens: None,
+        audio_prompt_tokens: None,
+        audio_completion_tokens: None,
+        images: None,
+        input_characters: None,
+        audio_ms: None,
+        audio_bytes: None,
+        cached: false,
+        metadata: None,
         principal_id: PrincipalId(1),
         key_id: Some(KeyId(1)),
         model: model.clone(),

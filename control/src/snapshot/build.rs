@@ -111,6 +111,7 @@ pub(super) fn assemble(
         .map(|row| principal(row, &models))
         .collect();
     let snapshot = Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: state.version,
         open: false,
@@ -178,6 +179,7 @@ fn published(
             fallback = Some(name.clone());
         }
         models.push(Model {
+            cache_ttl_seconds: None,
             name,
             policy: policy.and_then(|policy| policy.parse().ok()),
             context_length: context_length.map(|tokens| Tokens(tokens.unsigned_abs())),
@@ -208,11 +210,15 @@ fn etag(snapshot: &Snapshot) -> Etag {
         open,
         models,
         principals,
+        teams,
         virtual_models,
         fallback_model,
         key_shards,
     } = snapshot;
     let mut text = format!("{format} {open} {} {}", models.digest, principals.digest);
+    if !teams.digest.is_empty() {
+        text.extend([" teams:", teams.digest.as_str()]);
+    }
     if !virtual_models.digest.is_empty() {
         text.extend([" virtual:", virtual_models.digest.as_str()]);
     }
@@ -255,6 +261,10 @@ fn principal(row: PrincipalGrants, models: &[Model]) -> Principal {
         .map(|model| model.name.clone())
         .collect();
     Principal {
+        team: None,
+        limits: None,
+        budget: None,
+        models: Vec::new(),
         id: PrincipalId(id.unsigned_abs()),
         name,
         allow_all,
@@ -280,6 +290,8 @@ fn key_shards(
             disabled,
         } = row;
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(id.unsigned_abs()),
             principal: PrincipalId(principal_id.unsigned_abs()),
             expires_at: expires_at.map(timestamp),
@@ -323,6 +335,7 @@ mod tests {
 
     fn model(name: &str) -> Model {
         Model {
+            cache_ttl_seconds: None,
             name: ModelName::new(name).unwrap(),
             policy: None,
             context_length: None,

@@ -36,6 +36,14 @@ integer_type! {
     BackendId(u64)
 }
 integer_type! {
+    /// Identity of a team of principals in control's database.
+    TeamId(u64)
+}
+integer_type! {
+    /// Identity of a budget in control's database.
+    BudgetId(u64)
+}
+integer_type! {
     /// Money: millionths of the currency unit.
     Micros(u64)
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::routing::known_policy;
 use crate::{
-    Backend, KeyHash, KeyId, ModelName, PolicyKind, PrincipalId, Timestamp, Tokens, VirtualModel,
+    Backend, Budget, KeyHash, KeyId, Limits, ModelAllowance, ModelName, PolicyKind, PrincipalId,
+    Team, TeamId, Timestamp, Tokens, VirtualModel,
 };
 
 /// The format that this release writes. A reader accepts every lower one, and
@@ -31,6 +32,9 @@ pub struct Snapshot {
     pub models: Part<Vec<Model>>,
     /// Who may ask, by id.
     pub principals: Part<Vec<Principal>>,
+    /// Principals that share limits and budgets, by id.
+    #[serde(default, skip_serializing_if = "Part::is_empty")]
+    pub teams: Part<Vec<Team>>,
     /// Names that stand for other models, by name.
     #[serde(default, skip_serializing_if = "Part::is_empty")]
     pub virtual_models: Part<Vec<VirtualModel>>,
@@ -134,6 +138,12 @@ pub struct KeyEntry {
     /// Revoked, or its principal is disabled.
     #[serde(default)]
     pub disabled: bool,
+    /// What may be taken with this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Box<Limits>>,
+    /// What may be spent with this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Box<Budget>>,
 }
 
 /// A person or service that may ask, with its grants already flattened.
@@ -152,6 +162,18 @@ pub struct Principal {
     /// Names of the roles it holds; sorted. Rules may ask for them.
     #[serde(default)]
     pub roles: Vec<String>,
+    /// The team that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<TeamId>,
+    /// What it may take, whatever the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// What it may spend, whatever the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// What it may take of single models; sorted by model.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelAllowance>,
 }
 
 /// A name that requests are routed to.
@@ -159,6 +181,10 @@ pub struct Principal {
 pub struct Model {
     /// What clients ask for.
     pub name: ModelName,
+    /// For so long an answer may be given again to the same request; not at all
+    /// where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_ttl_seconds: Option<u64>,
     /// How a backend is chosen; the gateway's own default where absent.
     #[serde(
         default,
@@ -193,6 +219,7 @@ impl Snapshot {
     pub fn merge(mut self, held: Option<&Snapshot>) -> Result<Self, MissingPart> {
         self.models.fill(held.map(|held| &held.models))?;
         self.principals.fill(held.map(|held| &held.principals))?;
+        self.teams.fill(held.map(|held| &held.teams))?;
         self.virtual_models
             .fill(held.map(|held| &held.virtual_models))?;
         for shard in &mut self.key_shards {
@@ -213,6 +240,9 @@ impl Snapshot {
             delta.principals.items = None;
         }
         // An empty part is not written, so there is nothing to leave out.
+        if held.teams.digest == delta.teams.digest && !delta.teams.is_empty() {
+            delta.teams.items = None;
+        }
         if held.virtual_models.digest == delta.virtual_models.digest
             && !delta.virtual_models.is_empty()
         {

@@ -1,4 +1,5 @@
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use crate::{KeyId, Micros, ModelName, PrincipalId, Timestamp, Tokens};
 ///
 /// Invariant: within one (`replica`, `boot_id`) batches are sent one at a time
 /// and `sequence` only grows, so that one high-water mark tells a repetition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The gateway's name (its pod's name).
     pub replica: String,
@@ -39,7 +40,7 @@ pub struct UsageReply {
 }
 
 /// One attributable request: answered by a backend, or refused by the gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageEvent {
     /// Who asked.
     pub principal_id: PrincipalId,
@@ -71,6 +72,27 @@ pub struct UsageEvent {
     /// so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<Tokens>,
+    /// Those of the prompt that were written to the backend's cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_write_tokens: Option<Tokens>,
+    /// Those of the prompt that are sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_prompt_tokens: Option<Tokens>,
+    /// Those of the answer that are sound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_completion_tokens: Option<Tokens>,
+    /// Images of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<u32>,
+    /// Characters that were read aloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_characters: Option<u64>,
+    /// Sound that was transcribed, in milliseconds, where the backend said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_ms: Option<u64>,
+    /// Sound that was sent or answered, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio_bytes: Option<u64>,
     /// Whether the counts are the backend's own, or those of a refusal: unknown
     /// is not zero.
     #[serde(default = "yes")]
@@ -79,6 +101,13 @@ pub struct UsageEvent {
     /// client left before it said them. Never together with `usage_reported`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
+    /// Answered from the gateway's cache: the counts are those of the answer
+    /// that was kept, and cost nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
+    /// What the client's `metadata` said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Box<Metadata>>,
     /// Why the gateway refused; absent for everything a backend answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RefusalKind>,
@@ -97,6 +126,24 @@ pub struct UsageEvent {
     /// What the provider said that the request cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<Micros>,
+}
+
+/// What a client says about its request, for reports: at most 16 members,
+/// names of at most 64 bytes, texts of at most 512.
+pub type Metadata = BTreeMap<String, MetadataValue>;
+
+/// A value of [`Metadata`], in the type that the client gave it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MetadataValue {
+    /// `true` or `false`.
+    Flag(bool),
+    /// A whole number of 64 bits.
+    Integer(i64),
+    /// Any other number.
+    Float(f64),
+    /// A text.
+    Text(String),
 }
 
 fn yes() -> bool {

@@ -41,6 +41,8 @@ fn backend(id: u64, api_key: Option<&str>) -> Backend {
 fn shard(first: u8, expires_at: Option<Timestamp>) -> KeyShard {
     let hash = KeyHash([first; 32]);
     let entry = KeyEntry {
+        limits: None,
+        budget: None,
         id: KeyId(u64::from(first)),
         principal: PrincipalId(1),
         expires_at,
@@ -58,12 +60,14 @@ fn shard(first: u8, expires_at: Option<Timestamp>) -> KeyShard {
 fn sample() -> Snapshot {
     let name = ModelName::new("qwen").unwrap();
     Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 42,
         open: false,
         models: Part::complete(
             "models-1",
             vec![Model {
+                cache_ttl_seconds: None,
                 name: name.clone(),
                 policy: None,
                 context_length: None,
@@ -73,6 +77,10 @@ fn sample() -> Snapshot {
         principals: Part::complete(
             "principals-1",
             vec![Principal {
+                team: None,
+                limits: None,
+                budget: None,
+                models: Vec::new(),
                 id: PrincipalId(1),
                 name: "batch".to_owned(),
                 allow_all: false,
@@ -206,6 +214,15 @@ fn format_1_is_read() {
 
 fn event() -> UsageEvent {
     UsageEvent {
+        cache_write_tokens: None,
+        audio_prompt_tokens: None,
+        audio_completion_tokens: None,
+        images: None,
+        input_characters: None,
+        audio_ms: None,
+        audio_bytes: None,
+        cached: false,
+        metadata: None,
         principal_id: PrincipalId(1),
         key_id: None,
         model: ModelName::new("qwen").unwrap(),

@@ -37,6 +37,7 @@ pub(crate) fn backend(id: u64) -> Backend {
 
 pub(crate) fn model(model: &str, backends: &[u64]) -> Model {
     Model {
+        cache_ttl_seconds: None,
         name: name(model),
         policy: None,
         context_length: None,
@@ -46,6 +47,10 @@ pub(crate) fn model(model: &str, backends: &[u64]) -> Model {
 
 pub(crate) fn principal(id: u64, allowed: &[&str]) -> Principal {
     Principal {
+        team: None,
+        limits: None,
+        budget: None,
+        models: Vec::new(),
         id: PrincipalId(id),
         name: format!("principal-{id}"),
         allow_all: false,
@@ -81,6 +86,8 @@ pub(crate) fn snapshot(
     for key in keys {
         let hash = hash_key(key.secret.as_bytes());
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(key.principal * 10),
             principal: PrincipalId(key.principal),
             expires_at: key.expires_at.map(Timestamp),
@@ -93,6 +100,7 @@ pub(crate) fn snapshot(
             .insert(hash, entry);
     }
     Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 1,
         open: false,

@@ -94,12 +94,14 @@ impl From<&KeyEntry> for KeyRecord {
             principal,
             expires_at,
             disabled,
-        } = entry.clone();
+            limits: _,
+            budget: _,
+        } = entry;
         Self {
-            id,
-            principal,
-            expires_at,
-            disabled,
+            id: *id,
+            principal: *principal,
+            expires_at: *expires_at,
+            disabled: *disabled,
         }
     }
 }

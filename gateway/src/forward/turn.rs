@@ -72,12 +72,14 @@ mod tests {
 
     fn pool(backends: Vec<Backend>) -> Arc<Pool> {
         let model = Model {
+            cache_ttl_seconds: None,
             name: ModelName::new("a").unwrap(),
             policy: None,
             context_length: None,
             backends,
         };
         let snapshot = Snapshot {
+            teams: Part::default(),
             format: FORMAT,
             version: 1,
             open: true,

@@ -119,6 +119,15 @@ mod tests {
 
     fn event(refusal: Option<RefusalKind>) -> UsageEvent {
         UsageEvent {
+            cache_write_tokens: None,
+            audio_prompt_tokens: None,
+            audio_completion_tokens: None,
+            images: None,
+            input_characters: None,
+            audio_ms: None,
+            audio_bytes: None,
+            cached: false,
+            metadata: None,
             principal_id: PrincipalId(1),
             key_id: None,
             model: ModelName::new("small").unwrap(),

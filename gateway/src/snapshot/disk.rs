@@ -159,6 +159,7 @@ mod tests {
 
     fn snapshot(version: u64) -> Snapshot {
         Snapshot {
+            teams: Part::default(),
             format: FORMAT,
             version,
             open: false,

@@ -53,6 +53,10 @@ fn with_clients(address: String) -> Content {
     for client in 0..CLIENTS {
         let id = principal_of(client);
         content.principals.push(Principal {
+            team: None,
+            limits: None,
+            budget: None,
+            models: Vec::new(),
             id: PrincipalId(id),
             name: format!("client {client}"),
             allow_all: false,

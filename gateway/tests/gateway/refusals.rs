@@ -205,6 +205,10 @@ async fn a_principal_without_grants_gets_nothing() {
     let upstream = Upstream::start([]).await;
     let mut content = content(&[upstream.api_base()]);
     content.principals.push(Principal {
+        team: None,
+        limits: None,
+        budget: None,
+        models: Vec::new(),
         id: PrincipalId(2),
         name: "new".to_owned(),
         allow_all: false,

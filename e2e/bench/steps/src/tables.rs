@@ -25,6 +25,7 @@ pub struct Size {
 /// Where this and the contract do not fit together.
 pub fn snapshot(size: Size) -> anyhow::Result<Snapshot> {
     Ok(Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 1,
         open: false,
@@ -102,6 +103,8 @@ fn shards(size: Size) -> Vec<KeyShard> {
     for number in 0..size.keys {
         let hash = hash_key(key(number).as_bytes());
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(u64::from(number)),
             principal: PrincipalId(u64::from(number / 10)),
             expires_at: None,

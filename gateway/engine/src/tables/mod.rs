@@ -115,6 +115,7 @@ impl Tables {
             open,
             models,
             principals,
+            teams: _,
             virtual_models,
             fallback_model,
             key_shards,

@@ -156,12 +156,14 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
         health: HealthCheck::default(),
     };
     let model = Model {
+        cache_ttl_seconds: None,
         name: ModelName::new("m").unwrap(),
         policy: None,
         context_length: None,
         backends: api_bases.iter().zip(1..).map(backend).collect(),
     };
     Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 1,
         open: true,

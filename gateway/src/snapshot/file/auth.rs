@@ -60,6 +60,10 @@ impl Auth {
 
     fn add_master(&mut self, key: &Secret) {
         self.principals.push(Principal {
+            team: None,
+            limits: None,
+            budget: None,
+            models: Vec::new(),
             id: PrincipalId(0),
             name: "master-key".to_owned(),
             allow_all: true,
@@ -67,6 +71,8 @@ impl Auth {
             roles: Vec::new(),
         });
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(0),
             principal: PrincipalId(0),
             expires_at: None,
@@ -94,6 +100,10 @@ impl Auth {
         allowed_models.sort_unstable();
         allowed_models.dedup();
         let described = Principal {
+            team: None,
+            limits: None,
+            budget: None,
+            models: Vec::new(),
             id: PrincipalId(position),
             name,
             allow_all,
@@ -116,6 +126,8 @@ impl Auth {
         };
         self.granted.extend(models);
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(position),
             principal: id,
             expires_at,

@@ -39,6 +39,7 @@ impl Models {
                 // Known even when it has no backend that can be used: its
                 // requests are refused for that, and not as unknown.
                 models.by_name.entry(name.clone()).or_insert(Model {
+                    cache_ttl_seconds: None,
                     name,
                     policy: None,
                     context_length: None,

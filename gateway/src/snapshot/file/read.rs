@@ -169,6 +169,7 @@ fn describe(
         }
     }
     let mut snapshot = Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 0,
         open: auth.open,

@@ -19,6 +19,7 @@ fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
     let models: Vec<Model> = models
         .iter()
         .map(|(name, api_base)| Model {
+            cache_ttl_seconds: None,
             name: ModelName::new(name).unwrap(),
             policy: None,
             context_length: None,
@@ -40,6 +41,7 @@ fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
         })
         .collect();
     let snapshot = Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: 7,
         open: true,

@@ -50,6 +50,7 @@ pub(crate) fn content(addresses: &[String]) -> Content {
         .map(|(address, id)| backend(id, address))
         .collect();
     let model = |name: &str, backends| Model {
+        cache_ttl_seconds: None,
         name: ModelName::new(name).unwrap(),
         policy: None,
         context_length: None,
@@ -67,6 +68,10 @@ pub(crate) fn content(addresses: &[String]) -> Content {
         virtual_models: Vec::new(),
         fallback: None,
         principals: vec![Principal {
+            team: None,
+            limits: None,
+            budget: None,
+            models: Vec::new(),
             id: PrincipalId(1),
             name: "someone".to_owned(),
             allow_all: false,
@@ -86,6 +91,8 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
         let hash = digest(&SHA256, secret.as_bytes());
         let hash = KeyHash(hash.as_ref().try_into().unwrap());
         let entry = KeyEntry {
+            limits: None,
+            budget: None,
             id: KeyId(principal * 10),
             principal: PrincipalId(*principal),
             expires_at: expires_at.map(Timestamp),
@@ -95,6 +102,7 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
         shard.0.insert(hash, entry);
     }
     Snapshot {
+        teams: Part::default(),
         format: FORMAT,
         version: content.version,
         open: content.open,

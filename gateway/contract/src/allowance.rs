@@ -1,0 +1,183 @@
+use std::num::NonZeroU64;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::{BudgetId, KeyId, Micros, ModelName, PrincipalId, TeamId, Timestamp, Tokens};
+
+/// The most that a holder may take. What is absent is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Requests a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_min: Option<NonZeroU64>,
+    /// Tokens of prompts and answers a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_min: Option<NonZeroU64>,
+    /// Requests at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<NonZeroU64>,
+}
+
+/// What a holder may spend in a window. A total that is absent is unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Another id is another budget: nothing of it is spent yet.
+    pub id: BudgetId,
+    /// Tokens of prompts and answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_total: Option<Tokens>,
+    /// Money.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_total_micros: Option<Micros>,
+    /// How long it lasts.
+    pub window: WindowLength,
+    /// Windows begin at midnight here, on the first day of the week (Monday) or
+    /// month: an IANA name. Without it they follow each other from
+    /// `window_start` on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// When a window of fixed length began.
+    pub window_start: Timestamp,
+}
+
+/// How long a budget's window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowLength {
+    /// 24 hours, or a calendar day.
+    Daily,
+    /// 7 days, or a calendar week.
+    Weekly,
+    /// 30 days, or a calendar month.
+    Monthly,
+    /// One that this release does not know: it does not end.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Principals that share limits and a budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Team {
+    /// Identity.
+    pub id: TeamId,
+    /// Unique name.
+    pub name: String,
+    /// What all of them together may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// What all of them together may spend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+}
+
+/// What a principal may take of one concrete model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelAllowance {
+    /// Which model.
+    pub model: ModelName,
+    /// Its limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Its budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+}
+
+/// Whose limits and budget something is about. Written as the ids that name it:
+/// `principal_id`, with `model` for one model of it; `key_id`; `team_id`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holder {
+    /// A principal, with all its keys.
+    Principal(PrincipalId),
+    /// A principal's use of one concrete model.
+    Model(PrincipalId, ModelName),
+    /// One key.
+    Key(KeyId),
+    /// All principals of a team.
+    Team(TeamId),
+}
+
+#[derive(Serialize, Deserialize)]
+struct HolderFields {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    principal_id: Option<PrincipalId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<ModelName>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_id: Option<KeyId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    team_id: Option<TeamId>,
+}
+
+impl Serialize for Holder {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = HolderFields {
+            principal_id: None,
+            model: None,
+            key_id: None,
+            team_id: None,
+        };
+        match self {
+            Self::Principal(id) => fields.principal_id = Some(*id),
+            Self::Model(id, model) => {
+                fields.principal_id = Some(*id);
+                fields.model = Some(model.clone());
+            }
+            Self::Key(id) => fields.key_id = Some(*id),
+            Self::Team(id) => fields.team_id = Some(*id),
+        }
+        fields.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Holder {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let HolderFields {
+            principal_id,
+            model,
+            key_id,
+            team_id,
+        } = HolderFields::deserialize(deserializer)?;
+        match (principal_id, model, key_id, team_id) {
+            (Some(id), None, None, None) => Ok(Self::Principal(id)),
+            (Some(id), Some(model), None, None) => Ok(Self::Model(id, model)),
+            (None, None, Some(id), None) => Ok(Self::Key(id)),
+            (None, None, None, Some(id)) => Ok(Self::Team(id)),
+            _ => Err(de::Error::custom(
+                "one of principal_id, key_id and team_id names whose it is",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_written_as_the_ids_that_name_it() {
+        let model = ModelName::new("small").unwrap();
+        for (holder, text) in [
+            (
+                Holder::Principal(PrincipalId(7)),
+                r#"{"principal_id":7}"#.to_owned(),
+            ),
+            (
+                Holder::Model(PrincipalId(7), model),
+                r#"{"principal_id":7,"model":"small"}"#.to_owned(),
+            ),
+            (Holder::Key(KeyId(9)), r#"{"key_id":9}"#.to_owned()),
+            (Holder::Team(TeamId(3)), r#"{"team_id":3}"#.to_owned()),
+        ] {
+            assert_eq!(serde_json::to_string(&holder).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Holder>(&text).unwrap(), holder);
+        }
+        for text in [
+            "{}",
+            r#"{"model":"small"}"#,
+            r#"{"principal_id":7,"key_id":9}"#,
+        ] {
+            assert!(serde_json::from_str::<Holder>(text).is_err(), "{text}");
+        }
+    }
+}
