@@ -8,12 +8,15 @@
 //! | [`identify`] | who is asking? |
 //! | [`route`] | which model, which backend, and may this caller use it? |
 //!
+//! What a request costs is said in one place for both planes: [`pricing`].
+//!
 //! They read one immutable [`Tables`], built from a snapshot away from the
 //! request path. Time is a parameter: nothing here reads a clock.
 
 #[cfg(test)]
 mod fixture;
 pub mod identify;
+pub mod pricing;
 pub mod refusal;
 pub mod route;
 pub mod tables;

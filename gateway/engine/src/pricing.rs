@@ -1,0 +1,208 @@
+//! What a request costs: one function for both planes, so that a gateway sets
+//! aside and settles exactly what control stores.
+//!
+//! Tokens come in classes. The cached, cache-written and spoken tokens of a
+//! prompt are disjoint parts of it, those of reasoning and speech parts of the
+//! answer; a class without a price of its own costs as the whole that it belongs
+//! to. A part is never larger than what its whole has left.
+//!
+//! Images, characters and sound measure the same work in another way. Each
+//! measure with a price adds to the cost; work that nothing prices is unpriced,
+//! which is not free.
+
+use fastllm_contract::{Micros, Prices, Tokens, UsageEvent};
+
+#[cfg(test)]
+mod tests;
+
+/// How much of everything that has a price a request used. Zero needs no price.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quantities {
+    /// Whether the tokens are reported or estimated: unknown is not zero.
+    pub tokens_known: bool,
+    /// Tokens of the prompt, all classes.
+    pub prompt: Tokens,
+    /// Tokens of the answer, all classes.
+    pub completion: Tokens,
+    /// Those of the prompt that came from the backend's cache.
+    pub cached: Tokens,
+    /// Those of the prompt that were written to the backend's cache.
+    pub cache_write: Tokens,
+    /// Those of the prompt that are sound.
+    pub audio_prompt: Tokens,
+    /// Those of the answer that were spent on reasoning.
+    pub reasoning: Tokens,
+    /// Those of the answer that are sound.
+    pub audio_completion: Tokens,
+    /// Images of the answer.
+    pub images: u64,
+    /// Characters that were read aloud.
+    pub input_characters: u64,
+    /// Sound that was transcribed, in milliseconds.
+    pub audio_ms: u64,
+}
+
+impl From<&UsageEvent> for Quantities {
+    fn from(event: &UsageEvent) -> Self {
+        Self {
+            tokens_known: event.usage_reported || event.estimated,
+            prompt: event.prompt_tokens,
+            completion: event.completion_tokens,
+            cached: event.cached_tokens.unwrap_or_default(),
+            cache_write: event.cache_write_tokens.unwrap_or_default(),
+            audio_prompt: event.audio_prompt_tokens.unwrap_or_default(),
+            reasoning: event.reasoning_tokens.unwrap_or_default(),
+            audio_completion: event.audio_completion_tokens.unwrap_or_default(),
+            images: event.images.map(u64::from).unwrap_or_default(),
+            input_characters: event.input_characters.unwrap_or_default(),
+            audio_ms: event.audio_ms.unwrap_or_default(),
+        }
+    }
+}
+
+/// What a usage event adds to the books.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// What the request cost; absent where nobody knows.
+    pub cost: Option<Micros>,
+    /// What it would have cost, where a gateway's cache answered.
+    pub saved: Option<Micros>,
+}
+
+/// What an event costs by the prices of its time, `None` where the model had
+/// none: nothing for a refusal or an answer from the gateway's cache; else what
+/// the provider said; else [`cost`].
+pub fn charge(event: &UsageEvent, prices: Option<&Prices>) -> Charge {
+    let free = Some(Micros(0));
+    if event.refusal.is_some() {
+        return Charge {
+            cost: free,
+            saved: None,
+        };
+    }
+    let priced = || cost(prices?, &Quantities::from(event));
+    let full = event.cost_micros.or_else(priced);
+    if event.cached {
+        Charge {
+            cost: free,
+            saved: full,
+        }
+    } else {
+        Charge {
+            cost: full,
+            saved: None,
+        }
+    }
+}
+
+/// The cost of quantities, rounded once, at the end, half up to a whole
+/// micro-unit; [`u64::MAX`] where it would be more. `None` where a price is
+/// missing:
+///
+/// - an image, character or millisecond that is counted and priced adds its
+///   price, and stands for tokens that have none;
+/// - tokens that are known add theirs, class by class, and stand for other
+///   quantities that have none;
+/// - nothing used costs nothing, where the model has any price at all.
+pub fn cost(prices: &Prices, quantities: &Quantities) -> Option<Micros> {
+    let measures = Bill::of(&[
+        (quantities.images, prices.image_price, EACH),
+        (
+            quantities.input_characters,
+            prices.input_price_per_mchar,
+            MILLIONTH,
+        ),
+        (
+            quantities.audio_ms,
+            prices.audio_price_per_minute,
+            MILLISECOND,
+        ),
+    ]);
+    let tokens = if quantities.tokens_known {
+        tokens(prices, quantities)
+    } else {
+        Bill::default()
+    };
+    let complete = if measures.priced {
+        true
+    } else if tokens.priced || tokens.unpriced {
+        !tokens.unpriced
+    } else {
+        quantities.tokens_known && !measures.unpriced && *prices != Prices::default()
+    };
+    let sum = measures.sum.saturating_add(tokens.sum);
+    complete.then(|| round(sum))
+}
+
+/// Parts of a micro-unit in which costs are summed: exact for millionths and
+/// for milliseconds of a minute.
+const PARTS: u128 = 3_000_000;
+const EACH: u128 = PARTS;
+const MILLIONTH: u128 = PARTS / 1_000_000;
+const MILLISECOND: u128 = PARTS / 60_000;
+
+/// What some quantities cost.
+#[derive(Default)]
+struct Bill {
+    /// In [`PARTS`] of a micro-unit.
+    sum: u128,
+    /// Something was used that has a price.
+    priced: bool,
+    /// Something was used that has none.
+    unpriced: bool,
+}
+
+impl Bill {
+    /// Of counts with their prices, each for so many [`PARTS`] of the price.
+    fn of(items: &[(u64, Option<Micros>, u128)]) -> Self {
+        let mut bill = Self::default();
+        for &(count, price, unit) in items.iter().filter(|(count, ..)| *count > 0) {
+            if let Some(Micros(price)) = price {
+                let exact = (u128::from(count) * u128::from(price)).saturating_mul(unit);
+                bill.sum = bill.sum.saturating_add(exact);
+                bill.priced = true;
+            } else {
+                bill.unpriced = true;
+            }
+        }
+        bill
+    }
+}
+
+fn tokens(prices: &Prices, quantities: &Quantities) -> Bill {
+    let (input, output) = (prices.input_price_per_mtok, prices.output_price_per_mtok);
+    let mut prompt = quantities.prompt.0;
+    let mut completion = quantities.completion.0;
+    let cached = take(&mut prompt, quantities.cached);
+    let cache_write = take(&mut prompt, quantities.cache_write);
+    let audio_prompt = take(&mut prompt, quantities.audio_prompt);
+    let reasoning = take(&mut completion, quantities.reasoning);
+    let audio_completion = take(&mut completion, quantities.audio_completion);
+    Bill::of(
+        &[
+            (cached, prices.cached_input_price_per_mtok.or(input)),
+            (cache_write, prices.cache_write_price_per_mtok.or(input)),
+            (audio_prompt, prices.audio_input_price_per_mtok.or(input)),
+            (prompt, input),
+            (reasoning, prices.reasoning_price_per_mtok.or(output)),
+            (
+                audio_completion,
+                prices.audio_output_price_per_mtok.or(output),
+            ),
+            (completion, output),
+        ]
+        .map(|(count, price)| (count, price, MILLIONTH)),
+    )
+}
+
+/// Takes a part out of what is left of its whole.
+fn take(left: &mut u64, Tokens(part): Tokens) -> u64 {
+    let part = part.min(*left);
+    *left -= part;
+    part
+}
+
+fn round(sum: u128) -> Micros {
+    let whole = sum.saturating_add(PARTS / 2) / PARTS;
+    Micros(u64::try_from(whole).unwrap_or(u64::MAX))
+}

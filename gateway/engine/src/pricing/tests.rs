@@ -1,0 +1,468 @@
+use fastllm_contract::{ModelName, PrincipalId, RefusalKind, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+
+const MILLION: u64 = 1_000_000;
+
+fn known(prompt: u64, completion: u64) -> Quantities {
+    Quantities {
+        tokens_known: true,
+        prompt: Tokens(prompt),
+        completion: Tokens(completion),
+        ..Quantities::default()
+    }
+}
+
+fn priced(input: u64, output: u64) -> Prices {
+    Prices {
+        input_price_per_mtok: Some(Micros(input)),
+        output_price_per_mtok: Some(Micros(output)),
+        ..Prices::default()
+    }
+}
+
+fn event() -> UsageEvent {
+    UsageEvent {
+        principal_id: PrincipalId(1),
+        key_id: None,
+        model: ModelName::new("m").unwrap(),
+        requested_model: None,
+        endpoint: None,
+        request_id: None,
+        attempts: None,
+        prompt_tokens: Tokens(1000),
+        completion_tokens: Tokens(100),
+        cached_tokens: None,
+        reasoning_tokens: None,
+        cache_write_tokens: None,
+        audio_prompt_tokens: None,
+        audio_completion_tokens: None,
+        images: None,
+        input_characters: None,
+        audio_ms: None,
+        audio_bytes: None,
+        usage_reported: true,
+        estimated: false,
+        cached: false,
+        metadata: None,
+        refusal: None,
+        at: Timestamp(0),
+        duration_ms: None,
+        ttft_ms: None,
+        status: None,
+        cost_micros: None,
+    }
+}
+
+#[test]
+fn prices_are_of_a_million_tokens_and_the_sum_is_rounded_once() {
+    assert_eq!(
+        cost(&priced(3_000_000, 15_000_000), &known(MILLION, 2 * MILLION)),
+        Some(Micros(33_000_000))
+    );
+    // Half a micro-unit is one; a quarter twice is a half.
+    assert_eq!(cost(&priced(500_000, 1), &known(1, 0)), Some(Micros(1)));
+    assert_eq!(cost(&priced(499_999, 1), &known(1, 0)), Some(Micros(0)));
+    assert_eq!(
+        cost(&priced(250_000, 250_000), &known(1, 1)),
+        Some(Micros(1))
+    );
+}
+
+#[test]
+fn a_class_costs_its_own_price_or_that_of_its_whole() {
+    let quantities = Quantities {
+        cached: Tokens(2 * MILLION),
+        cache_write: Tokens(MILLION),
+        audio_prompt: Tokens(3 * MILLION),
+        reasoning: Tokens(MILLION),
+        audio_completion: Tokens(2 * MILLION),
+        ..known(10 * MILLION, 5 * MILLION)
+    };
+    let mut prices = priced(1000, 100_000);
+    assert_eq!(cost(&prices, &quantities), Some(Micros(510_000)));
+    prices.cached_input_price_per_mtok = Some(Micros(100));
+    assert_eq!(cost(&prices, &quantities), Some(Micros(508_200)));
+    prices.cache_write_price_per_mtok = Some(Micros(1250));
+    assert_eq!(cost(&prices, &quantities), Some(Micros(508_450)));
+    prices.audio_input_price_per_mtok = Some(Micros(0));
+    assert_eq!(cost(&prices, &quantities), Some(Micros(505_450)));
+    prices.reasoning_price_per_mtok = Some(Micros(200_000));
+    assert_eq!(cost(&prices, &quantities), Some(Micros(605_450)));
+    prices.audio_output_price_per_mtok = Some(Micros(0));
+    assert_eq!(cost(&prices, &quantities), Some(Micros(405_450)));
+}
+
+#[test]
+fn a_part_is_never_larger_than_its_whole() {
+    let prices = Prices {
+        cached_input_price_per_mtok: Some(Micros(10)),
+        cache_write_price_per_mtok: Some(Micros(2000)),
+        reasoning_price_per_mtok: Some(Micros(7)),
+        ..priced(1000, 1000)
+    };
+    let quantities = Quantities {
+        cached: Tokens(2 * MILLION),
+        cache_write: Tokens(u64::MAX),
+        reasoning: Tokens(u64::MAX),
+        ..known(3 * MILLION, MILLION)
+    };
+    assert_eq!(cost(&prices, &quantities), Some(Micros(20 + 2000 + 7)));
+}
+
+#[test]
+fn images_characters_and_minutes_have_prices_of_their_own() {
+    let prices = Prices {
+        image_price: Some(Micros(40_000)),
+        input_price_per_mchar: Some(Micros(15_000_000)),
+        audio_price_per_minute: Some(Micros(6000)),
+        ..Prices::default()
+    };
+    let unknown = Quantities::default();
+    for (quantities, expected) in [
+        (
+            Quantities {
+                images: 3,
+                ..unknown
+            },
+            120_000,
+        ),
+        (
+            Quantities {
+                input_characters: 200,
+                ..unknown
+            },
+            3000,
+        ),
+        (
+            Quantities {
+                audio_ms: 90_000,
+                ..unknown
+            },
+            9000,
+        ),
+        // 6000 * 5 / 60000 is a half.
+        (
+            Quantities {
+                audio_ms: 5,
+                ..unknown
+            },
+            1,
+        ),
+        // Tokens that have no price are paid for by the image.
+        (
+            Quantities {
+                images: 1,
+                ..known(20, 1000)
+            },
+            40_000,
+        ),
+    ] {
+        assert_eq!(cost(&prices, &quantities), Some(Micros(expected)));
+    }
+    let both = Prices {
+        input_price_per_mtok: Some(Micros(5_000_000)),
+        ..prices
+    };
+    let image = Quantities {
+        images: 1,
+        ..known(20, 1000)
+    };
+    assert_eq!(cost(&both, &image), Some(Micros(40_100)));
+}
+
+#[test]
+fn what_has_no_price_is_unpriced_and_not_free() {
+    let none = Prices::default();
+    let tokens = priced(1_000_000, 1_000_000);
+    let input_only = Prices {
+        output_price_per_mtok: None,
+        ..tokens
+    };
+    assert_eq!(cost(&none, &known(1, 1)), None);
+    assert_eq!(cost(&none, &known(0, 0)), None);
+    assert_eq!(cost(&tokens, &known(0, 0)), Some(Micros(0)));
+    assert_eq!(cost(&tokens, &Quantities::default()), None);
+    assert_eq!(cost(&input_only, &known(1, 0)), Some(Micros(1)));
+    assert_eq!(cost(&input_only, &known(1, 1)), None);
+    let image = |quantities| Quantities {
+        images: 1,
+        ..quantities
+    };
+    assert_eq!(cost(&tokens, &image(Quantities::default())), None);
+    assert_eq!(cost(&tokens, &image(known(0, 0))), None);
+    assert_eq!(cost(&tokens, &image(known(1, 1))), Some(Micros(2)));
+    // A class without any price, though its whole has none left to price.
+    let only_cached = Prices {
+        cached_input_price_per_mtok: Some(Micros(1_000_000)),
+        ..Prices::default()
+    };
+    let cached = |tokens| Quantities {
+        cached: Tokens(tokens),
+        ..known(10, 0)
+    };
+    assert_eq!(cost(&only_cached, &cached(10)), Some(Micros(10)));
+    assert_eq!(cost(&only_cached, &cached(9)), None);
+}
+
+#[test]
+fn the_most_that_can_be_used_costs_the_most_that_can_be_written() {
+    let most = Some(Micros(u64::MAX));
+    let prices = Prices {
+        input_price_per_mtok: most,
+        output_price_per_mtok: most,
+        cached_input_price_per_mtok: most,
+        cache_write_price_per_mtok: most,
+        reasoning_price_per_mtok: most,
+        audio_input_price_per_mtok: most,
+        audio_output_price_per_mtok: most,
+        image_price: most,
+        input_price_per_mchar: most,
+        audio_price_per_minute: most,
+    };
+    let quantities = Quantities {
+        images: u64::MAX,
+        input_characters: u64::MAX,
+        audio_ms: u64::MAX,
+        ..known(u64::MAX, u64::MAX)
+    };
+    assert_eq!(cost(&prices, &quantities), most);
+    assert_eq!(cost(&prices, &known(MILLION, 0)), most);
+    assert_eq!(cost(&prices, &known(MILLION + 1, 0)), most);
+}
+
+#[test]
+fn refusals_are_free_hits_save_and_the_provider_knows_best() {
+    let prices = priced(1_000_000, 10_000_000);
+    let charged = |event: &UsageEvent| charge(event, Some(&prices));
+    let paid = |cost| Charge {
+        cost: Some(Micros(cost)),
+        saved: None,
+    };
+    let saved = |saved| Charge {
+        cost: Some(Micros(0)),
+        saved,
+    };
+    let mut event = event();
+    assert_eq!(charged(&event), paid(2000));
+    assert_eq!(charge(&event, None), Charge::default());
+    event.cached = true;
+    assert_eq!(charged(&event), saved(Some(Micros(2000))));
+    assert_eq!(charge(&event, None), saved(None));
+    event.cost_micros = Some(Micros(5));
+    assert_eq!(charged(&event), saved(Some(Micros(5))));
+    event.cached = false;
+    assert_eq!(charged(&event), paid(5));
+    assert_eq!(charge(&event, None), paid(5));
+    event.refusal = Some(RefusalKind::Budget);
+    assert_eq!(charged(&event), paid(0));
+}
+
+#[test]
+fn an_event_tells_every_quantity() {
+    let mut event = event();
+    event.cached_tokens = Some(Tokens(1));
+    event.cache_write_tokens = Some(Tokens(2));
+    event.audio_prompt_tokens = Some(Tokens(3));
+    event.reasoning_tokens = Some(Tokens(4));
+    event.audio_completion_tokens = Some(Tokens(5));
+    event.images = Some(6);
+    event.input_characters = Some(7);
+    event.audio_ms = Some(8);
+    let expected = Quantities {
+        tokens_known: true,
+        prompt: Tokens(1000),
+        completion: Tokens(100),
+        cached: Tokens(1),
+        cache_write: Tokens(2),
+        audio_prompt: Tokens(3),
+        reasoning: Tokens(4),
+        audio_completion: Tokens(5),
+        images: 6,
+        input_characters: 7,
+        audio_ms: 8,
+    };
+    assert_eq!(Quantities::from(&event), expected);
+    event.usage_reported = false;
+    assert!(!Quantities::from(&event).tokens_known);
+    event.estimated = true;
+    assert!(Quantities::from(&event).tokens_known);
+}
+
+/// A cost as a fraction, summed the way one does it on paper.
+#[derive(Clone, Copy)]
+struct Fraction(u128, u128);
+
+impl Fraction {
+    fn plus(self, other: Self) -> Self {
+        let (over, under) = (self.0 * other.1 + other.0 * self.1, self.1 * other.1);
+        let (mut a, mut b) = (over, under);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        Self(over / a, under / a)
+    }
+
+    fn half_up(self) -> u128 {
+        let (whole, rest) = (self.0 / self.1, self.0 % self.1);
+        whole + u128::from(2 * rest >= self.1)
+    }
+}
+
+fn all_priced(bound: u64) -> impl Strategy<Value = Prices> {
+    proptest::array::uniform10(0..=bound).prop_map(|prices| {
+        let [a, b, c, d, e, f, g, h, i, j] = prices.map(|price| Some(Micros(price)));
+        Prices {
+            input_price_per_mtok: a,
+            output_price_per_mtok: b,
+            cached_input_price_per_mtok: c,
+            cache_write_price_per_mtok: d,
+            reasoning_price_per_mtok: e,
+            audio_input_price_per_mtok: f,
+            audio_output_price_per_mtok: g,
+            image_price: h,
+            input_price_per_mchar: i,
+            audio_price_per_minute: j,
+        }
+    })
+}
+
+fn some_prices(bound: u64) -> impl Strategy<Value = Prices> {
+    (all_priced(bound), any::<u16>()).prop_map(|(all, mask)| {
+        let keep = |bit: u32, price| if mask >> bit & 1 == 1 { price } else { None };
+        Prices {
+            input_price_per_mtok: keep(0, all.input_price_per_mtok),
+            output_price_per_mtok: keep(1, all.output_price_per_mtok),
+            cached_input_price_per_mtok: keep(2, all.cached_input_price_per_mtok),
+            cache_write_price_per_mtok: keep(3, all.cache_write_price_per_mtok),
+            reasoning_price_per_mtok: keep(4, all.reasoning_price_per_mtok),
+            audio_input_price_per_mtok: keep(5, all.audio_input_price_per_mtok),
+            audio_output_price_per_mtok: keep(6, all.audio_output_price_per_mtok),
+            image_price: keep(7, all.image_price),
+            input_price_per_mchar: keep(8, all.input_price_per_mchar),
+            audio_price_per_minute: keep(9, all.audio_price_per_minute),
+        }
+    })
+}
+
+fn some_quantities(bound: u64) -> impl Strategy<Value = Quantities> {
+    let count = prop_oneof![Just(0), 0..=bound];
+    (any::<bool>(), proptest::array::uniform10(count)).prop_map(|(tokens_known, counts)| {
+        let [a, b, c, d, e, f, g, images, input_characters, audio_ms] = counts;
+        Quantities {
+            tokens_known,
+            prompt: Tokens(a),
+            completion: Tokens(b),
+            cached: Tokens(c),
+            cache_write: Tokens(d),
+            audio_prompt: Tokens(e),
+            reasoning: Tokens(f),
+            audio_completion: Tokens(g),
+            images,
+            input_characters,
+            audio_ms,
+        }
+    })
+}
+
+proptest! {
+    #[test]
+    fn equals_the_exact_fraction(
+        prices in all_priced(1 << 40),
+        mut parts in some_quantities(1 << 36),
+    ) {
+        // Disjoint parts, and wholes that hold them.
+        let plain = (parts.prompt.0, parts.completion.0);
+        parts.prompt.0 += parts.cached.0 + parts.cache_write.0 + parts.audio_prompt.0;
+        parts.completion.0 += parts.reasoning.0 + parts.audio_completion.0;
+        parts.tokens_known = true;
+        let mut exact = Fraction(0, 1);
+        for (count, price, per) in [
+            (plain.0, prices.input_price_per_mtok, 1_000_000),
+            (plain.1, prices.output_price_per_mtok, 1_000_000),
+            (parts.cached.0, prices.cached_input_price_per_mtok, 1_000_000),
+            (parts.cache_write.0, prices.cache_write_price_per_mtok, 1_000_000),
+            (parts.audio_prompt.0, prices.audio_input_price_per_mtok, 1_000_000),
+            (parts.reasoning.0, prices.reasoning_price_per_mtok, 1_000_000),
+            (parts.audio_completion.0, prices.audio_output_price_per_mtok, 1_000_000),
+            (parts.images, prices.image_price, 1),
+            (parts.input_characters, prices.input_price_per_mchar, 1_000_000),
+            (parts.audio_ms, prices.audio_price_per_minute, 60_000),
+        ] {
+            let price = price.unwrap_or_default().0;
+            exact = exact.plus(Fraction(u128::from(count) * u128::from(price), per));
+        }
+        let expected = u64::try_from(exact.half_up()).unwrap_or(u64::MAX);
+        prop_assert_eq!(cost(&prices, &parts), Some(Micros(expected)));
+    }
+
+    #[test]
+    fn more_of_anything_and_dearer_never_costs_less(
+        prices in some_prices(u64::MAX),
+        quantities in some_quantities(u64::MAX),
+        more in any::<u64>(),
+    ) {
+        let before = cost(&prices, &quantities);
+        let mut grown = [quantities; 5];
+        for count in [&mut grown[0].prompt, &mut grown[1].completion] {
+            count.0 = count.0.saturating_add(more);
+        }
+        grown[2].images = quantities.images.saturating_add(more);
+        grown[3].input_characters = quantities.input_characters.saturating_add(more);
+        grown[4].audio_ms = quantities.audio_ms.saturating_add(more);
+        for quantities in &grown {
+            if let (Some(before), Some(after)) = (before, cost(&prices, quantities)) {
+                prop_assert!(after >= before);
+            }
+        }
+        let dearer = Prices {
+            cached_input_price_per_mtok: prices
+                .cached_input_price_per_mtok
+                .map(|price| Micros(price.0.saturating_add(more))),
+            image_price: prices.image_price.map(|price| Micros(price.0.saturating_add(more))),
+            ..prices
+        };
+        prop_assert!(cost(&dearer, &quantities) >= before);
+    }
+
+    #[test]
+    fn classes_at_the_price_of_their_whole_change_nothing(
+        input in any::<u64>(),
+        output in any::<u64>(),
+        named in any::<bool>(),
+        quantities in some_quantities(u64::MAX),
+    ) {
+        let plain = priced(input, output);
+        let classes = if named {
+            Prices {
+                cached_input_price_per_mtok: plain.input_price_per_mtok,
+                cache_write_price_per_mtok: plain.input_price_per_mtok,
+                audio_input_price_per_mtok: plain.input_price_per_mtok,
+                reasoning_price_per_mtok: plain.output_price_per_mtok,
+                audio_output_price_per_mtok: plain.output_price_per_mtok,
+                ..plain
+            }
+        } else {
+            plain
+        };
+        let split = Quantities { tokens_known: true, images: 0, input_characters: 0, audio_ms: 0, ..quantities };
+        let whole = known(split.prompt.0, split.completion.0);
+        prop_assert_eq!(cost(&classes, &split), cost(&plain, &whole));
+    }
+
+    #[test]
+    fn a_known_cost_is_the_sum_of_what_has_a_price(
+        prices in some_prices(u64::MAX),
+        quantities in some_quantities(u64::MAX),
+    ) {
+        // Never a cost without any price, never one for tokens nobody knows.
+        if cost(&prices, &quantities).is_some() {
+            prop_assert_ne!(prices, Prices::default());
+            let counted = quantities.images > 0 && prices.image_price.is_some()
+                || quantities.input_characters > 0 && prices.input_price_per_mchar.is_some()
+                || quantities.audio_ms > 0 && prices.audio_price_per_minute.is_some();
+            prop_assert!(quantities.tokens_known || counted);
+        }
+    }
+}
