@@ -20,6 +20,7 @@ pub mod pricing;
 pub mod refusal;
 pub mod route;
 pub mod tables;
+pub mod window;
 
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
@@ -30,3 +31,4 @@ pub use route::{
     is_reserved_header, resolve, route,
 };
 pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};
+pub use window::{Span, UnknownTimeZone, Window};
