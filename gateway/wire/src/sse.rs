@@ -61,8 +61,9 @@ impl<'a> Event<'a> {
 
     /// Whether its data is the `[DONE]` that ends an OpenAI stream.
     pub fn is_done(&self) -> bool {
-        // The mark is short; a long event need not be looked into.
-        self.raw.len() <= 128
+        // The mark is short; a long event need not be looked into. Where reads
+        // are cut, its line end may not be with it.
+        self.raw.trim_ascii_end().len() <= 128
             && self
                 .data()
                 .is_some_and(|data| data.trim_ascii() == b"[DONE]")

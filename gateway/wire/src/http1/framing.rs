@@ -151,14 +151,16 @@ impl Facts {
     }
 }
 
-/// A row of digits and nothing else. `str::parse` would take a sign.
+/// A row of digits and nothing else, of a length that every peer can count:
+/// `str::parse` would take a sign.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
     text.iter().try_fold(0_u64, |sum, byte| {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit <= 9)?;
-        sum.checked_mul(10)?.checked_add(u64::from(digit))
+        let sum = sum.checked_mul(10)?.checked_add(u64::from(digit))?;
+        (sum <= i64::MAX.unsigned_abs()).then_some(sum)
     })
 }
 
@@ -169,7 +171,8 @@ mod tests {
     #[test]
     fn a_length_is_a_row_of_digits() {
         assert_eq!(decimal(b"0"), Some(0));
-        assert_eq!(decimal(b"18446744073709551615"), Some(u64::MAX));
+        let most = i64::MAX.unsigned_abs();
+        assert_eq!(decimal(most.to_string().as_bytes()), Some(most));
         for text in [
             "",
             "+1",
@@ -179,7 +182,8 @@ mod tests {
             "0x1",
             "1,1",
             "1_0",
-            "18446744073709551616",
+            "9223372036854775808",
+            "18446744073709551614",
             "99999999999999999999999999",
             "\u{0663}",
         ] {

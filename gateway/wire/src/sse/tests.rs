@@ -172,6 +172,18 @@ fn the_done_mark_is_known_in_every_spelling() {
     }
 }
 
+/// Of a line end, the LF may be cut off.
+#[test]
+fn the_last_line_end_makes_no_difference_to_the_mark() {
+    let comment = "x".repeat(128 - "data: [DONE]\n".len());
+    for end in ["", "\r\n\r", "\r\n\r\n", "\n\n"] {
+        let raw = format!("data: [DONE]\n{comment}{end}");
+        assert!(Event::new(raw.as_bytes()).is_done(), "{raw:?}");
+        let longer = format!("data: [DONE]\nx{comment}{end}");
+        assert!(!Event::new(longer.as_bytes()).is_done(), "{longer:?}");
+    }
+}
+
 #[test]
 fn a_byte_order_mark_opens_a_stream_only() {
     let mut data = Vec::new();
