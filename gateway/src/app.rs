@@ -17,7 +17,9 @@ use crate::link::Link;
 use crate::pipeline::Pipeline;
 use crate::probe::Prober;
 use crate::record::Ledger;
-use crate::report::{HealthReporter, UsageQueue, UsageReporter, Waiting, queue};
+use crate::report::{
+    HealthReporter, Reconciler, StandingSource, UsageQueue, UsageReporter, Waiting, queue,
+};
 use crate::serve::{
     BodyLimits, ConnectionLimits, Cors, Crew, Door, ListenError, Listener, Service, Status,
 };
@@ -437,10 +439,19 @@ impl Plane {
             current: Arc::clone(&current),
             ledger,
             replica: config.replica.clone(),
-            boot_id,
+            boot_id: Arc::clone(&boot_id),
             every: config.health_report_interval,
         };
         background.spawn("the health reporter", health.run(stop.clone()));
+        let standing = StandingSource::new(link.clone(), &config.snapshot_cache);
+        let reconciler = Reconciler {
+            source: standing.clone(),
+            current: Arc::clone(&current),
+            replica: config.replica.clone(),
+            boot_id,
+            every: config.rate_limit_reconcile_interval,
+        };
+        background.spawn("the reconciler", reconciler.run(stop.clone()));
         let follower = Follower {
             source: HttpSource::new(link),
             cache,
@@ -449,7 +460,12 @@ impl Plane {
             poll: config.config_poll,
             etag: None,
         };
-        background.spawn("the snapshot's follower", follower.run(stop));
+        background.spawn("the snapshot's follower", async move {
+            if let Some(first) = stop.run_until_cancelled(standing.first()).await {
+                follower.current.begin_with(first);
+            }
+            follower.run(stop).await;
+        });
     }
 }
 

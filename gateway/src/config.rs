@@ -150,6 +150,15 @@ pub struct Config {
         value_parser = positive_seconds
     )]
     pub health_report_interval: Duration,
+    /// Seconds between two times that the shares of limits and budgets are
+    /// reconciled with other gateways (0: never; each takes its equal part)
+    #[arg(
+        long,
+        env = "FASTLLM_RATE_LIMIT_RECONCILE_INTERVAL",
+        default_value = "5",
+        value_parser = seconds
+    )]
+    pub rate_limit_reconcile_interval: Duration,
     /// PEM certificates to trust besides the system's
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,

@@ -128,15 +128,24 @@ impl Link {
             .timeout(timeout)
     }
 
-    /// Posts a JSON body and returns status and answer.
+    /// Posts a JSON body and returns status and answer, which is small.
     pub(crate) async fn post(
         &self,
         name: &str,
         json: Bytes,
         timeout: Duration,
     ) -> Result<(u16, Bytes), LinkError> {
-        /// Answers to posts are small.
-        const LIMIT: usize = 64 << 10;
+        self.post_limited(name, json, timeout, 64 << 10).await
+    }
+
+    /// The same, with an answer of at most `limit` bytes.
+    pub(crate) async fn post_limited(
+        &self,
+        name: &str,
+        json: Bytes,
+        timeout: Duration,
+        limit: usize,
+    ) -> Result<(u16, Bytes), LinkError> {
         let answer = self
             .request(Method::POST, name, timeout)
             .header(header::CONTENT_TYPE, "application/json")
@@ -144,7 +153,7 @@ impl Link {
             .send()
             .await?;
         let status = answer.status().as_u16();
-        Ok((status, read_limited(answer, LIMIT).await?))
+        Ok((status, read_limited(answer, limit).await?))
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use fastllm_contract::Timestamp;
 use fastllm_engine::{
-    Ask, Boundary, Caller, Chain, Refusal, Resolved, Tables, granted_models, identify, resolve,
+    Ask, Boundary, Caller, Chain, Claim, Refusal, Resolved, Tables, granted_models, identify,
+    reserve, resolve,
 };
 use fastllm_wire::{FormReader, Members, ScanError, estimated_tokens, scan, text_bytes};
 use http::Method;
@@ -293,7 +294,15 @@ impl Pipeline {
             prompt_tokens: prompt_tokens(members, &read.body.bytes()),
         };
         record.prompt(request.prompt_tokens);
-        let (chain, prompt) = request.route(resolved, &caller, record.at())?;
+        let (mut chain, prompt) = request.route(resolved, &caller, record.at())?;
+        let claim = Claim {
+            at: record.at(),
+            prompt_tokens: request.prompt_tokens,
+            max_tokens: members.ceiling(),
+            has_completion: asked.proxied.has_completion(),
+        };
+        let (reservation, rates) = reserve(&caller, &mut chain, &claim, tables.accounts())?;
+        record.reserved(reservation, rates);
         let known = caller.identified().is_some();
         let ask_usage = known && members.may_ask_usage();
         Ok(Admitted {
@@ -340,7 +349,7 @@ impl Request<'_> {
             headers: self.head,
             at,
             prompt: read.as_ref().map_or(0, Prompt::beginning),
-            budget_used_percent: None,
+            budget_used_percent: read.as_ref().and_then(|_| caller.budget_used_percent(at)),
         };
         let chain = resolved.route(caller, &ask, None)?;
         let prompt = if chain.reads_prompt() {

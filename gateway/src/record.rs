@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use fastllm_contract::{
     BackendId, KeyId, Micros, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent,
 };
-use fastllm_engine::{Backend, Identified, Refusal};
+use fastllm_engine::pricing::charge;
+use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation, Used};
 use fastllm_wire::Usage;
 use http::header::HeaderValue;
 
@@ -144,7 +145,16 @@ pub(crate) struct Record {
     /// Tokens of an answer that did not come to its end, by a rough count.
     broke_off: Option<u64>,
     trace: Trace,
+    /// What was taken for it, where its caller has limits or budgets.
+    allowance: Option<Box<Allowance>>,
     ending: Option<Ending>,
+}
+
+/// What a request has taken, and what its client is told of it.
+#[derive(Debug)]
+struct Allowance {
+    reservation: Reservation,
+    rates: Rates,
 }
 
 impl Record {
@@ -170,6 +180,7 @@ impl Record {
             prompt_estimate: 0,
             sent: Sent::default(),
             broke_off: None,
+            allowance: None,
             ending: None,
         }
     }
@@ -210,6 +221,17 @@ impl Record {
     /// The prompt has so many tokens, by a rough count.
     pub(crate) fn prompt(&mut self, estimate: u64) {
         self.prompt_estimate = estimate;
+    }
+
+    /// So much was taken of what its caller may take.
+    pub(crate) fn reserved(&mut self, reservation: Reservation, rates: Rates) {
+        self.allowance =
+            (!reservation.is_empty()).then(|| Box::new(Allowance { reservation, rates }));
+    }
+
+    /// What its client is told of its limits.
+    pub(crate) fn rates(&self) -> Option<&Rates> {
+        self.allowance.as_ref().map(|allowance| &allowance.rates)
     }
 
     /// Where it is noted that an upstream has the request.
@@ -335,8 +357,49 @@ impl Record {
             self.decide_trace();
             self.trace_end(ending, took);
         }
-        self.report(ending, took);
+        let event = self.event(ending, took);
+        self.end_allowance(ending, event.as_ref(), took);
+        if let Some(event) = event {
+            self.ledger.usage.push(event);
+        }
         self.log(ending, took);
+    }
+
+    /// Puts what was used in the place of what was taken. A refusal by the
+    /// gateway gives all of it back; what an upstream never answered, or not to
+    /// be known what it used, leaves the rates debited.
+    fn end_allowance(&mut self, ending: Ending, event: Option<&UsageEvent>, took: Duration) {
+        let Some(allowance) = self.allowance.take() else {
+            return;
+        };
+        let Allowance { reservation, .. } = *allowance;
+        if ending.outcome == Outcome::Rejected {
+            return reservation.cancel();
+        }
+        let known = |event: &&UsageEvent| {
+            event.refusal.is_none() && (event.usage_reported || event.estimated)
+        };
+        let Some(event) = event.filter(known) else {
+            return;
+        };
+        let prices = reservation.prices(&event.model);
+        reservation.settle(&Used {
+            model: &event.model,
+            tokens: Tokens(
+                event
+                    .prompt_tokens
+                    .0
+                    .saturating_add(event.completion_tokens.0),
+            ),
+            cost: charge(event, prices.as_ref()).cost,
+            at: self.at_after(took),
+        });
+    }
+
+    /// The time, so long after it arrived.
+    fn at_after(&self, took: Duration) -> Timestamp {
+        let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        Timestamp(self.at.0.saturating_add(micros))
     }
 
     fn count(&self, ending: Ending, took: Duration) {
@@ -386,12 +449,12 @@ impl Record {
 
     /// Whoever is not known, or has not named a model that exists, is counted
     /// only; so are refusals without a kind.
-    fn report(&self, ending: Ending, took: Duration) {
+    fn event(&self, ending: Ending, took: Duration) -> Option<UsageEvent> {
         let (Some(attribution), Some(model)) = (&self.attribution, &self.model) else {
-            return;
+            return None;
         };
         if ending.outcome == Outcome::Rejected && ending.refusal.is_none() {
-            return;
+            return None;
         }
         let usage = self.reported().filter(|_| ending.refusal.is_none());
         let estimate = self.estimate().filter(|_| usage.is_none());
@@ -399,7 +462,7 @@ impl Record {
             .map(|usage| (usage.prompt_tokens, usage.completion_tokens.unwrap_or(0)))
             .or(estimate)
             .unwrap_or_default();
-        self.ledger.usage.push(UsageEvent {
+        Some(UsageEvent {
             cache_write_tokens: None,
             audio_prompt_tokens: None,
             audio_completion_tokens: None,
@@ -431,7 +494,7 @@ impl Record {
             ttft_ms: self.first_event.map(milliseconds),
             status: Some(ending.status),
             cost_micros: usage.and_then(|usage| usage.cost_micros).map(Micros),
-        });
+        })
     }
 
     /// What the answer said that it used. One that has tokens of its own and
@@ -453,7 +516,6 @@ impl Record {
     }
 
     fn log(&self, ending: Ending, took: Duration) {
-        let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         let requested = self.requested.as_ref();
         AccessLine {
             request_id: self.id.to_str().unwrap_or_default(),
@@ -473,10 +535,7 @@ impl Record {
             ttft_ms: self.first_event.map(milliseconds),
             ms: milliseconds(took),
         }
-        .log(
-            self.ledger.log_format,
-            Timestamp(self.at.0.saturating_add(micros)),
-        );
+        .log(self.ledger.log_format, self.at_after(took));
     }
 }
 

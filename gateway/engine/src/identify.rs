@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use fastllm_contract::{KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, PrincipalId, Timestamp};
+use fastllm_contract::{
+    Holder, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, PrincipalId, Timestamp,
+};
 
 use crate::refusal::Refusal;
+use crate::reserve::{Account, Accounts};
 use crate::tables::{Principal, Tables};
 
 /// Who a request is from.
@@ -25,6 +28,19 @@ pub struct Identified {
     pub principal: Arc<Principal>,
     /// Which of its keys was presented.
     pub key: KeyId,
+    key_account: Option<Arc<Account>>,
+    team_account: Option<Arc<Account>>,
+}
+
+impl Identified {
+    /// What it counts for, whatever the model.
+    pub(crate) fn accounts(&self) -> [Option<&Arc<Account>>; 3] {
+        [
+            self.key_account.as_ref(),
+            self.principal.account(),
+            self.team_account.as_ref(),
+        ]
+    }
 }
 
 impl Caller {
@@ -34,6 +50,15 @@ impl Caller {
             Self::Anyone => None,
             Self::Known(identified) => Some(identified),
         }
+    }
+
+    /// The used share of its tightest budget, in percent; nothing without a
+    /// budget.
+    pub fn budget_used_percent(&self, now: Timestamp) -> Option<u8> {
+        let accounts = self.identified()?.accounts().into_iter().flatten();
+        accounts
+            .filter_map(|account| account.budget_used_percent(now))
+            .max()
     }
 
     /// Whether it may use a concrete model.
@@ -67,6 +92,8 @@ pub fn identify(tables: &Tables, key: Option<&[u8]>, now: Timestamp) -> Result<C
     Ok(Caller::Known(Identified {
         principal: Arc::clone(principal),
         key: entry.id,
+        key_account: entry.account.clone(),
+        team_account: tables.team_account(principal),
     }))
 }
 
@@ -79,29 +106,31 @@ pub fn hash_key(key: &[u8]) -> KeyHash {
 }
 
 /// What is kept of a key, in a table of its shard.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct KeyRecord {
     id: KeyId,
     principal: PrincipalId,
     expires_at: Option<Timestamp>,
     disabled: bool,
+    account: Option<Arc<Account>>,
 }
 
-impl From<&KeyEntry> for KeyRecord {
-    fn from(entry: &KeyEntry) -> Self {
+impl KeyRecord {
+    fn build(entry: &KeyEntry, accounts: &Accounts) -> Self {
         let KeyEntry {
             id,
             principal,
             expires_at,
             disabled,
-            limits: _,
-            budget: _,
+            limits,
+            budget,
         } = entry;
         Self {
             id: *id,
             principal: *principal,
             expires_at: *expires_at,
             disabled: *disabled,
+            account: accounts.open(Holder::Key(*id), limits.as_deref(), budget.as_deref()),
         }
     }
 }
@@ -133,13 +162,13 @@ struct ShardTable {
 }
 
 impl ShardTable {
-    fn build(digest: &str, keys: &KeyMap) -> Self {
+    fn build(digest: &str, keys: &KeyMap, accounts: &Accounts) -> Self {
         Self {
             digest: digest.to_owned(),
             records: keys
                 .0
                 .iter()
-                .map(|(hash, entry)| (*hash, KeyRecord::from(entry)))
+                .map(|(hash, entry)| (*hash, KeyRecord::build(entry, accounts)))
                 .collect(),
         }
     }
@@ -155,7 +184,7 @@ pub(crate) struct Keys {
 impl Keys {
     /// Builds the tables of the shards that `held` does not have yet. Shards
     /// without items or with a malformed prefix hold no keys.
-    pub(crate) fn build(shards: &[KeyShard], held: Option<&Self>) -> Self {
+    pub(crate) fn build(shards: &[KeyShard], held: Option<&Self>, accounts: &Accounts) -> Self {
         let mut tables = Box::new([const { None }; 256]);
         for shard in shards {
             let Ok(index) = u8::from_str_radix(&shard.prefix, 16) else {
@@ -167,7 +196,11 @@ impl Keys {
                 .filter(|table| table.digest == shard.keys.digest);
             tables[index] = match (same, &shard.keys.items) {
                 (Some(table), _) => Some(Arc::clone(table)),
-                (None, Some(keys)) => Some(Arc::new(ShardTable::build(&shard.keys.digest, keys))),
+                (None, Some(keys)) => Some(Arc::new(ShardTable::build(
+                    &shard.keys.digest,
+                    keys,
+                    accounts,
+                ))),
                 (None, None) => None,
             };
         }

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`identify`] | who is asking? |
 //! | [`route`] | which model, which backend, and may this caller use it? |
+//! | [`reserve`](mod@reserve) | have they any allowance left? |
 //!
 //! What a request costs is said in one place for both planes: [`pricing`].
 //!
@@ -18,12 +19,16 @@ mod fixture;
 pub mod identify;
 pub mod pricing;
 pub mod refusal;
+pub mod reserve;
 pub mod route;
 pub mod tables;
 pub mod window;
 
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
+pub use reserve::{
+    Accounts, Claim, Limited, Rate, Rates, Reservation, Scope, Spent, Used, What, reserve,
+};
 pub use route::{
     Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight,
     InvalidHealthCheck, InvalidTemplate, Live, ModelSkipped, NoPlace, Origin, PathTemplate, Pick,

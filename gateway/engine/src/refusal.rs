@@ -1,9 +1,12 @@
 //! Why a request is refused, and what the client is told.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use fastllm_contract::RefusalKind;
+
+use crate::reserve::{Limited, Rates, Scope, Spent, What};
 
 /// The gateway's own "no" to a request.
 ///
@@ -45,6 +48,29 @@ pub enum Refusal {
     /// The model exists, but none of the candidates is granted.
     #[error("this API key may not use the requested model")]
     ModelAccessDenied,
+    /// A limit of tokens a minute below what the request asks for.
+    #[error(
+        "the request needs {need} tokens, more than the {limit} a minute that {scope} may have at all"
+    )]
+    LargerThanLimit {
+        /// Whose limit.
+        scope: Scope,
+        /// Tokens a minute.
+        limit: u64,
+        /// The prompt, by a rough count, and the most that is asked for.
+        need: u64,
+    },
+    /// A rate or a place is used up for now.
+    #[error("{0}")]
+    RateLimited(Limited),
+    /// A budget is spent.
+    #[error("the {} budget of {scope} is spent", match what { Spent::Tokens => "token", Spent::Cost => "cost" })]
+    BudgetExceeded {
+        /// Whose budget.
+        scope: Scope,
+        /// Which of the two that it counts.
+        what: Spent,
+    },
     /// No candidate produced an answer.
     #[error("no upstream could answer the request")]
     UpstreamUnavailable,
@@ -78,6 +104,10 @@ pub enum Category {
     BodyTooLarge,
     /// 400 and 408.
     InvalidRequest,
+    /// 429.
+    RateLimited,
+    /// 402.
+    OverBudget,
     /// 503 of a gateway that sheds load.
     Overloaded,
     /// 503 of a gateway without a snapshot.
@@ -88,13 +118,15 @@ pub enum Category {
 
 impl Category {
     /// Every category, for registering counters.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Unauthenticated,
         Self::Unauthorised,
         Self::ModelNotFound,
         Self::NotFound,
         Self::BodyTooLarge,
         Self::InvalidRequest,
+        Self::RateLimited,
+        Self::OverBudget,
         Self::Overloaded,
         Self::NotReady,
         Self::Unavailable,
@@ -109,6 +141,8 @@ impl Category {
             Self::NotFound => "not_found",
             Self::BodyTooLarge => "body_too_large",
             Self::InvalidRequest => "invalid_request",
+            Self::RateLimited => "rate_limited",
+            Self::OverBudget => "over_budget",
             Self::Overloaded => "overloaded",
             Self::NotReady => "not_ready",
             Self::Unavailable => "unavailable",
@@ -135,12 +169,14 @@ impl Refusal {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::InvalidRequest { .. } => 400,
+            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } => 400,
             Self::InvalidKey | Self::ExpiredKey => 401,
+            Self::BudgetExceeded { .. } => 402,
             Self::ModelAccessDenied => 403,
             Self::NoRoute | Self::ModelNotFound => 404,
             Self::BodyTimeout => 408,
             Self::PayloadTooLarge { .. } => 413,
+            Self::RateLimited(_) => 429,
             Self::Internal => 500,
             Self::UpstreamUnavailable => 502,
             Self::Overloaded | Self::NotReady => 503,
@@ -151,7 +187,9 @@ impl Refusal {
     /// The `type` member of the error body.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::InvalidRequest { .. } | Self::BodyTimeout => INVALID_REQUEST,
+            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } | Self::BodyTimeout => {
+                INVALID_REQUEST
+            }
             other => other.code(),
         }
     }
@@ -167,6 +205,9 @@ impl Refusal {
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::ModelNotFound => "model_not_found",
             Self::ModelAccessDenied => "model_access_denied",
+            Self::LargerThanLimit { .. } => "larger_than_limit",
+            Self::RateLimited(_) => "rate_limit_exceeded",
+            Self::BudgetExceeded { .. } => "budget_exceeded",
             Self::UpstreamUnavailable => "upstream_unavailable",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Overloaded => "overloaded",
@@ -192,7 +233,11 @@ impl Refusal {
             Self::ModelNotFound => Category::ModelNotFound,
             Self::NoRoute => Category::NotFound,
             Self::PayloadTooLarge { .. } => Category::BodyTooLarge,
-            Self::InvalidRequest { .. } | Self::BodyTimeout => Category::InvalidRequest,
+            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } | Self::BodyTimeout => {
+                Category::InvalidRequest
+            }
+            Self::RateLimited(_) => Category::RateLimited,
+            Self::BudgetExceeded { .. } => Category::OverBudget,
             Self::Overloaded => Category::Overloaded,
             Self::NotReady => Category::NotReady,
             Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
@@ -208,11 +253,14 @@ impl Refusal {
             Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
                 Some(RefusalKind::NoBackend)
             }
+            Self::RateLimited(_) => Some(RefusalKind::RateLimit),
+            Self::BudgetExceeded { .. } => Some(RefusalKind::Budget),
             Self::Overloaded => Some(RefusalKind::Overload),
             Self::InvalidKey
             | Self::ExpiredKey
             | Self::NoRoute
             | Self::InvalidRequest { .. }
+            | Self::LargerThanLimit { .. }
             | Self::BodyTimeout
             | Self::PayloadTooLarge { .. }
             | Self::ModelNotFound
@@ -220,10 +268,34 @@ impl Refusal {
         }
     }
 
+    /// Which of several reasons the client is told: what can never be had, then
+    /// the slowest rate, then a place, then a budget.
+    pub(crate) fn precedence(&self) -> (u8, Reverse<Duration>) {
+        let (class, wait) = match self {
+            Self::LargerThanLimit { .. } => (0, Duration::ZERO),
+            Self::RateLimited(limited) => match limited.what {
+                What::Requests | What::Tokens => (1, limited.retry_after),
+                What::Concurrency => (2, Duration::ZERO),
+                What::TokenBudget | What::CostBudget => (3, Duration::ZERO),
+            },
+            _ => (4, Duration::ZERO),
+        };
+        (class, Reverse(wait))
+    }
+
+    /// What the client is told of its rates.
+    pub fn rates(&self) -> Option<&Rates> {
+        match self {
+            Self::RateLimited(limited) => Some(&limited.rates),
+            _ => None,
+        }
+    }
+
     /// What `retry-after` should say.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Overloaded | Self::NotReady => Some(RETRY_SOON),
+            Self::RateLimited(limited) => Some(limited.retry_after),
             _ => None,
         }
     }
@@ -231,7 +303,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::Refusal;
+    use super::{Limited, Rates, Refusal, Scope, Spent, What};
 
     #[test]
     fn what_clients_see_of_each_refusal_is_stable() {
@@ -244,6 +316,21 @@ mod tests {
             Refusal::PayloadTooLarge { limit: 5 },
             Refusal::ModelNotFound,
             Refusal::ModelAccessDenied,
+            Refusal::LargerThanLimit {
+                scope: Scope::Key,
+                limit: 1,
+                need: 2,
+            },
+            Refusal::RateLimited(Limited {
+                what: What::Requests,
+                scope: Scope::Team,
+                retry_after: std::time::Duration::from_secs(1),
+                rates: Rates::default(),
+            }),
+            Refusal::BudgetExceeded {
+                scope: Scope::Model,
+                what: Spent::Cost,
+            },
             Refusal::UpstreamUnavailable,
             Refusal::UpstreamTimeout,
             Refusal::Overloaded,
@@ -273,6 +360,9 @@ mod tests {
                 "413 payload_too_large payload_too_large body_too_large",
                 "404 model_not_found model_not_found model_not_found",
                 "403 model_access_denied model_access_denied unauthorised",
+                "400 invalid_request_error larger_than_limit invalid_request",
+                "429 rate_limit_exceeded rate_limit_exceeded rate_limited",
+                "402 budget_exceeded budget_exceeded over_budget",
                 "502 upstream_unavailable upstream_unavailable unavailable",
                 "504 upstream_timeout upstream_timeout unavailable",
                 "503 overloaded overloaded overloaded",

@@ -1,6 +1,8 @@
 //! In which window of a budget a moment lies. Both planes ask here, so that what
 //! a gateway takes and what control stores fall into the same window.
 
+use std::convert::Infallible;
+
 use fastllm_contract::{Budget, Timestamp, WindowLength};
 use jiff::ToSpan;
 use jiff::civil::{Date, Time};
@@ -67,6 +69,22 @@ impl Window {
     /// # Errors
     /// The budget's time zone is not in that database.
     pub fn of(budget: &Budget) -> Result<Self, UnknownTimeZone> {
+        Self::with_zone(budget, zone)
+    }
+
+    /// Like [`Window::of`], with UTC in the place of a time zone that this
+    /// release does not know.
+    pub fn or_utc(budget: &Budget) -> Self {
+        let Ok(window) = Self::with_zone(budget, |name| {
+            Ok::<_, Infallible>(zone(name).unwrap_or(TimeZone::UTC))
+        });
+        window
+    }
+
+    fn with_zone<E>(
+        budget: &Budget,
+        zone: impl FnOnce(&str) -> Result<TimeZone, E>,
+    ) -> Result<Self, E> {
         let origin = budget.window_start;
         let (unit, days) = match budget.window {
             WindowLength::Daily => (Unit::Day, 1),

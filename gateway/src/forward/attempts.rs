@@ -407,10 +407,14 @@ impl Attempt {
         self.live.failed(clock::timestamp());
     }
 
-    /// The answer was good, and has come to its end.
-    pub(super) fn succeeded(&self) {
+    /// The answer was good, and has come to its end, with so many tokens where
+    /// it said so.
+    pub(super) fn succeeded(&self, tokens: Option<u64>) {
         let took = clock::now().saturating_duration_since(self.began);
         self.live.took(self.stream, took);
+        if let Some(tokens) = tokens {
+            self.live.answered_with(tokens);
+        }
     }
 }
 

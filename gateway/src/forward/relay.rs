@@ -2,13 +2,14 @@ use std::task::{Context, Poll, ready};
 
 use fastllm_wire::First;
 use fastllm_wire::http1::Field;
+use http::header::{HeaderName, HeaderValue};
 
 use super::attempts::Attempt;
 use super::flow::{End, Flow};
 use super::headers::{is_cors, passes_to_client};
 use crate::deadline::Deadline;
 use crate::record::{REQUEST_ID, Record};
-use crate::serve::CorsFields;
+use crate::serve::{CorsFields, is_rate, rate_fields};
 
 /// The last event of a stream that did not come to its end: what came before it
 /// is all that there is. It begins with a blank line, since the break may be in
@@ -49,9 +50,11 @@ pub(crate) enum Step {
 pub(crate) struct Relay {
     flow: Flow,
     status: u16,
-    request_id: http::HeaderValue,
+    request_id: HeaderValue,
     /// In place of what the upstream says about it.
     cors: Option<CorsFields>,
+    /// Likewise.
+    rates: Vec<(HeaderName, HeaderValue)>,
     open: Option<Open>,
 }
 
@@ -69,6 +72,7 @@ impl Relay {
             status,
             request_id: record.id().clone(),
             cors: None,
+            rates: record.rates().map(rate_fields).unwrap_or_default(),
             open: Some(Open { record, attempt }),
         }
     }
@@ -100,8 +104,13 @@ impl Relay {
             .flatten()
             .filter(|field| passes_to_client(field.name))
             .filter(|field| self.cors.is_none() || !is_cors(field.name))
+            .filter(|field| self.rates.is_empty() || !is_rate(field.name))
             .chain([ours])
             .chain(self.cors.iter().flat_map(CorsFields::fields))
+            .chain(self.rates.iter().map(|(name, value)| Field {
+                name: name.as_str().as_bytes(),
+                value: value.as_bytes(),
+            }))
     }
 
     /// Adds to `out` what one read of the upstream brings for the client.
@@ -147,7 +156,8 @@ impl Relay {
         else {
             return;
         };
-        record.used(self.flow.usage());
+        let usage = self.flow.usage();
+        record.used(usage);
         // An error in the first event was told to the backend when it came.
         let began = !matches!(self.flow.first(), First::Error { .. });
         let failed = *end != End::Complete || self.flow.failed_later();
@@ -156,7 +166,7 @@ impl Relay {
             if failed {
                 attempt.failed();
             } else if complete {
-                attempt.succeeded();
+                attempt.succeeded(usage.and_then(|usage| usage.completion_tokens));
             }
             if !complete {
                 record.broke_off(self.flow.estimated_tokens());

@@ -1,12 +1,14 @@
-//! What goes back to control: usage and health. Nothing here is waited for by
+//! What goes back to control: usage, health, and what was taken of limits. Nothing here is waited for by
 //! a request.
 
 mod health;
 mod queue;
+mod reconcile;
 mod usage;
 
 pub(crate) use health::HealthReporter;
 pub(crate) use queue::{UsageQueue, Waiting, queue};
+pub(crate) use reconcile::{Reconciler, StandingSource};
 pub(crate) use usage::UsageReporter;
 
 use std::time::Duration;

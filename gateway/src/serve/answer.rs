@@ -1,5 +1,7 @@
 //! Answers of the gateway's own.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use fastllm_engine::Refusal;
 use fastllm_wire::http1::Http1Error;
@@ -7,7 +9,7 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
-use super::CorsFields;
+use super::{CorsFields, rate_fields};
 use crate::forward::Relay;
 use crate::record::REQUEST_ID;
 
@@ -109,12 +111,20 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Own {
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, request_id.clone());
     if let Some(wait) = refusal.retry_after() {
-        headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs()));
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
+    }
+    if let Some(rates) = refusal.rates() {
+        headers.extend(rate_fields(rates));
     }
     if status == StatusCode::UNAUTHORIZED {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
+}
+
+/// Rounded up: a client that comes back then does not come too soon.
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// The answer to what is no HTTP that can be served.

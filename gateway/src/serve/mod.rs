@@ -12,6 +12,7 @@ mod endpoint;
 mod head;
 mod http1;
 mod http2;
+mod rates;
 mod status;
 
 pub use accept::ListenError;
@@ -22,6 +23,7 @@ pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};
 pub(crate) use head::Head;
+pub(crate) use rates::{is_rate, rate_fields};
 pub(crate) use status::Status;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
-use fastllm_contract::Snapshot;
+use fastllm_contract::{Snapshot, Standing};
 use fastllm_engine::{InvalidSnapshot, Tables, Tuning};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -18,6 +18,8 @@ pub(crate) struct Current {
     published: watch::Sender<u64>,
     metrics: Arc<Metrics>,
     tuning: Tuning,
+    /// For the first tables.
+    standing: Mutex<Option<Standing>>,
 }
 
 impl Current {
@@ -28,7 +30,14 @@ impl Current {
             published: watch::Sender::new(0),
             metrics,
             tuning,
+            standing: Mutex::new(None),
         }
+    }
+
+    /// How things stand when the first snapshot is served: callers' shares and
+    /// what they have spent are known before anybody asks.
+    pub(crate) fn begin_with(&self, standing: Standing) {
+        *self.standing.lock() = Some(standing);
     }
 
     /// The tables for the length of one decision: not to be held across an
@@ -77,6 +86,9 @@ impl Current {
             );
         }
         let tables = Arc::new(built.tables);
+        if let Some(standing) = self.standing.lock().take() {
+            tables.accounts().learn(&standing);
+        }
         self.metrics.attach(&tables);
         self.tables.store(Some(Arc::clone(&tables)));
         *held = Some(snapshot);

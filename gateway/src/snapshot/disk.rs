@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fastllm_contract::Snapshot;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::Current;
@@ -20,7 +22,7 @@ pub(crate) struct DiskCache {
 pub(crate) enum DiskError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is not a snapshot: {0}")]
+    #[error("it is not what was written: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("writing was interrupted")]
     Interrupted,
@@ -37,32 +39,36 @@ impl DiskCache {
 
     /// Reads it; nothing where there is none.
     pub(crate) fn read(&self) -> Result<Option<Snapshot>, DiskError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        read_json(&self.path)
     }
 
-    /// Replaces it atomically: whoever reads sees the old or the new one, also
-    /// after a power cut.
     pub(crate) fn write(&self, snapshot: &Snapshot) -> Result<(), DiskError> {
-        let bytes = serde_json::to_vec(snapshot)?;
-        let folder = self
-            .path
-            .parent()
-            .filter(|path| !path.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        let next = self
-            .path
-            .with_extension(format!("{}.tmp", std::process::id()));
-        let written = replace(&next, &self.path, &bytes, folder);
-        if written.is_err() {
-            // Nothing more can be done about a file that cannot be removed.
-            let _left = fs::remove_file(&next);
-        }
-        Ok(written?)
+        write_json(&self.path, snapshot)
     }
+}
+
+/// Reads a file of JSON; nothing where there is none.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DiskError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces a file of JSON atomically: whoever reads sees the old or the new
+/// one, also after a power cut. Only its owner may read it.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DiskError> {
+    let bytes = serde_json::to_vec(value)?;
+    let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let next = path.with_extension(format!("{}.tmp", std::process::id()));
+    let written = replace(&next, path, &bytes, folder);
+    if written.is_err() {
+        // Nothing more can be done about a file that cannot be removed.
+        let _left = fs::remove_file(&next);
+    }
+    Ok(written?)
 }
 
 fn replace(next: &Path, path: &Path, bytes: &[u8], folder: &Path) -> io::Result<()> {

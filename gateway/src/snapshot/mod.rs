@@ -9,7 +9,7 @@ mod follow;
 mod http;
 
 pub(crate) use current::Current;
-pub(crate) use disk::{DiskCache, DiskWriter};
+pub(crate) use disk::{DiskCache, DiskWriter, read_json, write_json};
 pub(crate) use file::{ConfigFile, FileError, Watcher};
 pub(crate) use follow::Follower;
 pub(crate) use http::HttpSource;

@@ -20,6 +20,7 @@ pub struct Backend {
     extra_headers: Vec<(HeaderName, HeaderValue)>,
     weight: u32,
     draining: bool,
+    default_max_tokens: Option<u32>,
     limit: Option<Limit>,
     probe: Option<Probe>,
     live: Arc<Live>,
@@ -107,6 +108,7 @@ impl Backend {
             extra_headers: headers::extra(described)?,
             weight: described.weight,
             draining: described.draining,
+            default_max_tokens: described.default_max_tokens,
             limit: Limit::of(&described.concurrency)?,
             probe: Probe::of(&described.health, &location)?,
             location,
@@ -154,6 +156,13 @@ impl Backend {
     /// How to ask whether it is well; nothing where it is not asked.
     pub fn probe(&self) -> Option<&Probe> {
         self.probe.as_ref()
+    }
+
+    /// Tokens that an answer has at most, or mostly, where the client does not
+    /// say.
+    pub(super) fn usual_answer(&self) -> u64 {
+        self.default_max_tokens
+            .map_or_else(|| self.live.usual_answer(), u64::from)
     }
 
     /// Whether it gets no new request.

@@ -30,6 +30,18 @@ impl Chain {
         self.fallback && index + 1 == self.pools.len()
     }
 
+    /// Keeps the candidates of which this is true. The chain may be empty then,
+    /// and must not be used.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Pool) -> bool) {
+        let last = self.pools.last().cloned();
+        self.pools.retain(|pool| keep(pool));
+        let kept = match (&last, self.pools.last()) {
+            (Some(last), Some(kept)) => Arc::ptr_eq(last, kept),
+            _ => false,
+        };
+        self.fallback &= kept;
+    }
+
     /// Whether a candidate chooses its backend by what the prompt begins with.
     pub fn reads_prompt(&self) -> bool {
         self.pools.iter().any(|pool| pool.reads_prompt())

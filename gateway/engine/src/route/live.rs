@@ -6,6 +6,7 @@ use std::time::Duration;
 use fastllm_contract::{Backend, Dialect, Protocol, Secret, Timestamp};
 
 use super::queue::{self, Queue};
+use super::sizes::Sizes;
 
 /// Consecutive failed probes that make a backend unhealthy, unless told
 /// otherwise.
@@ -90,6 +91,7 @@ pub struct Live {
     claimed: AtomicU64,
     /// Mean microseconds of a good answer, plain and streamed; 0 is unknown.
     latency: [AtomicU64; 2],
+    sizes: Sizes,
 }
 
 impl Default for Live {
@@ -116,6 +118,7 @@ impl Live {
             queue: Queue::default(),
             claimed: AtomicU64::new(0),
             latency: [const { AtomicU64::new(0) }; 2],
+            sizes: Sizes::default(),
         }
     }
 
@@ -257,6 +260,16 @@ impl Live {
     pub(super) fn latency(&self, stream: bool) -> Option<u64> {
         let mean = self.latency[usize::from(stream)].load(Ordering::Relaxed);
         (mean != 0).then_some(mean)
+    }
+
+    /// Takes note of how many tokens an answer had.
+    pub fn answered_with(&self, tokens: u64) {
+        self.sizes.note(tokens);
+    }
+
+    /// Tokens that 95 of 100 answers stay within.
+    pub(super) fn usual_answer(&self) -> u64 {
+        self.sizes.usual()
     }
 
     /// A conversation begins here.

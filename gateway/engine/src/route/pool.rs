@@ -68,6 +68,13 @@ impl Pool {
         self.open().next().is_some()
     }
 
+    /// Tokens that an answer has at most, or mostly, where the client does not
+    /// say: at the backend with the largest ones.
+    pub fn usual_answer(&self) -> u64 {
+        let sizes = self.open().map(|(_, backend)| backend.usual_answer());
+        sizes.max().unwrap_or(0)
+    }
+
     /// Whether there is one that was not `tried`.
     pub fn has_another(&self, tried: &[usize]) -> bool {
         self.open().any(|(index, _)| !tried.contains(&index))

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fastllm_contract::{
-    BackendId, FORMAT, KeyShard, Model, ModelName, Part, PolicyKind,
-    Principal as DescribedPrincipal, PrincipalId, Snapshot, VirtualModel as DescribedVirtual,
+    BackendId, FORMAT, Holder, KeyShard, Model, ModelAllowance, ModelName, Part, PolicyKind,
+    Principal as DescribedPrincipal, PrincipalId, Snapshot, Team, TeamId,
+    VirtualModel as DescribedVirtual,
 };
 
 use crate::identify::Keys;
+use crate::reserve::{Account, Accounts};
 use crate::route::{Affinity, Backend, Identity, Live, Pool, Tuning, Unusable, VirtualModel};
 
 /// A snapshot in the form in which requests ask it.
@@ -19,11 +21,14 @@ pub struct Tables {
     open: bool,
     models: Arc<Models>,
     principals: Arc<Principals>,
+    teams: Arc<Teams>,
     virtual_models: Arc<VirtualModels>,
     fallback_model: Option<ModelName>,
     keys: Keys,
     /// Outlives snapshots: engines keep their caches, too.
     affinity: Arc<Affinity>,
+    /// Outlive snapshots: what was taken stays taken.
+    accounts: Arc<Accounts>,
     policy: PolicyKind,
 }
 
@@ -34,6 +39,9 @@ pub struct Principal {
     name: Arc<str>,
     grants: Grants,
     roles: Vec<String>,
+    team: Option<TeamId>,
+    account: Option<Arc<Account>>,
+    models: HashMap<ModelName, Arc<Account>>,
 }
 
 #[derive(Debug)]
@@ -54,6 +62,12 @@ struct Models {
 struct Principals {
     digest: String,
     by_id: HashMap<PrincipalId, Arc<Principal>>,
+}
+
+#[derive(Debug)]
+struct Teams {
+    digest: String,
+    accounts: HashMap<TeamId, Arc<Account>>,
 }
 
 #[derive(Debug)]
@@ -115,7 +129,7 @@ impl Tables {
             open,
             models,
             principals,
-            teams: _,
+            teams,
             virtual_models,
             fallback_model,
             key_shards,
@@ -127,6 +141,7 @@ impl Tables {
             || Arc::new(Affinity::new(tuning.affinity_slots)),
             |held| Arc::clone(&held.affinity),
         );
+        let accounts = held.map_or_else(Arc::default, |held| Arc::clone(&held.accounts));
         let mut left_out = Vec::new();
         let models = match held.filter(|held| held.models.digest == models.digest) {
             Some(held) => Arc::clone(&held.models),
@@ -139,13 +154,18 @@ impl Tables {
         };
         let principals = match held.filter(|held| held.principals.digest == principals.digest) {
             Some(held) => Arc::clone(&held.principals),
-            None => Arc::new(Principals::build(principals)?),
+            None => Arc::new(Principals::build(principals, &accounts)?),
+        };
+        let teams = match held.filter(|held| held.teams.digest == teams.digest) {
+            Some(held) => Arc::clone(&held.teams),
+            None => Arc::new(Teams::build(teams, &accounts)?),
         };
         let virtual_models =
             match held.filter(|held| held.virtual_models.digest == virtual_models.digest) {
                 Some(held) => Arc::clone(&held.virtual_models),
                 None => Arc::new(VirtualModels::build(virtual_models)?),
             };
+        accounts.forget_gone();
         if let Some(name) = virtual_models.clash_with(&models) {
             return Err(InvalidSnapshot::DuplicateModel(name.clone()));
         }
@@ -155,10 +175,12 @@ impl Tables {
                 open: *open,
                 models,
                 principals,
+                teams,
                 virtual_models,
                 fallback_model: fallback_model.clone(),
-                keys: keys(key_shards, held)?,
+                keys: keys(key_shards, held, &accounts)?,
                 affinity,
+                accounts,
                 policy: tuning.policy,
             },
             left_out,
@@ -173,6 +195,15 @@ impl Tables {
     /// Whether nobody needs a key.
     pub fn open(&self) -> bool {
         self.open
+    }
+
+    /// What callers have taken.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    pub(crate) fn team_account(&self, principal: &Principal) -> Option<Arc<Account>> {
+        self.teams.accounts.get(&principal.team?).cloned()
     }
 
     /// How many API keys are held.
@@ -234,11 +265,15 @@ fn items<'a, T>(part: &'a Part<T>, name: &'static str) -> Result<&'a T, InvalidS
         .ok_or(InvalidSnapshot::Incomplete(name))
 }
 
-fn keys(shards: &[KeyShard], held: Option<&Tables>) -> Result<Keys, InvalidSnapshot> {
+fn keys(
+    shards: &[KeyShard],
+    held: Option<&Tables>,
+    accounts: &Accounts,
+) -> Result<Keys, InvalidSnapshot> {
     if shards.iter().any(|shard| shard.keys.items.is_none()) {
         return Err(InvalidSnapshot::Incomplete("keys"));
     }
-    Ok(Keys::build(shards, held.map(|held| &held.keys)))
+    Ok(Keys::build(shards, held.map(|held| &held.keys), accounts))
 }
 
 impl Models {
@@ -316,12 +351,15 @@ impl VirtualModels {
 }
 
 impl Principals {
-    fn build(principals: &Part<Vec<DescribedPrincipal>>) -> Result<Self, InvalidSnapshot> {
+    fn build(
+        principals: &Part<Vec<DescribedPrincipal>>,
+        accounts: &Accounts,
+    ) -> Result<Self, InvalidSnapshot> {
         let digest = principals.digest.clone();
         let principals = items(principals, "principals")?;
         let mut by_id = HashMap::with_capacity(principals.len());
         for described in principals {
-            let principal = Arc::new(Principal::build(described));
+            let principal = Arc::new(Principal::build(described, accounts));
             if by_id.insert(described.id, principal).is_some() {
                 return Err(InvalidSnapshot::DuplicatePrincipal(described.id));
             }
@@ -330,9 +368,43 @@ impl Principals {
     }
 }
 
+impl Teams {
+    fn build(teams: &Part<Vec<Team>>, accounts: &Accounts) -> Result<Self, InvalidSnapshot> {
+        let opened = items(teams, "teams")?.iter().filter_map(|team| {
+            let Team {
+                id,
+                name: _,
+                limits,
+                budget,
+            } = team;
+            let account = accounts.open(Holder::Team(*id), limits.as_ref(), budget.as_ref())?;
+            Some((*id, account))
+        });
+        Ok(Self {
+            digest: teams.digest.clone(),
+            accounts: opened.collect(),
+        })
+    }
+}
+
 impl Principal {
-    fn build(described: &DescribedPrincipal) -> Self {
+    fn build(described: &DescribedPrincipal, accounts: &Accounts) -> Self {
+        let id = described.id;
+        let models = described.models.iter().filter_map(|allowance| {
+            let ModelAllowance {
+                model,
+                limits,
+                budget,
+            } = allowance;
+            let holder = Holder::Model(id, model.clone());
+            let account = accounts.open(holder, limits.as_ref(), budget.as_ref())?;
+            Some((model.clone(), account))
+        });
+        let (limits, budget) = (described.limits.as_ref(), described.budget.as_ref());
         Self {
+            team: described.team,
+            account: accounts.open(Holder::Principal(id), limits, budget),
+            models: models.collect(),
             id: described.id,
             name: Arc::from(described.name.as_str()),
             grants: if described.allow_all {
@@ -352,6 +424,21 @@ impl Principal {
     /// Its name, for logs.
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// What all its requests count for.
+    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
+    }
+
+    /// Whether some model has an account of its own.
+    pub(crate) fn limits_models(&self) -> bool {
+        !self.models.is_empty()
+    }
+
+    /// What its requests for a model count for.
+    pub(crate) fn account_for(&self, model: &ModelName) -> Option<&Arc<Account>> {
+        self.models.get(model)
     }
 
     /// Whether it holds a role.

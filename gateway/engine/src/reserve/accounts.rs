@@ -1,0 +1,198 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use fastllm_contract::{
+    Budget, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices, Reconcile, Reconciled,
+    Standing, Timestamp,
+};
+use parking_lot::Mutex;
+
+use super::account::{Account, Shared, Shares};
+
+/// For so long after its last request a holder's share is asked for,
+/// microseconds.
+const LATELY: i64 = 60_000_000;
+
+/// All accounts of a gateway, and what control says about them. They outlive
+/// snapshots, as long as some snapshot in use names their holder.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    shared: Arc<Shared>,
+    held: Mutex<HashMap<Holder, Weak<Account>>>,
+}
+
+impl Accounts {
+    /// The account of a holder with limits or a budget, on these terms from now
+    /// on.
+    pub(crate) fn open(
+        &self,
+        holder: Holder,
+        limits: Option<&Limits>,
+        budget: Option<&Budget>,
+    ) -> Option<Arc<Account>> {
+        if limits.is_none() && budget.is_none() {
+            return None;
+        }
+        let mut held = self.held.lock();
+        let known = held.get(&holder).and_then(Weak::upgrade);
+        let account = known.unwrap_or_else(|| {
+            let account = Arc::new(Account::new(holder.clone(), &self.shared));
+            held.insert(holder, Arc::downgrade(&account));
+            account
+        });
+        account.set_terms(limits, budget);
+        Some(account)
+    }
+
+    /// Forgets the accounts that no snapshot in use names any more.
+    pub(crate) fn forget_gone(&self) {
+        self.held
+            .lock()
+            .retain(|_, account| account.strong_count() > 0);
+    }
+
+    fn all(&self) -> Vec<Arc<Account>> {
+        self.held
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// What a model costs now, where it has a price.
+    pub fn prices(&self, model: &ModelName) -> Option<Prices> {
+        self.shared.price_of(model)
+    }
+
+    /// Whether a share of a budget was found spent while the whole is not, since
+    /// this was asked last: time to reconcile.
+    pub fn wants_share(&self) -> bool {
+        self.shared.wanted()
+    }
+
+    /// What this gateway has to say when it reconciles. Counts begin anew.
+    pub fn report(&self, replica_id: String, boot_id: String, now: Timestamp) -> Reconcile {
+        let mut report = Reconcile {
+            replica_id,
+            boot_id,
+            counts: Vec::new(),
+            budgets: Vec::new(),
+        };
+        for account in self.all() {
+            let (requests, tokens, at) = account.take_asked();
+            let limited = account.terms().limits() != &Limits::default();
+            if limited && (requests > 0 || now.0.saturating_sub(at.0) < LATELY) {
+                report.counts.push(LimitCount {
+                    holder: account.holder().clone(),
+                    requests,
+                    tokens,
+                });
+            }
+            if let Some(period) = account.spending.last() {
+                report.budgets.push(period.report());
+            }
+        }
+        report
+            .counts
+            .sort_by_key(|count| std::cmp::Reverse(count.requests));
+        report.counts.truncate(Reconcile::MAX_ENTRIES);
+        report.budgets.truncate(Reconcile::MAX_ENTRIES);
+        report
+    }
+
+    /// Takes on the shares that control has given out.
+    pub fn reconciled(&self, said: &Reconciled) {
+        let Reconciled {
+            replicas,
+            allowances,
+            budgets,
+        } = said;
+        self.set_replicas(*replicas);
+        let held = self.held.lock();
+        for share in allowances {
+            if let Some(account) = held.get(&share.holder).and_then(Weak::upgrade) {
+                account.set_shares(Some(Shares {
+                    requests: share.requests_share,
+                    tokens: share.tokens_share,
+                }));
+            }
+        }
+        drop(held);
+        if budgets.is_empty() {
+            return;
+        }
+        let shares: HashMap<_, _> = budgets.iter().map(|said| (said.budget, said)).collect();
+        for period in self
+            .all()
+            .iter()
+            .filter_map(|account| account.spending.last())
+        {
+            if let Some(said) = shares.get(&period.budget()) {
+                period.share(said);
+            }
+        }
+    }
+
+    /// Takes on how things stand.
+    pub fn learn(&self, standing: &Standing) {
+        let Standing {
+            replicas,
+            prices,
+            budgets,
+        } = standing;
+        let prices = prices.iter().map(|of| (of.model.clone(), of.prices));
+        self.shared.prices.store(Arc::new(prices.collect()));
+        let budgets = budgets.iter().map(|budget| (budget.budget, *budget));
+        self.shared.standing.store(Arc::new(budgets.collect()));
+        self.set_replicas(*replicas);
+    }
+
+    fn set_replicas(&self, replicas: u32) {
+        if self.shared.replicas() == replicas.max(1) {
+            return;
+        }
+        self.shared.set_replicas(replicas);
+        for account in self.all() {
+            account.set_shares(None);
+        }
+    }
+
+    /// How things stand as far as is known here, what this gateway has spent
+    /// itself included: for a start without control.
+    pub fn standing(&self) -> Standing {
+        let mut budgets = (**self.shared.standing.load()).clone();
+        for period in self
+            .all()
+            .iter()
+            .filter_map(|account| account.spending.last())
+        {
+            let mine = period.standing();
+            let known = budgets.entry(mine.budget).or_insert(mine);
+            if known.window_start <= mine.window_start {
+                let newer = known.window_start == mine.window_start;
+                let (tokens, cost) = (known.tokens_used, known.cost_used_micros);
+                *known = mine;
+                if newer {
+                    known.tokens_used = tokens.max(mine.tokens_used);
+                    known.cost_used_micros = cost.max(mine.cost_used_micros);
+                }
+            }
+        }
+        let mut budgets: Vec<_> = budgets.into_values().collect();
+        budgets.sort_by_key(|budget| budget.budget);
+        let prices = self.shared.prices.load();
+        let mut prices: Vec<_> = prices
+            .iter()
+            .map(|(model, prices)| ModelPrices {
+                model: model.clone(),
+                prices: *prices,
+            })
+            .collect();
+        prices.sort_by(|one, other| one.model.cmp(&other.model));
+        Standing {
+            replicas: self.shared.replicas(),
+            prices,
+            budgets,
+        }
+    }
+}

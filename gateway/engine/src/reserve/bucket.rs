@@ -1,0 +1,292 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arc_swap::ArcSwapOption;
+use fastllm_contract::Timestamp;
+
+/// What is counted in: a bucket fills up in steps that are much smaller than
+/// what is taken from it.
+const PARTS: i64 = 1_000;
+
+/// How long an empty bucket takes to fill, microseconds.
+const MINUTE: i64 = 60_000_000;
+
+/// How much a bucket holds, which is also what flows into it in a minute.
+///
+/// Invariant: at least one part, and at most [`Pace::MOST`] whole ones, so that
+/// what a bucket counts stays far from the ends of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// In parts.
+    capacity: i64,
+}
+
+impl Pace {
+    /// The highest limit, a minute.
+    pub(super) const MOST: u64 = 1_000_000_000_000;
+
+    /// A share, from 0 to 1, of a limit a minute.
+    pub(super) fn new(limit: u64, share: f64) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            reason = "the product is below 10^15, and a part more or less is no matter"
+        )]
+        let capacity = (limit.min(Self::MOST) as f64 * PARTS as f64 * share.clamp(0.0, 1.0)) as i64;
+        Self {
+            capacity: capacity.max(1),
+        }
+    }
+
+    /// Whole ones that a full bucket has.
+    pub(super) fn whole(self) -> u64 {
+        whole(self.capacity)
+    }
+
+    /// How long so many parts take to come.
+    fn time(self, parts: i64) -> u64 {
+        let time = i128::from(parts.max(0)) * i128::from(MINUTE);
+        let capacity = i128::from(self.capacity);
+        u64::try_from((time + capacity - 1) / capacity).unwrap_or(u64::MAX)
+    }
+}
+
+/// A token bucket: full at first, it fills at an even pace, and may be in debt.
+///
+/// What has flowed in is a function of the time, so that only one number
+/// changes when something is taken. A change of the pace leaves the level as it
+/// is, as far as the bucket still holds it.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// Parts taken since ever, less what was given back.
+    taken: AtomicI64,
+    flow: ArcSwapOption<Flow>,
+}
+
+/// What flows in, from a moment on.
+#[derive(Debug)]
+struct Flow {
+    pace: Pace,
+    since: Timestamp,
+    /// Parts that had flowed in until then.
+    before: i64,
+}
+
+impl Flow {
+    /// Parts that have flowed in until a time.
+    fn until(&self, now: Timestamp) -> i64 {
+        let elapsed = now.0.saturating_sub(self.since.0).max(0);
+        let come = i128::from(elapsed) * i128::from(self.pace.capacity) / i128::from(MINUTE);
+        self.before
+            .saturating_add(i64::try_from(come).unwrap_or(i64::MAX))
+    }
+}
+
+impl Bucket {
+    pub(super) const fn new() -> Self {
+        Self {
+            taken: AtomicI64::new(0),
+            flow: ArcSwapOption::const_empty(),
+        }
+    }
+
+    /// Takes `count`. A full bucket gives more than it holds, and is in debt.
+    ///
+    /// # Errors
+    /// How long until it would give them if nobody else came, microseconds.
+    pub(super) fn take(&self, count: u64, pace: Pace, now: Timestamp) -> Result<(), u64> {
+        let count = parts(count);
+        let come = self.come(pace, now);
+        let mut taken = self.taken.load(Ordering::Acquire);
+        loop {
+            let level = come.saturating_sub(taken).min(pace.capacity);
+            let enough = count.min(pace.capacity);
+            if level < enough {
+                return Err(pace.time(enough - level));
+            }
+            let then = come.saturating_sub(level).saturating_add(count);
+            match self.swap(taken, then) {
+                Ok(()) => return Ok(()),
+                Err(other) => taken = other,
+            }
+        }
+    }
+
+    /// How long until [`Bucket::take`] would succeed if nobody else came,
+    /// microseconds: 0 is now.
+    pub(super) fn wait(&self, count: u64, pace: Pace, now: Timestamp) -> u64 {
+        pace.time(parts(count).min(pace.capacity) - self.level(pace, now))
+    }
+
+    /// Gives back some of what was taken.
+    pub(super) fn give(&self, count: u64) {
+        self.taken.fetch_sub(parts(count), Ordering::AcqRel);
+    }
+
+    /// Takes more, whatever is there.
+    pub(super) fn debit(&self, count: u64) {
+        self.taken.fetch_add(parts(count), Ordering::AcqRel);
+    }
+
+    /// What it has, in whole ones: 0 where it is in debt.
+    pub(super) fn remaining(&self, pace: Pace, now: Timestamp) -> u64 {
+        whole(self.level(pace, now))
+    }
+
+    /// How long until it is full, microseconds.
+    pub(super) fn until_full(&self, pace: Pace, now: Timestamp) -> u64 {
+        pace.time(pace.capacity - self.level(pace, now))
+    }
+
+    fn level(&self, pace: Pace, now: Timestamp) -> i64 {
+        let come = self.come(pace, now);
+        let taken = self.taken.load(Ordering::Acquire);
+        come.saturating_sub(taken).min(pace.capacity)
+    }
+
+    fn swap(&self, taken: i64, then: i64) -> Result<(), i64> {
+        self.taken
+            .compare_exchange_weak(taken, then, Ordering::AcqRel, Ordering::Acquire)
+            .map(|_| ())
+    }
+
+    /// Parts that have flowed in, at this pace from now on.
+    fn come(&self, pace: Pace, now: Timestamp) -> i64 {
+        let flow = self.flow.load();
+        if let Some(flow) = flow.as_ref().filter(|flow| flow.pace == pace) {
+            return flow.until(now);
+        }
+        self.flow.rcu(|flow| match flow {
+            Some(same) if same.pace == pace => Some(std::sync::Arc::clone(same)),
+            Some(other) => Some(std::sync::Arc::new(self.changed(other, pace, now))),
+            None => Some(std::sync::Arc::new(Flow {
+                pace,
+                since: now,
+                before: pace.capacity,
+            })),
+        });
+        let flow = self.flow.load();
+        flow.as_ref().map_or(pace.capacity, |flow| flow.until(now))
+    }
+
+    /// What was above the old capacity has flowed over; so the level can only
+    /// be as high as it was.
+    fn changed(&self, old: &Flow, pace: Pace, now: Timestamp) -> Flow {
+        let taken = self.taken.load(Ordering::Acquire);
+        let highest = taken.saturating_add(old.pace.capacity);
+        Flow {
+            pace,
+            since: now.max(old.since),
+            before: old.until(now).min(highest),
+        }
+    }
+}
+
+fn parts(count: u64) -> i64 {
+    let count = i64::try_from(count.min(Pace::MOST)).unwrap_or(i64::MAX);
+    count.saturating_mul(PARTS)
+}
+
+fn whole(parts: i64) -> u64 {
+    u64::try_from(parts / PARTS).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_contract::Timestamp;
+    use proptest::prelude::*;
+
+    use super::{Bucket, MINUTE, Pace};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp(1_767_225_600_000_000 + seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_full_bucket_gives_a_minutes_worth_at_once_then_at_its_pace() {
+        let (bucket, pace) = (Bucket::new(), Pace::new(60, 1.0));
+        for _ in 0..60 {
+            assert_eq!(bucket.take(1, pace, at(0)), Ok(()));
+        }
+        assert_eq!(bucket.take(1, pace, at(0)), Err(1_000_000));
+        assert_eq!(bucket.wait(2, pace, at(0)), 2_000_000);
+        assert_eq!(bucket.take(1, pace, at(1)), Ok(()));
+        assert_eq!(bucket.remaining(pace, at(1)), 0);
+        assert_eq!(bucket.remaining(pace, at(3600)), 60);
+        assert_eq!(bucket.until_full(pace, at(3600)), 0);
+    }
+
+    #[test]
+    fn a_refund_never_lifts_it_above_its_capacity_and_a_debit_takes_it_below_zero() {
+        let (bucket, pace) = (Bucket::new(), Pace::new(100, 1.0));
+        bucket.take(10, pace, at(0)).unwrap();
+        bucket.give(50);
+        assert_eq!(bucket.remaining(pace, at(0)), 100);
+        bucket.take(100, pace, at(0)).unwrap();
+        bucket.debit(100);
+        assert_eq!(bucket.remaining(pace, at(0)), 0);
+        assert_eq!(bucket.wait(1, pace, at(0)), 60_600_000);
+        assert_eq!(bucket.take(1, pace, at(61)), Ok(()));
+    }
+
+    #[test]
+    fn only_a_full_bucket_gives_more_than_it_holds() {
+        let (bucket, pace) = (Bucket::new(), Pace::new(100, 0.1));
+        assert_eq!(pace.whole(), 10);
+        assert_eq!(bucket.take(25, pace, at(0)), Ok(()));
+        assert_eq!(bucket.take(25, pace, at(0)), Err(150_000_000));
+        // Debt is paid off at the pace; what is waited for is rounded up.
+        assert_eq!(bucket.take(25, pace, at(149)), Err(1_002_000));
+        assert_eq!(bucket.take(25, pace, at(150)), Ok(()));
+    }
+
+    #[test]
+    fn another_pace_leaves_the_level_as_it_is() {
+        let bucket = Bucket::new();
+        let (small, large) = (Pace::new(100, 0.1), Pace::new(100, 1.0));
+        bucket.take(4, small, at(0)).unwrap();
+        assert_eq!(bucket.remaining(large, at(0)), 6);
+        assert_eq!(bucket.remaining(large, at(6)), 16);
+        assert_eq!(bucket.remaining(small, at(6)), 10);
+        // However long it was full before.
+        let bucket = Bucket::new();
+        bucket.take(10, small, at(0)).unwrap();
+        assert_eq!(bucket.remaining(small, at(3600)), 10);
+        assert_eq!(bucket.remaining(large, at(3600)), 10);
+    }
+
+    proptest! {
+        /// Whatever the order: at most the capacity and what flows in.
+        #[test]
+        fn no_more_is_given_than_was_there(
+            limit in 1_u64..10_000,
+            asks in prop::collection::vec((0_i64..2_000_000, 1_u64..200), 1..200),
+        ) {
+            let (bucket, pace) = (Bucket::new(), Pace::new(limit, 1.0));
+            let (mut now, mut given) = (at(0), 0_u64);
+            for (pause, count) in asks {
+                now.0 += pause;
+                if count <= limit && bucket.take(count, pace, now).is_ok() {
+                    given += count;
+                }
+                let passed = u64::try_from(now.0 - at(0).0).unwrap();
+                let most = limit + limit * passed / u64::try_from(MINUTE).unwrap() + 1;
+                prop_assert!(given <= most, "{given} of {most}");
+            }
+        }
+
+        /// A client that waits as long as it was told gets in.
+        #[test]
+        fn the_wait_is_true(
+            limit in 1_u64..1_000_000, share in 0.001_f64..1.0,
+            taken in prop::collection::vec(1_u64..1_000, 0..50), debt in 0_u64..100_000, count in 1_u64..10_000,
+        ) {
+            let (bucket, pace) = (Bucket::new(), Pace::new(limit, share));
+            for count in taken {
+                let _refused = bucket.take(count, pace, at(0));
+            }
+            bucket.debit(debt);
+            let wait = i64::try_from(bucket.wait(count, pace, at(0))).unwrap();
+            prop_assert_eq!(bucket.take(count, pace, Timestamp(at(0).0 + wait)), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,155 @@
+use std::fmt;
+use std::time::Duration;
+
+use fastllm_contract::{Holder, Timestamp};
+
+use super::account::{Account, Terms};
+
+/// Whose limit or budget it is, in the words of an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// All keys of a principal together.
+    Principal,
+    /// A principal's use of one model.
+    Model,
+    /// One key.
+    Key,
+    /// All principals of a team together.
+    Team,
+}
+
+impl Scope {
+    pub(super) fn of(holder: &Holder) -> Self {
+        match holder {
+            Holder::Principal(_) => Self::Principal,
+            Holder::Model(..) => Self::Model,
+            Holder::Key(_) => Self::Key,
+            Holder::Team(_) => Self::Team,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Principal => "this caller",
+            Self::Model => "this caller and model",
+            Self::Key => "this API key",
+            Self::Team => "this caller's team",
+        })
+    }
+}
+
+/// What a request found no more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// Requests a minute.
+    Requests,
+    /// Tokens a minute.
+    Tokens,
+    /// Requests at once.
+    Concurrency,
+    /// This gateway's share of a budget of tokens, or what requests in flight
+    /// leave of it: the whole is not spent.
+    TokenBudget,
+    /// The same of a budget of money.
+    CostBudget,
+}
+
+/// A request that came too soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limited {
+    /// Of what.
+    pub what: What,
+    /// Whose.
+    pub scope: Scope,
+    /// When it is worth another try: true for rates, if nobody else comes.
+    pub retry_after: Duration,
+    /// What is left of the rates.
+    pub rates: Rates,
+}
+
+impl Limited {
+    pub(super) fn new(
+        account: &Account,
+        terms: &Terms,
+        (what, wait): (What, u64),
+        at: Timestamp,
+    ) -> Self {
+        let mut rates = Rates::default();
+        rates.include(account, terms, at);
+        Self {
+            what,
+            scope: Scope::of(account.holder()),
+            retry_after: Duration::from_micros(wait).max(Duration::from_secs(1)),
+            rates,
+        }
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scope = self.scope;
+        match self.what {
+            What::Requests => write!(f, "the limit of requests a minute for {scope} is reached"),
+            What::Tokens => write!(f, "the limit of tokens a minute for {scope} is reached"),
+            What::Concurrency => write!(f, "{scope} has as many requests under way as it may"),
+            What::TokenBudget => write!(
+                f,
+                "what is left of the token budget of {scope} is set aside for requests under way"
+            ),
+            What::CostBudget => write!(
+                f,
+                "what is left of the cost budget of {scope} is set aside for requests under way"
+            ),
+        }
+    }
+}
+
+/// What is left of a limit a minute, at this gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// What this gateway lets through in a minute: its share of the limit, at
+    /// least 1.
+    pub limit: u64,
+    /// What it would let through now.
+    pub remaining: u64,
+}
+
+/// The rates that a client is told of: of each kind the one of which least is
+/// left, and when the last of them is full again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Requests.
+    pub requests: Option<Rate>,
+    /// Tokens.
+    pub tokens: Option<Rate>,
+    /// Microseconds.
+    pub full_after: u64,
+}
+
+impl Rates {
+    /// Whether there is any to tell of.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_none() && self.tokens.is_none()
+    }
+
+    pub(super) fn include(&mut self, account: &Account, terms: &Terms, at: Timestamp) {
+        for (pace, bucket, least) in [
+            (terms.requests, &account.requests, &mut self.requests),
+            (terms.tokens, &account.tokens, &mut self.tokens),
+        ] {
+            let Some(pace) = pace else {
+                continue;
+            };
+            let rate = Rate {
+                limit: pace.whole().max(1),
+                remaining: bucket.remaining(pace, at),
+            };
+            if least.is_none_or(|least| rate.remaining < least.remaining) {
+                *least = Some(rate);
+            }
+            self.full_after = self.full_after.max(bucket.until_full(pace, at));
+        }
+    }
+}

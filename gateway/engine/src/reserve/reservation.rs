@@ -1,0 +1,287 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fastllm_contract::{Holder, Micros, ModelName, Prices, Timestamp, Tokens};
+
+use super::account::{Account, Terms};
+use super::limited::{Limited, Rates, Scope, What};
+use super::spending::{Exhausted, Period, Spent};
+use crate::refusal::Refusal;
+
+/// After so long a rate that was debited has flowed in again, microseconds.
+const MINUTE: i64 = 60_000_000;
+
+/// What one request takes, by estimate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    pub(super) at: Timestamp,
+    /// Tokens of the prompt and of the answer.
+    pub(super) tokens: u64,
+    /// As many as it asks for, where it says so: those of a limit that is lower
+    /// can never be had.
+    pub(super) asked_for: u64,
+    /// Micro-units, as far as it has a price.
+    pub(super) cost: u64,
+}
+
+/// What a request has taken from limits and budgets.
+///
+/// Invariant: each part of it ends once. [`Reservation::settle`] and
+/// [`Reservation::cancel`] take it; dropping it, in whatever way the request
+/// ends, gives back what was set aside of budgets, and its place, and leaves
+/// rates debited.
+#[derive(Debug, Default)]
+#[must_use = "dropping it gives back what was taken"]
+pub struct Reservation {
+    holds: Vec<Hold>,
+}
+
+/// What was really used.
+#[derive(Debug, Clone, Copy)]
+pub struct Used<'a> {
+    /// The concrete model that was asked.
+    pub model: &'a ModelName,
+    /// Tokens of prompt and answer.
+    pub tokens: Tokens,
+    /// What it cost; nothing where nobody knows.
+    pub cost: Option<Micros>,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Reservation {
+    pub(super) fn of(holds: Vec<Hold>) -> Self {
+        Self { holds }
+    }
+
+    /// What a model costs now, where it has a price.
+    pub fn prices(&self, model: &ModelName) -> Option<Prices> {
+        self.holds.first()?.account.prices(model)
+    }
+
+    /// Whether there is nothing to settle.
+    pub fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// What was used takes the place of the estimate. What was taken for models
+    /// that did not answer is given back whole.
+    pub fn settle(self, used: &Used<'_>) {
+        for hold in self.holds {
+            match hold.account.holder() {
+                Holder::Model(_, model) if model != used.model => hold.cancel(),
+                _ => hold.settle(used),
+            }
+        }
+    }
+
+    /// What is left of the rates.
+    pub(super) fn rates(&self, at: Timestamp) -> Rates {
+        let mut rates = Rates::default();
+        for hold in &self.holds {
+            rates.include(&hold.account, &hold.account.terms(), at);
+        }
+        rates
+    }
+
+    /// The request was refused after all: everything is given back.
+    pub fn cancel(self) {
+        self.holds.into_iter().for_each(Hold::cancel);
+    }
+}
+
+/// What was taken from one account.
+#[derive(Debug)]
+pub(super) struct Hold {
+    account: Arc<Account>,
+    at: Timestamp,
+    /// A request of the limit a minute.
+    request: bool,
+    /// Tokens of the limit a minute.
+    tokens: Option<u64>,
+    /// A place among those at once.
+    place: bool,
+    aside: Option<Aside>,
+}
+
+/// What is set aside of a budget.
+#[derive(Debug)]
+struct Aside {
+    period: Arc<Period>,
+    tokens: u64,
+    cost: u64,
+}
+
+impl Hold {
+    /// Takes all that is needed from one account, or nothing.
+    pub(super) fn take(account: &Arc<Account>, need: &Need) -> Result<Self, Refusal> {
+        let terms = account.terms();
+        let mut hold = Self {
+            account: Arc::clone(account),
+            at: need.at,
+            request: false,
+            tokens: None,
+            place: false,
+            aside: None,
+        };
+        match hold.fill(&terms, need) {
+            Ok(()) => Ok(hold),
+            Err(refusal) => {
+                hold.cancel();
+                Err(refusal)
+            }
+        }
+    }
+
+    fn fill(&mut self, terms: &Terms, need: &Need) -> Result<(), Refusal> {
+        let account = &self.account;
+        let limited = |what| move |wait| limited(account, terms, (what, wait), need);
+        if let Some(pace) = terms.requests {
+            account
+                .requests
+                .take(1, pace, need.at)
+                .map_err(limited(What::Requests))?;
+            self.request = true;
+        }
+        if let Some(pace) = terms.tokens {
+            let tokens = rated(terms, need);
+            account
+                .tokens
+                .take(tokens, pace, need.at)
+                .map_err(limited(What::Tokens))?;
+            self.tokens = Some(tokens);
+        }
+        if let Some(most) = terms.most_at_once {
+            let taken =
+                account
+                    .at_once
+                    .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+                        (count < most).then_some(count + 1)
+                    });
+            if taken.is_err() {
+                return Err(limited(What::Concurrency)(0));
+            }
+            self.place = true;
+        }
+        if let Some(budget) = &terms.budget {
+            let period = account.period(budget, need.at);
+            period
+                .take(budget, need.tokens, need.cost)
+                .map_err(|why| exhausted(account, terms, why, need))?;
+            self.aside = Some(Aside {
+                period,
+                tokens: need.tokens,
+                cost: need.cost,
+            });
+        }
+        Ok(())
+    }
+
+    fn settle(mut self, used: &Used<'_>) {
+        if let Some(debited) = self.tokens
+            && used.at.0.saturating_sub(self.at.0) < MINUTE
+        {
+            let tokens = used.tokens.0;
+            match tokens.checked_sub(debited) {
+                Some(more) => self.account.tokens.debit(more),
+                None => self.account.tokens.give(debited - tokens),
+            }
+        }
+        if let Some(aside) = self.aside.take() {
+            let cost = used.cost.map_or(0, |cost| cost.0);
+            aside
+                .period
+                .settle((aside.tokens, aside.cost), (used.tokens.0, cost));
+        }
+    }
+
+    fn cancel(mut self) {
+        if std::mem::take(&mut self.request) {
+            self.account.requests.give(1);
+        }
+        if let Some(tokens) = self.tokens.take() {
+            self.account.tokens.give(tokens);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.place {
+            self.account.at_once.fetch_sub(1, Ordering::AcqRel);
+        }
+        if let Some(aside) = &self.aside {
+            aside.period.give(aside.tokens, aside.cost);
+        }
+    }
+}
+
+/// What is debited of the limit of tokens a minute: an estimate that is larger
+/// than it all would never get in.
+fn rated(terms: &Terms, need: &Need) -> u64 {
+    terms
+        .tokens_per_min()
+        .map_or(need.tokens, |limit| need.tokens.min(limit))
+}
+
+/// Whether an account would refuse, before anything is taken: rates first, the
+/// slowest of them, then places, then the budget.
+pub(super) fn check(account: &Arc<Account>, need: &Need) -> Result<(), Refusal> {
+    let terms = account.terms();
+    if let Some(limit) = terms
+        .tokens_per_min()
+        .filter(|limit| need.asked_for > *limit)
+    {
+        return Err(Refusal::LargerThanLimit {
+            scope: Scope::of(account.holder()),
+            limit,
+            need: need.asked_for,
+        });
+    }
+    let requests = terms
+        .requests
+        .map_or(0, |pace| account.requests.wait(1, pace, need.at));
+    let tokens = terms.tokens.map_or(0, |pace| {
+        account.tokens.wait(rated(&terms, need), pace, need.at)
+    });
+    let slower = if requests >= tokens {
+        (What::Requests, requests)
+    } else {
+        (What::Tokens, tokens)
+    };
+    if slower.1 > 0 {
+        return Err(limited(account, &terms, slower, need));
+    }
+    let taken = account.at_once.load(Ordering::Acquire);
+    if terms.most_at_once.is_some_and(|most| taken >= most) {
+        return Err(limited(account, &terms, (What::Concurrency, 0), need));
+    }
+    if let Some(budget) = &terms.budget {
+        account
+            .period(budget, need.at)
+            .check(budget)
+            .map_err(|why| exhausted(account, &terms, why, need))?;
+    }
+    Ok(())
+}
+
+fn limited(account: &Account, terms: &Terms, (what, wait): (What, u64), need: &Need) -> Refusal {
+    Refusal::RateLimited(Limited::new(account, terms, (what, wait), need.at))
+}
+
+fn exhausted(account: &Account, terms: &Terms, why: Exhausted, need: &Need) -> Refusal {
+    match why {
+        Exhausted::Whole(what) => Refusal::BudgetExceeded {
+            scope: Scope::of(account.holder()),
+            what,
+        },
+        Exhausted::Share(what) => {
+            account.want_share();
+            let what = match what {
+                Spent::Tokens => What::TokenBudget,
+                Spent::Cost => What::CostBudget,
+            };
+            limited(account, terms, (what, 0), need)
+        }
+    }
+}

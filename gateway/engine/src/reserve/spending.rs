@@ -1,0 +1,378 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use fastllm_contract::{
+    Budget, BudgetId, BudgetShare, BudgetStanding, BudgetUse, Grant, Micros, Timestamp, Tokens,
+};
+
+use crate::window::{Span, Window};
+
+/// A budget as it is asked at each request.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    pub(super) id: BudgetId,
+    window: Window,
+    tokens: Option<i64>,
+    cost: Option<i64>,
+}
+
+impl Terms {
+    /// A time zone that this release does not know is taken for UTC: a budget
+    /// that is not enforced would be worse.
+    pub(super) fn new(budget: &Budget) -> Self {
+        Self {
+            id: budget.id,
+            window: Window::or_utc(budget),
+            tokens: budget.tokens_total.map(|total| amount(total.0)),
+            cost: budget.cost_total_micros.map(|total| amount(total.0)),
+        }
+    }
+
+    /// Whether what is spent of `other` is spent of this one.
+    pub(super) fn continues(&self, other: &Self) -> bool {
+        self.id == other.id && self.window == other.window
+    }
+}
+
+/// One of the two things that a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spent {
+    /// Tokens of prompts and answers.
+    Tokens,
+    /// Money.
+    Cost,
+}
+
+/// Why a budget admits nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// All of it is spent.
+    Whole(Spent),
+    /// What this gateway may take of it is spent, or set aside for requests in
+    /// flight.
+    Share(Spent),
+}
+
+/// What is known from elsewhere where a period begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// What is stored, of whichever window.
+    pub(super) standing: Option<BudgetStanding>,
+    /// How many gateways run.
+    pub(super) replicas: u32,
+}
+
+/// What is taken of a budget here: one period after the other.
+#[derive(Debug)]
+pub(super) struct Spending(ArcSwapOption<Period>);
+
+/// A window of a budget, as far as this gateway has used it.
+#[derive(Debug)]
+pub(super) struct Period {
+    budget: BudgetId,
+    span: Span,
+    tokens: Meter,
+    cost: Meter,
+}
+
+impl Spending {
+    pub(super) const fn new() -> Self {
+        Self(ArcSwapOption::const_empty())
+    }
+
+    /// Forgets: what follows is another budget.
+    pub(super) fn clear(&self) {
+        self.0.store(None);
+    }
+
+    /// The period of now. A request that came before it began is booked in it,
+    /// too.
+    pub(super) fn period(
+        &self,
+        terms: &Terms,
+        now: Timestamp,
+        known: impl Fn() -> Known,
+    ) -> Arc<Period> {
+        loop {
+            let held = self.0.load();
+            if let Some(period) = held.as_ref().filter(|period| now < period.span.end) {
+                return Arc::clone(period);
+            }
+            let next = Arc::new(Period::begin(terms, now, held.as_deref(), known()));
+            let before = self.0.compare_and_swap(&*held, Some(Arc::clone(&next)));
+            let unchanged = match (&*before, &*held) {
+                (Some(before), Some(held)) => Arc::ptr_eq(before, held),
+                (None, None) => true,
+                _ => false,
+            };
+            if unchanged {
+                return next;
+            }
+        }
+    }
+
+    /// The period that was used last.
+    pub(super) fn last(&self) -> Option<Arc<Period>> {
+        self.0.load_full()
+    }
+}
+
+impl Period {
+    fn begin(terms: &Terms, now: Timestamp, last: Option<&Self>, known: Known) -> Self {
+        let span = terms.window.at(now);
+        let standing = known
+            .standing
+            .filter(|standing| standing.window_start == span.start);
+        let share = last.map_or(1.0 / f64::from(known.replicas.max(1)), |last| {
+            last.tokens.grant.load().share
+        });
+        let meter = |total: Option<i64>, used: Option<u64>| {
+            let (total, elsewhere) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
+            Meter::new(Granted {
+                total,
+                granted: part(total.saturating_sub(elsewhere), share),
+                elsewhere,
+                share,
+            })
+        };
+        Self {
+            budget: terms.id,
+            span,
+            tokens: meter(
+                terms.tokens,
+                standing.map(|standing| standing.tokens_used.0),
+            ),
+            cost: meter(
+                terms.cost,
+                standing.map(|standing| standing.cost_used_micros.0),
+            ),
+        }
+    }
+
+    /// Sets aside what a request may need.
+    pub(super) fn take(&self, terms: &Terms, tokens: u64, cost: u64) -> Result<(), Exhausted> {
+        if let Some(total) = terms.tokens {
+            self.tokens.take(amount(tokens), total, Spent::Tokens)?;
+        } else {
+            self.tokens.put(amount(tokens));
+        }
+        let taken = match terms.cost {
+            Some(total) => self.cost.take(amount(cost), total, Spent::Cost),
+            None => {
+                self.cost.put(amount(cost));
+                Ok(())
+            }
+        };
+        if taken.is_err() {
+            self.tokens.put(-amount(tokens));
+        }
+        taken
+    }
+
+    pub(super) fn budget(&self) -> BudgetId {
+        self.budget
+    }
+
+    /// Whether it would admit anything now.
+    pub(super) fn check(&self, terms: &Terms) -> Result<(), Exhausted> {
+        if let Some(total) = terms.tokens {
+            self.tokens.check(total, Spent::Tokens)?;
+        }
+        terms
+            .cost
+            .map_or(Ok(()), |total| self.cost.check(total, Spent::Cost))
+    }
+
+    /// Gives back what was set aside.
+    pub(super) fn give(&self, tokens: u64, cost: u64) {
+        self.tokens.put(-amount(tokens));
+        self.cost.put(-amount(cost));
+    }
+
+    /// Puts what was really used in the place of what was set aside.
+    pub(super) fn settle(&self, aside: (u64, u64), used: (u64, u64)) {
+        self.tokens.settle(amount(aside.0), amount(used.0));
+        self.cost.settle(amount(aside.1), amount(used.1));
+    }
+
+    /// The larger of the used shares, in percent, as far as it is known here.
+    pub(super) fn used_percent(&self, terms: &Terms) -> u8 {
+        let tokens = terms.tokens.map(|total| self.tokens.used_percent(total));
+        let cost = terms.cost.map(|total| self.cost.used_percent(total));
+        tokens.max(cost).unwrap_or(0)
+    }
+
+    pub(super) fn report(&self) -> BudgetUse {
+        let (tokens, tokens_reserved) = self.tokens.report();
+        let (cost, cost_reserved) = self.cost.report();
+        BudgetUse {
+            budget: self.budget,
+            window_start: self.span.start,
+            tokens: Tokens(tokens),
+            tokens_reserved: Tokens(tokens_reserved),
+            cost_micros: Micros(cost),
+            cost_reserved_micros: Micros(cost_reserved),
+        }
+    }
+
+    /// What is spent in all, as far as it is known here.
+    pub(super) fn standing(&self) -> BudgetStanding {
+        BudgetStanding {
+            budget: self.budget,
+            window_start: self.span.start,
+            tokens_used: Tokens(self.tokens.spent()),
+            cost_used_micros: Micros(self.cost.spent()),
+        }
+    }
+
+    /// Takes on what control says, if it is about this window.
+    pub(super) fn share(&self, said: &BudgetShare) {
+        if said.budget != self.budget || said.window_start != self.span.start {
+            return;
+        }
+        let share = said.share.clamp(0.0, 1.0);
+        let take_on = |meter: &Meter, grant: Option<Grant>| {
+            let old = meter.grant.load();
+            meter.grant.store(Arc::new(grant.map_or(
+                Granted { share, ..**old },
+                |grant| Granted {
+                    total: amount(grant.total),
+                    granted: amount(grant.granted),
+                    elsewhere: amount(grant.elsewhere),
+                    share,
+                },
+            )));
+        };
+        take_on(&self.tokens, said.tokens);
+        take_on(&self.cost, said.cost_micros);
+    }
+}
+
+/// One of the two things that are counted.
+///
+/// Invariant: admitted while what is settled and what is set aside are together
+/// below what this gateway may take; so the request that crosses the border
+/// completes, and several cannot cross it at once.
+#[derive(Debug)]
+struct Meter {
+    /// Settled and set aside.
+    taken: AtomicI64,
+    settled: AtomicI64,
+    grant: ArcSwap<Granted>,
+}
+
+/// What this gateway may take.
+#[derive(Debug, Clone, Copy)]
+struct Granted {
+    /// The total that it was reckoned with.
+    total: i64,
+    /// Since the gateway has used the window.
+    granted: i64,
+    /// What others have spent.
+    elsewhere: i64,
+    share: f64,
+}
+
+impl Granted {
+    /// What may be taken of a total: of what was added to it since, the share;
+    /// never more than others have left.
+    fn of(self, total: i64) -> i64 {
+        let more = part(total.saturating_sub(self.total), self.share);
+        let left = total.saturating_sub(self.elsewhere);
+        self.granted.saturating_add(more).min(left)
+    }
+}
+
+impl Meter {
+    fn new(granted: Granted) -> Self {
+        Self {
+            taken: AtomicI64::new(0),
+            settled: AtomicI64::new(0),
+            grant: ArcSwap::from_pointee(granted),
+        }
+    }
+
+    fn exhausted(&self, total: i64, grant: Granted, what: Spent) -> Exhausted {
+        let settled = self.settled.load(Ordering::Acquire);
+        if grant.elsewhere.saturating_add(settled) >= total {
+            Exhausted::Whole(what)
+        } else {
+            Exhausted::Share(what)
+        }
+    }
+
+    fn check(&self, total: i64, what: Spent) -> Result<(), Exhausted> {
+        let grant = **self.grant.load();
+        if self.taken.load(Ordering::Acquire) < grant.of(total) {
+            Ok(())
+        } else {
+            Err(self.exhausted(total, grant, what))
+        }
+    }
+
+    fn take(&self, count: i64, total: i64, what: Spent) -> Result<(), Exhausted> {
+        let grant = **self.grant.load();
+        let most = grant.of(total);
+        self.taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+                (taken < most).then(|| taken.saturating_add(count))
+            })
+            .map(|_| ())
+            .map_err(|_| self.exhausted(total, grant, what))
+    }
+
+    fn put(&self, count: i64) {
+        self.taken.fetch_add(count, Ordering::AcqRel);
+    }
+
+    fn settle(&self, aside: i64, used: i64) {
+        self.settled.fetch_add(used, Ordering::AcqRel);
+        self.put(used.saturating_sub(aside));
+    }
+
+    fn spent(&self) -> u64 {
+        let settled = self.settled.load(Ordering::Acquire);
+        count(self.grant.load().elsewhere.saturating_add(settled))
+    }
+
+    fn used_percent(&self, total: i64) -> u8 {
+        if total <= 0 {
+            return 100;
+        }
+        let percent = u128::from(self.spent()) * 100 / u128::from(total.unsigned_abs());
+        u8::try_from(percent.min(100)).unwrap_or(100)
+    }
+
+    /// What is settled, and what is set aside.
+    fn report(&self) -> (u64, u64) {
+        let settled = self.settled.load(Ordering::Acquire);
+        let taken = self.taken.load(Ordering::Acquire);
+        (count(settled), count(taken.saturating_sub(settled)))
+    }
+}
+
+/// The highest amount: sums of a few of them stay within the type.
+const MOST: u64 = 1 << 60;
+
+fn amount(value: u64) -> i64 {
+    i64::try_from(value.min(MOST)).unwrap_or(i64::MAX)
+}
+
+fn count(amount: i64) -> u64 {
+    u64::try_from(amount).unwrap_or(0)
+}
+
+/// A share of an amount, rounded down; all of it is exact.
+fn part(amount: i64, share: f64) -> i64 {
+    if share >= 1.0 {
+        return amount;
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "a share is an estimate, and never more than the amount"
+    )]
+    let part = (amount as f64 * share).floor() as i64;
+    part
+}

@@ -1,0 +1,724 @@
+use std::num::NonZeroU64;
+use std::thread;
+
+use fastllm_contract::{
+    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, LimitShare, Limits, Micros,
+    ModelAllowance, ModelPrices, Part, Prices, Principal, PrincipalId, Reconciled, Standing, Team,
+    TeamId, Timestamp, Tokens, WindowLength,
+};
+use http::HeaderMap;
+use proptest::prelude::*;
+
+use super::{Claim, Reservation, Scope, Spent, Used, What, reserve};
+use crate::fixture::{self, key, model, name, principal};
+use crate::identify::identify;
+use crate::refusal::Refusal;
+use crate::route::{Chain, Tuning, route};
+use crate::tables::Tables;
+
+const DAY: i64 = 86_400;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp(1_767_225_600_000_000 + seconds * 1_000_000)
+}
+
+fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
+    Limits {
+        requests_per_min: requests.and_then(NonZeroU64::new),
+        tokens_per_min: tokens.and_then(NonZeroU64::new),
+        concurrency: at_once.and_then(NonZeroU64::new),
+    }
+}
+
+fn budget(id: u64, tokens: Option<u64>, cost: Option<u64>) -> Budget {
+    Budget {
+        id: BudgetId(id),
+        tokens_total: tokens.map(Tokens),
+        cost_total_micros: cost.map(Micros),
+        window: WindowLength::Daily,
+        time_zone: None,
+        window_start: at(0),
+    }
+}
+
+/// Two models and these principals, each with a key of its name.
+fn world(principals: Vec<Principal>, teams: Vec<Team>, held: Option<&Tables>) -> Tables {
+    let names: Vec<_> = principals
+        .iter()
+        .map(|of| (of.name.clone(), of.id.0))
+        .collect();
+    let keys: Vec<_> = names.iter().map(|(name, id)| key(name, *id)).collect();
+    let models = vec![model("large", &[1]), model("small", &[2])];
+    let mut snapshot = fixture::snapshot(models, principals, &keys);
+    snapshot.teams = Part::complete(format!("{teams:?}"), teams);
+    snapshot.fallback_model = Some(name("small"));
+    Tables::build(&snapshot, held, &Tuning::default())
+        .unwrap()
+        .tables
+}
+
+fn with(limits: Option<Limits>, budget: Option<Budget>) -> Principal {
+    Principal {
+        limits,
+        budget,
+        ..principal(1, &["large"])
+    }
+}
+
+fn alone(limits: Option<Limits>, budget: Option<Budget>) -> Tables {
+    world(vec![with(limits, budget)], Vec::new(), None)
+}
+
+fn claim(now: Timestamp, prompt: u64, most: u64) -> Claim {
+    Claim {
+        at: now,
+        prompt_tokens: prompt,
+        max_tokens: Some(most),
+        has_completion: true,
+    }
+}
+
+fn chain(tables: &Tables, who: &str, now: Timestamp) -> (crate::Caller, Chain) {
+    let caller = identify(tables, Some(who.as_bytes()), now).unwrap();
+    let headers = HeaderMap::new();
+    let chain = route(tables, &caller, "large", &fixture::ask(&headers), None).unwrap();
+    (caller, chain)
+}
+
+fn take(tables: &Tables, who: &str, claim: &Claim) -> Result<Reservation, Refusal> {
+    let (caller, mut chain) = chain(tables, who, claim.at);
+    reserve(&caller, &mut chain, claim, tables.accounts()).map(|(reservation, _)| reservation)
+}
+
+fn one(tables: &Tables, now: Timestamp, tokens: u64) -> Result<Reservation, Refusal> {
+    take(tables, "principal-1", &claim(now, tokens, 0))
+}
+
+fn settle(reservation: Reservation, now: Timestamp, tokens: u64) {
+    reservation.settle(&Used {
+        model: &name("large"),
+        tokens: Tokens(tokens),
+        cost: None,
+        at: now,
+    });
+}
+
+fn what(refusal: &Refusal) -> What {
+    match refusal {
+        Refusal::RateLimited(limited) => limited.what,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What control is told of the only budget: settled and set aside, in tokens.
+fn told(tables: &Tables) -> (u64, u64) {
+    let report = tables
+        .accounts()
+        .report("a".to_owned(), "b".to_owned(), at(0));
+    let [one] = report.budgets[..] else {
+        panic!("{report:?}");
+    };
+    (one.tokens.0, one.tokens_reserved.0)
+}
+
+#[test]
+fn whoever_has_no_limits_takes_nothing() {
+    let tables = alone(None, None);
+    for _ in 0..1000 {
+        assert!(one(&tables, at(0), 1 << 40).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
+    let tables = alone(Some(limits(Some(2), Some(120), None)), None);
+    one(&tables, at(0), 60).unwrap();
+    // A minute's half of the tokens is left: enough for 30 seconds' worth.
+    let refusal = one(&tables, at(0), 120).unwrap_err();
+    let Refusal::RateLimited(limited) = &refusal else {
+        panic!("{refusal:?}");
+    };
+    assert_eq!(
+        (limited.what, limited.scope),
+        (What::Tokens, Scope::Principal)
+    );
+    assert_eq!(limited.retry_after.as_secs(), 30);
+    assert_eq!(limited.rates.requests.unwrap().remaining, 1);
+    assert_eq!(refusal.rates().unwrap().tokens.unwrap().remaining, 60);
+    // So the second request is still to be had.
+    one(&tables, at(0), 1).unwrap();
+    let refusal = one(&tables, at(0), 120).unwrap_err();
+    let Refusal::RateLimited(limited) = &refusal else {
+        panic!("{refusal:?}");
+    };
+    assert_eq!(limited.what, What::Tokens, "{refusal}");
+    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
+    let later = limited.retry_after.as_micros();
+    let later = Timestamp(at(0).0 + i64::try_from(later).unwrap());
+    one(&tables, later, 120).unwrap();
+}
+
+#[test]
+fn what_can_never_be_had_is_told_with_limit_and_need() {
+    let tables = alone(Some(limits(None, Some(100), None)), None);
+    let refusal = take(&tables, "principal-1", &claim(at(0), 40, 61)).unwrap_err();
+    assert_eq!(refusal.status(), 400);
+    let text = refusal.to_string();
+    assert!(text.contains("100") && text.contains("101"), "{text}");
+    // A guess at the answer is no reason to refuse.
+    let guess = Claim {
+        max_tokens: None,
+        ..claim(at(0), 40, 0)
+    };
+    take(&tables, "principal-1", &guess).unwrap();
+}
+
+#[test]
+fn dropping_keeps_rates_and_gives_back_budget_and_place_cancelling_gives_back_all() {
+    let tables = alone(
+        Some(limits(Some(3), Some(100), Some(1))),
+        Some(budget(7, Some(100), None)),
+    );
+    let held = one(&tables, at(0), 50).unwrap();
+    assert_eq!(told(&tables), (0, 50));
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::Concurrency
+    );
+    drop(held);
+    assert_eq!(told(&tables), (0, 0));
+    assert_eq!(what(&one(&tables, at(0), 51).unwrap_err()), What::Tokens);
+    one(&tables, at(0), 50).unwrap().cancel();
+    let third = one(&tables, at(0), 50).unwrap();
+    settle(third, at(0), 10);
+    assert_eq!(told(&tables), (10, 0));
+    // 40 of the third came back.
+    one(&tables, at(0), 40).unwrap().cancel();
+    assert_eq!(what(&one(&tables, at(0), 41).unwrap_err()), What::Tokens);
+}
+
+#[test]
+fn a_shortfall_is_a_debt_and_after_a_minute_nothing_is_corrected() {
+    let tables = alone(Some(limits(None, Some(60), None)), None);
+    let long = one(&tables, at(0), 60).unwrap();
+    settle(one(&tables, at(60), 10).unwrap(), at(60), 100);
+    // 50 were left; 90 more were used: 41 are missing.
+    let refusal = one(&tables, at(60), 1).unwrap_err();
+    assert_eq!(refusal.retry_after().unwrap().as_secs(), 41);
+    settle(long, at(60), 0);
+    assert_eq!(one(&tables, at(60), 1).unwrap_err(), refusal);
+    one(&tables, at(101), 1).unwrap();
+}
+
+#[test]
+fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    let first = one(&tables, at(0), 60).unwrap();
+    let second = one(&tables, at(0), 60).unwrap();
+    // All of it is set aside, nothing is spent: no 402.
+    let refusal = one(&tables, at(0), 1).unwrap_err();
+    assert_eq!((refusal.status(), what(&refusal)), (429, What::TokenBudget));
+    assert!(tables.accounts().wants_share() && !tables.accounts().wants_share());
+    settle(first, at(0), 30);
+    let third = one(&tables, at(0), 10).unwrap();
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 429);
+    settle(second, at(0), 70);
+    let refusal = one(&tables, at(0), 1).unwrap_err();
+    assert_eq!(
+        refusal,
+        Refusal::BudgetExceeded {
+            scope: Scope::Principal,
+            what: Spent::Tokens
+        }
+    );
+    assert_eq!(
+        refusal.to_string(),
+        "the token budget of this caller is spent"
+    );
+    settle(third, at(0), 5);
+    assert_eq!(told(&tables), (105, 0));
+}
+
+#[test]
+fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
+    let mut described = with(None, Some(budget(7, None, Some(1_000))));
+    described.allowed_models.push(name("small"));
+    let tables = world(vec![described], Vec::new(), None);
+    let price = |model: &str, input: u64| ModelPrices {
+        model: name(model),
+        prices: Prices {
+            input_price_per_mtok: Some(Micros(input)),
+            output_price_per_mtok: Some(Micros(input)),
+            ..Prices::default()
+        },
+    };
+    tables.accounts().learn(&Standing {
+        replicas: 1,
+        prices: vec![price("large", 1_000_000), price("small", 10_000_000)],
+        budgets: Vec::new(),
+    });
+    let taken = one(&tables, at(0), 90).unwrap();
+    let reserved = |tables: &Tables| {
+        let report = tables
+            .accounts()
+            .report("a".to_owned(), "b".to_owned(), at(0));
+        (
+            report.budgets[0].cost_micros.0,
+            report.budgets[0].cost_reserved_micros.0,
+        )
+    };
+    assert_eq!(reserved(&tables), (0, 900));
+    taken.settle(&Used {
+        model: &name("large"),
+        tokens: Tokens(90),
+        cost: Some(Micros(990)),
+        at: at(0),
+    });
+    assert_eq!(reserved(&tables), (990, 0));
+    one(&tables, at(0), 10).unwrap().settle(&Used {
+        model: &name("large"),
+        tokens: Tokens(10),
+        cost: Some(Micros(10)),
+        at: at(0),
+    });
+    let refusal = one(&tables, at(0), 0).unwrap_err();
+    assert!(matches!(
+        refusal,
+        Refusal::BudgetExceeded {
+            what: Spent::Cost,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 100);
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    let with_cap = |tokens, id, held: &Tables| {
+        let described = with(None, Some(budget(id, Some(tokens), None)));
+        world(vec![described], Vec::new(), Some(held))
+    };
+    let raised = with_cap(101, 7, &tables);
+    one(&raised, at(0), 1).unwrap().cancel();
+    let lowered = with_cap(50, 7, &raised);
+    assert_eq!(one(&lowered, at(0), 1).unwrap_err().status(), 402);
+    // Another budget: nothing of it is spent.
+    let other = with_cap(50, 8, &lowered);
+    one(&other, at(0), 1).unwrap();
+    assert!(one(&tables, at(0), 1).is_ok(), "old tables, new terms");
+}
+
+#[test]
+fn each_window_begins_anew_and_what_began_before_is_settled_where_it_began() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    let old = one(&tables, at(DAY - 1), 1).unwrap();
+    settle(one(&tables, at(DAY - 1), 1).unwrap(), at(DAY - 1), 100);
+    assert_eq!(one(&tables, at(DAY - 1), 1).unwrap_err().status(), 402);
+    let new = one(&tables, at(DAY), 7).unwrap();
+    settle(old, at(DAY), 50);
+    assert_eq!(told(&tables), (0, 7));
+    settle(new, at(DAY), 7);
+    // Late by its own time: it came when the window had begun already.
+    one(&tables, at(DAY - 1), 1).unwrap().cancel();
+    assert_eq!(told(&tables), (7, 0));
+}
+
+#[test]
+fn a_team_shares_and_a_key_and_a_model_have_their_own() {
+    let team = Team {
+        id: TeamId(3),
+        name: "t".to_owned(),
+        limits: Some(limits(Some(3), None, None)),
+        budget: None,
+    };
+    let member = |id| Principal {
+        team: Some(TeamId(3)),
+        ..principal(id, &["large", "small"])
+    };
+    let mut limited = member(2);
+    limited.models.push(ModelAllowance {
+        model: name("large"),
+        limits: Some(limits(Some(1), None, None)),
+        budget: None,
+    });
+    let tables = world(vec![member(1), limited], vec![team], None);
+    let ask = claim(at(0), 1, 1);
+    take(&tables, "principal-1", &ask).unwrap();
+    // The first of the second's takes its only one of the model, the next goes
+    // to the fallback.
+    let (caller, mut candidates) = chain(&tables, "principal-2", at(0));
+    let taken = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+    assert_eq!(candidates.pools().len(), 2);
+    assert_eq!(taken.1.requests.unwrap().remaining, 0);
+    let (_, mut candidates) = chain(&tables, "principal-2", at(0));
+    let _second = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+    let left: Vec<_> = candidates
+        .pools()
+        .iter()
+        .map(|pool| pool.model().as_str())
+        .collect();
+    assert_eq!(left, ["small"]);
+    assert!(candidates.is_fallback(0));
+    let refusal = take(&tables, "principal-1", &ask).unwrap_err();
+    let Refusal::RateLimited(limited) = refusal else {
+        panic!("{refusal:?}");
+    };
+    assert_eq!(limited.scope, Scope::Team);
+}
+
+#[test]
+fn what_was_taken_for_a_model_that_did_not_answer_is_given_back() {
+    let mut described = principal(1, &["large", "small"]);
+    for model in ["large", "small"] {
+        described.models.push(ModelAllowance {
+            model: name(model),
+            limits: Some(limits(Some(1), None, None)),
+            budget: None,
+        });
+    }
+    let tables = world(vec![described], Vec::new(), None);
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    let (caller, mut candidates) = chain(&tables, "principal-1", at(0));
+    let (taken, _) = reserve(
+        &caller,
+        &mut candidates,
+        &claim(at(0), 1, 1),
+        tables.accounts(),
+    )
+    .unwrap();
+    assert_eq!(candidates.pools()[0].model(), &name("small"));
+    drop(taken);
+    let refusal = one(&tables, at(0), 1).unwrap_err();
+    assert!(matches!(refusal, Refusal::RateLimited(limited) if limited.scope == Scope::Model));
+}
+
+fn share(requests: f64, tokens: f64) -> Reconciled {
+    Reconciled {
+        replicas: 4,
+        allowances: vec![LimitShare {
+            holder: Holder::Principal(PrincipalId(1)),
+            requests_share: requests,
+            tokens_share: tokens,
+        }],
+        budgets: Vec::new(),
+    }
+}
+
+#[test]
+fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
+    let tables = alone(
+        Some(limits(Some(8), None, Some(8))),
+        Some(budget(7, Some(100), None)),
+    );
+    tables.accounts().learn(&Standing {
+        replicas: 4,
+        prices: Vec::new(),
+        budgets: vec![BudgetStanding {
+            budget: BudgetId(7),
+            window_start: at(0),
+            tokens_used: Tokens(60),
+            cost_used_micros: Micros(0),
+        }],
+    });
+    let first = one(&tables, at(0), 10).unwrap();
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+    settle(first, at(0), 10);
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+    assert_eq!(
+        tables.accounts().standing().budgets[0].tokens_used,
+        Tokens(70)
+    );
+    // Two requests a minute are its part; one was taken.
+    let tables = alone(Some(limits(Some(8), None, None)), None);
+    tables.accounts().learn(&Standing {
+        replicas: 4,
+        ..Standing::default()
+    });
+    one(&tables, at(0), 1).unwrap();
+    one(&tables, at(0), 1).unwrap();
+    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
+    tables.accounts().reconciled(&share(0.5, 0.5));
+    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
+    one(&tables, at(15), 1).unwrap();
+}
+
+#[test]
+fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
+    let grant = |granted, elsewhere| Reconciled {
+        replicas: 2,
+        allowances: Vec::new(),
+        budgets: vec![BudgetShare {
+            budget: BudgetId(7),
+            window_start: at(0),
+            share: 0.5,
+            tokens: Some(Grant {
+                total: 100,
+                granted,
+                elsewhere,
+            }),
+            cost_micros: None,
+        }],
+    };
+    tables.accounts().reconciled(&grant(10, 85));
+    settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+    tables.accounts().reconciled(&grant(15, 90));
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    // A raised total adds the share of what was added.
+    let described = with(None, Some(budget(7, Some(120), None)));
+    let raised = world(vec![described], Vec::new(), Some(&tables));
+    settle(one(&raised, at(0), 1).unwrap(), at(0), 15);
+    assert_eq!(
+        what(&one(&raised, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+    // The window that follows begins with the share, too.
+    settle(one(&raised, at(DAY), 1).unwrap(), at(DAY), 60);
+    assert_eq!(
+        what(&one(&raised, at(DAY), 1).unwrap_err()),
+        What::TokenBudget
+    );
+}
+
+#[test]
+fn a_report_counts_refused_requests_and_forgets_whoever_is_gone() {
+    let tables = alone(Some(limits(Some(1), None, None)), None);
+    for _ in 0..3 {
+        drop(one(&tables, at(0), 10));
+    }
+    let report = |tables: &Tables, now| {
+        let report = tables
+            .accounts()
+            .report("a".to_owned(), "b".to_owned(), now);
+        report
+            .counts
+            .iter()
+            .map(|count| (count.requests, count.tokens))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(report(&tables, at(1)), [(3, 30)]);
+    assert_eq!(report(&tables, at(2)), [(0, 0)]);
+    assert_eq!(report(&tables, at(62)), []);
+    let gone = world(vec![principal(1, &["large"])], Vec::new(), Some(&tables));
+    drop(one(&tables, at(70), 1));
+    assert_eq!(
+        report(&gone, at(70)).len(),
+        1,
+        "the old tables are still in use"
+    );
+    drop(tables);
+    assert_eq!(report(&gone, at(71)), []);
+}
+
+/// One step of a history.
+#[derive(Debug, Clone)]
+enum Step {
+    Begin {
+        principal: usize,
+        prompt: u64,
+        most: u64,
+    },
+    Settle {
+        which: usize,
+        tokens: u64,
+    },
+    Drop {
+        which: usize,
+    },
+    Cancel {
+        which: usize,
+    },
+    Pass {
+        millis: i64,
+    },
+    Publish {
+        cap: u64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0_usize..2, 0_u64..40, 0_u64..40)
+            .prop_map(|(principal, prompt, most)| Step::Begin { principal, prompt, most }),
+        4 => (any::<usize>(), 0_u64..120).prop_map(|(which, tokens)| Step::Settle { which, tokens }),
+        1 => any::<usize>().prop_map(|which| Step::Drop { which }),
+        1 => any::<usize>().prop_map(|which| Step::Cancel { which }),
+        2 => (0_i64..30_000).prop_map(|millis| Step::Pass { millis }),
+        1 => (0_u64..2_000).prop_map(|cap| Step::Publish { cap }),
+    ]
+}
+
+fn two(cap: u64, held: Option<&Tables>) -> Tables {
+    let member = |id: u64| Principal {
+        team: Some(TeamId(3)),
+        limits: Some(limits(Some(60), Some(1_000), Some(5))),
+        budget: Some(budget(id, Some(300 * id), None)),
+        ..principal(id, &["large"])
+    };
+    let team = Team {
+        id: TeamId(3),
+        name: "t".to_owned(),
+        limits: None,
+        budget: Some(budget(9, Some(cap), None)),
+    };
+    world(vec![member(1), member(2)], vec![team], held)
+}
+
+proptest! {
+    /// Whatever happens in whatever order: what is settled is the sum of what
+    /// was used, what is set aside is what is under way, nothing is left when
+    /// all have ended, and nothing is admitted that has no room.
+    #[test]
+    fn the_books_balance(steps in prop::collection::vec(step(), 1..200)) {
+        let (mut cap, mut now) = (1_000_u64, at(0));
+        let mut tables = two(cap, None);
+        let mut open: Vec<(usize, u64, Reservation)> = Vec::new();
+        let mut settled = [0_u64; 3];
+        for step in steps {
+            let aside = |open: &[(usize, u64, Reservation)], of: usize| -> u64 {
+                let mine = open.iter().filter(|(who, ..)| of == 2 || *who == of);
+                mine.map(|(_, need, _)| need).sum()
+            };
+            match step {
+                Step::Begin { principal, prompt, most } => {
+                    let room = |of: usize, total: u64| settled[of] + aside(&open, of) < total;
+                    let fits = room(principal, 300 * (principal as u64 + 1)) && room(2, cap);
+                    let ask = claim(now, prompt, most);
+                    let under_way = open.iter().filter(|(who, ..)| *who == principal).count();
+                    match take(&tables, &format!("principal-{}", principal + 1), &ask) {
+                        Ok(reservation) => {
+                            prop_assert!(fits && under_way < 5);
+                            open.push((principal, prompt + most, reservation));
+                        }
+                        Err(refusal) if refusal.status() == 402 => {
+                            let whole = settled[principal] >= 300 * (principal as u64 + 1) || settled[2] >= cap;
+                            prop_assert!(whole, "{refusal}");
+                        }
+                        Err(refusal) => match what(&refusal) {
+                            What::Concurrency => prop_assert!(under_way >= 5),
+                            What::TokenBudget => prop_assert!(!fits),
+                            _ => {}
+                        },
+                    }
+                }
+                Step::Settle { which, tokens } if !open.is_empty() => {
+                    let (who, _, reservation) = open.swap_remove(which % open.len());
+                    settled[who] += tokens;
+                    settled[2] += tokens;
+                    settle(reservation, now, tokens);
+                }
+                Step::Drop { which } if !open.is_empty() => {
+                    drop(open.swap_remove(which % open.len()));
+                }
+                Step::Cancel { which } if !open.is_empty() => {
+                    open.swap_remove(which % open.len()).2.cancel();
+                }
+                Step::Pass { millis } => now.0 += millis * 1_000,
+                Step::Publish { cap: other } => {
+                    cap = other;
+                    tables = two(cap, Some(&tables));
+                }
+                _ => {}
+            }
+            let report = tables.accounts().report("a".to_owned(), "b".to_owned(), now);
+            for used in report.budgets {
+                let of = usize::try_from(used.budget.0.min(3) - 1).unwrap();
+                prop_assert_eq!(used.tokens.0, settled[of]);
+                prop_assert_eq!(used.tokens_reserved.0, aside(&open, of));
+            }
+        }
+        open.clear();
+        let report = tables.accounts().report("a".to_owned(), "b".to_owned(), now);
+        prop_assert!(report.budgets.iter().all(|used| used.tokens_reserved.0 == 0));
+        // Places are free again.
+        let later = Timestamp(now.0 + 600_000_000);
+        let tables = two(u64::MAX, Some(&tables));
+        for principal in 0..2_usize {
+            if settled[principal] < 300 * (principal as u64 + 1) {
+                let who = format!("principal-{}", principal + 1);
+                let all: Result<Vec<_>, _> = (0..5).map(|_| take(&tables, &who, &claim(later, 0, 0))).collect();
+                prop_assert!(all.is_ok());
+            }
+        }
+    }
+}
+
+/// Threads that race for the same accounts: the sum is exact, and no more get in
+/// than there is room for.
+#[test]
+fn threads_take_and_settle_without_losing_any() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 5_000;
+    let tables = alone(
+        Some(limits(None, None, Some(3))),
+        Some(budget(7, Some(1 << 40), None)),
+    );
+    let sum: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let tables = &tables;
+                scope.spawn(move || {
+                    let mut sum = 0;
+                    for number in 0..EACH {
+                        let Ok(taken) = one(tables, at(0), number % 50) else {
+                            continue;
+                        };
+                        let tokens = (number * 7 + thread) % 90;
+                        match number % 3 {
+                            0 => taken.cancel(),
+                            1 => drop(taken),
+                            _ => {
+                                sum += tokens;
+                                settle(taken, at(0), tokens);
+                            }
+                        }
+                    }
+                    sum
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(told(&tables), (sum, 0));
+    let held: Vec<_> = (0..3).map(|_| one(&tables, at(0), 1).unwrap()).collect();
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::Concurrency
+    );
+    drop(held);
+}
+
+/// A thread that panics in the middle of a request keeps nothing.
+#[test]
+fn a_panic_gives_back_what_was_taken() {
+    let tables = alone(
+        Some(limits(None, None, Some(1))),
+        Some(budget(7, Some(100), None)),
+    );
+    let outcome = thread::scope(|scope| {
+        let panics = scope.spawn(|| {
+            let _taken = one(&tables, at(0), 50).unwrap();
+            panic!("on purpose");
+        });
+        panics.join()
+    });
+    assert!(outcome.is_err());
+    assert_eq!(told(&tables), (0, 0));
+    one(&tables, at(0), 50).unwrap();
+}

@@ -1,0 +1,243 @@
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastllm_contract::{Reconciled, Standing};
+use fastllm_engine::Accounts;
+use http::{StatusCode, header};
+use reqwest::Method;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::link::{Link, LinkError, read_limited};
+use crate::snapshot::{Current, read_json, write_json};
+
+/// Time limit of one request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a gateway that starts waits to be told how things stand, before it
+/// serves.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a share of a budget is spent.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long after a report the next one comes at the earliest.
+const AT_MOST_EVERY: Duration = Duration::from_millis(250);
+
+/// How often it is asked how things stand where nothing is reconciled.
+const LEARN_EVERY: Duration = Duration::from_secs(5);
+
+/// Largest answer, in bytes: some hundred thousand budgets.
+const LIMIT: usize = 32 << 20;
+
+/// Learns from control how things stand: what models cost, what of budgets is
+/// spent, how many gateways run.
+#[derive(Debug, Clone)]
+pub(crate) struct StandingSource {
+    link: Link,
+    /// Where what was learnt is kept for a start without control.
+    path: PathBuf,
+}
+
+impl StandingSource {
+    /// Beside the copy of the snapshot.
+    pub(crate) fn new(link: Link, snapshot_cache: &Path) -> Self {
+        Self {
+            link,
+            path: snapshot_cache.with_file_name("standing.json"),
+        }
+    }
+
+    /// What holds at the start: what control says, else what was kept.
+    pub(crate) async fn first(&self) -> Standing {
+        match timeout(FIRST_PATIENCE, self.fetch(None)).await {
+            Ok(Ok(Some((standing, _)))) => return standing,
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "control does not say how things stand"),
+            Err(_) => tracing::warn!("control does not say in time how things stand"),
+        }
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || read_json(&path)).await;
+        match read {
+            Ok(Ok(kept)) => kept.unwrap_or_default(),
+            Ok(Err(error)) => {
+                let path = self.path.display();
+                tracing::error!(%path, %error, "what was spent is not known from disk");
+                Standing::default()
+            }
+            Err(_) => Standing::default(),
+        }
+    }
+
+    /// Nothing where it is what it was.
+    async fn fetch(
+        &self,
+        etag: Option<&str>,
+    ) -> Result<Option<(Standing, Option<String>)>, LinkError> {
+        let mut request = self.link.request(Method::GET, "standing", PATIENCE);
+        if let Some(etag) = etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        let answer = request.send().await?;
+        match answer.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_MODIFIED => return Ok(None),
+            other => return Err(LinkError::Status(other.as_u16())),
+        }
+        let etag = answer.headers().get(header::ETAG);
+        let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        let body = read_limited(answer, LIMIT).await?;
+        let standing = serde_json::from_slice(&body)
+            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+        Ok(Some((standing, etag)))
+    }
+
+    async fn keep(&self, standing: Standing) -> Result<(), String> {
+        let path = self.path.clone();
+        let written = tokio::task::spawn_blocking(move || write_json(&path, &standing));
+        match written.await {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(_) => Err("writing was interrupted".to_owned()),
+        }
+    }
+}
+
+/// Tells control what callers asked for and spent, and takes on this gateway's
+/// shares of their limits and budgets: every now and then, and at once where a
+/// share is spent while the whole is not. While control is away the last shares
+/// stay.
+#[derive(Debug)]
+pub(crate) struct Reconciler {
+    pub(crate) source: StandingSource,
+    pub(crate) current: Arc<Current>,
+    pub(crate) replica: String,
+    pub(crate) boot_id: Arc<str>,
+    /// Zero: shares are not asked for.
+    pub(crate) every: Duration,
+}
+
+/// What is remembered from round to round.
+#[derive(Default)]
+struct Memory {
+    etag: Option<String>,
+    kept: Option<Standing>,
+    said: String,
+    said_of_disk: bool,
+}
+
+impl Reconciler {
+    /// Runs until `stop`; what was spent until then is still kept.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut changes = self.current.changes();
+        tokio::select! {
+            _ = changes.wait_for(|count| *count > 0) => {}
+            () = stop.cancelled() => return,
+        }
+        let mut memory = Memory::default();
+        loop {
+            let Some(tables) = self.current.tables() else {
+                return;
+            };
+            let accounts = tables.accounts();
+            let round = tokio::select! {
+                round = self.round(accounts, &mut memory) => round,
+                () = stop.cancelled() => break,
+            };
+            memory.note(round);
+            self.keep(accounts, &mut memory).await;
+            tokio::select! {
+                () = self.pause(accounts) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        if let Some(tables) = self.current.tables() {
+            self.keep(tables.accounts(), &mut memory).await;
+        }
+    }
+
+    async fn pause(&self, accounts: &Accounts) {
+        let every = if self.every.is_zero() {
+            LEARN_EVERY
+        } else {
+            self.every
+        };
+        let began = Instant::now();
+        sleep(AT_MOST_EVERY).await;
+        while began.elapsed() < every && !accounts.wants_share() {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn round(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
+        if let Some((standing, etag)) = self.source.fetch(memory.etag.as_deref()).await? {
+            accounts.learn(&standing);
+            memory.etag = etag;
+        }
+        if self.every.is_zero() {
+            return Ok(());
+        }
+        let report = accounts.report(
+            self.replica.clone(),
+            self.boot_id.to_string(),
+            clock::timestamp(),
+        );
+        let body = serde_json::to_vec(&report)
+            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+        let said =
+            self.source
+                .link
+                .post_limited("limits/reconcile", Bytes::from(body), PATIENCE, LIMIT);
+        match said.await? {
+            (200, body) => {
+                let said: Reconciled = serde_json::from_slice(&body)
+                    .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+                accounts.reconciled(&said);
+                Ok(())
+            }
+            (status, _) => Err(LinkError::Status(status)),
+        }
+    }
+
+    async fn keep(&self, accounts: &Accounts, memory: &mut Memory) {
+        let standing = accounts.standing();
+        if memory.kept.as_ref() == Some(&standing) {
+            return;
+        }
+        let kept = self.source.keep(standing.clone()).await;
+        memory.kept = Some(standing);
+        let said_before = std::mem::replace(&mut memory.said_of_disk, kept.is_err());
+        match kept {
+            Err(error) if !said_before => tracing::warn!(
+                path = %self.source.path.display(),
+                error,
+                "what was spent cannot be kept on disk; a restart without control would forget it"
+            ),
+            _ => {}
+        }
+    }
+}
+
+impl Memory {
+    /// Says once what goes wrong.
+    fn note(&mut self, round: Result<(), LinkError>) {
+        let text = round
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        if text == self.said {
+            return;
+        }
+        if text.is_empty() {
+            tracing::info!("limits and budgets are reconciled again");
+        } else {
+            tracing::warn!(
+                error = text,
+                "limits and budgets are not reconciled; shares stay"
+            );
+        }
+        self.said = text;
+    }
+}
