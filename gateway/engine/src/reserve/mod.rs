@@ -119,16 +119,12 @@ pub fn reserve(
         true
     });
     let reservation = Reservation::of(holds);
-    match first_refusal.filter(|_| chain.pools().is_empty()) {
-        Some(refusal) => {
-            reservation.cancel();
-            Err(refusal)
-        }
-        None => {
-            let rates = reservation.rates(need.at);
-            Ok((reservation, rates))
-        }
+    if let Some(refusal) = first_refusal.filter(|_| chain.pools().is_empty()) {
+        reservation.cancel();
+        return Err(refusal);
     }
+    let rates = reservation.rates(need.at);
+    Ok((reservation, rates))
 }
 
 fn take_all<'a>(

@@ -131,7 +131,7 @@ impl Period {
             let (total, elsewhere) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
             Meter::new(Granted {
                 total,
-                granted: part(total.saturating_sub(elsewhere), share),
+                most: part(total.saturating_sub(elsewhere), share),
                 elsewhere,
                 share,
             })
@@ -157,13 +157,11 @@ impl Period {
         } else {
             self.tokens.put(amount(tokens));
         }
-        let taken = match terms.cost {
-            Some(total) => self.cost.take(amount(cost), total, Spent::Cost),
-            None => {
-                self.cost.put(amount(cost));
-                Ok(())
-            }
+        let Some(total) = terms.cost else {
+            self.cost.put(amount(cost));
+            return Ok(());
         };
+        let taken = self.cost.take(amount(cost), total, Spent::Cost);
         if taken.is_err() {
             self.tokens.put(-amount(tokens));
         }
@@ -238,7 +236,7 @@ impl Period {
                 Granted { share, ..**old },
                 |grant| Granted {
                     total: amount(grant.total),
-                    granted: amount(grant.granted),
+                    most: amount(grant.granted),
                     elsewhere: amount(grant.elsewhere),
                     share,
                 },
@@ -268,7 +266,7 @@ struct Granted {
     /// The total that it was reckoned with.
     total: i64,
     /// Since the gateway has used the window.
-    granted: i64,
+    most: i64,
     /// What others have spent.
     elsewhere: i64,
     share: f64,
@@ -280,7 +278,7 @@ impl Granted {
     fn of(self, total: i64) -> i64 {
         let more = part(total.saturating_sub(self.total), self.share);
         let left = total.saturating_sub(self.elsewhere);
-        self.granted.saturating_add(more).min(left)
+        self.most.saturating_add(more).min(left)
     }
 }
 

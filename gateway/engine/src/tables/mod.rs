@@ -143,28 +143,24 @@ impl Tables {
         );
         let accounts = held.map_or_else(Arc::default, |held| Arc::clone(&held.accounts));
         let mut left_out = Vec::new();
-        let models = match held.filter(|held| held.models.digest == models.digest) {
-            Some(held) => Arc::clone(&held.models),
-            None => Arc::new(Models::build(
-                models,
-                held.map(|held| &*held.models),
-                (tuning, &affinity),
-                &mut left_out,
-            )?),
-        };
-        let principals = match held.filter(|held| held.principals.digest == principals.digest) {
-            Some(held) => Arc::clone(&held.principals),
-            None => Arc::new(Principals::build(principals, &accounts)?),
-        };
-        let teams = match held.filter(|held| held.teams.digest == teams.digest) {
-            Some(held) => Arc::clone(&held.teams),
-            None => Arc::new(Teams::build(teams, &accounts)?),
-        };
-        let virtual_models =
-            match held.filter(|held| held.virtual_models.digest == virtual_models.digest) {
-                Some(held) => Arc::clone(&held.virtual_models),
-                None => Arc::new(VirtualModels::build(virtual_models)?),
-            };
+        let same = held.map(|held| &held.models);
+        let models = shared(same.filter(|held| held.digest == models.digest), || {
+            let before = same.map(|held| &**held);
+            Models::build(models, before, (tuning, &affinity), &mut left_out)
+        })?;
+        let same = held.map(|held| &held.principals);
+        let principals = shared(same.filter(|held| held.digest == principals.digest), || {
+            Principals::build(principals, &accounts)
+        })?;
+        let same = held.map(|held| &held.teams);
+        let teams = shared(same.filter(|held| held.digest == teams.digest), || {
+            Teams::build(teams, &accounts)
+        })?;
+        let same = held.map(|held| &held.virtual_models);
+        let virtual_models = shared(
+            same.filter(|held| held.digest == virtual_models.digest),
+            || VirtualModels::build(virtual_models),
+        )?;
         accounts.forget_gone();
         if let Some(name) = virtual_models.clash_with(&models) {
             return Err(InvalidSnapshot::DuplicateModel(name.clone()));
@@ -255,6 +251,17 @@ impl Tables {
 
     pub(crate) fn keys(&self) -> &Keys {
         &self.keys
+    }
+}
+
+/// What is held, if it is the same, else what is built.
+fn shared<T>(
+    same: Option<&Arc<T>>,
+    build: impl FnOnce() -> Result<T, InvalidSnapshot>,
+) -> Result<Arc<T>, InvalidSnapshot> {
+    match same {
+        Some(held) => Ok(Arc::clone(held)),
+        None => build().map(Arc::new),
     }
 }
 
