@@ -80,8 +80,8 @@ pub fn charge(event: &UsageEvent, prices: Option<&Prices>) -> Charge {
             saved: None,
         };
     }
-    let priced = || cost(prices?, &Quantities::from(event));
-    let full = event.cost_micros.or_else(priced);
+    let by_prices = || cost(prices?, &Quantities::from(event));
+    let full = event.cost_micros.or_else(by_prices);
     if event.cached {
         Charge {
             cost: free,

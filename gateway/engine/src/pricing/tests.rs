@@ -235,7 +235,7 @@ fn the_most_that_can_be_used_costs_the_most_that_can_be_written() {
 #[test]
 fn refusals_are_free_hits_save_and_the_provider_knows_best() {
     let prices = priced(1_000_000, 10_000_000);
-    let charged = |event: &UsageEvent| charge(event, Some(&prices));
+    let by_prices = |event: &UsageEvent| charge(event, Some(&prices));
     let paid = |cost| Charge {
         cost: Some(Micros(cost)),
         saved: None,
@@ -245,18 +245,18 @@ fn refusals_are_free_hits_save_and_the_provider_knows_best() {
         saved,
     };
     let mut event = event();
-    assert_eq!(charged(&event), paid(2000));
+    assert_eq!(by_prices(&event), paid(2000));
     assert_eq!(charge(&event, None), Charge::default());
     event.cached = true;
-    assert_eq!(charged(&event), saved(Some(Micros(2000))));
+    assert_eq!(by_prices(&event), saved(Some(Micros(2000))));
     assert_eq!(charge(&event, None), saved(None));
     event.cost_micros = Some(Micros(5));
-    assert_eq!(charged(&event), saved(Some(Micros(5))));
+    assert_eq!(by_prices(&event), saved(Some(Micros(5))));
     event.cached = false;
-    assert_eq!(charged(&event), paid(5));
+    assert_eq!(by_prices(&event), paid(5));
     assert_eq!(charge(&event, None), paid(5));
     event.refusal = Some(RefusalKind::Budget);
-    assert_eq!(charged(&event), paid(0));
+    assert_eq!(by_prices(&event), paid(0));
 }
 
 #[test]
@@ -312,18 +312,18 @@ impl Fraction {
 
 fn all_priced(bound: u64) -> impl Strategy<Value = Prices> {
     proptest::array::uniform10(0..=bound).prop_map(|prices| {
-        let [a, b, c, d, e, f, g, h, i, j] = prices.map(|price| Some(Micros(price)));
+        let mut prices = prices.into_iter().map(Micros);
         Prices {
-            input_price_per_mtok: a,
-            output_price_per_mtok: b,
-            cached_input_price_per_mtok: c,
-            cache_write_price_per_mtok: d,
-            reasoning_price_per_mtok: e,
-            audio_input_price_per_mtok: f,
-            audio_output_price_per_mtok: g,
-            image_price: h,
-            input_price_per_mchar: i,
-            audio_price_per_minute: j,
+            input_price_per_mtok: prices.next(),
+            output_price_per_mtok: prices.next(),
+            cached_input_price_per_mtok: prices.next(),
+            cache_write_price_per_mtok: prices.next(),
+            reasoning_price_per_mtok: prices.next(),
+            audio_input_price_per_mtok: prices.next(),
+            audio_output_price_per_mtok: prices.next(),
+            image_price: prices.next(),
+            input_price_per_mchar: prices.next(),
+            audio_price_per_minute: prices.next(),
         }
     })
 }
@@ -348,22 +348,33 @@ fn some_prices(bound: u64) -> impl Strategy<Value = Prices> {
 
 fn some_quantities(bound: u64) -> impl Strategy<Value = Quantities> {
     let count = prop_oneof![Just(0), 0..=bound];
-    (any::<bool>(), proptest::array::uniform10(count)).prop_map(|(tokens_known, counts)| {
-        let [a, b, c, d, e, f, g, images, input_characters, audio_ms] = counts;
-        Quantities {
-            tokens_known,
-            prompt: Tokens(a),
-            completion: Tokens(b),
-            cached: Tokens(c),
-            cache_write: Tokens(d),
-            audio_prompt: Tokens(e),
-            reasoning: Tokens(f),
-            audio_completion: Tokens(g),
-            images,
-            input_characters,
-            audio_ms,
-        }
-    })
+    let tokens = proptest::array::uniform7(count.clone());
+    (any::<bool>(), tokens, proptest::array::uniform3(count)).prop_map(
+        |(tokens_known, tokens, [images, input_characters, audio_ms])| {
+            let [
+                prompt,
+                completion,
+                cached,
+                cache_write,
+                audio_prompt,
+                reasoning,
+                audio_completion,
+            ] = tokens.map(Tokens);
+            Quantities {
+                tokens_known,
+                prompt,
+                completion,
+                cached,
+                cache_write,
+                audio_prompt,
+                reasoning,
+                audio_completion,
+                images,
+                input_characters,
+                audio_ms,
+            }
+        },
+    )
 }
 
 proptest! {
