@@ -17,6 +17,7 @@ mod login;
 mod models;
 mod page;
 mod patch;
+mod prices;
 mod principals;
 mod roles;
 mod rules;

@@ -16,6 +16,7 @@ use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
 use super::patch::Patch;
+use super::prices::{PricesPatch, PricesView};
 use super::{checks, page};
 use crate::app::App;
 use crate::db::models::{ModelFields, ModelRow};
@@ -46,10 +47,10 @@ pub(crate) struct ModelView {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ModelFieldsView {
     description: Option<String>,
-    /// Micro-units per million tokens.
-    input_price_per_mtok: Option<i64>,
-    /// Micro-units per million tokens.
-    output_price_per_mtok: Option<i64>,
+    #[serde(flatten)]
+    prices: PricesView,
+    /// For so long gateways may give an answer again to the same request; not
+    /// at all with `null` or 0.
     cache_ttl_seconds: Option<i64>,
     /// Tokens.
     context_length: Option<i64>,
@@ -61,16 +62,14 @@ impl From<ModelFields> for ModelFieldsView {
     fn from(fields: ModelFields) -> Self {
         let ModelFields {
             description,
-            input_price_per_mtok,
-            output_price_per_mtok,
+            prices,
             cache_ttl_seconds,
             context_length,
             policy,
         } = fields;
         Self {
             description,
-            input_price_per_mtok,
-            output_price_per_mtok,
+            prices: prices.into(),
             cache_ttl_seconds,
             context_length,
             policy,
@@ -88,6 +87,22 @@ pub(crate) struct NewModel {
     input_price_per_mtok: Option<i64>,
     #[schema(minimum = 0)]
     output_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    cached_input_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    cache_write_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    reasoning_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    audio_input_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    audio_output_price_per_mtok: Option<i64>,
+    #[schema(minimum = 0)]
+    image_price: Option<i64>,
+    #[schema(minimum = 0)]
+    input_price_per_mchar: Option<i64>,
+    #[schema(minimum = 0)]
+    audio_price_per_minute: Option<i64>,
     #[schema(minimum = 0)]
     cache_ttl_seconds: Option<i64>,
     #[schema(minimum = 1)]
@@ -117,6 +132,30 @@ pub(crate) struct ModelPatch {
     output_price_per_mtok: Patch<i64>,
     #[schema(value_type = Option<i64>, minimum = 0)]
     #[serde(default)]
+    cached_input_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    cache_write_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    reasoning_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    audio_input_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    audio_output_price_per_mtok: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    image_price: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    input_price_per_mchar: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
+    audio_price_per_minute: Patch<i64>,
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    #[serde(default)]
     cache_ttl_seconds: Patch<i64>,
     #[schema(value_type = Option<i64>, minimum = 1)]
     #[serde(default)]
@@ -129,41 +168,67 @@ pub(crate) struct ModelPatch {
 impl ModelPatch {
     fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
         use checks::{not_negative, policy, positive, text};
-        let input = self
-            .input_price_per_mtok
-            .try_map(not_negative("input_price_per_mtok"))?;
-        let output = self
-            .output_price_per_mtok
-            .try_map(not_negative("output_price_per_mtok"))?;
-        let ttl = self
-            .cache_ttl_seconds
-            .try_map(not_negative("cache_ttl_seconds"))?;
-        let context = self.context_length.try_map(positive("context_length"))?;
-        let description = self
-            .description
-            .try_map(|value| text("description", value))?;
+        let Self {
+            description,
+            input_price_per_mtok,
+            output_price_per_mtok,
+            cached_input_price_per_mtok,
+            cache_write_price_per_mtok,
+            reasoning_price_per_mtok,
+            audio_input_price_per_mtok,
+            audio_output_price_per_mtok,
+            image_price,
+            input_price_per_mchar,
+            audio_price_per_minute,
+            cache_ttl_seconds,
+            context_length,
+            policy: balancing,
+        } = self;
+        let prices = PricesPatch {
+            input_price_per_mtok,
+            output_price_per_mtok,
+            cached_input_price_per_mtok,
+            cache_write_price_per_mtok,
+            reasoning_price_per_mtok,
+            audio_input_price_per_mtok,
+            audio_output_price_per_mtok,
+            image_price,
+            input_price_per_mchar,
+            audio_price_per_minute,
+        };
+        let description = description.try_map(|value| text("description", value))?;
+        let ttl = cache_ttl_seconds.try_map(not_negative("cache_ttl_seconds"))?;
+        let context = context_length.try_map(positive("context_length"))?;
         Ok(ModelFields {
             description: description.apply(old.description),
-            input_price_per_mtok: input.apply(old.input_price_per_mtok),
-            output_price_per_mtok: output.apply(old.output_price_per_mtok),
+            prices: prices.apply(&old.prices)?,
             cache_ttl_seconds: ttl.apply(old.cache_ttl_seconds),
             context_length: context.apply(old.context_length),
-            policy: self.policy.try_map(policy)?.apply(old.policy),
+            policy: balancing.try_map(policy)?.apply(old.policy),
         })
     }
 }
 
+/// A creation is the change from nothing.
+fn set<T>(value: Option<T>) -> Patch<T> {
+    value.map_or(Patch::Clear, Patch::Set)
+}
+
 impl NewModel {
-    /// A creation is checked as the change from nothing.
     fn fields(self) -> Result<(String, ModelFields), ApiError> {
-        fn set<T>(value: Option<T>) -> Patch<T> {
-            value.map_or(Patch::Clear, Patch::Set)
-        }
         let Self {
             name,
             description,
             input_price_per_mtok,
             output_price_per_mtok,
+            cached_input_price_per_mtok,
+            cache_write_price_per_mtok,
+            reasoning_price_per_mtok,
+            audio_input_price_per_mtok,
+            audio_output_price_per_mtok,
+            image_price,
+            input_price_per_mchar,
+            audio_price_per_minute,
             cache_ttl_seconds,
             context_length,
             policy,
@@ -173,19 +238,19 @@ impl NewModel {
             description: set(description),
             input_price_per_mtok: set(input_price_per_mtok),
             output_price_per_mtok: set(output_price_per_mtok),
+            cached_input_price_per_mtok: set(cached_input_price_per_mtok),
+            cache_write_price_per_mtok: set(cache_write_price_per_mtok),
+            reasoning_price_per_mtok: set(reasoning_price_per_mtok),
+            audio_input_price_per_mtok: set(audio_input_price_per_mtok),
+            audio_output_price_per_mtok: set(audio_output_price_per_mtok),
+            image_price: set(image_price),
+            input_price_per_mchar: set(input_price_per_mchar),
+            audio_price_per_minute: set(audio_price_per_minute),
             cache_ttl_seconds: set(cache_ttl_seconds),
             context_length: set(context_length),
             policy: set(policy),
         };
-        let nothing = ModelFields {
-            description: None,
-            input_price_per_mtok: None,
-            output_price_per_mtok: None,
-            cache_ttl_seconds: None,
-            context_length: None,
-            policy: None,
-        };
-        Ok((name, patch.apply(nothing)?))
+        Ok((name, patch.apply(ModelFields::default())?))
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod gateways;
 pub(crate) mod keys;
 mod migrate;
 pub(crate) mod models;
+pub(crate) mod prices;
 pub(crate) mod principals;
 pub(crate) mod roles;
 pub(crate) mod rules;

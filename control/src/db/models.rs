@@ -1,5 +1,6 @@
 use sqlx::PgConnection;
 
+use super::prices::PriceFields;
 use super::{DbError, Page};
 
 /// A model without its backends.
@@ -10,13 +11,10 @@ pub(crate) struct ModelRow {
 }
 
 /// The fields of a model that can change after creation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ModelFields {
     pub(crate) description: Option<String>,
-    /// Micro-units per million tokens.
-    pub(crate) input_price_per_mtok: Option<i64>,
-    /// Micro-units per million tokens.
-    pub(crate) output_price_per_mtok: Option<i64>,
+    pub(crate) prices: PriceFields,
     pub(crate) cache_ttl_seconds: Option<i64>,
     pub(crate) context_length: Option<i64>,
     pub(crate) policy: Option<String>,
@@ -28,7 +26,10 @@ pub(crate) async fn list(
 ) -> Result<Vec<ModelRow>, DbError> {
     let rows = sqlx::query!(
         "SELECT id, name, description, input_price_per_mtok, output_price_per_mtok, \
-                cache_ttl_seconds, context_length, policy \
+                cached_input_price_per_mtok, cache_write_price_per_mtok, \
+                reasoning_price_per_mtok, audio_input_price_per_mtok, \
+                audio_output_price_per_mtok, image_price, input_price_per_mchar, \
+                audio_price_per_minute, cache_ttl_seconds, context_length, policy \
            FROM models WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
         page.after,
         page.limit,
@@ -42,8 +43,18 @@ pub(crate) async fn list(
             name: row.name,
             fields: ModelFields {
                 description: row.description,
-                input_price_per_mtok: row.input_price_per_mtok,
-                output_price_per_mtok: row.output_price_per_mtok,
+                prices: PriceFields {
+                    input_price_per_mtok: row.input_price_per_mtok,
+                    output_price_per_mtok: row.output_price_per_mtok,
+                    cached_input_price_per_mtok: row.cached_input_price_per_mtok,
+                    cache_write_price_per_mtok: row.cache_write_price_per_mtok,
+                    reasoning_price_per_mtok: row.reasoning_price_per_mtok,
+                    audio_input_price_per_mtok: row.audio_input_price_per_mtok,
+                    audio_output_price_per_mtok: row.audio_output_price_per_mtok,
+                    image_price: row.image_price,
+                    input_price_per_mchar: row.input_price_per_mchar,
+                    audio_price_per_minute: row.audio_price_per_minute,
+                },
                 cache_ttl_seconds: row.cache_ttl_seconds,
                 context_length: row.context_length,
                 policy: row.policy,
@@ -80,24 +91,46 @@ pub(crate) async fn update(
 ) -> Result<(), DbError> {
     let ModelFields {
         description,
-        input_price_per_mtok,
-        output_price_per_mtok,
+        prices,
         cache_ttl_seconds,
         context_length,
         policy,
     } = fields;
+    let PriceFields {
+        input_price_per_mtok,
+        output_price_per_mtok,
+        cached_input_price_per_mtok,
+        cache_write_price_per_mtok,
+        reasoning_price_per_mtok,
+        audio_input_price_per_mtok,
+        audio_output_price_per_mtok,
+        image_price,
+        input_price_per_mchar,
+        audio_price_per_minute,
+    } = prices;
     sqlx::query!(
-        "UPDATE models SET description = $2, input_price_per_mtok = $3, \
-                output_price_per_mtok = $4, cache_ttl_seconds = $5, context_length = $6, \
-                policy = $7 \
+        "UPDATE models SET description = $2, cache_ttl_seconds = $3, context_length = $4, \
+                policy = $5, input_price_per_mtok = $6, output_price_per_mtok = $7, \
+                cached_input_price_per_mtok = $8, cache_write_price_per_mtok = $9, \
+                reasoning_price_per_mtok = $10, audio_input_price_per_mtok = $11, \
+                audio_output_price_per_mtok = $12, image_price = $13, \
+                input_price_per_mchar = $14, audio_price_per_minute = $15 \
           WHERE id = $1",
         id,
         description.as_deref(),
-        *input_price_per_mtok,
-        *output_price_per_mtok,
         *cache_ttl_seconds,
         *context_length,
         policy.as_deref(),
+        *input_price_per_mtok,
+        *output_price_per_mtok,
+        *cached_input_price_per_mtok,
+        *cache_write_price_per_mtok,
+        *reasoning_price_per_mtok,
+        *audio_input_price_per_mtok,
+        *audio_output_price_per_mtok,
+        *image_price,
+        *input_price_per_mchar,
+        *audio_price_per_minute,
     )
     .execute(connection)
     .await?;

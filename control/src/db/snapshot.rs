@@ -24,6 +24,7 @@ pub(crate) struct PrincipalGrants {
 pub(crate) struct PublishedModel {
     pub(crate) id: i64,
     pub(crate) name: String,
+    pub(crate) cache_ttl_seconds: Option<i64>,
     pub(crate) policy: Option<String>,
     pub(crate) context_length: Option<i64>,
     pub(crate) is_fallback: bool,
@@ -77,7 +78,7 @@ impl SnapshotReader {
     pub(crate) async fn models(&mut self) -> Result<Vec<PublishedModel>, DbError> {
         let rows = sqlx::query_as!(
             PublishedModel,
-            r#"SELECT id, name, policy, context_length, is_fallback
+            r#"SELECT id, name, cache_ttl_seconds, policy, context_length, is_fallback
                  FROM models ORDER BY name COLLATE "C""#
         )
         .fetch_all(&mut *self.0)

@@ -168,6 +168,7 @@ fn published(
         let PublishedModel {
             id,
             name,
+            cache_ttl_seconds,
             policy,
             context_length,
             is_fallback,
@@ -179,8 +180,10 @@ fn published(
             fallback = Some(name.clone());
         }
         models.push(Model {
-            cache_ttl_seconds: None,
             name,
+            cache_ttl_seconds: cache_ttl_seconds
+                .map(i64::unsigned_abs)
+                .filter(|seconds| *seconds > 0),
             policy: policy.and_then(|policy| policy.parse().ok()),
             context_length: context_length.map(|tokens| Tokens(tokens.unsigned_abs())),
             backends: pools.remove(&id).unwrap_or_default(),
