@@ -222,8 +222,11 @@ ALTER TABLE usage_events
     ADD COLUMN team_id bigint,
     ADD COLUMN metadata jsonb;
 CREATE INDEX usage_events_by_key ON usage_events (key_id, id);
+CREATE INDEX usage_events_by_metadata ON usage_events USING gin (metadata jsonb_path_ops)
+    WHERE metadata IS NOT NULL;
 
--- Events that could not be stored, for people to look at.
+-- Events that could not be stored, for people to look at: without what clients
+-- wrote, and only so many of them.
 CREATE TABLE usage_poison (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     received_at timestamptz NOT NULL DEFAULT now(),

@@ -25,6 +25,7 @@ async fn prune(db: &Db) -> Result<u64, DbError> {
     let mut connection = db.acquire().await?;
     let sessions = sessions::prune(&mut connection).await?;
     let reporters = usage::prune_reporters(&mut connection).await?;
+    let poison = usage::prune_poison(&mut connection).await?;
     let gateways = gateways::prune(&mut connection).await?;
-    Ok(sessions + reporters + gateways)
+    Ok(sessions + reporters + poison + gateways)
 }

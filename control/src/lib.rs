@@ -4,6 +4,7 @@
 //! its audit row and raises the configuration's version; every replica follows
 //! the database and gives the gateways the same snapshot of it.
 
+mod accounting;
 mod api;
 mod app;
 pub mod cli;

@@ -23,6 +23,8 @@ pub(crate) struct Metrics {
 struct Requests {
     usage_batches: IntCounterVec,
     usage_events: IntCounterVec,
+    usage_unpriced: IntCounter,
+    usage_metadata_dropped: IntCounter,
     logins: IntCounterVec,
     answers: IntCounterVec,
 }
@@ -41,6 +43,16 @@ impl Requests {
                 "fastllm_control_usage_events_total",
                 "Usage events of gateways.",
                 &["outcome"],
+            )?,
+            usage_unpriced: counter(
+                registry,
+                "fastllm_control_usage_unpriced_total",
+                "Usage events stored whose cost nobody knows.",
+            )?,
+            usage_metadata_dropped: counter(
+                registry,
+                "fastllm_control_usage_metadata_dropped_total",
+                "Usage events whose metadata is beyond its bounds and is left out.",
             )?,
             logins: counters(
                 registry,
@@ -65,6 +77,20 @@ pub(crate) enum BatchLabel {
     Duplicate,
     Refused,
     Failed,
+}
+
+/// What became of a batch's events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EventCounts {
+    pub(crate) accepted: u64,
+    /// Of those that are accepted.
+    pub(crate) unpriced: u64,
+    /// Of unknown principals or models.
+    pub(crate) dropped: u64,
+    /// Set aside.
+    pub(crate) poisoned: u64,
+    /// Kept without it.
+    pub(crate) metadata_dropped: u64,
 }
 
 /// How a login ended.
@@ -138,15 +164,29 @@ impl Metrics {
             .inc();
     }
 
-    pub(crate) fn usage_events(&self, accepted: u64, dropped: u64) {
+    /// Of a batch that is stored.
+    pub(crate) fn usage_events(&self, counts: EventCounts) {
+        let EventCounts {
+            accepted,
+            unpriced,
+            dropped,
+            poisoned,
+            metadata_dropped,
+        } = counts;
+        for (outcome, count) in [
+            ("accepted", accepted),
+            ("dropped", dropped),
+            ("poisoned", poisoned),
+        ] {
+            self.requests
+                .usage_events
+                .with_label_values(&[outcome])
+                .inc_by(count);
+        }
+        self.requests.usage_unpriced.inc_by(unpriced);
         self.requests
-            .usage_events
-            .with_label_values(&["accepted"])
-            .inc_by(accepted);
-        self.requests
-            .usage_events
-            .with_label_values(&["dropped"])
-            .inc_by(dropped);
+            .usage_metadata_dropped
+            .inc_by(metadata_dropped);
     }
 
     pub(crate) fn login(&self, outcome: LoginLabel) {

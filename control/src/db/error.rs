@@ -24,6 +24,16 @@ pub(crate) enum DbError {
     Failed(String),
 }
 
+impl DbError {
+    /// Whether other values would do: the same statement fails again with these.
+    pub(crate) fn is_about_values(&self) -> bool {
+        matches!(
+            self,
+            Self::Check { .. } | Self::Duplicate { .. } | Self::Reference { .. }
+        )
+    }
+}
+
 impl From<sqlx::Error> for DbError {
     fn from(error: sqlx::Error) -> Self {
         match error {

@@ -16,7 +16,7 @@ use crate::api::ApiError;
 use crate::app::App;
 use crate::serve::in_time;
 
-/// Largest report of a gateway, in bytes: 500 events, or some thousand backends.
+/// Largest report of a gateway but its usage, in bytes: some thousand backends.
 const MAX_BODY: usize = 4 * 1024 * 1024;
 /// Longest accepted name of a gateway, and of one of its starts, in bytes.
 const MAX_NAME: usize = 256;
@@ -24,7 +24,10 @@ const MAX_NAME: usize = 256;
 /// The routes for gateways.
 pub(crate) fn routes() -> Router<App> {
     Router::new()
-        .route("/usage", post(usage::post))
+        .route(
+            "/usage",
+            post(usage::post).layer(DefaultBodyLimit::max(usage::MAX_BODY)),
+        )
         .route("/health-report", post(health::post))
         .layer(from_fn(in_time))
         .route("/snapshot", get(snapshot::get))

@@ -32,7 +32,8 @@ impl UsageBatch {
 pub struct UsageReply {
     /// Events stored now.
     pub accepted: u64,
-    /// Events left out because their principal or model no longer exists.
+    /// Events left out: of principals or models that never existed, or that
+    /// cannot be read or stored.
     pub dropped: u64,
     /// The batch was stored before: nothing was done.
     #[serde(default)]

@@ -1,0 +1,150 @@
+use serde_json::Value;
+
+/// An event that cannot be stored, and what may be shown of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Poison {
+    /// Why; no value of the event is in it.
+    pub(crate) reason: String,
+    /// Those members that cannot hold a secret; `null` where it is not even an
+    /// object. Bounded, and without characters that the database refuses.
+    pub(crate) excerpt: Value,
+}
+
+impl Poison {
+    pub(crate) fn new(reason: impl Into<String>, event: &str) -> Self {
+        Self {
+            reason: reason.into(),
+            excerpt: serde_json::from_str(event).map(excerpt).unwrap_or_default(),
+        }
+    }
+}
+
+/// Members that are texts.
+const TEXTS: [&str; 5] = [
+    "model",
+    "requested_model",
+    "endpoint",
+    "request_id",
+    "refusal",
+];
+
+/// Members that are numbers or flags. What clients write, their metadata, is in
+/// neither list.
+const NUMBERS: [&str; 22] = [
+    "principal_id",
+    "key_id",
+    "attempts",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "reasoning_tokens",
+    "cache_write_tokens",
+    "audio_prompt_tokens",
+    "audio_completion_tokens",
+    "images",
+    "input_characters",
+    "audio_ms",
+    "audio_bytes",
+    "usage_reported",
+    "estimated",
+    "cached",
+    "at",
+    "duration_ms",
+    "ttft_ms",
+    "status",
+    "cost_micros",
+];
+
+fn excerpt(event: Value) -> Value {
+    let Value::Object(members) = event else {
+        return Value::Null;
+    };
+    let shown = members.into_iter().filter_map(|(name, value)| {
+        let is_text = TEXTS.contains(&name.as_str());
+        let known = is_text || NUMBERS.contains(&name.as_str());
+        known.then(|| (name, shown(value, is_text)))
+    });
+    Value::Object(shown.collect())
+}
+
+/// A value of another type is only named by its type.
+fn shown(value: Value, is_text: bool) -> Value {
+    const LONGEST: usize = 256;
+    let kind = match &value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => return value,
+        Value::String(text) => {
+            if is_text && text.len() <= LONGEST && !text.chars().any(char::is_control) {
+                return value;
+            }
+            "a text"
+        }
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    };
+    Value::String(format!("({kind})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_contract::{Metadata, UsageEvent};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_member_but_metadata_is_shown() {
+        let mut full = json!({ "usage_reported": true, "estimated": true, "cached": true });
+        for name in NUMBERS {
+            if full.get(name).is_none() {
+                full[name] = json!(7);
+            }
+        }
+        for name in TEXTS {
+            full[name] = json!("budget");
+        }
+        let event: UsageEvent = serde_json::from_value(full.clone()).unwrap();
+        let mut written = serde_json::to_value(UsageEvent {
+            metadata: Some(Box::new(Metadata::new())),
+            ..event
+        })
+        .unwrap();
+        assert!(
+            written
+                .as_object_mut()
+                .unwrap()
+                .remove("metadata")
+                .is_some()
+        );
+        assert_eq!(written, full);
+        assert_eq!(excerpt(written), full);
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        let event = json!({
+            "principal_id": "sk-canary-1",
+            "model": { "canary-2": "canary-3" },
+            "prompt_tokens": ["canary-4"],
+            "metadata": { "canary-5": "canary-6" },
+            "of_a_later_release": "canary-7",
+            "endpoint": "canary-8".repeat(100),
+            "request_id": "canary-9\u{0}",
+            "status": 200,
+        });
+        let poison = Poison::new("x", &event.to_string());
+        assert_eq!(
+            poison.excerpt,
+            json!({
+                "principal_id": "(a text)",
+                "model": "(an object)",
+                "prompt_tokens": "(an array)",
+                "endpoint": "(a text)",
+                "request_id": "(a text)",
+                "status": 200,
+            })
+        );
+        for text in ["\"sk-canary\"", "[1]", "{\"model\": \"\\ud800\"}", "1e999"] {
+            assert_eq!(Poison::new("x", text).excerpt, Value::Null, "{text}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+use sqlx::PgConnection;
+
+use super::BatchId;
+use crate::accounting::Poison;
+use crate::db::DbError;
+
+const KEPT_DAYS: i32 = 30;
+/// So many are kept when the table is tidied up, the newest ones.
+const KEPT: i64 = 1000;
+/// No more are added while there are so many.
+const MOST: i64 = 10_000;
+
+/// Sets events aside, as far as there is room.
+pub(super) async fn insert(
+    connection: &mut PgConnection,
+    batch: &BatchId<'_>,
+    poison: &[&Poison],
+) -> Result<(), DbError> {
+    let reasons: Vec<String> = poison.iter().map(|one| one.reason.clone()).collect();
+    let events: Vec<serde_json::Value> = poison.iter().map(|one| one.excerpt.clone()).collect();
+    sqlx::query!(
+        "INSERT INTO usage_poison (replica, boot_id, sequence, reason, event) \
+         SELECT $1, $2, $3, p.reason, p.event \
+           FROM unnest($4::text[], $5::jsonb[]) AS p (reason, event) \
+          WHERE (SELECT count(*) FROM (SELECT FROM usage_poison LIMIT $6) AS held) < $6",
+        batch.replica,
+        batch.boot_id,
+        batch.sequence,
+        &reasons,
+        &events,
+        MOST,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Deletes what is old, or more than anybody would look at.
+pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
+    let done = sqlx::query!(
+        "DELETE FROM usage_poison \
+          WHERE received_at < now() - make_interval(days => $1) \
+             OR id <= (SELECT id FROM usage_poison ORDER BY id DESC OFFSET $2 LIMIT 1)",
+        KEPT_DAYS,
+        KEPT,
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}

@@ -1,0 +1,122 @@
+use std::collections::BTreeSet;
+
+use fastllm_contract::{Budget, BudgetId, WindowLength};
+use fastllm_engine::window::Window;
+use sqlx::PgConnection;
+
+use super::BatchId;
+use crate::accounting::{AppliedBudget, Spending, Used, timestamp};
+use crate::db::DbError;
+
+/// Raises every budget that applies to what was used, in the window of its
+/// time, and the part of it that this start of this gateway took.
+pub(super) async fn raise(
+    connection: &mut PgConnection,
+    batch: &BatchId<'_>,
+    used: &[Used],
+) -> Result<(), DbError> {
+    let spending = Spending::of(&applied(connection, used).await?, used);
+    if spending.is_empty() {
+        return Ok(());
+    }
+    let Spending {
+        budget_ids,
+        window_starts,
+        tokens,
+        cost_micros,
+    } = &spending;
+    sqlx::query!(
+        "INSERT INTO budget_spending AS s (budget_id, window_start, tokens_used, cost_used_micros) \
+         SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::bigint[], $4::bigint[]) \
+         ON CONFLICT (budget_id, window_start) DO UPDATE \
+            SET tokens_used = least(s.tokens_used::numeric + excluded.tokens_used, \
+                                    9223372036854775807)::bigint, \
+                cost_used_micros = least(s.cost_used_micros::numeric + excluded.cost_used_micros, \
+                                         9223372036854775807)::bigint",
+        budget_ids,
+        window_starts,
+        tokens,
+        cost_micros,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO budget_shares AS s (budget_id, window_start, replica, boot_id, \
+                tokens_stored, cost_stored_micros) \
+         SELECT r.budget_id, r.window_start, $5, $6, r.tokens, r.cost \
+           FROM unnest($1::bigint[], $2::timestamptz[], $3::bigint[], $4::bigint[]) \
+                AS r (budget_id, window_start, tokens, cost) \
+         ON CONFLICT (budget_id, window_start, replica, boot_id) DO UPDATE \
+            SET tokens_stored = least(s.tokens_stored::numeric + excluded.tokens_stored, \
+                                      9223372036854775807)::bigint, \
+                cost_stored_micros = least(s.cost_stored_micros::numeric \
+                                               + excluded.cost_stored_micros, \
+                                           9223372036854775807)::bigint",
+        budget_ids,
+        window_starts,
+        tokens,
+        cost_micros,
+        batch.replica,
+        batch.boot_id,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// The budgets of everybody who used something. They are locked until the end,
+/// by id, as whoever changes several of them has to: none is deleted or given
+/// other windows meanwhile.
+async fn applied(
+    connection: &mut PgConnection,
+    used: &[Used],
+) -> Result<Vec<AppliedBudget>, DbError> {
+    fn distinct(ids: impl Iterator<Item = i64>) -> Vec<i64> {
+        ids.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+    let rows = sqlx::query!(
+        "SELECT id, principal_id, model_id, key_id, team_id, budget_window, time_zone, \
+                window_start \
+           FROM budgets \
+          WHERE principal_id = ANY ($1) AND (model_id IS NULL OR model_id = ANY ($2)) \
+             OR key_id = ANY ($3) OR team_id = ANY ($4) \
+          ORDER BY id FOR SHARE",
+        &distinct(used.iter().map(|used| used.principal_id)),
+        &distinct(used.iter().map(|used| used.model_id)),
+        &distinct(used.iter().filter_map(|used| used.key_id)),
+        &distinct(used.iter().filter_map(|used| used.team_id)),
+    )
+    .fetch_all(connection)
+    .await?;
+    let budgets = rows.into_iter().filter_map(|row| {
+        let budget = Budget {
+            id: BudgetId(row.id.unsigned_abs()),
+            tokens_total: None,
+            cost_total_micros: None,
+            window: length(&row.budget_window),
+            time_zone: row.time_zone,
+            window_start: timestamp(row.window_start),
+        };
+        let window = Window::of(&budget)
+            .inspect_err(|error| tracing::error!(budget = row.id, %error, "not raised"))
+            .ok()?;
+        Some(AppliedBudget {
+            id: row.id,
+            principal_id: row.principal_id,
+            model_id: row.model_id,
+            key_id: row.key_id,
+            team_id: row.team_id,
+            window,
+        })
+    });
+    Ok(budgets.collect())
+}
+
+fn length(name: &str) -> WindowLength {
+    match name {
+        "daily" => WindowLength::Daily,
+        "weekly" => WindowLength::Weekly,
+        "monthly" => WindowLength::Monthly,
+        _ => WindowLength::Unknown,
+    }
+}
