@@ -305,9 +305,8 @@ impl Refusal {
 mod tests {
     use super::{Limited, Rates, Refusal, Scope, Spent, What};
 
-    #[test]
-    fn what_clients_see_of_each_refusal_is_stable() {
-        let all = [
+    fn every() -> Vec<Refusal> {
+        vec![
             Refusal::InvalidKey,
             Refusal::ExpiredKey,
             Refusal::NoRoute,
@@ -336,8 +335,12 @@ mod tests {
             Refusal::Overloaded,
             Refusal::NotReady,
             Refusal::Internal,
-        ];
-        let table: Vec<String> = all
+        ]
+    }
+
+    #[test]
+    fn what_clients_see_of_each_refusal_is_stable() {
+        let table: Vec<String> = every()
             .iter()
             .map(|refusal| {
                 format!(

@@ -132,7 +132,7 @@ fn whoever_has_no_limits_takes_nothing() {
 #[test]
 fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
     let tables = alone(Some(limits(Some(2), Some(120), None)), None);
-    one(&tables, at(0), 60).unwrap();
+    drop(one(&tables, at(0), 60).unwrap());
     // A minute's half of the tokens is left: enough for 30 seconds' worth.
     let refusal = one(&tables, at(0), 120).unwrap_err();
     let Refusal::RateLimited(limited) = &refusal else {
@@ -146,7 +146,7 @@ fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
     assert_eq!(limited.rates.requests.unwrap().remaining, 1);
     assert_eq!(refusal.rates().unwrap().tokens.unwrap().remaining, 60);
     // So the second request is still to be had.
-    one(&tables, at(0), 1).unwrap();
+    drop(one(&tables, at(0), 1).unwrap());
     let refusal = one(&tables, at(0), 120).unwrap_err();
     let Refusal::RateLimited(limited) = &refusal else {
         panic!("{refusal:?}");
@@ -155,7 +155,7 @@ fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
     assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
     let later = limited.retry_after.as_micros();
     let later = Timestamp(at(0).0 + i64::try_from(later).unwrap());
-    one(&tables, later, 120).unwrap();
+    drop(one(&tables, later, 120).unwrap());
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn what_can_never_be_had_is_told_with_limit_and_need() {
         max_tokens: None,
         ..claim(at(0), 40, 0)
     };
-    take(&tables, "principal-1", &guess).unwrap();
+    drop(take(&tables, "principal-1", &guess).unwrap());
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_shortfall_is_a_debt_and_after_a_minute_nothing_is_corrected() {
     assert_eq!(refusal.retry_after().unwrap().as_secs(), 41);
     settle(long, at(60), 0);
     assert_eq!(one(&tables, at(60), 1).unwrap_err(), refusal);
-    one(&tables, at(101), 1).unwrap();
+    drop(one(&tables, at(101), 1).unwrap());
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
     assert_eq!(one(&lowered, at(0), 1).unwrap_err().status(), 402);
     // Another budget: nothing of it is spent.
     let other = with_cap(50, 8, &lowered);
-    one(&other, at(0), 1).unwrap();
+    drop(one(&other, at(0), 1).unwrap());
     assert!(one(&tables, at(0), 1).is_ok(), "old tables, new terms");
 }
 
@@ -345,7 +345,7 @@ fn a_team_shares_and_a_key_and_a_model_have_their_own() {
     });
     let tables = world(vec![member(1), limited], vec![team], None);
     let ask = claim(at(0), 1, 1);
-    take(&tables, "principal-1", &ask).unwrap();
+    drop(take(&tables, "principal-1", &ask).unwrap());
     // The first of the second's takes its only one of the model, the next goes
     // to the fallback.
     let (caller, mut candidates) = chain(&tables, "principal-2", at(0));
@@ -442,12 +442,12 @@ fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
         replicas: 4,
         ..Standing::default()
     });
-    one(&tables, at(0), 1).unwrap();
-    one(&tables, at(0), 1).unwrap();
+    drop(one(&tables, at(0), 1).unwrap());
+    drop(one(&tables, at(0), 1).unwrap());
     assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
     tables.accounts().reconciled(&share(0.5, 0.5));
     assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
-    one(&tables, at(15), 1).unwrap();
+    drop(one(&tables, at(15), 1).unwrap());
 }
 
 #[test]
@@ -646,9 +646,9 @@ proptest! {
         // Places are free again.
         let later = Timestamp(now.0 + 600_000_000);
         let tables = two(u64::MAX, Some(&tables));
-        for principal in 0..2_usize {
-            if settled[principal] < 300 * (principal as u64 + 1) {
-                let who = format!("principal-{}", principal + 1);
+        for (principal, settled) in (1_u64..).zip(&settled[..2]) {
+            if *settled < 300 * principal {
+                let who = format!("principal-{principal}");
                 let all: Result<Vec<_>, _> = (0..5).map(|_| take(&tables, &who, &claim(later, 0, 0))).collect();
                 prop_assert!(all.is_ok());
             }
@@ -720,5 +720,5 @@ fn a_panic_gives_back_what_was_taken() {
     });
     assert!(outcome.is_err());
     assert_eq!(told(&tables), (0, 0));
-    one(&tables, at(0), 50).unwrap();
+    drop(one(&tables, at(0), 50).unwrap());
 }
