@@ -172,13 +172,24 @@ impl Reconciler {
     }
 
     async fn round(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
+        let learnt = self.learn(accounts, memory).await;
+        let shared = if self.every.is_zero() {
+            Ok(())
+        } else {
+            self.share(accounts).await
+        };
+        learnt.and(shared)
+    }
+
+    async fn learn(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
         if let Some((standing, etag)) = self.source.fetch(memory.etag.as_deref()).await? {
             accounts.learn(&standing);
             memory.etag = etag;
         }
-        if self.every.is_zero() {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    async fn share(&self, accounts: &Accounts) -> Result<(), LinkError> {
         let report = accounts.report(
             self.replica.clone(),
             self.boot_id.to_string(),

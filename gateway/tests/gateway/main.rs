@@ -15,6 +15,7 @@ mod files;
 mod hang_up;
 mod heartbeats;
 mod lifecycle;
+mod limits;
 mod probes;
 mod refusals;
 mod reports;

@@ -147,8 +147,9 @@ impl Accounts {
         self.set_replicas(*replicas);
     }
 
+    /// 0 is unknown.
     fn set_replicas(&self, replicas: u32) {
-        if self.shared.replicas() == replicas.max(1) {
+        if replicas == 0 || self.shared.replicas() == replicas {
             return;
         }
         self.shared.set_replicas(replicas);

@@ -3,12 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use fastllm_contract::{
-    KeyEntry, KeyHash, KeyId, ModelName, Principal, PrincipalId, Secret, Timestamp,
+    Budget, BudgetId, KeyEntry, KeyHash, KeyId, Limits, ModelName, Principal, PrincipalId, Secret,
+    Timestamp,
 };
 use fastllm_engine::identify::hash_key;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::allowance;
 use super::value::{Context, Fields, Spot, Value};
 
 /// Who may ask, with what.
@@ -33,6 +35,8 @@ struct Entry {
     models: Vec<(ModelName, Spot)>,
     roles: Vec<String>,
     expires_at: Option<Timestamp>,
+    limits: Option<Limits>,
+    budget: Option<Budget>,
     spot: Spot,
 }
 
@@ -91,6 +95,8 @@ impl Auth {
             models,
             roles,
             expires_at,
+            limits,
+            budget,
             spot,
         } = entry;
         if self.keys.contains_key(&hash) {
@@ -101,8 +107,11 @@ impl Auth {
         allowed_models.dedup();
         let described = Principal {
             team: None,
-            limits: None,
-            budget: None,
+            limits,
+            budget: budget.map(|budget| Budget {
+                id: BudgetId(position),
+                ..budget
+            }),
             models: Vec::new(),
             id: PrincipalId(position),
             name,
@@ -112,12 +121,17 @@ impl Auth {
         };
         let id = if let Some(&first) = self.first.get(&described.name) {
             let first = &self.principals[first];
+            let budget_id = |id: BudgetId| first.budget.as_ref().map_or(id, |budget| budget.id);
             let same = Principal {
                 id: first.id,
+                budget: described.budget.clone().map(|budget| Budget {
+                    id: budget_id(budget.id),
+                    ..budget
+                }),
                 ..described
             };
             if same != *first {
-                let message = "a key of the same name before it has other models or roles";
+                let message = "a key of the same name before it has other models, roles, limits or another budget";
                 return context.entry_error(spot, message);
             }
             first.id
@@ -164,10 +178,7 @@ impl Entry {
         let roles = fields.list("roles");
         let expires_at = fields.take("expires_at");
         let expires_at = expires_at.and_then(|value| moment(&value));
-        let limits = fields.take("limits");
-        let budget = fields.take("budget");
-        not_enforced(limits, &["requests_per_min", "tokens_per_min"]);
-        not_enforced(budget, &["tokens_total", "tokens_used"]);
+        let (limits, budget) = allowance::read(fields);
         let hash = match (key, key_hash) {
             (Some(key), None) => secret(&key).map(|key| hash_of(&key)),
             (None, Some(hash)) => hash.parsed(),
@@ -191,6 +202,8 @@ impl Entry {
             models: if allow_all { Vec::new() } else { models },
             roles,
             expires_at,
+            limits,
+            budget,
             spot: fields.spot(),
         })
     }
@@ -237,18 +250,4 @@ fn moment(value: &Value<'_>) -> Option<Timestamp> {
     };
     let micros = moment.unix_timestamp_nanos() / 1000;
     Some(Timestamp(i64::try_from(micros).unwrap_or(i64::MAX)))
-}
-
-/// Numbers that are checked, and warned about, since nothing counts in this
-/// mode.
-fn not_enforced(value: Option<Value<'_>>, names: &[&str]) {
-    let Some(value) = value else { return };
-    value.fields(|fields| {
-        for number in names.iter().filter_map(|name| fields.take(name)) {
-            let checked: Option<u64> = number.number(0..=u64::MAX);
-            if checked.is_some() {
-                number.warning("is not enforced by this release");
-            }
-        }
-    });
 }

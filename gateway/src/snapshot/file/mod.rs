@@ -5,6 +5,7 @@
 //! the sections take from it what they know. Everything up to [`read`] is pure;
 //! `config_file` reads the disk and `watch` follows the file.
 
+mod allowance;
 mod auth;
 mod backend;
 mod config_file;

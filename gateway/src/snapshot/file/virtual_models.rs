@@ -214,12 +214,9 @@ fn headers(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
     checked
 }
 
-/// A share of a budget: in this mode nobody has one, so that no request is
-/// inside of any bounds.
+/// A share of a budget.
 fn percent(fields: &mut Fields<'_>, name: &str) -> Option<u8> {
-    let value = fields.take(name)?;
-    value.warning("never holds: budgets are not counted without a control plane");
-    value.number(0..=100)
+    fields.take(name)?.number(0..=100)
 }
 
 fn class(fields: &mut Fields<'_>) -> Option<String> {

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fastllm_contract::{HealthReport, Snapshot, UsageBatch};
+use fastllm_contract::{HealthReport, Reconcile, Reconciled, Snapshot, Standing, UsageBatch};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,7 @@ pub(crate) struct Told {
     /// Bodies of usage posts, with the status that each got.
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
+    pub(crate) reconciles: Vec<Reconcile>,
     /// Fetches of the snapshot: the `ETag` that came with each.
     pub(crate) fetches: Vec<Option<String>>,
     /// Fetches that were answered with a part left out.
@@ -45,6 +46,9 @@ struct State {
     held: Mutex<Vec<(String, Snapshot)>>,
     told: watch::Sender<Told>,
     usage_statuses: Mutex<VecDeque<u16>>,
+    /// 404 without it, as an older control plane.
+    standing: Mutex<Option<Standing>>,
+    shares: Mutex<Reconciled>,
 }
 
 impl Control {
@@ -62,6 +66,8 @@ impl Control {
             held: Mutex::default(),
             told: watch::Sender::default(),
             usage_statuses: Mutex::default(),
+            standing: Mutex::default(),
+            shares: Mutex::default(),
         });
         let shared = Arc::clone(&state);
         let mut tasks = JoinSet::new();
@@ -108,6 +114,16 @@ impl Control {
     /// The statuses of the next usage posts; 200 after them.
     pub(crate) fn answer_usage(&self, statuses: &[u16]) {
         self.state.usage_statuses.lock().extend(statuses);
+    }
+
+    /// How things stand from now on.
+    pub(crate) fn stand(&self, standing: Standing) {
+        *self.state.standing.lock() = Some(standing);
+    }
+
+    /// What gateways that reconcile are given from now on.
+    pub(crate) fn share(&self, shares: Reconciled) {
+        *self.state.shares.lock() = shares;
     }
 
     pub(crate) fn told(&self) -> Told {
@@ -159,6 +175,15 @@ impl State {
                 let report = serde_json::from_slice(&request.body).unwrap();
                 self.told.send_modify(|told| told.health.push(report));
                 plain(204, "")
+            }
+            ("GET", "/standing") => match &*self.standing.lock() {
+                Some(standing) => plain(200, &serde_json::to_string(standing).unwrap()),
+                None => plain(404, ""),
+            },
+            ("POST", "/limits/reconcile") => {
+                let report = serde_json::from_slice(&request.body).unwrap();
+                self.told.send_modify(|told| told.reconciles.push(report));
+                plain(200, &serde_json::to_string(&*self.shares.lock()).unwrap())
             }
             _ => plain(404, ""),
         }

@@ -14,7 +14,7 @@ mod upstream;
 pub(crate) use by_hand::{ByHand, Exchange};
 pub(crate) use client::{Client, Reply, chat, get, post};
 pub(crate) use collector::{Collector, attribute};
-pub(crate) use control::{Control, TOKEN};
+pub(crate) use control::{Control, TOKEN, Told};
 pub(crate) use http::{Message, Reader};
 pub(crate) use http2::{chat_over_http2, next_data};
 pub(crate) use logs::logged;

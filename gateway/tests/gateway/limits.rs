@@ -1,0 +1,466 @@
+//! Limits and budgets, as clients and control see them.
+
+use std::num::NonZeroU64;
+
+use fastllm_contract::{
+    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, Limits, Micros, ModelName,
+    ModelPrices, Prices, PrincipalId, Reconciled, RefusalKind, Standing, Timestamp, Tokens,
+    WindowLength,
+};
+use serde_json::Value;
+
+use crate::support::{
+    Content, Control, Gate, KEY, Options, Reply, Rig, Step, Upstream, chat, content, events,
+    json_answer, post, raw, snapshot,
+};
+
+const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
+const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10}}";
+
+fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
+    Limits {
+        requests_per_min: requests.and_then(NonZeroU64::new),
+        tokens_per_min: tokens.and_then(NonZeroU64::new),
+        concurrency: at_once.and_then(NonZeroU64::new),
+    }
+}
+
+/// One that began long ago, and whose windows are those of the calendar.
+fn budget(tokens: u64) -> Budget {
+    Budget {
+        id: BudgetId(7),
+        tokens_total: Some(Tokens(tokens)),
+        cost_total_micros: None,
+        window: WindowLength::Monthly,
+        time_zone: Some("UTC".to_owned()),
+        window_start: Timestamp(0),
+    }
+}
+
+fn limited(upstream: &Upstream, limits: Option<Limits>, budget: Option<Budget>) -> Content {
+    let mut content = content(&[upstream.api_base()]);
+    content.principals[0].limits = limits;
+    content.principals[0].budget = budget;
+    content
+}
+
+async fn serving(upstream: &Upstream, limits: Option<Limits>, budget: Option<Budget>) -> Rig {
+    Rig::serving(&limited(upstream, limits, budget), Options::default()).await
+}
+
+/// What a client is told of its rates.
+fn rates(reply: &Reply) -> Vec<String> {
+    [
+        "limit-requests",
+        "remaining-requests",
+        "limit-tokens",
+        "remaining-tokens",
+    ]
+    .iter()
+    .filter_map(|name| {
+        reply
+            .header(&format!("x-ratelimit-{name}"))
+            .map(str::to_owned)
+    })
+    .collect()
+}
+
+#[tokio::test]
+async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
+    let answer = raw(format!(
+        "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: {}\r\n\
+         content-type: application/json\r\n\r\n{ANSWER}",
+        ANSWER.len()
+    ));
+    let upstream = Upstream::start([answer]).await;
+    let rig = serving(&upstream, Some(limits(Some(2), Some(100), None)), None).await;
+    let first = rig.chat(BODY).await;
+    assert_eq!(first.status, 200);
+    // The upstream's own figures are those of the operator.
+    assert_eq!(
+        first.head.matches("x-ratelimit-remaining-requests").count(),
+        1
+    );
+    // Of the tokens, the ceiling of the answer and what the body may have is
+    // taken at first.
+    assert_eq!(rates(&first), ["2", "1", "100", "81"]);
+    assert!(first.header("x-ratelimit-reset").is_some());
+    // 30 were used really; what flows in within a moment hides nothing.
+    let second = rig.chat(BODY).await;
+    let left: u64 = rates(&second)[3].parse().unwrap();
+    assert!((51..60).contains(&left), "{left}");
+    let third = rig.chat(BODY).await;
+    assert_eq!(
+        third.error(),
+        (
+            429,
+            "rate_limit_exceeded".to_owned(),
+            "rate_limit_exceeded".to_owned(),
+            Value::Null
+        )
+    );
+    assert!(third.text().contains("requests a minute for this caller"));
+    assert_eq!(rates(&third)[..2], ["2", "0"]);
+    let wait: u64 = third.header("retry-after").unwrap().parse().unwrap();
+    assert!((29..=30).contains(&wait), "{wait}");
+    assert_eq!(upstream.seen().requests.len(), 2);
+
+    let refused = "fastllm_rejections_total{reason=\"rate_limited\"}";
+    assert!((rig.metric(refused).await - 1.0).abs() < 0.1);
+    let events = rig.finish().await;
+    assert_eq!(events.len(), 3);
+    let refusal = &events[2];
+    assert_eq!(refusal.refusal, Some(RefusalKind::RateLimit));
+    assert_eq!((refusal.status, refusal.prompt_tokens.0), (Some(429), 0));
+}
+
+#[tokio::test]
+async fn without_limits_an_upstreams_own_rates_pass() {
+    let answer = raw(
+        "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: 2\r\n\r\n{}",
+    );
+    let upstream = Upstream::start([answer]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let reply = rig.chat(BODY).await;
+    assert_eq!(reply.header("x-ratelimit-remaining-requests"), Some("9999"));
+    assert_eq!(reply.header("x-ratelimit-limit-requests"), None);
+}
+
+#[tokio::test]
+async fn what_no_minute_can_hold_is_a_400_that_names_limit_and_need() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = serving(&upstream, Some(limits(None, Some(100), None)), None).await;
+    let reply = rig.chat("{\"model\":\"small\",\"max_tokens\":1000}").await;
+    let (status, kind, code, _) = reply.error();
+    assert_eq!(
+        (status, &*kind, &*code),
+        (400, "invalid_request_error", "larger_than_limit")
+    );
+    assert!(
+        reply
+            .text()
+            .contains("1010 tokens, more than the 100 a minute"),
+        "{}",
+        reply.text()
+    );
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(rig.finish().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut content = limited(&upstream, None, Some(budget(30)));
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let refused = rig.chat(BODY).await;
+    let (status, kind, code, _) = refused.error();
+    assert_eq!(
+        (status, &*kind, &*code),
+        (402, "budget_exceeded", "budget_exceeded")
+    );
+    assert!(
+        refused
+            .text()
+            .contains("the token budget of this caller is spent")
+    );
+    assert_eq!(refused.header("retry-after"), None);
+    content.version = 2;
+    content.principals[0].budget = Some(budget(31));
+    rig.control.publish(snapshot(&content));
+    rig.until("the raised budget", async || {
+        rig.chat(BODY).await.status == 200
+    })
+    .await;
+    assert_eq!(rig.chat(BODY).await.status, 402);
+    let events = rig.finish().await;
+    let spent: Vec<_> = events
+        .iter()
+        .filter(|event| event.refusal.is_none())
+        .collect();
+    assert_eq!(spent.len(), 2);
+    let refusals = events
+        .iter()
+        .filter(|event| event.refusal == Some(RefusalKind::Budget));
+    assert_eq!(refusals.count(), events.len() - 2);
+}
+
+/// Whatever is asked, and in whatever way the caller says who it is.
+#[tokio::test]
+async fn every_endpoint_is_held_to_the_budget() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = serving(&upstream, None, Some(budget(1))).await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
+    for path in [
+        "chat/completions",
+        "completions",
+        "responses",
+        "embeddings",
+        "rerank",
+        "score",
+        "audio/transcriptions",
+        "audio/translations",
+        "audio/speech",
+        "images/generations",
+        "images/edits",
+        "moderations",
+    ] {
+        let is_form = path.contains("edits") || path.contains("trans");
+        let (kind, body) = if is_form {
+            ("multipart/form-data; boundary=b", form)
+        } else {
+            ("application/json", BODY)
+        };
+        for who in [
+            format!("authorization: Bearer {KEY}"),
+            format!("x-api-key: {KEY}"),
+        ] {
+            let headers = format!("{who}\r\ncontent-type: {kind}\r\n");
+            let reply = rig.ask(&post(&format!("/v1/{path}"), &headers, body)).await;
+            assert_eq!(reply.status, 402, "{path}: {}", reply.text());
+        }
+    }
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+/// What control was told of the budget last: settled, and set aside.
+async fn told(rig: &Rig, what: &str, wanted: (u64, u64)) {
+    rig.control
+        .wait_for(what, |told| {
+            let last = told
+                .reconciles
+                .last()
+                .and_then(|report| report.budgets.first());
+            last.is_some_and(|used| (used.tokens.0, used.tokens_reserved.0) == wanted)
+        })
+        .await;
+}
+
+fn often() -> Options {
+    Options::flags(&["--rate-limit-reconcile-interval=1"])
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place() {
+    let gate = Gate::new();
+    let slow = vec![Step::Wait(gate.clone()), Step::UntilHangUp];
+    let upstream = Upstream::start([slow, json_answer("200 OK", ANSWER)]).await;
+    let content = limited(
+        &upstream,
+        Some(limits(Some(9), None, Some(1))),
+        Some(budget(1000)),
+    );
+    let rig = Rig::serving(&content, often()).await;
+    let mut client = rig.client().await;
+    let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
+    client.write(&chat(stream)).await;
+    upstream
+        .wait_for("the request", |seen| seen.requests.len() == 1)
+        .await;
+    let second = rig.chat(BODY).await;
+    assert_eq!(
+        (second.status, second.header("retry-after")),
+        (429, Some("1"))
+    );
+    assert!(
+        second
+            .text()
+            .contains("as many requests under way as it may")
+    );
+    let estimate = stream.len() as u64 * 2 / 7 + 10;
+    told(&rig, "what is set aside", (0, estimate)).await;
+    drop(client);
+    gate.cancel();
+    rig.until("the place", async || rig.chat(BODY).await.status == 200)
+        .await;
+    told(&rig, "what the second used", (30, 0)).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_is_settled_by_the_same_estimate_as_its_row() {
+    let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"hello\"}}]}\n\n";
+    let broken = vec![
+        Step::Send(events(&[delta, delta, delta], false)),
+        Step::Close,
+    ];
+    let upstream = Upstream::start([broken]).await;
+    let content = limited(&upstream, None, Some(budget(1000)));
+    let rig = Rig::serving(&content, often()).await;
+    let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
+    assert_eq!(rig.chat(stream).await.status, 200);
+    rig.control
+        .wait_for("the row", |told| !told.usage.is_empty())
+        .await;
+    let event = rig.control.batches().remove(0).events.remove(0);
+    assert!(event.estimated && event.completion_tokens.0 > 0);
+    let used = event.prompt_tokens.0 + event.completion_tokens.0;
+    told(&rig, "what was used", (used, 0)).await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_fails_keeps_the_rate_debited_and_the_budget_whole() {
+    let upstream = Upstream::start([json_answer("400 Bad Request", "{\"error\":{}}")]).await;
+    let content = limited(
+        &upstream,
+        Some(limits(Some(2), None, None)),
+        Some(budget(5)),
+    );
+    let rig = Rig::serving(&content, often()).await;
+    assert_eq!(rig.chat(BODY).await.status, 400);
+    assert_eq!(rig.chat(BODY).await.status, 400);
+    assert_eq!(rig.chat(BODY).await.status, 429);
+    told(&rig, "nothing used", (0, 0)).await;
+}
+
+#[tokio::test]
+async fn money_is_counted_with_the_prices_that_control_told() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut described = budget(0);
+    described.tokens_total = None;
+    described.cost_total_micros = Some(Micros(100));
+    let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
+    control.stand(Standing {
+        replicas: 1,
+        prices: vec![ModelPrices {
+            model: ModelName::new("small").unwrap(),
+            prices: Prices {
+                input_price_per_mtok: Some(Micros(2_000_000)),
+                output_price_per_mtok: Some(Micros(6_000_000)),
+                ..Prices::default()
+            },
+        }],
+        budgets: Vec::new(),
+    });
+    let rig = Rig::with_control(control, Options::default());
+    rig.until_ready().await;
+    // 20 x 2 + 10 x 6 is all of it.
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let refused = rig.chat(BODY).await;
+    assert_eq!(refused.status, 402);
+    assert!(
+        refused
+            .text()
+            .contains("the cost budget of this caller is spent")
+    );
+}
+
+#[tokio::test]
+async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let content = limited(&upstream, None, Some(budget(100)));
+    let control = Control::start(snapshot(&content)).await;
+    control.stand(Standing {
+        replicas: 4,
+        ..Standing::default()
+    });
+    control.share(Reconciled {
+        replicas: 4,
+        ..Reconciled::default()
+    });
+    let seldom = Options::flags(&["--rate-limit-reconcile-interval=3600"]);
+    let rig = Rig::with_control(control, seldom);
+    rig.until_ready().await;
+    // The first report has nothing to tell.
+    rig.control
+        .wait_for("the first report", |told| told.reconciles.len() == 1)
+        .await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    let refused = rig.chat(BODY).await;
+    assert_eq!(
+        (refused.status, refused.header("retry-after")),
+        (429, Some("1"))
+    );
+    rig.control
+        .wait_for("a report before its time", |told| {
+            told.reconciles.len() == 2
+        })
+        .await;
+    let report = rig.control.told().reconciles.remove(1);
+    let used = report.budgets[0];
+    assert_eq!(used.tokens, Tokens(30));
+    let share = |elsewhere| Reconciled {
+        replicas: 4,
+        allowances: Vec::new(),
+        budgets: vec![BudgetShare {
+            budget: used.budget,
+            window_start: used.window_start,
+            share: 0.5,
+            tokens: Some(Grant {
+                total: 100,
+                granted: 40,
+                elsewhere,
+            }),
+            cost_micros: None,
+        }],
+    };
+    rig.control.share(share(0));
+    rig.until("another share", async || rig.chat(BODY).await.status == 200)
+        .await;
+    // Others have spent the rest meanwhile.
+    rig.control.share(share(60));
+    rig.until("the end of it", async || rig.chat(BODY).await.status == 402)
+        .await;
+}
+
+/// Control is away when the gateway starts anew: what was spent is known from
+/// disk, also what was spent after control had gone.
+#[tokio::test]
+async fn a_restart_without_control_forgets_nothing_that_was_spent() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("snapshot.json");
+    let options = || Options {
+        cache: Some(cache.clone()),
+        flags: vec!["--rate-limit-reconcile-interval=1".to_owned()],
+    };
+    let content = limited(
+        &upstream,
+        Some(limits(Some(1000), None, None)),
+        Some(budget(60)),
+    );
+    let control = Control::start(snapshot(&content)).await;
+    control.stand(Standing {
+        replicas: 1,
+        ..Standing::default()
+    });
+    let mut rig = Rig::with_control(control, options());
+    rig.until_ready().await;
+    rig.until("a snapshot on disk", async || cache.exists())
+        .await;
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(rig.chat(BODY).await.status, 402);
+    rig.stop();
+    rig.ended().await;
+
+    let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = Control::start_on(away, snapshot(&content));
+    // It serves no snapshot at all.
+    other.publish_text(9, "nonsense");
+    let rig = Rig::with_control(other, options());
+    rig.until_ready().await;
+    assert_eq!(rig.chat(BODY).await.status, 402);
+    let kept = std::fs::read(folder.path().join("standing.json")).unwrap();
+    let kept: Standing = serde_json::from_slice(&kept).unwrap();
+    let spent: Vec<BudgetStanding> = kept.budgets;
+    assert_eq!(spent[0].tokens_used, Tokens(60));
+}
+
+#[tokio::test]
+async fn control_is_told_what_callers_ask_for_refused_requests_included() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let content = limited(&upstream, Some(limits(Some(1), None, None)), None);
+    let rig = Rig::serving(&content, often()).await;
+    for status in [200, 429, 429] {
+        assert_eq!(rig.chat(BODY).await.status, status);
+    }
+    let asked = |told: &crate::support::Told| -> u64 {
+        let reports = told.reconciles.iter().flat_map(|report| &report.counts);
+        let mine = reports.filter(|count| count.holder == Holder::Principal(PrincipalId(1)));
+        mine.map(|count| count.requests).sum()
+    };
+    rig.control
+        .wait_for("all three", |told| asked(told) == 3)
+        .await;
+}
