@@ -2,7 +2,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use fastllm_contract::{
-    Concurrency, Dialect, Model, PolicyKind, Secret, Snapshot, SplitBy, Timestamp,
+    Concurrency, Dialect, Model, PolicyKind, Secret, Snapshot, SplitBy, Timestamp, WindowLength,
 };
 use fastllm_engine::identify;
 
@@ -247,6 +247,42 @@ auth:
 }
 
 #[test]
+fn keys_of_a_principal_share_its_limits_and_its_budget() {
+    let text = "
+model_list: [{model_name: small, litellm_params: {api_base: 'http://a/v1'}}]
+auth:
+  keys:
+  - &one
+    name: app
+    key: sk-app-one
+    models: ['*']
+    limits: {requests_per_min: 60, tokens_per_min: 9000, concurrency: 4}
+    budget: {tokens_total: 1000, tokens_used: 400, window: weekly, time_zone: europe/berlin}
+  - {<<: *one, key: sk-app-two}
+  - {name: other, key: sk-other, models: ['*'], budget: {tokens_total: 5}}
+";
+    let snapshot = described(text, &[]).snapshot;
+    let [app, other] = &snapshot.principals.items.as_ref().unwrap()[..] else {
+        panic!("two principals");
+    };
+    let limits = app.limits.unwrap();
+    let limits = [
+        limits.requests_per_min,
+        limits.tokens_per_min,
+        limits.concurrency,
+    ];
+    assert_eq!(limits.map(|limit| limit.unwrap().get()), [60, 9000, 4]);
+    let budget = app.budget.as_ref().unwrap();
+    assert_eq!(budget.tokens_total.unwrap().0, 600);
+    assert_eq!(budget.window, WindowLength::Weekly);
+    assert_eq!(budget.time_zone.as_deref(), Some("Europe/Berlin"));
+    let usual = other.budget.as_ref().unwrap();
+    assert_eq!(usual.window, WindowLength::Monthly);
+    assert_eq!(usual.time_zone.as_deref(), Some("UTC"));
+    assert!(other.limits.is_none() && usual.id != budget.id);
+}
+
+#[test]
 fn a_master_key_may_do_everything_and_flags_beat_the_file() {
     let text = format!("{ONE}\ngeneral_settings: {{master_key: sk-file}}");
     let snapshot = described(&text, &[]).snapshot;
@@ -437,8 +473,8 @@ auth:
   - name: one
     key: k
     models: [small, auto, nobody]
-    limits: {requests_per_min: 5, tokens: 7}
-    budget: {tokens_total: many}
+    limits: {requests_per_min: 0, tokens: 7}
+    budget: {tokens_total: many, window: hourly, time_zone: Moon/Sea}
   - {name: two, key: k}
   - {name: one, key: l, models: ['*']}
   - {name: two, key: m, key_hash: n, expires_at: tomorrow}
