@@ -20,6 +20,8 @@ GRANTS = 10
 class Population:
     """How many keys, principals and models (of each kind) there are.
 
+    ``limited``: principals, their keys and their team have limits and budgets, none of which is ever reached.
+
     Key ``k`` belongs to principal ``k % principals``; principal ``p`` may use the models
     ``(p * 10 + i) % models`` for ``i`` below 10.
     """
@@ -28,6 +30,7 @@ class Population:
     principals: int = 1
     models: int = 1
     kinds: tuple[str, ...] = KINDS
+    limited: bool = False
 
     def arguments(self) -> list[str]:
         """For the load generator."""
@@ -65,8 +68,20 @@ def _snapshot(population: Population, models: Mapping[str, Sequence[str]], princ
             "models": {"digest": f"models-{version}", "items": _models(models)},
             "principals": {"digest": f"principals-{version}", "items": principals},
             "key_shards": _shards(population),
+            **({"teams": {"digest": "teams", "items": [_team()]}} if population.limited else {}),
         }
     )
+
+
+def _allowance(number: int) -> dict:
+    """Limits and a budget that nobody reaches."""
+    limits = {"requests_per_min": 10**9, "tokens_per_min": 10**12, "concurrency": 10**6}
+    totals = {"tokens_total": 10**15, "cost_total_micros": 10**15}
+    return {"limits": limits, "budget": {"id": number, **totals, "window": "monthly", "window_start": 0}}
+
+
+def _team() -> dict:
+    return {"id": 1, "name": "team", **_allowance(1)}
 
 
 def _models(models: Mapping[str, Sequence[str]]) -> list[dict]:
@@ -102,6 +117,7 @@ def _principals(population: Population) -> list[dict]:
                 "allow_all": False,
                 "allowed_models": models,
                 "roles": ["inference"],
+                **({"team": 1, **_allowance(2 + 2 * number)} if population.limited else {}),
             }
         )
     return found
@@ -112,6 +128,8 @@ def _shards(population: Population) -> list[dict]:
     for number in range(population.keys):
         digest = hashlib.sha256(key(number).encode()).hexdigest()
         entry = {"id": number + 1, "principal": number % population.principals + 1, "disabled": False}
+        if population.limited:
+            entry |= _allowance(3 + 2 * number)
         shards.setdefault(digest[:2], {})[digest] = entry
     return [
         {"prefix": prefix, "digest": f"keys-{prefix}", "items": dict(sorted(items.items()))}

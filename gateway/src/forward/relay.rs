@@ -2,14 +2,14 @@ use std::task::{Context, Poll, ready};
 
 use fastllm_wire::First;
 use fastllm_wire::http1::Field;
-use http::header::{HeaderName, HeaderValue};
+use http::header::HeaderValue;
 
 use super::attempts::Attempt;
 use super::flow::{End, Flow};
 use super::headers::{is_cors, passes_to_client};
 use crate::deadline::Deadline;
 use crate::record::{REQUEST_ID, Record};
-use crate::serve::{CorsFields, is_rate, rate_fields};
+use crate::serve::{CorsFields, RateFields, is_rate};
 
 /// The last event of a stream that did not come to its end: what came before it
 /// is all that there is. It begins with a blank line, since the break may be in
@@ -54,7 +54,7 @@ pub(crate) struct Relay {
     /// In place of what the upstream says about it.
     cors: Option<CorsFields>,
     /// Likewise.
-    rates: Vec<(HeaderName, HeaderValue)>,
+    rates: Option<Box<RateFields>>,
     open: Option<Open>,
 }
 
@@ -72,7 +72,7 @@ impl Relay {
             status,
             request_id: record.id().clone(),
             cors: None,
-            rates: record.rates().map(rate_fields).unwrap_or_default(),
+            rates: record.rates().and_then(RateFields::of).map(Box::new),
             open: Some(Open { record, attempt }),
         }
     }
@@ -104,13 +104,10 @@ impl Relay {
             .flatten()
             .filter(|field| passes_to_client(field.name))
             .filter(|field| self.cors.is_none() || !is_cors(field.name))
-            .filter(|field| self.rates.is_empty() || !is_rate(field.name))
+            .filter(|field| self.rates.is_none() || !is_rate(field.name))
             .chain([ours])
             .chain(self.cors.iter().flat_map(CorsFields::fields))
-            .chain(self.rates.iter().map(|(name, value)| Field {
-                name: name.as_str().as_bytes(),
-                value: value.as_bytes(),
-            }))
+            .chain(self.rates.iter().flat_map(|rates| rates.fields()))
     }
 
     /// Adds to `out` what one read of the upstream brings for the client.

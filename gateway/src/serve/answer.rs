@@ -9,7 +9,7 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
-use super::{CorsFields, rate_fields};
+use super::{CorsFields, RateFields};
 use crate::forward::Relay;
 use crate::record::REQUEST_ID;
 
@@ -113,8 +113,8 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Own {
     if let Some(wait) = refusal.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
     }
-    if let Some(rates) = refusal.rates() {
-        headers.extend(rate_fields(rates));
+    if let Some(rates) = refusal.rates().and_then(RateFields::of) {
+        headers.extend(rates.named());
     }
     if status == StatusCode::UNAUTHORIZED {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

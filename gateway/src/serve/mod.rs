@@ -23,7 +23,7 @@ pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};
 pub(crate) use head::Head;
-pub(crate) use rates::{is_rate, rate_fields};
+pub(crate) use rates::{RateFields, is_rate};
 pub(crate) use status::Status;
 
 use std::sync::Arc;

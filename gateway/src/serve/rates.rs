@@ -1,38 +1,105 @@
 //! What clients are told of their limits.
 
 use fastllm_engine::{Rate, Rates};
+use fastllm_wire::http1::Field;
 use http::header::{HeaderName, HeaderValue};
 
-const LIMIT_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-limit-requests");
-const REMAINING_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-requests");
-const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-limit-tokens");
-const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-tokens");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// The fields of an answer that speak of limits, their values written once.
+#[derive(Debug, Clone)]
+pub(crate) struct RateFields {
+    fields: [(&'static str, Digits); 5],
+    count: usize,
+}
 
-/// The fields of an answer that speak of limits; none where there are no
-/// limits.
-pub(crate) fn rate_fields(rates: &Rates) -> Vec<(HeaderName, HeaderValue)> {
-    if rates.is_empty() {
-        return Vec::new();
+/// A number in decimal digits, without an allocation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Digits {
+    text: [u8; 20],
+    from: u8,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let mut text = [b'0'; 20];
+        let mut from = text.len();
+        for digit in text.iter_mut().rev() {
+            from -= 1;
+            *digit = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        Self {
+            text,
+            from: u8::try_from(from).unwrap_or(0),
+        }
     }
-    let of = |rate: Option<Rate>, limit: HeaderName, remaining: HeaderName| {
-        rate.map(|rate| {
-            [
-                (limit, HeaderValue::from(rate.limit)),
-                (remaining, HeaderValue::from(rate.remaining)),
-            ]
+
+    fn as_bytes(&self) -> &[u8] {
+        self.text.get(usize::from(self.from)..).unwrap_or_default()
+    }
+}
+
+impl RateFields {
+    /// Nothing where there are no limits.
+    pub(crate) fn of(rates: &Rates) -> Option<Self> {
+        if rates.is_empty() {
+            return None;
+        }
+        let mut written = Self {
+            fields: [("", Digits::default()); 5],
+            count: 0,
+        };
+        let kinds: [(Option<Rate>, [&'static str; 2]); 2] = [
+            (
+                rates.requests,
+                [
+                    "x-ratelimit-limit-requests",
+                    "x-ratelimit-remaining-requests",
+                ],
+            ),
+            (
+                rates.tokens,
+                ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"],
+            ),
+        ];
+        for (rate, [limit, remaining]) in kinds {
+            if let Some(rate) = rate {
+                written.push(limit, rate.limit);
+                written.push(remaining, rate.remaining);
+            }
+        }
+        written.push("x-ratelimit-reset", rates.full_after);
+        Some(written)
+    }
+
+    fn push(&mut self, name: &'static str, value: u64) {
+        if let Some(field) = self.fields.get_mut(self.count) {
+            *field = (name, Digits::of(value));
+            self.count += 1;
+        }
+    }
+
+    /// As they are written.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        self.fields
+            .iter()
+            .take(self.count)
+            .map(|(name, value)| Field {
+                name: name.as_bytes(),
+                value: value.as_bytes(),
+            })
+    }
+
+    /// For an answer of the gateway's own.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+        let fields = self.fields.iter().take(self.count);
+        fields.filter_map(|(name, value)| {
+            let value = HeaderValue::from_bytes(value.as_bytes()).ok()?;
+            Some((HeaderName::from_static(name), value))
         })
-    };
-    let reset = rates.full_after.div_ceil(1_000_000);
-    [
-        of(rates.requests, LIMIT_REQUESTS, REMAINING_REQUESTS),
-        of(rates.tokens, LIMIT_TOKENS, REMAINING_TOKENS),
-    ]
-    .into_iter()
-    .flatten()
-    .flatten()
-    .chain([(RESET, HeaderValue::from(reset))])
-    .collect()
+    }
 }
 
 /// Whether a field of an answer speaks of limits.
@@ -46,31 +113,41 @@ pub(crate) fn is_rate(name: &[u8]) -> bool {
 mod tests {
     use fastllm_engine::{Rate, Rates};
 
-    use super::{is_rate, rate_fields};
+    use super::{Digits, RateFields, is_rate};
 
     #[test]
     fn only_what_is_limited_is_told() {
-        assert!(rate_fields(&Rates::default()).is_empty());
+        assert!(RateFields::of(&Rates::default()).is_none());
         let rates = Rates {
             requests: None,
             tokens: Some(Rate {
                 limit: 1000,
                 remaining: 250,
             }),
-            full_after: 44_000_001,
+            full_after: 45,
         };
-        let fields: Vec<_> = rate_fields(&rates)
-            .into_iter()
-            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        let fields = RateFields::of(&rates).unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let written: Vec<_> = fields
+            .fields()
+            .map(|field| format!("{}: {}", text(field.name), text(field.value)))
             .collect();
         assert_eq!(
-            fields,
+            written,
             [
                 "x-ratelimit-limit-tokens: 1000",
                 "x-ratelimit-remaining-tokens: 250",
                 "x-ratelimit-reset: 45",
             ]
         );
+        assert_eq!(fields.named().count(), 3);
         assert!(is_rate(b"X-RateLimit-Reset") && !is_rate(b"x-rate") && !is_rate(b"x-request-id"));
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for number in [0, 7, 10, 1_234_567_890, u64::MAX] {
+            assert_eq!(Digits::of(number).as_bytes(), number.to_string().as_bytes());
+        }
     }
 }

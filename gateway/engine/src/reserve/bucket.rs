@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwapOption;
@@ -19,6 +20,9 @@ pub(super) struct Pace {
     /// In parts.
     capacity: i64,
 }
+
+/// Binary places of what flows in a microsecond.
+const PLACES: u32 = 40;
 
 impl Pace {
     /// The highest limit, a minute.
@@ -42,11 +46,31 @@ impl Pace {
         whole(self.capacity)
     }
 
+    /// Parts that flow in a microsecond, with [`PLACES`] binary places, rounded
+    /// up: some 1.8 * 10^19 for the highest limit.
+    fn a_microsecond(self) -> u64 {
+        let parts = u128::from(self.capacity.unsigned_abs()) << PLACES;
+        let parts = parts.div_ceil(u128::from(MINUTE.unsigned_abs()));
+        u64::try_from(parts).unwrap_or(u64::MAX)
+    }
+
+    /// How long a bucket at this level takes to fill, whole seconds.
+    pub(super) fn until_full(self, level: Level) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            clippy::cast_sign_loss,
+            reason = "seconds, for people"
+        )]
+        let seconds =
+            ((self.capacity - level.0).max(0) as f64 * 60.0 / self.capacity as f64).ceil() as u64;
+        seconds
+    }
+
     /// How long so many parts take to come.
     fn time(self, parts: i64) -> u64 {
-        let time = i128::from(parts.max(0)) * i128::from(MINUTE);
-        let capacity = i128::from(self.capacity);
-        u64::try_from((time + capacity - 1) / capacity).unwrap_or(u64::MAX)
+        let time = u128::from(parts.max(0).unsigned_abs()) << PLACES;
+        u64::try_from(time.div_ceil(u128::from(self.a_microsecond().max(1)))).unwrap_or(u64::MAX)
     }
 }
 
@@ -62,20 +86,41 @@ pub(super) struct Bucket {
     flow: ArcSwapOption<Flow>,
 }
 
+/// What a bucket has, in parts; below zero it is in debt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Level(i64);
+
+impl Level {
+    /// In whole ones: 0 where it is in debt.
+    pub(super) fn whole(self) -> u64 {
+        whole(self.0)
+    }
+}
+
 /// What flows in, from a moment on.
 #[derive(Debug)]
 struct Flow {
     pace: Pace,
     since: Timestamp,
+    a_microsecond: u64,
     /// Parts that had flowed in until then.
     before: i64,
 }
 
 impl Flow {
+    fn new(pace: Pace, since: Timestamp, before: i64) -> Self {
+        Self {
+            pace,
+            since,
+            a_microsecond: pace.a_microsecond(),
+            before,
+        }
+    }
+
     /// Parts that have flowed in until a time.
     fn until(&self, now: Timestamp) -> i64 {
-        let elapsed = now.0.saturating_sub(self.since.0).max(0);
-        let come = i128::from(elapsed) * i128::from(self.pace.capacity) / i128::from(MINUTE);
+        let elapsed = now.0.saturating_sub(self.since.0).max(0).unsigned_abs();
+        let come = (u128::from(elapsed) * u128::from(self.a_microsecond)) >> PLACES;
         self.before
             .saturating_add(i64::try_from(come).unwrap_or(i64::MAX))
     }
@@ -89,11 +134,12 @@ impl Bucket {
         }
     }
 
-    /// Takes `count`. A full bucket gives more than it holds, and is in debt.
+    /// Takes `count`, and says what is left. A full bucket gives more than it
+    /// holds, and is in debt.
     ///
     /// # Errors
     /// How long until it would give them if nobody else came, microseconds.
-    pub(super) fn take(&self, count: u64, pace: Pace, now: Timestamp) -> Result<(), u64> {
+    pub(super) fn take(&self, count: u64, pace: Pace, now: Timestamp) -> Result<Level, u64> {
         let count = parts(count);
         let come = self.come(pace, now);
         let mut taken = self.taken.load(Ordering::Acquire);
@@ -105,7 +151,7 @@ impl Bucket {
             }
             let then = come.saturating_sub(level).saturating_add(count);
             match self.swap(taken, then) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(Level(level.saturating_sub(count))),
                 Err(other) => taken = other,
             }
         }
@@ -114,7 +160,7 @@ impl Bucket {
     /// How long until [`Bucket::take`] would succeed if nobody else came,
     /// microseconds: 0 is now.
     pub(super) fn wait(&self, count: u64, pace: Pace, now: Timestamp) -> u64 {
-        pace.time(parts(count).min(pace.capacity) - self.level(pace, now))
+        pace.time(parts(count).min(pace.capacity) - self.level(pace, now).0)
     }
 
     /// Gives back some of what was taken.
@@ -127,20 +173,11 @@ impl Bucket {
         self.taken.fetch_add(parts(count), Ordering::AcqRel);
     }
 
-    /// What it has, in whole ones: 0 where it is in debt.
-    pub(super) fn remaining(&self, pace: Pace, now: Timestamp) -> u64 {
-        whole(self.level(pace, now))
-    }
-
-    /// How long until it is full, microseconds.
-    pub(super) fn until_full(&self, pace: Pace, now: Timestamp) -> u64 {
-        pace.time(pace.capacity - self.level(pace, now))
-    }
-
-    fn level(&self, pace: Pace, now: Timestamp) -> i64 {
+    /// What it has.
+    pub(super) fn level(&self, pace: Pace, now: Timestamp) -> Level {
         let come = self.come(pace, now);
         let taken = self.taken.load(Ordering::Acquire);
-        come.saturating_sub(taken).min(pace.capacity)
+        Level(come.saturating_sub(taken).min(pace.capacity))
     }
 
     fn swap(&self, taken: i64, then: i64) -> Result<(), i64> {
@@ -156,13 +193,9 @@ impl Bucket {
             return flow.until(now);
         }
         self.flow.rcu(|flow| match flow {
-            Some(same) if same.pace == pace => Some(std::sync::Arc::clone(same)),
-            Some(other) => Some(std::sync::Arc::new(self.changed(other, pace, now))),
-            None => Some(std::sync::Arc::new(Flow {
-                pace,
-                since: now,
-                before: pace.capacity,
-            })),
+            Some(same) if same.pace == pace => Some(Arc::clone(same)),
+            Some(other) => Some(Arc::new(self.changed(other, pace, now))),
+            None => Some(Arc::new(Flow::new(pace, now, pace.capacity))),
         });
         let flow = self.flow.load();
         flow.as_ref().map_or(pace.capacity, |flow| flow.until(now))
@@ -173,11 +206,7 @@ impl Bucket {
     fn changed(&self, old: &Flow, pace: Pace, now: Timestamp) -> Flow {
         let taken = self.taken.load(Ordering::Acquire);
         let highest = taken.saturating_add(old.pace.capacity);
-        Flow {
-            pace,
-            since: now.max(old.since),
-            before: old.until(now).min(highest),
-        }
+        Flow::new(pace, now.max(old.since), old.until(now).min(highest))
     }
 }
 
@@ -205,14 +234,14 @@ mod tests {
     fn a_full_bucket_gives_a_minutes_worth_at_once_then_at_its_pace() {
         let (bucket, pace) = (Bucket::new(), Pace::new(60, 1.0));
         for _ in 0..60 {
-            assert_eq!(bucket.take(1, pace, at(0)), Ok(()));
+            assert!(bucket.take(1, pace, at(0)).is_ok());
         }
         assert_eq!(bucket.take(1, pace, at(0)), Err(1_000_000));
         assert_eq!(bucket.wait(2, pace, at(0)), 2_000_000);
-        assert_eq!(bucket.take(1, pace, at(1)), Ok(()));
-        assert_eq!(bucket.remaining(pace, at(1)), 0);
-        assert_eq!(bucket.remaining(pace, at(3600)), 60);
-        assert_eq!(bucket.until_full(pace, at(3600)), 0);
+        assert!(bucket.take(1, pace, at(1)).is_ok());
+        assert_eq!(bucket.level(pace, at(1)).whole(), 0);
+        assert_eq!(bucket.level(pace, at(3600)).whole(), 60);
+        assert_eq!(pace.until_full(bucket.level(pace, at(3600))), 0);
     }
 
     #[test]
@@ -220,23 +249,23 @@ mod tests {
         let (bucket, pace) = (Bucket::new(), Pace::new(100, 1.0));
         bucket.take(10, pace, at(0)).unwrap();
         bucket.give(50);
-        assert_eq!(bucket.remaining(pace, at(0)), 100);
+        assert_eq!(bucket.level(pace, at(0)).whole(), 100);
         bucket.take(100, pace, at(0)).unwrap();
         bucket.debit(100);
-        assert_eq!(bucket.remaining(pace, at(0)), 0);
+        assert_eq!(bucket.level(pace, at(0)).whole(), 0);
         assert_eq!(bucket.wait(1, pace, at(0)), 60_600_000);
-        assert_eq!(bucket.take(1, pace, at(61)), Ok(()));
+        assert!(bucket.take(1, pace, at(61)).is_ok());
     }
 
     #[test]
     fn only_a_full_bucket_gives_more_than_it_holds() {
         let (bucket, pace) = (Bucket::new(), Pace::new(100, 0.1));
         assert_eq!(pace.whole(), 10);
-        assert_eq!(bucket.take(25, pace, at(0)), Ok(()));
+        assert!(bucket.take(25, pace, at(0)).is_ok());
         assert_eq!(bucket.take(25, pace, at(0)), Err(150_000_000));
         // Debt is paid off at the pace; what is waited for is rounded up.
         assert_eq!(bucket.take(25, pace, at(149)), Err(1_002_000));
-        assert_eq!(bucket.take(25, pace, at(150)), Ok(()));
+        assert!(bucket.take(25, pace, at(150)).is_ok());
     }
 
     #[test]
@@ -244,14 +273,14 @@ mod tests {
         let bucket = Bucket::new();
         let (small, large) = (Pace::new(100, 0.1), Pace::new(100, 1.0));
         bucket.take(4, small, at(0)).unwrap();
-        assert_eq!(bucket.remaining(large, at(0)), 6);
-        assert_eq!(bucket.remaining(large, at(6)), 16);
-        assert_eq!(bucket.remaining(small, at(6)), 10);
+        assert_eq!(bucket.level(large, at(0)).whole(), 6);
+        assert_eq!(bucket.level(large, at(6)).whole(), 16);
+        assert_eq!(bucket.level(small, at(6)).whole(), 10);
         // However long it was full before.
         let bucket = Bucket::new();
         bucket.take(10, small, at(0)).unwrap();
-        assert_eq!(bucket.remaining(small, at(3600)), 10);
-        assert_eq!(bucket.remaining(large, at(3600)), 10);
+        assert_eq!(bucket.level(small, at(3600)).whole(), 10);
+        assert_eq!(bucket.level(large, at(3600)).whole(), 10);
     }
 
     proptest! {
@@ -286,7 +315,7 @@ mod tests {
             }
             bucket.debit(debt);
             let wait = i64::try_from(bucket.wait(count, pace, at(0))).unwrap();
-            prop_assert_eq!(bucket.take(count, pace, Timestamp(at(0).0 + wait)), Ok(()));
+            prop_assert!(bucket.take(count, pace, Timestamp(at(0).0 + wait)).is_ok());
         }
     }
 }

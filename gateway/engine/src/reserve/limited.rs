@@ -4,6 +4,7 @@ use std::time::Duration;
 use fastllm_contract::{Holder, Timestamp};
 
 use super::account::{Account, Terms};
+use super::bucket::{Level, Pace};
 
 /// Whose limit or budget it is, in the words of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,13 +77,11 @@ impl Limited {
         (what, wait): (What, u64),
         at: Timestamp,
     ) -> Self {
-        let mut rates = Rates::default();
-        rates.include(account, terms, at);
         Self {
             what,
             scope: Scope::of(account.holder()),
             retry_after: Duration::from_micros(wait).max(Duration::from_secs(1)),
-            rates,
+            rates: Rates::of(account, terms, at),
         }
     }
 }
@@ -124,7 +123,7 @@ pub struct Rates {
     pub requests: Option<Rate>,
     /// Tokens.
     pub tokens: Option<Rate>,
-    /// Microseconds.
+    /// Whole seconds.
     pub full_after: u64,
 }
 
@@ -134,22 +133,30 @@ impl Rates {
         self.requests.is_none() && self.tokens.is_none()
     }
 
-    pub(super) fn include(&mut self, account: &Account, terms: &Terms, at: Timestamp) {
-        for (pace, bucket, least) in [
-            (terms.requests, &account.requests, &mut self.requests),
-            (terms.tokens, &account.tokens, &mut self.tokens),
-        ] {
-            let Some(pace) = pace else {
-                continue;
-            };
-            let rate = Rate {
-                limit: pace.whole().max(1),
-                remaining: bucket.remaining(pace, at),
-            };
-            if least.is_none_or(|least| rate.remaining < least.remaining) {
-                *least = Some(rate);
-            }
-            self.full_after = self.full_after.max(bucket.until_full(pace, at));
+    /// Takes a rate in: of each kind the least is told.
+    pub(super) fn include(&mut self, what: What, pace: Pace, level: Level) {
+        let least = match what {
+            What::Requests => &mut self.requests,
+            _ => &mut self.tokens,
+        };
+        let rate = Rate {
+            limit: pace.whole().max(1),
+            remaining: level.whole(),
+        };
+        if least.is_none_or(|least| rate.remaining < least.remaining) {
+            *least = Some(rate);
         }
+        self.full_after = self.full_after.max(pace.until_full(level));
+    }
+
+    fn of(account: &Account, terms: &Terms, at: Timestamp) -> Self {
+        let mut rates = Self::default();
+        if let Some(pace) = terms.requests {
+            rates.include(What::Requests, pace, account.requests.level(pace, at));
+        }
+        if let Some(pace) = terms.tokens {
+            rates.include(What::Tokens, pace, account.tokens.level(pace, at));
+        }
+        rates
     }
 }

@@ -13,9 +13,10 @@ mod limited;
 mod reservation;
 mod spending;
 
+use std::cell::LazyCell;
 use std::sync::Arc;
 
-use fastllm_contract::{Micros, Timestamp, Tokens};
+use fastllm_contract::{Timestamp, Tokens};
 
 pub(crate) use account::Account;
 pub use accounts::Accounts;
@@ -28,6 +29,9 @@ use crate::identify::Caller;
 use crate::pricing::{self, Quantities};
 use crate::refusal::Refusal;
 use crate::route::{Chain, Pool};
+
+/// A key's, a principal's and a team's.
+const MOST_SHARED: usize = 3;
 
 /// What a request is thought to need.
 #[derive(Debug, Clone, Copy)]
@@ -53,30 +57,47 @@ impl Claim {
         self.max_tokens.unwrap_or_else(|| pool.usual_answer())
     }
 
-    /// For the dearest candidate.
-    fn need(&self, chain: &Chain, accounts: &Accounts) -> Need {
-        let (mut tokens, mut cost) = (0, 0);
-        for pool in chain.pools() {
-            let completion = self.completion(pool);
-            tokens = completion.max(tokens);
-            if let Some(prices) = accounts.prices(pool.model()) {
-                let quantities = Quantities {
-                    tokens_known: true,
-                    prompt: Tokens(self.prompt_tokens),
-                    completion: Tokens(completion),
-                    ..Quantities::default()
-                };
-                let Micros(price) = pricing::cost(&prices, &quantities).unwrap_or_default();
-                cost = price.max(cost);
-            }
-        }
-        let asked_for = self.max_tokens.filter(|_| self.has_completion);
-        Need {
+    /// Tokens of the prompt and of the longest answer of a candidate.
+    fn tokens(&self, chain: &Chain) -> u64 {
+        let answers = chain.pools().iter().map(|pool| self.completion(pool));
+        self.prompt_tokens
+            .saturating_add(answers.max().unwrap_or(0))
+    }
+
+    /// What the dearest candidate would cost, micro-units; those without a
+    /// price cost nothing.
+    fn cost(&self, chain: &Chain, accounts: &Accounts) -> u64 {
+        let costs = chain.pools().iter().filter_map(|pool| {
+            let prices = accounts.prices(pool.model())?;
+            let quantities = Quantities {
+                tokens_known: true,
+                prompt: Tokens(self.prompt_tokens),
+                completion: Tokens(self.completion(pool)),
+                ..Quantities::default()
+            };
+            pricing::cost(&prices, &quantities)
+        });
+        costs.max().unwrap_or_default().0
+    }
+
+    fn with_need<T>(
+        &self,
+        chain: &Chain,
+        accounts: &Accounts,
+        then: impl FnOnce(&Need<'_>) -> T,
+    ) -> T {
+        let cost = || self.cost(chain, accounts);
+        then(&Need {
             at: self.at,
-            tokens: self.prompt_tokens.saturating_add(tokens),
-            asked_for: self.prompt_tokens.saturating_add(asked_for.unwrap_or(0)),
-            cost,
-        }
+            tokens: self.tokens(chain),
+            asked_for: self.asked_for(),
+            cost: LazyCell::new(&cost),
+        })
+    }
+
+    fn asked_for(&self) -> u64 {
+        let most = self.max_tokens.filter(|_| self.has_completion);
+        self.prompt_tokens.saturating_add(most.unwrap_or(0))
     }
 }
 
@@ -100,53 +121,59 @@ pub fn reserve(
     if !mine.limits_models() && shared.iter().all(Option::is_none) {
         return Ok(Default::default());
     }
-    let need = claim.need(chain, accounts);
-    let mut holds = take_all(shared.into_iter().flatten(), &need)?;
-    let mut first_refusal = None;
-    chain.retain(|pool| {
-        let Some(account) = mine.account_for(pool.model()) else {
-            return true;
-        };
-        account.asked(need.tokens, need.at);
-        let taken = check(account, &need).and_then(|()| Hold::take(account, &need));
-        match taken {
-            Ok(hold) => holds.push(hold),
-            Err(refusal) => {
-                first_refusal.get_or_insert(refusal);
-                return false;
-            }
-        }
-        true
-    });
-    let reservation = Reservation::of(holds);
-    if let Some(refusal) = first_refusal.filter(|_| chain.pools().is_empty()) {
-        reservation.cancel();
-        return Err(refusal);
+    if !mine.limits_models() {
+        return claim.with_need(chain, accounts, |need| {
+            let mut rates = Rates::default();
+            let holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
+            Ok((Reservation::of(holds), rates))
+        });
     }
-    let rates = reservation.rates(need.at);
-    Ok((reservation, rates))
+    let candidates = chain.clone();
+    claim.with_need(&candidates, accounts, |need| {
+        let mut rates = Rates::default();
+        let mut holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
+        let mut first_refusal = None;
+        chain.retain(|pool| {
+            let Some(account) = mine.account_for(pool.model()) else {
+                return true;
+            };
+            account.asked(need.tokens, need.at);
+            match Hold::take(account, need, &mut rates) {
+                Ok(hold) => holds.push(hold),
+                Err(refusal) => {
+                    first_refusal.get_or_insert(refusal);
+                    return false;
+                }
+            }
+            true
+        });
+        let reservation = Reservation::of(holds);
+        if let Some(refusal) = first_refusal.filter(|_| chain.pools().is_empty()) {
+            reservation.cancel();
+            return Err(refusal);
+        }
+        Ok((reservation, rates))
+    })
 }
 
 fn take_all<'a>(
     accounts: impl Iterator<Item = &'a Arc<Account>> + Clone,
-    need: &Need,
+    need: &Need<'_>,
+    rates: &mut Rates,
 ) -> Result<Vec<Hold>, Refusal> {
+    let mut holds = Vec::with_capacity(MOST_SHARED);
     for account in accounts.clone() {
         account.asked(need.tokens, need.at);
     }
-    let refusals = accounts
-        .clone()
-        .filter_map(|account| check(account, need).err());
-    if let Some(refusal) = refusals.min_by_key(Refusal::precedence) {
-        return Err(refusal);
-    }
-    let mut holds = Vec::new();
-    for account in accounts {
-        match Hold::take(account, need) {
+    for account in accounts.clone() {
+        match Hold::take(account, need, rates) {
             Ok(hold) => holds.push(hold),
             Err(refusal) => {
                 Reservation::of(holds).cancel();
-                return Err(refusal);
+                // Of several reasons the client is told the one that matters.
+                let refusals = accounts.filter_map(|account| check(account, need).err());
+                let told = refusals.min_by_key(Refusal::precedence);
+                return Err(told.unwrap_or(refusal));
             }
         }
     }

@@ -1,3 +1,4 @@
+use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -5,23 +6,23 @@ use fastllm_contract::{Holder, Micros, ModelName, Prices, Timestamp, Tokens};
 
 use super::account::{Account, Terms};
 use super::limited::{Limited, Rates, Scope, What};
-use super::spending::{Exhausted, Period, Spent};
+use super::spending::{self, Exhausted, Period, Spent};
 use crate::refusal::Refusal;
 
 /// After so long a rate that was debited has flowed in again, microseconds.
 const MINUTE: i64 = 60_000_000;
 
 /// What one request takes, by estimate.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Need {
+pub(super) struct Need<'a> {
     pub(super) at: Timestamp,
     /// Tokens of the prompt and of the answer.
     pub(super) tokens: u64,
     /// As many as it asks for, where it says so: those of a limit that is lower
     /// can never be had.
     pub(super) asked_for: u64,
-    /// Micro-units, as far as it has a price.
-    pub(super) cost: u64,
+    /// Micro-units for the dearest candidate, as far as it has a price: reckoned
+    /// where a budget counts money.
+    pub(super) cost: LazyCell<u64, &'a dyn Fn() -> u64>,
 }
 
 /// What a request has taken from limits and budgets.
@@ -54,9 +55,11 @@ impl Reservation {
         Self { holds }
     }
 
-    /// What a model costs now, where it has a price.
+    /// What a model costs now, where it has a price and a budget counts money.
     pub fn prices(&self, model: &ModelName) -> Option<Prices> {
-        self.holds.first()?.account.prices(model)
+        let mut holds = self.holds.iter();
+        let hold = holds.find(|hold| hold.counts_money())?;
+        hold.account.prices(model)
     }
 
     /// Whether there is nothing to settle.
@@ -73,15 +76,6 @@ impl Reservation {
                 _ => hold.settle(used),
             }
         }
-    }
-
-    /// What is left of the rates.
-    pub(super) fn rates(&self, at: Timestamp) -> Rates {
-        let mut rates = Rates::default();
-        for hold in &self.holds {
-            rates.include(&hold.account, &hold.account.terms(), at);
-        }
-        rates
     }
 
     /// The request was refused after all: everything is given back.
@@ -114,7 +108,11 @@ struct Aside {
 
 impl Hold {
     /// Takes all that is needed from one account, or nothing.
-    pub(super) fn take(account: &Arc<Account>, need: &Need) -> Result<Self, Refusal> {
+    pub(super) fn take(
+        account: &Arc<Account>,
+        need: &Need<'_>,
+        rates: &mut Rates,
+    ) -> Result<Self, Refusal> {
         let terms = account.terms();
         let mut hold = Self {
             account: Arc::clone(account),
@@ -124,7 +122,7 @@ impl Hold {
             place: false,
             aside: None,
         };
-        match hold.fill(&terms, need) {
+        match hold.fill(&terms, need, rates) {
             Ok(()) => Ok(hold),
             Err(refusal) => {
                 hold.cancel();
@@ -133,22 +131,23 @@ impl Hold {
         }
     }
 
-    fn fill(&mut self, terms: &Terms, need: &Need) -> Result<(), Refusal> {
+    fn fill(&mut self, terms: &Terms, need: &Need<'_>, rates: &mut Rates) -> Result<(), Refusal> {
         let account = &self.account;
         let limited = |what| move |wait| limited(account, terms, (what, wait), need);
+        fits_at_all(account, terms, need)?;
         if let Some(pace) = terms.requests {
-            account
-                .requests
-                .take(1, pace, need.at)
-                .map_err(limited(What::Requests))?;
+            let taken = account.requests.take(1, pace, need.at);
+            rates.include(
+                What::Requests,
+                pace,
+                taken.map_err(limited(What::Requests))?,
+            );
             self.request = true;
         }
         if let Some(pace) = terms.tokens {
             let tokens = rated(terms, need);
-            account
-                .tokens
-                .take(tokens, pace, need.at)
-                .map_err(limited(What::Tokens))?;
+            let taken = account.tokens.take(tokens, pace, need.at);
+            rates.include(What::Tokens, pace, taken.map_err(limited(What::Tokens))?);
             self.tokens = Some(tokens);
         }
         if let Some(most) = terms.most_at_once {
@@ -165,16 +164,23 @@ impl Hold {
         }
         if let Some(budget) = &terms.budget {
             let period = account.period(budget, need.at);
+            let cost = if budget.counts_money() { *need.cost } else { 0 };
             period
-                .take(budget, need.tokens, need.cost)
+                .take(budget, need.tokens, cost)
                 .map_err(|why| exhausted(account, terms, why, need))?;
             self.aside = Some(Aside {
                 period,
                 tokens: need.tokens,
-                cost: need.cost,
+                cost,
             });
         }
         Ok(())
+    }
+
+    fn counts_money(&self) -> bool {
+        let terms = self.account.terms();
+        let budget = terms.budget.as_ref();
+        budget.is_some_and(spending::Terms::counts_money)
     }
 
     fn settle(mut self, used: &Used<'_>) {
@@ -218,15 +224,28 @@ impl Drop for Hold {
 
 /// What is debited of the limit of tokens a minute: an estimate that is larger
 /// than it all would never get in.
-fn rated(terms: &Terms, need: &Need) -> u64 {
+fn rated(terms: &Terms, need: &Need<'_>) -> u64 {
     terms
         .tokens_per_min()
         .map_or(need.tokens, |limit| need.tokens.min(limit))
 }
 
+/// Refuses what could never be had.
+fn fits_at_all(account: &Account, terms: &Terms, need: &Need<'_>) -> Result<(), Refusal> {
+    let limit = terms.tokens_per_min();
+    match limit.filter(|limit| need.asked_for > *limit) {
+        Some(limit) => Err(Refusal::LargerThanLimit {
+            scope: Scope::of(account.holder()),
+            limit,
+            need: need.asked_for,
+        }),
+        None => Ok(()),
+    }
+}
+
 /// Whether an account would refuse, before anything is taken: rates first, the
 /// slowest of them, then places, then the budget.
-pub(super) fn check(account: &Arc<Account>, need: &Need) -> Result<(), Refusal> {
+pub(super) fn check(account: &Arc<Account>, need: &Need<'_>) -> Result<(), Refusal> {
     let terms = account.terms();
     if let Some(limit) = terms
         .tokens_per_min()
@@ -265,11 +284,16 @@ pub(super) fn check(account: &Arc<Account>, need: &Need) -> Result<(), Refusal> 
     Ok(())
 }
 
-fn limited(account: &Account, terms: &Terms, (what, wait): (What, u64), need: &Need) -> Refusal {
+fn limited(
+    account: &Account,
+    terms: &Terms,
+    (what, wait): (What, u64),
+    need: &Need<'_>,
+) -> Refusal {
     Refusal::RateLimited(Limited::new(account, terms, (what, wait), need.at))
 }
 
-fn exhausted(account: &Account, terms: &Terms, why: Exhausted, need: &Need) -> Refusal {
+fn exhausted(account: &Account, terms: &Terms, why: Exhausted, need: &Need<'_>) -> Refusal {
     match why {
         Exhausted::Whole(what) => Refusal::BudgetExceeded {
             scope: Scope::of(account.holder()),

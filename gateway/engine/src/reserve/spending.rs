@@ -29,6 +29,10 @@ impl Terms {
         }
     }
 
+    pub(super) fn counts_money(&self) -> bool {
+        self.cost.is_some()
+    }
+
     /// Whether what is spent of `other` is spent of this one.
     pub(super) fn continues(&self, other: &Self) -> bool {
         self.id == other.id && self.window == other.window
