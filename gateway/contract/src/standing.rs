@@ -1,4 +1,5 @@
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{BudgetId, Holder, Micros, ModelName, Timestamp, Tokens};
 
@@ -91,7 +92,7 @@ pub struct Reconcile {
     #[serde(default)]
     pub boot_id: String,
     /// Holders with limits that it has seen lately.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "readable")]
     pub counts: Vec<LimitCount>,
     /// Budgets that it has used in their present windows.
     #[serde(default)]
@@ -102,6 +103,27 @@ impl Reconcile {
     /// How many counts and how many budgets a gateway reports at once, and
     /// control accepts.
     pub const MAX_ENTRIES: usize = 10_000;
+}
+
+/// The entries that this release understands: another may know holders that
+/// this one does not.
+fn readable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Entry<T> {
+        Read(T),
+        Other(IgnoredAny),
+    }
+    let entries = Vec::<Entry<T>>::deserialize(deserializer)?;
+    let read = entries.into_iter().filter_map(|entry| match entry {
+        Entry::Read(read) => Some(read),
+        Entry::Other(IgnoredAny) => None,
+    });
+    Ok(read.collect())
 }
 
 /// What one holder asked for at one gateway since the report before.
@@ -148,7 +170,7 @@ pub struct Reconciled {
     #[serde(default)]
     pub replicas: u32,
     /// Shares of limits, for each count of the report.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "readable")]
     pub allowances: Vec<LimitShare>,
     /// Shares of budgets, for each budget of the report that exists.
     #[serde(default)]

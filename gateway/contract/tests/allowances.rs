@@ -1,0 +1,181 @@
+//! What is said of limits, budgets and prices, byte for byte, and read again.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::num::NonZeroU64;
+
+use fastllm_contract::{
+    Budget, BudgetId, BudgetShare, BudgetStanding, BudgetUse, Grant, Holder, KeyEntry, KeyId,
+    LimitCount, LimitShare, Limits, MetadataValue, Micros, ModelAllowance, ModelName, ModelPrices,
+    Prices, Principal, PrincipalId, Reconcile, Reconciled, Standing, Team, TeamId, Timestamp,
+    Tokens, UsageEvent, WindowLength,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+const AT: Timestamp = Timestamp(1_800_000_000_000_000);
+
+fn limits() -> Limits {
+    Limits {
+        requests_per_min: NonZeroU64::new(60),
+        tokens_per_min: NonZeroU64::new(90_000),
+        concurrency: NonZeroU64::new(4),
+    }
+}
+
+fn budget(id: u64, time_zone: Option<&str>) -> Budget {
+    Budget {
+        id: BudgetId(id),
+        tokens_total: Some(Tokens(1_000_000)),
+        cost_total_micros: Some(Micros(25_000_000)),
+        window: WindowLength::Monthly,
+        time_zone: time_zone.map(str::to_owned),
+        window_start: AT,
+    }
+}
+
+fn model() -> ModelName {
+    ModelName::new("qwen").unwrap()
+}
+
+/// Written as it is kept here, and read as it was.
+fn is_kept<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golden: &str) {
+    let written = serde_json::to_string_pretty(value).unwrap();
+    assert_eq!(written.trim(), golden.trim());
+    assert_eq!(&serde_json::from_str::<T>(golden).unwrap(), value);
+}
+
+#[test]
+fn principals_keys_and_teams_say_what_they_may_take() {
+    let principal = Principal {
+        id: PrincipalId(1),
+        name: "app".to_owned(),
+        allow_all: true,
+        allowed_models: Vec::new(),
+        roles: Vec::new(),
+        team: Some(TeamId(3)),
+        limits: Some(limits()),
+        budget: Some(budget(7, None)),
+        models: vec![ModelAllowance {
+            model: model(),
+            limits: None,
+            budget: Some(budget(8, Some("Europe/Berlin"))),
+        }],
+    };
+    is_kept(&principal, include_str!("golden/principal-allowances.json"));
+    let key = KeyEntry {
+        id: KeyId(9),
+        principal: PrincipalId(1),
+        expires_at: None,
+        disabled: false,
+        limits: Some(Box::new(limits())),
+        budget: Some(Box::new(budget(9, None))),
+    };
+    is_kept(&key, include_str!("golden/key-allowances.json"));
+    let team = Team {
+        id: TeamId(3),
+        name: "team".to_owned(),
+        limits: Some(limits()),
+        budget: None,
+    };
+    is_kept(&team, include_str!("golden/team.json"));
+}
+
+#[test]
+fn how_things_stand_and_what_is_shared_is_kept() {
+    let standing = Standing {
+        replicas: 2,
+        prices: vec![ModelPrices {
+            model: model(),
+            prices: Prices {
+                input_price_per_mtok: Some(Micros(3_000_000)),
+                output_price_per_mtok: Some(Micros(15_000_000)),
+                image_price: Some(Micros(40_000)),
+                ..Prices::default()
+            },
+        }],
+        budgets: vec![BudgetStanding {
+            budget: BudgetId(7),
+            window_start: AT,
+            tokens_used: Tokens(10),
+            cost_used_micros: Micros(20),
+        }],
+    };
+    is_kept(&standing, include_str!("golden/standing.json"));
+    let count = |holder| LimitCount {
+        holder,
+        requests: 5,
+        tokens: 700,
+    };
+    let report = Reconcile {
+        replica_id: "gateway-0".to_owned(),
+        boot_id: "b00t".to_owned(),
+        counts: vec![
+            count(Holder::Principal(PrincipalId(1))),
+            count(Holder::Model(PrincipalId(1), model())),
+            count(Holder::Key(KeyId(9))),
+            count(Holder::Team(TeamId(3))),
+        ],
+        budgets: vec![BudgetUse {
+            budget: BudgetId(7),
+            window_start: AT,
+            tokens: Tokens(1),
+            tokens_reserved: Tokens(2),
+            cost_micros: Micros(3),
+            cost_reserved_micros: Micros(4),
+        }],
+    };
+    is_kept(&report, include_str!("golden/reconcile.json"));
+    let shares = Reconciled {
+        replicas: 2,
+        allowances: vec![LimitShare {
+            holder: Holder::Principal(PrincipalId(1)),
+            requests_share: 0.75,
+            tokens_share: 0.5,
+        }],
+        budgets: vec![BudgetShare {
+            budget: BudgetId(7),
+            window_start: AT,
+            share: 0.25,
+            tokens: Some(Grant {
+                total: 100,
+                granted: 30,
+                elsewhere: 60,
+            }),
+            cost_micros: None,
+        }],
+    };
+    is_kept(&shares, include_str!("golden/reconciled.json"));
+}
+
+#[test]
+fn an_original_gateways_report_is_read_and_what_is_not_known_is_left_out() {
+    let original = r#"{"replica_id": "a", "counts": [
+        {"principal_id": 1, "requests": 2, "tokens": 3},
+        {"planet": "mars", "requests": 2}]}"#;
+    let read: Reconcile = serde_json::from_str(original).unwrap();
+    assert_eq!(read.counts.len(), 1);
+    assert_eq!((read.counts[0].requests, read.counts[0].tokens), (2, 3));
+    let newer = r#"{"id": 7, "window": "yearly", "window_start": 0, "mood": 1}"#;
+    let read: Budget = serde_json::from_str(newer).unwrap();
+    assert_eq!(read.window, WindowLength::Unknown);
+}
+
+#[test]
+fn an_event_says_classes_quantities_and_metadata_in_their_types() {
+    let text = include_str!("golden/usage-event-classes.json");
+    let event: UsageEvent = serde_json::from_str(text).unwrap();
+    is_kept(&event, text);
+    assert_eq!(event.audio_ms, Some(61_500));
+    assert_eq!(event.images, Some(2));
+    let said = event.metadata.unwrap();
+    let expected = BTreeMap::from([
+        ("batch".to_owned(), MetadataValue::Integer(42)),
+        ("canary".to_owned(), MetadataValue::Flag(true)),
+        ("ratio".to_owned(), MetadataValue::Float(0.5)),
+        ("team".to_owned(), MetadataValue::Text("a".to_owned())),
+    ]);
+    assert_eq!(*said, expected);
+}
