@@ -3,11 +3,11 @@ use serde_json::{Value, json};
 
 use crate::harness::{Control, PASSWORD, answer, started};
 
-async fn send(control: &Control, batch: &Value) -> (u16, Value) {
+pub(crate) async fn send(control: &Control, batch: &Value) -> (u16, Value) {
     answer(control.machine(Method::POST, "/usage").json(batch)).await
 }
 
-fn event(model: &str) -> Value {
+pub(crate) fn event(model: &str) -> Value {
     json!({
         "principal_id": 1,
         "model": model,
@@ -19,11 +19,11 @@ fn event(model: &str) -> Value {
     })
 }
 
-fn batch(sequence: u64, events: &[Value]) -> Value {
+pub(crate) fn batch(sequence: u64, events: &[Value]) -> Value {
     json!({ "replica": "gateway-0", "boot_id": "boot-1", "sequence": sequence, "events": events })
 }
 
-fn reply(accepted: u64, dropped: u64, duplicate: bool) -> (u16, Value) {
+pub(crate) fn reply(accepted: u64, dropped: u64, duplicate: bool) -> (u16, Value) {
     (
         200,
         json!({ "accepted": accepted, "dropped": dropped, "duplicate": duplicate }),

@@ -1,0 +1,134 @@
+use serde_json::{Value, json};
+
+use crate::accounting::{batch, event, reply, send};
+use crate::harness::{Control, PASSWORD, eventually, started};
+use crate::prices::with;
+
+async fn metrics(control: &Control) -> String {
+    control
+        .get("/metrics")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    database
+        .execute(
+            "ALTER TABLE usage_events ADD CONSTRAINT unlucky CHECK (prompt_tokens <> 13); \
+             INSERT INTO budgets (principal_id, tokens_total, budget_window) VALUES (1, 9, 'daily')",
+        )
+        .await;
+    let canary = json!({ "note": "canary-4711" });
+    let events = [
+        event("m"),
+        // Neither can be read.
+        with(
+            "m",
+            json!({ "prompt_tokens": "canary-4711", "metadata": canary }),
+        ),
+        json!("canary-4711"),
+        // It can be, but not be stored.
+        with(
+            "m",
+            json!({ "prompt_tokens": 13, "request_id": "r-13", "metadata": canary }),
+        ),
+        // It is stored, without what the client wrote.
+        with("m", json!({ "metadata": { "nested": canary } })),
+        // Not poison: nobody knows the model.
+        event("never"),
+        event("m"),
+    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(3, 4, false));
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(0, 0, true));
+    let stored = database
+        .number("SELECT count(*) FROM usage_events WHERE metadata IS NULL")
+        .await;
+    assert_eq!(stored, 3);
+    let raised = "SELECT sum(tokens_used)::bigint FROM budget_spending";
+    assert_eq!(database.number(raised).await, 3 * 1500);
+    let poison = "SELECT jsonb_agg(jsonb_build_array(reason, event -> 'request_id', \
+                  jsonb_typeof(event)) ORDER BY id) FROM usage_poison \
+                  WHERE replica = 'gateway-0' AND boot_id = 'boot-1' AND sequence = 1";
+    let poison: Value = sqlx::query_scalar(poison)
+        .fetch_one(&database.pool)
+        .await
+        .unwrap();
+    assert_eq!(
+        poison,
+        json!([
+            ["prompt_tokens cannot be read", null, "object"],
+            [". cannot be read", null, "null"],
+            ["a value is not allowed (unlucky)", "r-13", "object"],
+        ])
+    );
+    let told = "SELECT count(*) FROM usage_poison WHERE reason || event::text LIKE '%canary%'";
+    assert_eq!(database.number(told).await, 0);
+    assert!(!control.log().contains("canary-4711"));
+    let metrics = metrics(&control).await;
+    for line in [
+        "fastllm_control_usage_events_total{outcome=\"accepted\"} 3\n",
+        "fastllm_control_usage_events_total{outcome=\"dropped\"} 1\n",
+        "fastllm_control_usage_events_total{outcome=\"poisoned\"} 3\n",
+        "fastllm_control_usage_metadata_dropped_total 1\n",
+    ] {
+        assert!(metrics.contains(line), "{line} {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_set_aside_has_a_bound_and_an_end() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    database
+        .execute(
+            "INSERT INTO usage_poison (received_at, replica, boot_id, sequence, reason, event) \
+             SELECT now() - interval '31 days' * (n % 2), 'r', 'b', 1, 'r', 'null' \
+               FROM generate_series(1, 10000) AS n",
+        )
+        .await;
+    let bad = batch(1, &[json!({}), event("m")]);
+    assert_eq!(send(&control, &bad).await, reply(1, 1, false));
+    let count = "SELECT count(*) FROM usage_poison";
+    assert_eq!(database.number(count).await, 10_000);
+    // A control plane that starts tidies up.
+    let _second = Control::start(&database).await;
+    eventually("only young ones are left, and not many", async || {
+        let old =
+            "SELECT count(*) FROM usage_poison WHERE received_at < now() - interval '30 days'";
+        let left = (database.number(old).await, database.number(count).await);
+        (left == (0, 500)).then_some(())
+    })
+    .await;
+    assert_eq!(
+        send(&control, &batch(2, &[json!({})])).await,
+        reply(0, 1, false)
+    );
+    assert_eq!(database.number(count).await, 501);
+}
+
+#[tokio::test]
+async fn a_batch_with_all_the_metadata_that_it_may_have_is_taken() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    // Six bytes for each character, as JSON escapes it.
+    let text = "\u{1}".repeat(512);
+    let metadata: serde_json::Map<String, Value> = (0..16)
+        .map(|n| (format!("{n:\u{2}>64}"), json!(text)))
+        .collect();
+    let full = with("m", json!({ "metadata": metadata }));
+    let greatest = batch(1, &vec![full; 500]);
+    assert!(greatest.to_string().len() > 25_000_000);
+    assert_eq!(send(&control, &greatest).await, reply(500, 0, false));
+    let kept = "SELECT count(*) FROM usage_events WHERE metadata IS NOT NULL";
+    assert_eq!(database.number(kept).await, 500);
+}

@@ -1,0 +1,263 @@
+use fastllm_contract::Snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use time::{Duration, OffsetDateTime};
+
+use crate::accounting::{batch, event, reply, send};
+use crate::harness::{Control, PASSWORD, Session, started};
+
+const PRICES: [&str; 10] = [
+    "input_price_per_mtok",
+    "output_price_per_mtok",
+    "cached_input_price_per_mtok",
+    "cache_write_price_per_mtok",
+    "reasoning_price_per_mtok",
+    "audio_input_price_per_mtok",
+    "audio_output_price_per_mtok",
+    "image_price",
+    "input_price_per_mchar",
+    "audio_price_per_minute",
+];
+
+/// An event with other members.
+pub(crate) fn with(model: &str, more: Value) -> Value {
+    let mut event = event(model);
+    let members = event.as_object_mut().unwrap();
+    members.extend(more.as_object().unwrap().clone());
+    event
+}
+
+/// As gateways write a moment.
+pub(crate) fn micros(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap()
+}
+
+fn hours_ago(hours: i64) -> i64 {
+    micros(OffsetDateTime::now_utc() - Duration::hours(hours))
+}
+
+/// One member of every stored event, in the order of the batches.
+async fn told(root: &Session<'_>, member: &str) -> Vec<Value> {
+    let rows = root.get("/admin/usage/events").await;
+    let rows = rows.as_array().unwrap().iter().rev();
+    rows.map(|row| row[member].clone()).collect()
+}
+
+async fn priced(root: &Session<'_>, prices: Value) -> i64 {
+    let mut body = prices;
+    body["name"] = json!("m");
+    let (status, made) = root.post("/admin/models", body).await;
+    assert_eq!(status, 201, "{made}");
+    made["id"].as_i64().unwrap()
+}
+
+#[tokio::test]
+async fn a_model_has_a_price_for_each_class() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let mut body = json!({ "name": "m" });
+    for (n, name) in PRICES.iter().enumerate() {
+        body[name] = json!(n);
+    }
+    let id = priced(&root, body.clone()).await;
+    let path = format!("/admin/models/{id}");
+    let shown = root.get(&path).await;
+    for name in PRICES {
+        assert_eq!(shown[name], body[name], "{name}");
+    }
+    for name in PRICES {
+        // null clears, absent keeps.
+        assert_eq!(root.patch(&path, json!({ name: null })).await.0, 204);
+        body[name] = Value::Null;
+        let shown = root.get(&path).await;
+        for other in PRICES {
+            assert_eq!(shown[other], body[other], "{name}: {other}");
+        }
+        let (status, refused) = root.patch(&path, json!({ name: -1 })).await;
+        assert_eq!((status, &refused["field"]), (400, &json!(name)));
+        let wrong = json!({ "name": "other", name: -1 });
+        assert_eq!(root.post("/admin/models", wrong).await.0, 400);
+    }
+}
+
+#[tokio::test]
+async fn how_long_answers_are_kept_reaches_the_gateways() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let published = async |control: &Control| {
+        let answer = control.machine(Method::GET, "/snapshot").send();
+        let snapshot: Snapshot = answer.await.unwrap().json().await.unwrap();
+        snapshot.models.items.unwrap()[0].cache_ttl_seconds
+    };
+    let id = priced(&root, json!({ "cache_ttl_seconds": 60 })).await;
+    assert_eq!(published(&control).await, Some(60));
+    for (change, seen) in [(json!(0), None), (json!(5), Some(5)), (Value::Null, None)] {
+        let change = json!({ "cache_ttl_seconds": change });
+        assert_eq!(
+            root.patch(&format!("/admin/models/{id}"), change).await.0,
+            204
+        );
+        assert_eq!(published(&control).await, seen);
+    }
+}
+
+#[tokio::test]
+async fn each_class_costs_its_price_and_hits_only_save() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let prices = json!({
+        "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 4_000_000,
+        "cached_input_price_per_mtok": 100_000, "reasoning_price_per_mtok": 8_000_000,
+        "image_price": 40_000, "audio_price_per_minute": 6000,
+    });
+    priced(&root, prices).await;
+    root.model("unpriced").await;
+    let unknown = json!({ "usage_reported": false, "prompt_tokens": 0, "completion_tokens": 0 });
+    let but = |more: Value| {
+        let mut members = unknown.clone();
+        members
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        members
+    };
+    let events = [
+        with(
+            "m",
+            json!({ "cached_tokens": 600, "reasoning_tokens": 100 }),
+        ),
+        with("m", but(json!({ "images": 2 }))),
+        with("m", but(json!({ "audio_ms": 90_000 }))),
+        with("m", but(json!({ "input_characters": 5 }))),
+        with("m", json!({ "cached": true })),
+        with("m", json!({ "cached": true, "cost_micros": 9 })),
+        with("unpriced", json!({ "cached": true })),
+        with("m", json!({ "cached": true, "refusal": "budget" })),
+        with("unpriced", json!({ "refusal": "budget" })),
+        with("unpriced", json!({})),
+    ];
+    assert_eq!(
+        send(&control, &batch(1, &events)).await,
+        reply(10, 0, false)
+    );
+    let null = Value::Null;
+    let costs = [
+        // 400 + 60 + 400 * 4 + 100 * 8
+        json!(2860),
+        json!(80_000),
+        json!(9000),
+        null.clone(),
+        json!(0),
+        json!(0),
+        json!(0),
+        json!(0),
+        json!(0),
+        null.clone(),
+    ];
+    assert_eq!(told(&root, "cost_micros").await, costs);
+    let mut saved = vec![null; 10];
+    (saved[4], saved[5]) = (json!(3000), json!(9));
+    assert_eq!(told(&root, "saved_cost_micros").await, saved);
+    let metrics = control
+        .get("/metrics")
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(
+        metrics.contains("fastllm_control_usage_unpriced_total 2\n"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_late_batch_costs_what_its_time_cost() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let id = priced(
+        &root,
+        json!({ "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 }),
+    )
+    .await;
+    database
+        .execute("UPDATE model_prices SET valid_from = now() - interval '4 h'")
+        .await;
+    let path = format!("/admin/models/{id}");
+    let dearer = json!({ "input_price_per_mtok": 2_000_000 });
+    assert_eq!(root.patch(&path, dearer).await.0, 204);
+    database
+        .execute(
+            "UPDATE model_prices SET valid_from = now() - interval '2 h' \
+              WHERE valid_from > now() - interval '1 h'",
+        )
+        .await;
+    assert_eq!(
+        root.patch(&path, json!({ "input_price_per_mtok": null }))
+            .await
+            .0,
+        204
+    );
+    database
+        .execute(
+            "UPDATE model_prices SET valid_from = now() - interval '30 min' \
+              WHERE valid_from > now() - interval '1 h'",
+        )
+        .await;
+    // Other changes are no change of prices.
+    assert_eq!(
+        root.patch(&path, json!({ "description": "d" })).await.0,
+        204
+    );
+    let ages = database.number("SELECT count(*) FROM model_prices").await;
+    assert_eq!(ages, 3);
+    let at = |hours| with("m", json!({ "at": hours_ago(hours) }));
+    // Before the model was made, by the clock of a gateway that is late.
+    let events = [at(5), at(3), at(1), at(0)];
+    let stored = send(&control, &batch(1, &events)).await;
+    assert_eq!(stored, reply(4, 0, false));
+    let costs = [json!(1000), json!(1000), json!(2000), Value::Null];
+    assert_eq!(told(&root, "cost_micros").await, costs);
+    // Neither another price nor the model's end changes what is stored.
+    assert_eq!(root.delete(&path).await.0, 204);
+    assert_eq!(told(&root, "cost_micros").await, costs);
+    // What comes even later still finds its price.
+    let late = send(&control, &batch(2, &[at(1)])).await;
+    assert_eq!(late, reply(1, 0, false));
+    assert_eq!(told(&root, "cost_micros").await[4], json!(2000));
+}
+
+#[tokio::test]
+async fn a_name_is_priced_as_the_model_that_bore_it_then() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let first = priced(
+        &root,
+        json!({ "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 }),
+    )
+    .await;
+    assert_eq!(root.delete(&format!("/admin/models/{first}")).await.0, 204);
+    database
+        .execute(
+            "UPDATE model_prices SET valid_from = now() - interval '9 h'; \
+             UPDATE former_models SET deleted_at = now() - interval '2 h'",
+        )
+        .await;
+    let second = priced(
+        &root,
+        json!({ "input_price_per_mtok": 7_000_000, "output_price_per_mtok": 0 }),
+    )
+    .await;
+    let at = |hours| with("m", json!({ "at": hours_ago(hours) }));
+    let stored = send(&control, &batch(1, &[at(3), at(0)])).await;
+    assert_eq!(stored, reply(2, 0, false));
+    assert_eq!(told(&root, "cost_micros").await, [json!(1000), json!(7000)]);
+    let of_first = database
+        .number("SELECT model_id FROM usage_events ORDER BY id LIMIT 1")
+        .await;
+    let of_second = database
+        .number("SELECT model_id FROM usage_events ORDER BY id DESC LIMIT 1")
+        .await;
+    assert_eq!((of_first, of_second), (first, second));
+}

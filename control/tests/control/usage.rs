@@ -1,0 +1,257 @@
+use serde_json::{Value, json};
+use time::{Duration, OffsetDateTime};
+
+use crate::accounting::{batch, reply, send};
+use crate::harness::{PASSWORD, Session, answer, started};
+use crate::prices::{micros, with};
+
+#[tokio::test]
+async fn a_row_keeps_every_quantity_and_the_types_of_metadata() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    database
+        .execute(
+            "INSERT INTO teams (id, name) VALUES (7, 'research'); \
+             UPDATE principals SET team_id = 7 WHERE id = 1",
+        )
+        .await;
+    let metadata = json!({
+        "count": 42, "negative": -7, "share": 0.1, "huge": 1e300, "flag": false, "text": "42",
+        "name with \"quotes\"": "ünïcode \u{1}",
+    });
+    let details = json!({
+        "cache_write_tokens": 10, "audio_prompt_tokens": 20, "audio_completion_tokens": 30,
+        "images": 4, "input_characters": 50, "audio_ms": 60, "audio_bytes": 70, "cached": true,
+        "metadata": metadata,
+    });
+    let events = [with("m", json!({})), with("m", details.clone())];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(2, 0, false));
+    let rows = root.get("/admin/usage/events").await;
+    for (name, value) in details.as_object().unwrap() {
+        assert_eq!(rows[0][name], *value, "{name}");
+        let nothing = if name == "cached" {
+            json!(false)
+        } else {
+            Value::Null
+        };
+        assert_eq!(rows[1][name], nothing, "{name}");
+    }
+    assert_eq!(
+        (&rows[0]["team_id"], &rows[1]["team_id"]),
+        (&json!(7), &json!(7))
+    );
+    let typed = "SELECT count(*) FROM usage_events WHERE jsonb_typeof(metadata -> 'count') = 'number' \
+         AND jsonb_typeof(metadata -> 'share') = 'number' \
+         AND jsonb_typeof(metadata -> 'flag') = 'boolean' \
+         AND jsonb_typeof(metadata -> 'text') = 'string' \
+         AND (metadata -> 'count')::bigint * 2 = 84";
+    assert_eq!(database.number(typed).await, 1);
+}
+
+#[tokio::test]
+async fn events_are_found_by_key_and_metadata() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let (key, _) = root.key("k", 1).await;
+    let events = [
+        with(
+            "m",
+            json!({ "key_id": key, "metadata": { "job": "nightly", "n": 1 } }),
+        ),
+        with("m", json!({ "metadata": { "job": "nightly", "n": "1" } })),
+        with("m", json!({ "metadata": { "job": "daily" } })),
+        with("m", json!({})),
+    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(4, 0, false));
+    for (query, found) in [
+        (format!("key_id={key}"), vec![0]),
+        ("metadata={\"job\":\"nightly\"}".to_owned(), vec![1, 0]),
+        ("metadata={\"job\":\"nightly\",\"n\":1}".to_owned(), vec![0]),
+        ("metadata={\"n\":\"1\"}".to_owned(), vec![1]),
+        ("metadata={}".to_owned(), vec![2, 1, 0]),
+        (
+            format!("key_id={key}&metadata={{\"job\":\"daily\"}}"),
+            vec![],
+        ),
+    ] {
+        let rows = root.get(&format!("/admin/usage/events?{query}")).await;
+        let told: Vec<&Value> = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| &row["metadata"])
+            .collect();
+        let expected: Vec<&Value> = found
+            .iter()
+            .map(|n: &usize| &events[*n]["metadata"])
+            .collect();
+        assert_eq!(told, expected, "{query}");
+    }
+    for wrong in ["nightly", "[]", "{\"a\":\"\\u0000\"}"] {
+        let path = format!("/admin/usage/events?metadata={wrong}");
+        let (status, refused) = answer(root.request(reqwest::Method::GET, &path)).await;
+        assert_eq!(status, 400, "{wrong}: {refused}");
+    }
+}
+
+/// `key`, requests, tokens of prompts, cost, saved, unpriced of every group.
+async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
+    let rows = root.get(&format!("/admin/usage?{query}")).await;
+    let told = |row: &Value| {
+        json!([
+            row["key"],
+            row["requests"],
+            row["prompt_tokens"],
+            row["cost_micros"],
+            row["saved_cost_micros"],
+            row["unpriced_requests"]
+        ])
+    };
+    rows.as_array().unwrap().iter().map(told).collect()
+}
+
+#[tokio::test]
+async fn usage_is_summed_by_whatever_names_it() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let prices =
+        json!({ "name": "dear", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 });
+    root.post("/admin/models", prices).await;
+    root.model("unpriced").await;
+    let (key, _) = root.key("the key", 1).await;
+    let (_, made) = root
+        .post("/admin/principals", json!({ "name": "other" }))
+        .await;
+    let other = &made["id"];
+    database
+        .execute(
+            "INSERT INTO teams (id, name) VALUES (7, 'research'); \
+             UPDATE principals SET team_id = 7 WHERE name = 'other'",
+        )
+        .await;
+    let now = OffsetDateTime::now_utc();
+    let yesterday = now - Duration::days(1);
+    let events = [
+        with(
+            "dear",
+            json!({ "requested_model": "smart", "endpoint": "/chat/completions" }),
+        ),
+        with(
+            "dear",
+            json!({ "key_id": key, "cached": true, "endpoint": "/chat/completions" }),
+        ),
+        with(
+            "dear",
+            json!({ "principal_id": other, "refusal": "budget", "prompt_tokens": 0 }),
+        ),
+        with(
+            "unpriced",
+            json!({ "principal_id": other, "at": micros(yesterday), "metadata": { "job": 1 } }),
+        ),
+        with(
+            "unpriced",
+            json!({ "principal_id": other, "endpoint": "/embeddings", "metadata": { "job": 1 } }),
+        ),
+    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(5, 0, false));
+    let dear = json!(["dear", 3, 2000, 1000, 1000, 0]);
+    let unpriced = json!(["unpriced", 2, 2000, 0, 0, 2]);
+    assert_eq!(groups(&root, "").await, [dear.clone(), unpriced.clone()]);
+    assert_eq!(groups(&root, "limit=1").await, std::slice::from_ref(&dear));
+    let by_principal = [
+        json!(["bootstrap", 2, 2000, 1000, 1000, 0]),
+        json!(["other", 3, 2000, 0, 0, 2]),
+    ];
+    assert_eq!(groups(&root, "group_by=principal").await, by_principal);
+    let direct = json!([null, 4, 3000, 0, 1000, 2]);
+    assert_eq!(
+        groups(&root, "group_by=virtual_model").await,
+        [json!(["smart", 1, 1000, 1000, 0, 0]), direct]
+    );
+    assert_eq!(
+        groups(&root, "group_by=key").await,
+        [
+            json!([null, 4, 3000, 1000, 0, 2]),
+            json!(["the key", 1, 1000, 0, 1000, 0])
+        ]
+    );
+    assert_eq!(
+        groups(&root, "group_by=team").await,
+        [
+            json!([null, 2, 2000, 1000, 1000, 0]),
+            json!(["research", 3, 2000, 0, 0, 2])
+        ]
+    );
+    assert_eq!(
+        groups(&root, "group_by=endpoint").await,
+        [
+            json!(["/chat/completions", 2, 2000, 1000, 1000, 0]),
+            json!([null, 2, 1000, 0, 0, 1]),
+            json!(["/embeddings", 1, 1000, 0, 0, 1]),
+        ]
+    );
+    assert_eq!(
+        groups(&root, "group_by=metadata:job").await,
+        [
+            json!([null, 3, 2000, 1000, 1000, 0]),
+            json!(["1", 2, 2000, 0, 0, 2])
+        ]
+    );
+    let days = [
+        json!([now.date().to_string(), 4, 3000, 1000, 1000, 1]),
+        json!([yesterday.date().to_string(), 1, 1000, 0, 0, 1]),
+    ];
+    assert_eq!(groups(&root, "group_by=day").await, days);
+    // From `since` on, before `until`.
+    let text = |at: OffsetDateTime| {
+        let zulu = at.format(&time::format_description::well_known::Rfc3339);
+        zulu.unwrap()
+    };
+    let (then, later) = (text(yesterday), text(yesterday + Duration::HOUR));
+    let one = json!(["unpriced", 1, 1000, 0, 0, 1]);
+    assert_eq!(
+        groups(&root, &format!("since={then}&until={later}")).await,
+        std::slice::from_ref(&one)
+    );
+    assert_eq!(groups(&root, &format!("since={later}")).await, [dear, one]);
+    assert!(groups(&root, &format!("until={then}")).await.is_empty());
+    // History has names for what is gone.
+    assert_eq!(
+        root.delete(&format!("/admin/principals/{other}")).await.0,
+        204
+    );
+    assert_eq!(groups(&root, "group_by=principal").await, by_principal);
+    let gone = format!("/admin/keys/{key}");
+    assert_eq!(root.delete(&gone).await.0, 204);
+    for wrong in [
+        "group_by=colour",
+        "group_by=metadata",
+        "group_by=metadata:a%00",
+        "limit=0",
+        "limit=1001",
+        "since=yesterday",
+        &format!("since={then}&until={then}"),
+        "colour=red",
+    ] {
+        let path = format!("/admin/usage?{wrong}");
+        assert_eq!(
+            answer(root.request(reqwest::Method::GET, &path)).await.0,
+            400,
+            "{wrong}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sums_have_no_bound_that_a_gateway_could_reach() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let most = json!({ "prompt_tokens": u64::MAX, "completion_tokens": u64::MAX, "cost_micros": u64::MAX });
+    let events = [with("m", most.clone()), with("m", most)];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(2, 0, false));
+    let most = i64::MAX;
+    assert_eq!(groups(&root, "").await, [json!(["m", 2, most, most, 0, 0])]);
+}
