@@ -1,4 +1,6 @@
-use fastllm_contract::{Metadata, MetadataValue, Micros, Timestamp, Tokens, UsageEvent};
+use fastllm_contract::{
+    KeyId, Metadata, MetadataValue, Micros, PrincipalId, Timestamp, Tokens, UsageEvent,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -100,6 +102,8 @@ fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {
     let tokens = |tokens: Tokens| Tokens(tokens.0.min(MOST));
     let count = |count: u64| count.min(MOST);
     UsageEvent {
+        principal_id: PrincipalId(count(event.principal_id.0)),
+        key_id: event.key_id.map(|id| KeyId(count(id.0))),
         endpoint: event
             .endpoint
             .and_then(|endpoint| text(endpoint.into_owned()))

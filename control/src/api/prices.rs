@@ -86,63 +86,51 @@ impl PricesPatch {
                 .try_map(not_negative(field))
                 .map(|change| change.apply(old))
         };
-        let Self {
-            input_price_per_mtok,
-            output_price_per_mtok,
-            cached_input_price_per_mtok,
-            cache_write_price_per_mtok,
-            reasoning_price_per_mtok,
-            audio_input_price_per_mtok,
-            audio_output_price_per_mtok,
-            image_price,
-            input_price_per_mchar,
-            audio_price_per_minute,
-        } = self;
         Ok(PriceFields {
             input_price_per_mtok: price(
                 "input_price_per_mtok",
-                input_price_per_mtok,
+                self.input_price_per_mtok,
                 old.input_price_per_mtok,
             )?,
             output_price_per_mtok: price(
                 "output_price_per_mtok",
-                output_price_per_mtok,
+                self.output_price_per_mtok,
                 old.output_price_per_mtok,
             )?,
             cached_input_price_per_mtok: price(
                 "cached_input_price_per_mtok",
-                cached_input_price_per_mtok,
+                self.cached_input_price_per_mtok,
                 old.cached_input_price_per_mtok,
             )?,
             cache_write_price_per_mtok: price(
                 "cache_write_price_per_mtok",
-                cache_write_price_per_mtok,
+                self.cache_write_price_per_mtok,
                 old.cache_write_price_per_mtok,
             )?,
             reasoning_price_per_mtok: price(
                 "reasoning_price_per_mtok",
-                reasoning_price_per_mtok,
+                self.reasoning_price_per_mtok,
                 old.reasoning_price_per_mtok,
             )?,
             audio_input_price_per_mtok: price(
                 "audio_input_price_per_mtok",
-                audio_input_price_per_mtok,
+                self.audio_input_price_per_mtok,
                 old.audio_input_price_per_mtok,
             )?,
             audio_output_price_per_mtok: price(
                 "audio_output_price_per_mtok",
-                audio_output_price_per_mtok,
+                self.audio_output_price_per_mtok,
                 old.audio_output_price_per_mtok,
             )?,
-            image_price: price("image_price", image_price, old.image_price)?,
+            image_price: price("image_price", self.image_price, old.image_price)?,
             input_price_per_mchar: price(
                 "input_price_per_mchar",
-                input_price_per_mchar,
+                self.input_price_per_mchar,
                 old.input_price_per_mchar,
             )?,
             audio_price_per_minute: price(
                 "audio_price_per_minute",
-                audio_price_per_minute,
+                self.audio_price_per_minute,
                 old.audio_price_per_minute,
             )?,
         })

@@ -22,8 +22,19 @@ const PRICES: [&str; 10] = [
 /// An event with other members.
 pub(crate) fn with(model: &str, more: Value) -> Value {
     let mut event = event(model);
-    let members = event.as_object_mut().unwrap();
-    members.extend(more.as_object().unwrap().clone());
+    let Value::Object(more) = more else {
+        panic!("{more} has no members");
+    };
+    event.as_object_mut().unwrap().extend(more);
+    event
+}
+
+/// One whose tokens nobody knows.
+fn uncounted(more: Value) -> Value {
+    let mut event = with("m", more);
+    event["usage_reported"] = json!(false);
+    event["prompt_tokens"] = json!(0);
+    event["completion_tokens"] = json!(0);
     event
 }
 
@@ -101,75 +112,63 @@ async fn how_long_answers_are_kept_reaches_the_gateways() {
     }
 }
 
+const BY_CLASS: &str = r#"{
+    "input_price_per_mtok": 1000000, "output_price_per_mtok": 4000000,
+    "cached_input_price_per_mtok": 100000, "reasoning_price_per_mtok": 8000000,
+    "image_price": 40000, "audio_price_per_minute": 6000
+}"#;
+
 #[tokio::test]
-async fn each_class_costs_its_price_and_hits_only_save() {
+async fn each_class_costs_its_price() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
-    let prices = json!({
-        "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 4_000_000,
-        "cached_input_price_per_mtok": 100_000, "reasoning_price_per_mtok": 8_000_000,
-        "image_price": 40_000, "audio_price_per_minute": 6000,
-    });
-    priced(&root, prices).await;
-    root.model("unpriced").await;
-    let unknown = json!({ "usage_reported": false, "prompt_tokens": 0, "completion_tokens": 0 });
-    let but = |more: Value| {
-        let mut members = unknown.clone();
-        members
-            .as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
-        members
-    };
+    priced(&root, serde_json::from_str(BY_CLASS).unwrap()).await;
     let events = [
         with(
             "m",
             json!({ "cached_tokens": 600, "reasoning_tokens": 100 }),
         ),
-        with("m", but(json!({ "images": 2 }))),
-        with("m", but(json!({ "audio_ms": 90_000 }))),
-        with("m", but(json!({ "input_characters": 5 }))),
+        uncounted(json!({ "images": 2 })),
+        uncounted(json!({ "audio_ms": 90_000 })),
+        uncounted(json!({ "input_characters": 5 })),
+    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(4, 0, false));
+    let costs = [
+        // 400 × 1 + 600 × 0.1 + 400 × 4 + 100 × 8
+        json!(2860),
+        json!(80_000),
+        json!(9000),
+        Value::Null,
+    ];
+    assert_eq!(told(&root, "cost_micros").await, costs);
+}
+
+#[tokio::test]
+async fn hits_save_refusals_are_free_and_the_rest_is_unpriced() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    priced(&root, serde_json::from_str(BY_CLASS).unwrap()).await;
+    root.model("unpriced").await;
+    let events = [
         with("m", json!({ "cached": true })),
         with("m", json!({ "cached": true, "cost_micros": 9 })),
         with("unpriced", json!({ "cached": true })),
         with("m", json!({ "cached": true, "refusal": "budget" })),
         with("unpriced", json!({ "refusal": "budget" })),
         with("unpriced", json!({})),
+        uncounted(json!({})),
     ];
-    assert_eq!(
-        send(&control, &batch(1, &events)).await,
-        reply(10, 0, false)
-    );
-    let null = Value::Null;
-    let costs = [
-        // 400 + 60 + 400 * 4 + 100 * 8
-        json!(2860),
-        json!(80_000),
-        json!(9000),
-        null.clone(),
-        json!(0),
-        json!(0),
-        json!(0),
-        json!(0),
-        json!(0),
-        null.clone(),
-    ];
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(7, 0, false));
+    let mut costs = vec![json!(0); 7];
+    (costs[5], costs[6]) = (Value::Null, Value::Null);
     assert_eq!(told(&root, "cost_micros").await, costs);
-    let mut saved = vec![null; 10];
-    (saved[4], saved[5]) = (json!(3000), json!(9));
+    let mut saved = vec![Value::Null; 7];
+    (saved[0], saved[1]) = (json!(3000), json!(9));
     assert_eq!(told(&root, "saved_cost_micros").await, saved);
-    let metrics = control
-        .get("/metrics")
-        .send()
-        .await
-        .unwrap()
-        .text()
-        .await
-        .unwrap();
-    assert!(
-        metrics.contains("fastllm_control_usage_unpriced_total 2\n"),
-        "{metrics}"
-    );
+    let metrics = control.get("/metrics").send().await.unwrap();
+    let metrics = metrics.text().await.unwrap();
+    let unpriced = "fastllm_control_usage_unpriced_total 2\n";
+    assert!(metrics.contains(unpriced), "{metrics}");
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
+use reqwest::Method;
 use serde_json::{Value, json};
+use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 use crate::accounting::{batch, reply, send};
-use crate::harness::{PASSWORD, Session, answer, started};
+use crate::harness::{Control, Database, PASSWORD, Session, answer, started};
 use crate::prices::{micros, with};
 
 #[tokio::test]
@@ -91,7 +93,7 @@ async fn events_are_found_by_key_and_metadata() {
     }
     for wrong in ["nightly", "[]", "{\"a\":\"\\u0000\"}"] {
         let path = format!("/admin/usage/events?metadata={wrong}");
-        let (status, refused) = answer(root.request(reqwest::Method::GET, &path)).await;
+        let (status, refused) = answer(root.request(Method::GET, &path)).await;
         assert_eq!(status, 400, "{wrong}: {refused}");
     }
 }
@@ -112,10 +114,9 @@ async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
     rows.as_array().unwrap().iter().map(told).collect()
 }
 
-#[tokio::test]
-async fn usage_is_summed_by_whatever_names_it() {
-    let (database, control) = started().await;
-    let root = control.session("root", PASSWORD).await;
+/// Five requests of two principals for two models, one of them a day ago. Answers
+/// with the ids of the second principal and the first one's key.
+async fn history(database: &Database, control: &Control, root: &Session<'_>) -> (Value, i64) {
     let prices =
         json!({ "name": "dear", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 });
     root.post("/admin/models", prices).await;
@@ -124,23 +125,24 @@ async fn usage_is_summed_by_whatever_names_it() {
     let (_, made) = root
         .post("/admin/principals", json!({ "name": "other" }))
         .await;
-    let other = &made["id"];
+    let other = made["id"].clone();
     database
         .execute(
             "INSERT INTO teams (id, name) VALUES (7, 'research'); \
              UPDATE principals SET team_id = 7 WHERE name = 'other'",
         )
         .await;
-    let now = OffsetDateTime::now_utc();
-    let yesterday = now - Duration::days(1);
+    let chat = "/chat/completions";
+    let job = json!({ "job": 1 });
+    let yesterday = micros(OffsetDateTime::now_utc() - Duration::DAY);
     let events = [
         with(
             "dear",
-            json!({ "requested_model": "smart", "endpoint": "/chat/completions" }),
+            json!({ "requested_model": "smart", "endpoint": chat }),
         ),
         with(
             "dear",
-            json!({ "key_id": key, "cached": true, "endpoint": "/chat/completions" }),
+            json!({ "key_id": key, "cached": true, "endpoint": chat }),
         ),
         with(
             "dear",
@@ -148,83 +150,105 @@ async fn usage_is_summed_by_whatever_names_it() {
         ),
         with(
             "unpriced",
-            json!({ "principal_id": other, "at": micros(yesterday), "metadata": { "job": 1 } }),
+            json!({ "principal_id": other, "at": yesterday, "metadata": job }),
         ),
         with(
             "unpriced",
-            json!({ "principal_id": other, "endpoint": "/embeddings", "metadata": { "job": 1 } }),
+            json!({ "principal_id": other, "endpoint": "/embeddings", "metadata": job }),
         ),
     ];
-    assert_eq!(send(&control, &batch(1, &events)).await, reply(5, 0, false));
-    let dear = json!(["dear", 3, 2000, 1000, 1000, 0]);
-    let unpriced = json!(["unpriced", 2, 2000, 0, 0, 2]);
-    assert_eq!(groups(&root, "").await, [dear.clone(), unpriced.clone()]);
-    assert_eq!(groups(&root, "limit=1").await, std::slice::from_ref(&dear));
-    let by_principal = [
-        json!(["bootstrap", 2, 2000, 1000, 1000, 0]),
-        json!(["other", 3, 2000, 0, 0, 2]),
-    ];
-    assert_eq!(groups(&root, "group_by=principal").await, by_principal);
-    let direct = json!([null, 4, 3000, 0, 1000, 2]);
-    assert_eq!(
-        groups(&root, "group_by=virtual_model").await,
-        [json!(["smart", 1, 1000, 1000, 0, 0]), direct]
+    assert_eq!(send(control, &batch(1, &events)).await, reply(5, 0, false));
+    (other, key)
+}
+
+#[tokio::test]
+async fn usage_is_summed_by_whatever_names_it() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    history(&database, &control, &root).await;
+    for (grouping, expected) in [
+        (
+            "model",
+            json!([
+                ["dear", 3, 2000, 1000, 1000, 0],
+                ["unpriced", 2, 2000, 0, 0, 2]
+            ]),
+        ),
+        (
+            "principal",
+            json!([
+                ["bootstrap", 2, 2000, 1000, 1000, 0],
+                ["other", 3, 2000, 0, 0, 2]
+            ]),
+        ),
+        (
+            "virtual_model",
+            json!([["smart", 1, 1000, 1000, 0, 0], [null, 4, 3000, 0, 1000, 2]]),
+        ),
+        (
+            "key",
+            json!([
+                [null, 4, 3000, 1000, 0, 2],
+                ["the key", 1, 1000, 0, 1000, 0]
+            ]),
+        ),
+        (
+            "team",
+            json!([
+                [null, 2, 2000, 1000, 1000, 0],
+                ["research", 3, 2000, 0, 0, 2]
+            ]),
+        ),
+        (
+            "endpoint",
+            json!([
+                ["/chat/completions", 2, 2000, 1000, 1000, 0],
+                [null, 2, 1000, 0, 0, 1],
+                ["/embeddings", 1, 1000, 0, 0, 1]
+            ]),
+        ),
+        (
+            "metadata:job",
+            json!([[null, 3, 2000, 1000, 1000, 0], ["1", 2, 2000, 0, 0, 2]]),
+        ),
+    ] {
+        let found = groups(&root, &format!("group_by={grouping}")).await;
+        assert_eq!(Value::from(found), expected, "{grouping}");
+    }
+    let by_model = groups(&root, "").await;
+    assert_eq!(by_model, groups(&root, "group_by=model").await);
+    assert_eq!(groups(&root, "limit=1").await, by_model[..1]);
+}
+
+#[tokio::test]
+async fn usage_is_summed_from_one_time_to_another() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    history(&database, &control, &root).await;
+    let rows = root.get("/admin/usage/events").await;
+    let text = rows[1]["at"].as_str().unwrap();
+    let at = OffsetDateTime::parse(text, &Rfc3339).unwrap();
+    let (then, later) = (
+        at.format(&Rfc3339).unwrap(),
+        (at + Duration::MICROSECOND).format(&Rfc3339).unwrap(),
     );
-    assert_eq!(
-        groups(&root, "group_by=key").await,
-        [
-            json!([null, 4, 3000, 1000, 0, 2]),
-            json!(["the key", 1, 1000, 0, 1000, 0])
-        ]
-    );
-    assert_eq!(
-        groups(&root, "group_by=team").await,
-        [
-            json!([null, 2, 2000, 1000, 1000, 0]),
-            json!(["research", 3, 2000, 0, 0, 2])
-        ]
-    );
-    assert_eq!(
-        groups(&root, "group_by=endpoint").await,
-        [
-            json!(["/chat/completions", 2, 2000, 1000, 1000, 0]),
-            json!([null, 2, 1000, 0, 0, 1]),
-            json!(["/embeddings", 1, 1000, 0, 0, 1]),
-        ]
-    );
-    assert_eq!(
-        groups(&root, "group_by=metadata:job").await,
-        [
-            json!([null, 3, 2000, 1000, 1000, 0]),
-            json!(["1", 2, 2000, 0, 0, 2])
-        ]
-    );
-    let days = [
-        json!([now.date().to_string(), 4, 3000, 1000, 1000, 1]),
-        json!([yesterday.date().to_string(), 1, 1000, 0, 0, 1]),
-    ];
-    assert_eq!(groups(&root, "group_by=day").await, days);
-    // From `since` on, before `until`.
-    let text = |at: OffsetDateTime| {
-        let zulu = at.format(&time::format_description::well_known::Rfc3339);
-        zulu.unwrap()
-    };
-    let (then, later) = (text(yesterday), text(yesterday + Duration::HOUR));
     let one = json!(["unpriced", 1, 1000, 0, 0, 1]);
+    let between = format!("since={then}&until={later}");
+    assert_eq!(groups(&root, &between).await, std::slice::from_ref(&one));
     assert_eq!(
-        groups(&root, &format!("since={then}&until={later}")).await,
-        std::slice::from_ref(&one)
+        groups(&root, &format!("until={then}")).await,
+        [] as [Value; 0]
     );
-    assert_eq!(groups(&root, &format!("since={later}")).await, [dear, one]);
-    assert!(groups(&root, &format!("until={then}")).await.is_empty());
-    // History has names for what is gone.
+    let since = groups(&root, &format!("since={later}")).await;
+    assert_eq!(since, [json!(["dear", 3, 2000, 1000, 1000, 0]), one]);
+    let day = |at: OffsetDateTime| at.date().to_string();
     assert_eq!(
-        root.delete(&format!("/admin/principals/{other}")).await.0,
-        204
+        groups(&root, "group_by=day").await,
+        [
+            json!([day(at + Duration::DAY), 4, 3000, 1000, 1000, 1]),
+            json!([day(at), 1, 1000, 0, 0, 1]),
+        ]
     );
-    assert_eq!(groups(&root, "group_by=principal").await, by_principal);
-    let gone = format!("/admin/keys/{key}");
-    assert_eq!(root.delete(&gone).await.0, 204);
     for wrong in [
         "group_by=colour",
         "group_by=metadata",
@@ -236,12 +260,23 @@ async fn usage_is_summed_by_whatever_names_it() {
         "colour=red",
     ] {
         let path = format!("/admin/usage?{wrong}");
-        assert_eq!(
-            answer(root.request(reqwest::Method::GET, &path)).await.0,
-            400,
-            "{wrong}"
-        );
+        let (status, _) = answer(root.request(Method::GET, &path)).await;
+        assert_eq!(status, 400, "{wrong}");
     }
+}
+
+#[tokio::test]
+async fn sums_name_what_is_gone() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let (other, key) = history(&database, &control, &root).await;
+    let before = groups(&root, "group_by=principal").await;
+    let principal = format!("/admin/principals/{other}");
+    assert_eq!(root.delete(&principal).await.0, 204);
+    database.execute("DELETE FROM api_keys").await;
+    assert_eq!(groups(&root, "group_by=principal").await, before);
+    let keys = groups(&root, "group_by=key").await;
+    assert_eq!(keys[1], json!([key.to_string(), 1, 1000, 0, 1000, 0]));
 }
 
 #[tokio::test]

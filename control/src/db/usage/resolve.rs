@@ -17,6 +17,49 @@ pub(super) struct Known {
     pub(super) prices: Prices,
 }
 
+/// A row of the answer.
+struct Found {
+    /// From 1 on.
+    number: i64,
+    principal: String,
+    team_id: Option<i64>,
+    model_id: i64,
+    input_price_per_mtok: Option<i64>,
+    output_price_per_mtok: Option<i64>,
+    cached_input_price_per_mtok: Option<i64>,
+    cache_write_price_per_mtok: Option<i64>,
+    reasoning_price_per_mtok: Option<i64>,
+    audio_input_price_per_mtok: Option<i64>,
+    audio_output_price_per_mtok: Option<i64>,
+    image_price: Option<i64>,
+    input_price_per_mchar: Option<i64>,
+    audio_price_per_minute: Option<i64>,
+}
+
+impl Found {
+    fn known(self) -> Option<Known> {
+        let prices = PriceFields {
+            input_price_per_mtok: self.input_price_per_mtok,
+            output_price_per_mtok: self.output_price_per_mtok,
+            cached_input_price_per_mtok: self.cached_input_price_per_mtok,
+            cache_write_price_per_mtok: self.cache_write_price_per_mtok,
+            reasoning_price_per_mtok: self.reasoning_price_per_mtok,
+            audio_input_price_per_mtok: self.audio_input_price_per_mtok,
+            audio_output_price_per_mtok: self.audio_output_price_per_mtok,
+            image_price: self.image_price,
+            input_price_per_mchar: self.input_price_per_mchar,
+            audio_price_per_minute: self.audio_price_per_minute,
+        };
+        Some(Known {
+            index: usize::try_from(self.number).ok()?.checked_sub(1)?,
+            principal: self.principal,
+            team_id: self.team_id,
+            model_id: self.model_id,
+            prices: Prices::from(&prices),
+        })
+    }
+}
+
 /// Finds principals, models and prices of events, those that are deleted since
 /// included. Events of what never existed are left out.
 ///
@@ -36,7 +79,8 @@ pub(super) async fn resolve(
         .iter()
         .map(|event| event.usage.model.as_str().to_owned())
         .collect();
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Found,
         r#"SELECT e.number AS "number!", p.name AS "principal!", p.team_id AS "team_id?",
                   m.id AS "model_id!", c.input_price_per_mtok AS "input_price_per_mtok?",
                   c.output_price_per_mtok AS "output_price_per_mtok?",
@@ -69,33 +113,13 @@ pub(super) async fn resolve(
                                 UNION ALL
                                 (SELECT * FROM model_prices WHERE model_id = m.id
                                   ORDER BY valid_from LIMIT 1)
-                                LIMIT 1) AS c ON true"#,
+                                LIMIT 1) AS c ON true
+            ORDER BY e.number"#,
         &times,
         &principals,
         &models,
     )
     .fetch_all(connection)
     .await?;
-    let known = rows.into_iter().filter_map(|row| {
-        let prices = PriceFields {
-            input_price_per_mtok: row.input_price_per_mtok,
-            output_price_per_mtok: row.output_price_per_mtok,
-            cached_input_price_per_mtok: row.cached_input_price_per_mtok,
-            cache_write_price_per_mtok: row.cache_write_price_per_mtok,
-            reasoning_price_per_mtok: row.reasoning_price_per_mtok,
-            audio_input_price_per_mtok: row.audio_input_price_per_mtok,
-            audio_output_price_per_mtok: row.audio_output_price_per_mtok,
-            image_price: row.image_price,
-            input_price_per_mchar: row.input_price_per_mchar,
-            audio_price_per_minute: row.audio_price_per_minute,
-        };
-        Some(Known {
-            index: usize::try_from(row.number).ok()?.checked_sub(1)?,
-            principal: row.principal,
-            team_id: row.team_id,
-            model_id: row.model_id,
-            prices: Prices::from(&prices),
-        })
-    });
-    Ok(known.collect())
+    Ok(rows.into_iter().filter_map(Found::known).collect())
 }

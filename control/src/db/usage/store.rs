@@ -1,6 +1,7 @@
-use fastllm_contract::{Metadata, RefusalKind, UsageEvent};
+use fastllm_contract::UsageEvent;
 use fastllm_engine::pricing::{Charge, charge};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use sqlx::{Acquire, PgConnection, PgTransaction};
 use time::OffsetDateTime;
 
@@ -99,7 +100,7 @@ async fn attempt(db: &Db, batch: &Batch<'_>, how: Insert) -> Result<BatchOutcome
     if let Err(error) = touch_keys(db, &rows).await {
         tracing::debug!(%error, "the keys' last use is not noted");
     }
-    let unpriced = rows.iter().filter(|row| row.cost_micros.is_none());
+    let unpriced = rows.iter().filter(|row| row.charged_micros.is_none());
     Ok(BatchOutcome::Stored(Stored {
         accepted: rows.len() as u64,
         unpriced: unpriced.count() as u64,
@@ -127,140 +128,63 @@ async fn claim(
     Ok(claimed.is_some())
 }
 
-/// A row of `usage_events`, but for the gateway's name.
+/// A row of `usage_events`, but for the gateway's name. Most columns are called
+/// as the event's own members; its `at` and `cost_micros` are not columns.
 #[derive(Serialize)]
 struct Row<'a> {
-    #[serde(skip)]
-    event: &'a Event,
+    #[serde(flatten)]
+    usage: &'a UsageEvent,
     #[serde(with = "time::serde::rfc3339")]
-    at: OffsetDateTime,
-    principal_id: i64,
+    arrived_at: OffsetDateTime,
     principal_name: &'a str,
-    key_id: Option<i64>,
     team_id: Option<i64>,
     model_id: i64,
-    model: &'a str,
-    requested_model: Option<&'a str>,
-    endpoint: Option<&'a str>,
-    request_id: Option<&'a str>,
-    attempts: Option<u32>,
-    prompt_tokens: i64,
-    completion_tokens: i64,
-    cached_tokens: Option<i64>,
-    reasoning_tokens: Option<i64>,
-    cache_write_tokens: Option<i64>,
-    audio_prompt_tokens: Option<i64>,
-    audio_completion_tokens: Option<i64>,
-    images: Option<u32>,
-    input_characters: Option<i64>,
-    audio_ms: Option<i64>,
-    audio_bytes: Option<i64>,
-    usage_reported: bool,
-    estimated: bool,
-    cached: bool,
-    refusal: Option<&'static str>,
-    duration_ms: Option<u32>,
-    ttft_ms: Option<u32>,
-    status: Option<u16>,
-    cost_micros: Option<i64>,
+    charged_micros: Option<i64>,
     saved_cost_micros: Option<i64>,
-    metadata: Option<&'a Metadata>,
+    #[serde(skip)]
+    raw: &'a RawValue,
 }
 
 impl<'a> Row<'a> {
     fn of(event: &'a Event, known: &'a Known) -> Self {
         let Charge { cost, saved } = charge(&event.usage, Some(&known.prices));
-        let UsageEvent {
-            principal_id,
-            key_id,
-            model,
-            requested_model,
-            endpoint,
-            request_id,
-            attempts,
-            prompt_tokens,
-            completion_tokens,
-            cached_tokens,
-            reasoning_tokens,
-            cache_write_tokens,
-            audio_prompt_tokens,
-            audio_completion_tokens,
-            images,
-            input_characters,
-            audio_ms,
-            audio_bytes,
-            usage_reported,
-            estimated,
-            cached,
-            metadata,
-            refusal,
-            at: _,
-            duration_ms,
-            ttft_ms,
-            status,
-            cost_micros: _,
-        } = &event.usage;
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         Self {
-            event,
-            at: event.at,
-            principal_id: number(principal_id.0),
+            usage: &event.usage,
+            arrived_at: event.at,
             principal_name: &known.principal,
-            key_id: key_id.map(|id| number(id.0)),
             team_id: known.team_id,
             model_id: known.model_id,
-            model: model.as_str(),
-            requested_model: requested_model.as_ref().map(|model| model.as_str()),
-            endpoint: endpoint.as_deref(),
-            request_id: request_id.as_deref(),
-            attempts: *attempts,
-            prompt_tokens: number(prompt_tokens.0),
-            completion_tokens: number(completion_tokens.0),
-            cached_tokens: cached_tokens.map(|tokens| number(tokens.0)),
-            reasoning_tokens: reasoning_tokens.map(|tokens| number(tokens.0)),
-            cache_write_tokens: cache_write_tokens.map(|tokens| number(tokens.0)),
-            audio_prompt_tokens: audio_prompt_tokens.map(|tokens| number(tokens.0)),
-            audio_completion_tokens: audio_completion_tokens.map(|tokens| number(tokens.0)),
-            images: *images,
-            input_characters: input_characters.map(number),
-            audio_ms: audio_ms.map(number),
-            audio_bytes: audio_bytes.map(number),
-            usage_reported: *usage_reported,
-            estimated: *estimated,
-            cached: *cached,
-            refusal: refusal.map(refusal_name),
-            duration_ms: *duration_ms,
-            ttft_ms: *ttft_ms,
-            status: *status,
-            cost_micros: cost.map(|cost| number(cost.0)),
-            saved_cost_micros: saved.map(|cost| number(cost.0)),
-            metadata: metadata.as_deref(),
+            charged_micros: cost.map(|cost| signed(cost.0)),
+            saved_cost_micros: saved.map(|cost| signed(cost.0)),
+            raw: &event.raw,
         }
+    }
+
+    fn key_id(&self) -> Option<i64> {
+        self.usage.key_id.map(|id| signed(id.0))
     }
 
     /// What it adds to budgets; nothing for a refusal.
     fn used(&self) -> Option<Used> {
-        self.refusal.is_none().then(|| Used {
-            at: self.event.usage.at,
-            principal_id: self.principal_id,
+        let tokens = self
+            .usage
+            .prompt_tokens
+            .0
+            .saturating_add(self.usage.completion_tokens.0);
+        self.usage.refusal.is_none().then(|| Used {
+            at: self.usage.at,
+            principal_id: signed(self.usage.principal_id.0),
             model_id: self.model_id,
-            key_id: self.key_id,
+            key_id: self.key_id(),
             team_id: self.team_id,
-            tokens: self.prompt_tokens.saturating_add(self.completion_tokens),
-            cost_micros: self.cost_micros.unwrap_or(0),
+            tokens: signed(tokens),
+            cost_micros: self.charged_micros.unwrap_or(0),
         })
     }
 }
 
-fn refusal_name(kind: RefusalKind) -> &'static str {
-    match kind {
-        RefusalKind::Authorisation => "authorisation",
-        RefusalKind::RateLimit => "rate_limit",
-        RefusalKind::Budget => "budget",
-        RefusalKind::NoBackend => "no_backend",
-        RefusalKind::Overload => "overload",
-        RefusalKind::Unknown => "unknown",
-    }
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 async fn insert(
@@ -277,14 +201,15 @@ async fn insert(
                 audio_prompt_tokens, audio_completion_tokens, images, input_characters, audio_ms, \
                 audio_bytes, usage_reported, estimated, cached, refusal, duration_ms, ttft_ms, \
                 status, cost_micros, saved_cost_micros, metadata) \
-         SELECT e.at, $1, e.principal_id, e.principal_name, e.key_id, e.team_id, e.model_id, \
+         SELECT e.arrived_at, $1, e.principal_id, e.principal_name, e.key_id, e.team_id, e.model_id, \
                 e.model, e.requested_model, e.endpoint, e.request_id, e.attempts, \
                 e.prompt_tokens, e.completion_tokens, e.cached_tokens, e.reasoning_tokens, \
                 e.cache_write_tokens, e.audio_prompt_tokens, e.audio_completion_tokens, \
                 e.images, e.input_characters, e.audio_ms, e.audio_bytes, e.usage_reported, \
-                e.estimated, e.cached, e.refusal, e.duration_ms, e.ttft_ms, e.status, \
-                e.cost_micros, e.saved_cost_micros, e.metadata \
-           FROM jsonb_to_recordset($2) AS e (at timestamptz, principal_id bigint, \
+                coalesce(e.estimated, false), coalesce(e.cached, false), e.refusal, \
+                e.duration_ms, e.ttft_ms, e.status, e.charged_micros, e.saved_cost_micros, \
+                e.metadata \
+           FROM jsonb_to_recordset($2) AS e (arrived_at timestamptz, principal_id bigint, \
                     principal_name text, key_id bigint, team_id bigint, model_id bigint, \
                     model text, requested_model text, endpoint text, request_id text, \
                     attempts bigint, prompt_tokens bigint, completion_tokens bigint, \
@@ -292,7 +217,7 @@ async fn insert(
                     audio_prompt_tokens bigint, audio_completion_tokens bigint, images bigint, \
                     input_characters bigint, audio_ms bigint, audio_bytes bigint, \
                     usage_reported boolean, estimated boolean, cached boolean, refusal text, \
-                    duration_ms bigint, ttft_ms bigint, status integer, cost_micros bigint, \
+                    duration_ms bigint, ttft_ms bigint, status integer, charged_micros bigint, \
                     saved_cost_micros bigint, metadata jsonb)",
         replica,
         events,
@@ -319,7 +244,7 @@ async fn apart<'a>(
             }
             Err(error) if error.is_about_values() => {
                 savepoint.rollback().await?;
-                refused.push(Poison::new(error.to_string(), row.event.raw.get()));
+                refused.push(Poison::new(error.to_string(), row.raw.get()));
             }
             Err(error) => return Err(error),
         }
@@ -330,7 +255,9 @@ async fn apart<'a>(
 /// Notes when keys were used, at most once a minute and key. Rows that somebody
 /// else holds are skipped: it is only a hint.
 async fn touch_keys(db: &Db, rows: &[Row<'_>]) -> Result<(), DbError> {
-    let used = rows.iter().filter_map(|row| Some((row.key_id?, row.at)));
+    let used = rows
+        .iter()
+        .filter_map(|row| Some((row.key_id()?, row.arrived_at)));
     let (keys, times): (Vec<i64>, Vec<OffsetDateTime>) = used.unzip();
     if keys.is_empty() {
         return Ok(());
