@@ -110,6 +110,8 @@ CREATE TABLE budget_shares (
     cost_reserved_micros bigint NOT NULL DEFAULT 0,
     tokens_granted bigint NOT NULL DEFAULT 0,
     cost_granted_micros bigint NOT NULL DEFAULT 0,
+    -- What it took lately: a sum that fades.
+    demand double precision NOT NULL DEFAULT 0,
     -- NULL: it has stored something, and not reported yet.
     reported_at timestamptz,
     PRIMARY KEY (budget_id, window_start, replica, boot_id)
@@ -123,7 +125,7 @@ CREATE TABLE limit_replicas (
     seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What each gateway let each holder ask for lately, smoothed, a minute.
+-- What each gateway let each holder ask for lately: sums that fade.
 CREATE TABLE limit_counts (
     holder text NOT NULL,
     replica text NOT NULL REFERENCES limit_replicas ON DELETE CASCADE,

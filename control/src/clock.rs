@@ -1,7 +1,9 @@
-//! The one place that reads the clocks of the machine.
+//! The one place that reads the clocks of the machine, and the two forms in which
+//! moments are kept.
 
 use std::time::Instant;
 
+use fastllm_contract::Timestamp;
 use time::OffsetDateTime;
 
 /// The wall clock, in UTC.
@@ -13,4 +15,17 @@ pub(crate) fn now() -> OffsetDateTime {
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn monotonic() -> Instant {
     Instant::now()
+}
+
+/// A moment as gateways write it.
+pub(crate) fn timestamp(at: OffsetDateTime) -> Timestamp {
+    let micros = at.unix_timestamp_nanos() / 1000;
+    Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+/// A moment as the database keeps it; nothing outside the years that it can.
+pub(crate) fn moment(at: Timestamp) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1000)
+        .ok()
+        .filter(|at| (1..=9999).contains(&at.year()))
 }

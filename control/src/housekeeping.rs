@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::db::{Db, DbError, gateways, sessions, usage};
+use crate::db::{Db, DbError, gateways, reconcile, sessions, shares, spending, usage};
 
 const EVERY: Duration = Duration::from_mins(10);
 
@@ -27,5 +27,8 @@ async fn prune(db: &Db) -> Result<u64, DbError> {
     let reporters = usage::prune_reporters(&mut connection).await?;
     let poison = usage::prune_poison(&mut connection).await?;
     let gateways = gateways::prune(&mut connection).await?;
-    Ok(sessions + reporters + poison + gateways)
+    let counts = reconcile::prune_counts(&mut connection).await?;
+    let windows = spending::prune(&mut connection).await?;
+    let shares = shares::prune(&mut connection).await?;
+    Ok(sessions + reporters + poison + gateways + counts + windows + shares)
 }

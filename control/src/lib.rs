@@ -20,6 +20,7 @@ mod metrics;
 mod run;
 mod serve;
 mod set_password;
+mod shares;
 mod snapshot;
 
 pub use api::openapi_document;

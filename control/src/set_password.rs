@@ -57,7 +57,7 @@ async fn find_or_create(change: &mut Change, name: &str) -> Result<PrincipalRow,
     let connection = change.connection();
     match principals::find_by_name(connection, name).await {
         Err(DbError::NotFound) => {
-            let id = principals::insert(connection, name, "user", None).await?;
+            let id = principals::insert(connection, name, "user", None, None).await?;
             principals::get(connection, id).await
         }
         other => other,

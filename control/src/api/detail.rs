@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -9,15 +11,15 @@ use crate::db::AuditEntry;
 /// Invariant: it is made from what the API shows, which holds no secret; a
 /// changed secret is told as `set` or `cleared` ([`Detail::secret`]).
 pub(crate) struct Detail {
-    operation: &'static str,
+    operation: Cow<'static, str>,
     id: Option<i64>,
     changes: Map<String, Value>,
 }
 
 impl Detail {
-    pub(crate) fn new(operation: &'static str) -> Self {
+    pub(crate) fn new(operation: impl Into<Cow<'static, str>>) -> Self {
         Self {
-            operation,
+            operation: operation.into(),
             id: None,
             changes: Map::new(),
         }

@@ -2,8 +2,10 @@
 //! and documentation.
 
 mod access;
+mod allowances;
 mod audit;
 mod backends;
+mod budgets;
 mod checks;
 mod conditions;
 mod detail;
@@ -13,6 +15,7 @@ mod fallback;
 mod fleet;
 mod handling;
 mod keys;
+mod limits;
 mod login;
 mod models;
 mod page;
@@ -23,6 +26,7 @@ mod roles;
 mod rules;
 mod settings;
 mod targets;
+mod teams;
 mod usage;
 mod virtual_models;
 
@@ -69,6 +73,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(principals::routes())
         .merge(roles::routes())
         .merge(keys::routes())
+        .merge(teams::routes())
+        .merge(allowances::routes())
+        .merge(limits::routes())
+        .merge(budgets::routes())
         .merge(usage::routes())
         .merge(audit::routes())
         .merge(fleet::routes())

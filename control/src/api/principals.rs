@@ -17,7 +17,7 @@ use super::patch::Patch;
 use super::{checks, page, patch};
 use crate::app::App;
 use crate::crypto::check_policy;
-use crate::db::principals::PrincipalRow;
+use crate::db::principals::{PrincipalFields, PrincipalRow};
 use crate::db::{Change, DbError, principals, roles, sessions};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -47,6 +47,8 @@ pub(crate) struct PrincipalView {
     /// Names of the roles that it holds.
     roles: Vec<String>,
     has_password: bool,
+    /// The team whose limits and budget it shares.
+    team_id: Option<i64>,
 }
 
 impl From<PrincipalRow> for PrincipalView {
@@ -60,6 +62,7 @@ impl From<PrincipalRow> for PrincipalView {
             created_at,
             roles,
             has_password,
+            team_id,
         } = row;
         Self {
             id,
@@ -70,6 +73,7 @@ impl From<PrincipalRow> for PrincipalView {
             created_at,
             roles,
             has_password,
+            team_id,
         }
     }
 }
@@ -91,6 +95,8 @@ pub(crate) struct NewPrincipal {
     #[serde(default)]
     kind: Kind,
     email: Option<String>,
+    /// The team whose limits and budget it shares.
+    team_id: Option<i64>,
 }
 
 /// Changes of a principal: absent keeps, `null` clears.
@@ -103,6 +109,10 @@ pub(crate) struct PrincipalPatch {
     #[schema(nullable = false)]
     #[serde(default, deserialize_with = "patch::present")]
     disabled: Option<bool>,
+    /// `null`: it leaves its team.
+    #[schema(value_type = Option<i64>)]
+    #[serde(default)]
+    team_id: Patch<i64>,
 }
 
 /// A role to be given.
@@ -147,6 +157,14 @@ pub(super) async fn keep_an_administrator(change: &mut Change) -> Result<(), Api
         return Err(ApiError::last_administrator());
     }
     Ok(())
+}
+
+/// The team that a principal is to belong to is not there; else the error again.
+fn of_team(error: DbError) -> Result<ApiError, DbError> {
+    match error {
+        DbError::Reference { .. } => Ok(ApiError::invalid("team_id", "there is no such team")),
+        other => Err(other),
+    }
 }
 
 async fn row(change: &mut Change, id: i64) -> Result<PrincipalRow, ApiError> {
@@ -206,9 +224,10 @@ async fn create(
     };
     let mut change = app.change(caller).await?;
     let taken = ApiError::of_unique("name", "there is a principal of this name or email");
-    let id = principals::insert(change.connection(), &name, kind, email.as_deref())
+    let (email, team_id) = (email.as_deref(), new.team_id);
+    let id = principals::insert(change.connection(), &name, kind, email, team_id)
         .await
-        .map_err(taken)?;
+        .map_err(|error| of_team(error).unwrap_or_else(taken))?;
     let view = PrincipalView::from(row(&mut change, id).await?);
     let detail = Detail::new("principal.create").id(id).created(&view);
     app.commit(change, detail.entry()).await?;
@@ -230,12 +249,15 @@ async fn update(
     let old = row(&mut change, id).await?;
     let email = email.apply(old.email.clone());
     let disabled = patch.disabled.unwrap_or(old.disabled);
-    principals::update(change.connection(), id, email.as_deref(), disabled)
+    let fields = PrincipalFields {
+        email: email.as_deref(),
+        disabled,
+        team_id: patch.team_id.apply(old.team_id),
+    };
+    let taken = ApiError::of_unique("email", "there is a principal of this email");
+    principals::update(change.connection(), id, &fields)
         .await
-        .map_err(ApiError::of_unique(
-            "email",
-            "there is a principal of this email",
-        ))?;
+        .map_err(|error| of_team(error).unwrap_or_else(taken))?;
     if disabled && !old.disabled {
         sessions::delete_all(change.connection(), Some(id)).await?;
     }

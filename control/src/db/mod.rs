@@ -2,20 +2,28 @@
 
 pub(crate) mod audit;
 pub(crate) mod backends;
+pub(crate) mod budgets;
 mod change;
 mod error;
 pub(crate) mod gateways;
+pub(crate) mod holder;
 pub(crate) mod keys;
+pub(crate) mod limits;
 mod migrate;
 pub(crate) mod models;
 pub(crate) mod prices;
 pub(crate) mod principals;
+pub(crate) mod reconcile;
 pub(crate) mod roles;
 pub(crate) mod rules;
 pub(crate) mod sessions;
+pub(crate) mod shares;
 pub(crate) mod snapshot;
+pub(crate) mod spending;
+pub(crate) mod standing;
 pub(crate) mod state;
 pub(crate) mod targets;
+pub(crate) mod teams;
 pub(crate) mod usage;
 pub(crate) mod virtual_models;
 
@@ -28,6 +36,7 @@ use tokio::time::timeout;
 
 pub(crate) use change::{Actor, AuditEntry, Change};
 pub(crate) use error::DbError;
+pub(crate) use holder::HolderId;
 pub(crate) use migrate::{MigrationFailure, migrate};
 
 /// How long a request waits for a connection: Postgres that is down is told

@@ -13,6 +13,14 @@ pub(crate) struct PrincipalRow {
     pub(crate) created_at: OffsetDateTime,
     pub(crate) roles: Vec<String>,
     pub(crate) has_password: bool,
+    pub(crate) team_id: Option<i64>,
+}
+
+/// The fields of a principal that can change.
+pub(crate) struct PrincipalFields<'a> {
+    pub(crate) email: Option<&'a str>,
+    pub(crate) disabled: bool,
+    pub(crate) team_id: Option<i64>,
 }
 
 pub(crate) async fn list(
@@ -24,7 +32,7 @@ pub(crate) async fn list(
         r#"SELECT p.id, p.kind, p.name, p.email, p.disabled, p.created_at,
                   ARRAY(SELECT r.name FROM principal_roles AS h JOIN roles AS r ON r.id = h.role_id
                          WHERE h.principal_id = p.id ORDER BY r.name) AS "roles!",
-                  p.password_hash IS NOT NULL AS "has_password!"
+                  p.password_hash IS NOT NULL AS "has_password!", p.team_id
              FROM principals AS p
             WHERE $1::bigint IS NULL OR p.id > $1
             ORDER BY p.id LIMIT $2"#,
@@ -60,12 +68,14 @@ pub(crate) async fn insert(
     name: &str,
     kind: &str,
     email: Option<&str>,
+    team_id: Option<i64>,
 ) -> Result<i64, DbError> {
     let id = sqlx::query_scalar!(
-        "INSERT INTO principals (name, kind, email) VALUES ($1, $2, $3) RETURNING id",
+        "INSERT INTO principals (name, kind, email, team_id) VALUES ($1, $2, $3, $4) RETURNING id",
         name,
         kind,
         email,
+        team_id,
     )
     .fetch_one(connection)
     .await?;
@@ -76,14 +86,19 @@ pub(crate) async fn insert(
 pub(crate) async fn update(
     connection: &mut PgConnection,
     id: i64,
-    email: Option<&str>,
-    disabled: bool,
+    fields: &PrincipalFields<'_>,
 ) -> Result<(), DbError> {
+    let PrincipalFields {
+        email,
+        disabled,
+        team_id,
+    } = *fields;
     sqlx::query!(
-        "UPDATE principals SET email = $2, disabled = $3 WHERE id = $1",
+        "UPDATE principals SET email = $2, disabled = $3, team_id = $4 WHERE id = $1",
         id,
         email,
         disabled,
+        team_id,
     )
     .execute(connection)
     .await?;

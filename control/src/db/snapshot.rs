@@ -1,4 +1,4 @@
-use fastllm_contract::KeyHash;
+use fastllm_contract::{Budget, Holder, KeyHash, Limits};
 use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
@@ -6,7 +6,7 @@ use super::backends::{self, BackendRow};
 use super::rules::RuleRow;
 use super::state::{self, ConfigState};
 use super::targets::{Owner, TargetRow};
-use super::{Db, DbError, rules, targets};
+use super::{Db, DbError, budgets, limits, rules, targets};
 
 /// Reads everything of one snapshot from one moment: a read-only transaction
 /// that sees no later commit.
@@ -16,8 +16,21 @@ pub(crate) struct SnapshotReader(PgTransaction<'static>);
 pub(crate) struct PrincipalGrants {
     pub(crate) id: i64,
     pub(crate) name: String,
+    pub(crate) team_id: Option<i64>,
     pub(crate) roles: Vec<String>,
     pub(crate) resources: Vec<String>,
+}
+
+/// What the snapshot says about a team itself.
+pub(crate) struct PublishedTeam {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+}
+
+/// Limits and budgets: of the keys of some shards, and of everybody else.
+pub(crate) struct AllowanceRows {
+    pub(crate) limits: Vec<(Holder, Limits)>,
+    pub(crate) budgets: Vec<(Holder, Budget)>,
 }
 
 /// What the snapshot says about a model.
@@ -113,7 +126,7 @@ impl SnapshotReader {
     pub(crate) async fn principals(&mut self) -> Result<Vec<PrincipalGrants>, DbError> {
         let rows = sqlx::query_as!(
             PrincipalGrants,
-            r#"SELECT p.id, p.name,
+            r#"SELECT p.id, p.name, p.team_id,
                       ARRAY(SELECT r.name FROM principal_roles AS h
                               JOIN roles AS r ON r.id = h.role_id
                              WHERE h.principal_id = p.id ORDER BY r.name COLLATE "C") AS "roles!",
@@ -126,6 +139,23 @@ impl SnapshotReader {
         .fetch_all(&mut *self.0)
         .await?;
         Ok(rows)
+    }
+
+    /// By id.
+    pub(crate) async fn teams(&mut self) -> Result<Vec<PublishedTeam>, DbError> {
+        let rows = sqlx::query_as!(PublishedTeam, "SELECT id, name FROM teams ORDER BY id")
+            .fetch_all(&mut *self.0)
+            .await?;
+        Ok(rows)
+    }
+
+    /// Of the keys of the given shards, and of everybody else.
+    pub(crate) async fn allowances(&mut self, shards: &[u8]) -> Result<AllowanceRows, DbError> {
+        let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
+        Ok(AllowanceRows {
+            limits: limits::published(&mut self.0, &shards).await?,
+            budgets: budgets::published(&mut self.0, &shards).await?,
+        })
     }
 
     /// By number; all 256.

@@ -2,7 +2,9 @@
 //! Unknown fields are ignored, so that any two releases can talk.
 
 mod health;
+mod reconcile;
 mod snapshot;
+mod standing;
 mod usage;
 
 use axum::Router;
@@ -29,6 +31,8 @@ pub(crate) fn routes() -> Router<App> {
             post(usage::post).layer(DefaultBodyLimit::max(usage::MAX_BODY)),
         )
         .route("/health-report", post(health::post))
+        .route("/limits/reconcile", post(reconcile::post))
+        .route("/standing", get(standing::get))
         .layer(from_fn(in_time))
         .route("/snapshot", get(snapshot::get))
         .layer(DefaultBodyLimit::max(MAX_BODY))

@@ -2,17 +2,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fastllm_contract::{
     Backend, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part, Principal,
-    PrincipalId, Snapshot, Timestamp, Tokens, VirtualModel,
+    PrincipalId, Snapshot, Team, TeamId, Tokens,
 };
 use serde::Serialize;
-use time::OffsetDateTime;
 
+use super::allowance::Allowances;
 use super::etag::Etag;
 use super::{backend, routing};
+use crate::clock;
 use crate::crypto::{Vault, digest};
 use crate::db::backends::BackendRow;
 use crate::db::snapshot::{
-    KeyRow, PrincipalGrants, PublishedModel, RoutingRows, ShardState, SnapshotReader,
+    AllowanceRows, KeyRow, PrincipalGrants, PublishedModel, PublishedTeam, RoutingRows, ShardState,
+    SnapshotReader,
 };
 use crate::db::state::ConfigState;
 use crate::db::{Db, DbError};
@@ -37,6 +39,8 @@ struct Rows {
     backends: Vec<BackendRow>,
     routing: RoutingRows,
     principals: Vec<PrincipalGrants>,
+    teams: Vec<PublishedTeam>,
+    allowances: AllowanceRows,
     shards: Vec<ShardState>,
     /// Of the shards that changed since the last build.
     keys: Vec<KeyRow>,
@@ -55,6 +59,7 @@ pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRow
     let backends = reader.backends(&ids).await?;
     let routing = reader.routing().await?;
     let principals = reader.principals().await?;
+    let teams = reader.teams().await?;
     let shards = reader.shards().await?;
     let changed: BTreeSet<u8> = shards
         .iter()
@@ -65,12 +70,15 @@ pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRow
         .collect();
     let wanted: Vec<u8> = changed.iter().copied().collect();
     let keys = reader.keys(&wanted).await?;
+    let allowances = reader.allowances(&wanted).await?;
     let rows = Rows {
         state,
         models,
         backends,
         routing,
         principals,
+        teams,
+        allowances,
         shards,
         keys,
         changed,
@@ -94,6 +102,8 @@ pub(super) fn assemble(
         backends,
         routing,
         principals,
+        teams,
+        allowances,
         shards,
         keys,
         changed,
@@ -106,20 +116,22 @@ pub(super) fn assemble(
             tracing::error!(rule, "a rule of a later release is left out");
         }
     }
+    let mut allowances = Allowances::from(allowances);
     let principals = principals
         .into_iter()
-        .map(|row| principal(row, &models))
+        .map(|row| principal(row, &models, &mut allowances))
         .collect();
+    let teams: Vec<Team> = teams.into_iter().map(|row| allowances.team(row)).collect();
     let snapshot = Snapshot {
-        teams: Part::default(),
         format: FORMAT,
         version: state.version,
         open: false,
         models: part(models)?,
         principals: part::<Vec<Principal>>(principals)?,
-        virtual_models: virtual_part(virtual_models)?,
+        teams: optional_part(teams)?,
+        virtual_models: optional_part(virtual_models)?,
         fallback_model,
-        key_shards: key_shards(keys, &changed, held)?,
+        key_shards: key_shards(keys, allowances, &changed, held)?,
     };
     Ok(Built {
         etag: etag(&snapshot),
@@ -193,11 +205,11 @@ fn published(
 }
 
 /// Without any, it is the part of a release that has none.
-fn virtual_part(models: Vec<VirtualModel>) -> Result<Part<Vec<VirtualModel>>, serde_json::Error> {
-    if models.is_empty() {
+fn optional_part<T: Serialize>(items: Vec<T>) -> Result<Part<Vec<T>>, serde_json::Error> {
+    if items.is_empty() {
         Ok(Part::default())
     } else {
-        part(models)
+        part(items)
     }
 }
 
@@ -238,10 +250,11 @@ fn etag(snapshot: &Snapshot) -> Etag {
 }
 
 /// Flattens the grants: `model/*` is everything, `model/x*` a prefix.
-fn principal(row: PrincipalGrants, models: &[Model]) -> Principal {
+fn principal(row: PrincipalGrants, models: &[Model], allowances: &mut Allowances) -> Principal {
     let PrincipalGrants {
         id,
         name,
+        team_id,
         roles,
         resources,
     } = row;
@@ -263,12 +276,14 @@ fn principal(row: PrincipalGrants, models: &[Model]) -> Principal {
         .filter(|model| !allow_all && granted(&model.name))
         .map(|model| model.name.clone())
         .collect();
+    let id = PrincipalId(id.unsigned_abs());
+    let (limits, budget, models) = allowances.of_principal(id);
     Principal {
-        team: None,
-        limits: None,
-        budget: None,
-        models: Vec::new(),
-        id: PrincipalId(id.unsigned_abs()),
+        team: team_id.map(|id| TeamId(id.unsigned_abs())),
+        limits,
+        budget,
+        models,
+        id,
         name,
         allow_all,
         allowed_models,
@@ -279,6 +294,7 @@ fn principal(row: PrincipalGrants, models: &[Model]) -> Principal {
 /// The shards, those without a change shared with the last build.
 fn key_shards(
     keys: Vec<KeyRow>,
+    mut allowances: Allowances,
     changed: &BTreeSet<u8>,
     held: Option<&Built>,
 ) -> Result<Vec<KeyShard>, serde_json::Error> {
@@ -292,12 +308,14 @@ fn key_shards(
             expires_at,
             disabled,
         } = row;
+        let id = KeyId(id.unsigned_abs());
+        let (limits, budget) = allowances.of_key(id);
         let entry = KeyEntry {
-            limits: None,
-            budget: None,
-            id: KeyId(id.unsigned_abs()),
+            limits,
+            budget,
+            id,
             principal: PrincipalId(principal_id.unsigned_abs()),
-            expires_at: expires_at.map(timestamp),
+            expires_at: expires_at.map(clock::timestamp),
             disabled,
         };
         maps.entry(shard).or_default().0.insert(hash, entry);
@@ -327,11 +345,6 @@ fn key_shards(
     Ok(shards.into_values().collect())
 }
 
-fn timestamp(at: OffsetDateTime) -> Timestamp {
-    let micros = at.unix_timestamp_nanos() / 1000;
-    Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -350,6 +363,7 @@ mod tests {
         PrincipalGrants {
             id: 1,
             name: "somebody".to_owned(),
+            team_id: None,
             roles: Vec::new(),
             resources: resources
                 .iter()
@@ -362,7 +376,7 @@ mod tests {
     fn grants_are_flattened() {
         let models = [model("a-1"), model("a-2"), model("b")];
         let names = |resources: &[&str]| {
-            let principal = principal(grants(resources), &models);
+            let principal = principal(grants(resources), &models, &mut Allowances::default());
             let names = principal.allowed_models.iter().map(ToString::to_string);
             (principal.allow_all, names.collect::<Vec<_>>())
         };

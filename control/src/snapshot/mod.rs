@@ -1,6 +1,7 @@
 //! From the database to the snapshot that gateways hold: read in one
 //! transaction, assembled in one canonical form, published when it changed.
 
+mod allowance;
 mod backend;
 mod build;
 mod etag;

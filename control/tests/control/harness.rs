@@ -291,6 +291,10 @@ impl Session<'_> {
         self.send(Method::POST, path, body).await
     }
 
+    pub(crate) async fn put(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send(Method::PUT, path, body).await
+    }
+
     pub(crate) async fn patch(&self, path: &str, body: Value) -> (u16, Value) {
         self.send(Method::PATCH, path, body).await
     }

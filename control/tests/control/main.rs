@@ -10,6 +10,7 @@
 
 mod access;
 mod accounting;
+mod allowances;
 mod audit;
 mod harness;
 mod lifecycle;

@@ -12,7 +12,7 @@ use crate::harness::{Control, KEY, PASSWORD, command, eventually, started};
 /// Long for a machine that does other things, too; 250 ms are promised.
 const SOON: Duration = Duration::from_secs(5);
 
-async fn fetch(control: &Control, held: Option<&str>, wait: &str) -> Response {
+pub(crate) async fn fetch(control: &Control, held: Option<&str>, wait: &str) -> Response {
     let mut request = control.machine(Method::GET, &format!("/snapshot?wait={wait}"));
     if let Some(held) = held {
         request = request.header(header::IF_NONE_MATCH, held);
@@ -28,7 +28,7 @@ fn etag(response: &Response) -> String {
 }
 
 /// The complete snapshot and its tag.
-async fn whole(control: &Control) -> (Snapshot, String) {
+pub(crate) async fn whole(control: &Control) -> (Snapshot, String) {
     let response = fetch(control, None, "0s").await;
     assert_eq!(response.status(), StatusCode::OK);
     let tag = etag(&response);

@@ -1,0 +1,296 @@
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use fastllm_contract::{Budget, BudgetStanding, Timestamp, WindowLength};
+use fastllm_engine::Window;
+use fastllm_engine::window::time_zone_name;
+use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::allowances::{HolderView, detail, found};
+use super::error::ApiError;
+use super::extract::{Body, Params};
+use super::{checks, page};
+use crate::app::App;
+use crate::clock;
+use crate::db::budgets::{BudgetFields, BudgetRow};
+use crate::db::spending::{InFlight, WindowId};
+use crate::db::standing::present;
+use crate::db::{DbError, HolderId, budgets, spending};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+}
+
+/// How long a budget lasts. Without a time zone 1, 7 or 30 days of 24 hours, one
+/// after the other; with one, a day, a week from Monday, or a month of the
+/// calendar there.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum BudgetWindow {
+    Daily,
+    Weekly,
+    Monthly,
+}
+
+impl From<BudgetWindow> for WindowLength {
+    fn from(window: BudgetWindow) -> Self {
+        match window {
+            BudgetWindow::Daily => Self::Daily,
+            BudgetWindow::Weekly => Self::Weekly,
+            BudgetWindow::Monthly => Self::Monthly,
+        }
+    }
+}
+
+/// What was said about a budget.
+#[derive(Serialize)]
+struct BudgetSettings {
+    tokens_total: Option<u64>,
+    cost_total_micros: Option<u64>,
+    window: WindowLength,
+    time_zone: Option<String>,
+}
+
+impl From<Budget> for BudgetSettings {
+    fn from(budget: Budget) -> Self {
+        let Budget {
+            id: _,
+            tokens_total,
+            cost_total_micros,
+            window,
+            time_zone,
+            window_start: _,
+        } = budget;
+        Self {
+            tokens_total: tokens_total.map(|tokens| tokens.0),
+            cost_total_micros: cost_total_micros.map(|cost| cost.0),
+            window,
+            time_zone,
+        }
+    }
+}
+
+/// A budget, and how it stands in its present window.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct BudgetView {
+    /// `null`: unlimited.
+    tokens_total: Option<u64>,
+    /// By stored usage rows.
+    tokens_used: u64,
+    /// Taken, and not stored yet, or set aside for requests in flight.
+    tokens_reserved: u64,
+    /// Micro-units; `null`: unlimited.
+    cost_total_micros: Option<u64>,
+    /// By stored usage rows.
+    cost_used_micros: u64,
+    /// Taken, and not stored yet, or set aside for requests in flight.
+    cost_reserved_micros: u64,
+    #[schema(value_type = BudgetWindow)]
+    window: WindowLength,
+    /// When the present window began.
+    #[serde(with = "time::serde::rfc3339::option")]
+    window_start: Option<OffsetDateTime>,
+    /// When the next one begins.
+    #[serde(with = "time::serde::rfc3339::option")]
+    window_end: Option<OffsetDateTime>,
+    /// `null`: windows are of fixed length.
+    time_zone: Option<String>,
+}
+
+/// Somebody's budget.
+#[derive(Serialize, ToSchema)]
+struct HeldBudget {
+    id: u64,
+    #[serde(flatten)]
+    holder: HolderView,
+    #[serde(flatten)]
+    budget: BudgetView,
+}
+
+/// What is spent of some budgets in their present windows.
+struct Spending {
+    now: Timestamp,
+    stored: BTreeMap<u64, BudgetStanding>,
+    in_flight: BTreeMap<u64, InFlight>,
+}
+
+impl Spending {
+    async fn read<'a>(
+        connection: &mut PgConnection,
+        budgets: impl Iterator<Item = &'a Budget>,
+    ) -> Result<Self, DbError> {
+        let now = clock::timestamp(clock::now());
+        let windows: Vec<WindowId> = budgets.filter_map(|budget| present(budget, now)).collect();
+        let stored = spending::stored(connection, &windows).await?;
+        let in_flight = spending::in_flight(connection, &windows).await?;
+        Ok(Self {
+            now,
+            stored: stored.into_iter().map(|row| (row.budget.0, row)).collect(),
+            in_flight: in_flight
+                .into_iter()
+                .map(|row| (row.budget.unsigned_abs(), row))
+                .collect(),
+        })
+    }
+
+    fn view(&self, budget: Budget) -> BudgetView {
+        let span = Window::of(&budget).ok().map(|window| window.at(self.now));
+        let stored = self.stored.get(&budget.id.0);
+        let in_flight = self.in_flight.get(&budget.id.0);
+        let BudgetSettings {
+            tokens_total,
+            cost_total_micros,
+            window,
+            time_zone,
+        } = budget.into();
+        BudgetView {
+            tokens_total,
+            tokens_used: stored.map_or(0, |row| row.tokens_used.0),
+            tokens_reserved: in_flight.map_or(0, |row| row.tokens.unsigned_abs()),
+            cost_total_micros,
+            cost_used_micros: stored.map_or(0, |row| row.cost_used_micros.0),
+            cost_reserved_micros: in_flight.map_or(0, |row| row.cost_micros.unsigned_abs()),
+            window,
+            window_start: span.and_then(|span| clock::moment(span.start)),
+            window_end: span.and_then(|span| clock::moment(span.end)),
+            time_zone,
+        }
+    }
+}
+
+/// A new budget, with at least one total.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewBudget {
+    /// Tokens of prompts and answers.
+    #[schema(minimum = 0)]
+    tokens_total: Option<i64>,
+    /// Micro-units.
+    #[schema(minimum = 0)]
+    cost_total_micros: Option<i64>,
+    window: BudgetWindow,
+    /// An IANA name, like `Europe/Berlin`.
+    time_zone: Option<String>,
+}
+
+/// Which budgets.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+    /// Only this principal's, and those of its use of single models.
+    principal_id: Option<i64>,
+}
+
+/// Lists the budgets of principals, keys, teams, and of principals' use of single
+/// models, by id.
+#[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(ListParams),
+    responses((status = 200, body = Vec<HeldBudget>, description = "Budgets")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let mut connection = app.db.acquire().await?;
+    let rows = budgets::list(&mut connection, params.principal_id, page).await?;
+    let budgets = rows.iter().map(|row| &row.budget);
+    let spending = Spending::read(&mut connection, budgets).await?;
+    let rows = rows
+        .into_iter()
+        .map(|BudgetRow { holder, budget }| {
+            let id = budget.id.0;
+            let held = HeldBudget {
+                id,
+                holder: holder.into(),
+                budget: spending.view(budget),
+            };
+            (i64::try_from(id).unwrap_or(i64::MAX), held)
+        })
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Answers with a holder's budget.
+pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<BudgetView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    found(&mut connection, holder).await?;
+    let budget = budgets::get(&mut connection, holder)
+        .await?
+        .ok_or_else(|| ApiError::not_found("budget"))?;
+    let spending = Spending::read(&mut connection, [&budget].into_iter()).await?;
+    Ok(Json(spending.view(budget)))
+}
+
+/// Sets a holder's budget. What is spent stays spent.
+pub(super) async fn put_of(
+    app: App,
+    caller: Caller,
+    holder: HolderId,
+    Body(new): Body<NewBudget>,
+) -> Result<StatusCode, ApiError> {
+    let NewBudget {
+        tokens_total,
+        cost_total_micros,
+        window,
+        time_zone,
+    } = new;
+    let total = |field, value: Option<i64>| value.map(checks::not_negative(field)).transpose();
+    let time_zone = time_zone
+        .map(|name| {
+            time_zone_name(&name)
+                .map_err(|error| ApiError::invalid("time_zone", format!("time_zone: {error}")))
+        })
+        .transpose()?;
+    let fields = BudgetFields {
+        tokens_total: total("tokens_total", tokens_total)?,
+        cost_total_micros: total("cost_total_micros", cost_total_micros)?,
+        window: window.into(),
+        time_zone: time_zone.as_deref(),
+    };
+    if fields.tokens_total.or(fields.cost_total_micros).is_none() {
+        return Err(ApiError::invalid(
+            "tokens_total",
+            "give at least one of tokens_total and cost_total_micros",
+        ));
+    }
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    found(connection, holder).await?;
+    let old = budgets::get(connection, holder).await?;
+    budgets::put(connection, holder, &fields).await?;
+    let new = budgets::get(connection, holder).await?;
+    let settings = |budget: Option<Budget>| budget.map(BudgetSettings::from);
+    let detail = detail(holder, "budget.set").changed(&settings(old), &settings(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a holder's budget away; nothing happens where there is none.
+pub(super) async fn delete_of(
+    app: App,
+    caller: Caller,
+    holder: HolderId,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    found(connection, holder).await?;
+    let old = budgets::get(connection, holder).await?;
+    budgets::delete(connection, holder).await?;
+    let detail = detail(holder, "budget.delete").deleted(&old.map(BudgetSettings::from));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,191 @@
+use std::num::NonZeroU64;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use fastllm_contract::Limits;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::allowances::{HolderView, detail, found};
+use super::error::ApiError;
+use super::extract::{Body, Params};
+use super::{checks, page};
+use crate::app::App;
+use crate::db::limits::LimitsRow;
+use crate::db::{HolderId, limits};
+
+const MOST_REQUESTS: i64 = 1_000_000_000;
+const MOST_TOKENS: i64 = 1_000_000_000_000;
+const MOST_AT_ONCE: i64 = 1_000_000;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+}
+
+/// The most that somebody may take; `null`: unlimited.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LimitsView {
+    requests_per_min: Option<u64>,
+    /// Tokens of prompts and answers.
+    tokens_per_min: Option<u64>,
+    /// Requests at once.
+    concurrency: Option<u64>,
+}
+
+impl From<Limits> for LimitsView {
+    fn from(limits: Limits) -> Self {
+        let Limits {
+            requests_per_min,
+            tokens_per_min,
+            concurrency,
+        } = limits;
+        Self {
+            requests_per_min: requests_per_min.map(NonZeroU64::get),
+            tokens_per_min: tokens_per_min.map(NonZeroU64::get),
+            concurrency: concurrency.map(NonZeroU64::get),
+        }
+    }
+}
+
+/// Somebody's limits.
+#[derive(Serialize, ToSchema)]
+struct HeldLimits {
+    id: i64,
+    #[serde(flatten)]
+    holder: HolderView,
+    #[serde(flatten)]
+    limits: LimitsView,
+}
+
+impl From<LimitsRow> for HeldLimits {
+    fn from(row: LimitsRow) -> Self {
+        let LimitsRow { id, holder, limits } = row;
+        Self {
+            id,
+            holder: holder.into(),
+            limits: limits.into(),
+        }
+    }
+}
+
+/// New limits, at least one. What is left out is unlimited.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewLimits {
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    requests_per_min: Option<i64>,
+    /// Tokens of prompts and answers.
+    #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
+    tokens_per_min: Option<i64>,
+    /// Requests at once.
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    concurrency: Option<i64>,
+}
+
+impl NewLimits {
+    fn check(self) -> Result<Limits, ApiError> {
+        let Self {
+            requests_per_min,
+            tokens_per_min,
+            concurrency,
+        } = self;
+        let limit = |field, value: Option<i64>, most| {
+            let value = value.map(checks::between(field, 1, most)).transpose()?;
+            Ok::<_, ApiError>(value.and_then(|value| NonZeroU64::new(value.unsigned_abs())))
+        };
+        let limits = Limits {
+            requests_per_min: limit("requests_per_min", requests_per_min, MOST_REQUESTS)?,
+            tokens_per_min: limit("tokens_per_min", tokens_per_min, MOST_TOKENS)?,
+            concurrency: limit("concurrency", concurrency, MOST_AT_ONCE)?,
+        };
+        if limits == Limits::default() {
+            return Err(ApiError::invalid(
+                "requests_per_min",
+                "give at least one of requests_per_min, tokens_per_min and concurrency",
+            ));
+        }
+        Ok(limits)
+    }
+}
+
+/// Which limits.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+    /// Only this principal's, and those of its use of single models.
+    principal_id: Option<i64>,
+}
+
+/// Lists the limits of principals, keys, teams, and of principals' use of single
+/// models, by id.
+#[utoipa::path(get, path = "/admin/limits", tag = "limits", params(ListParams),
+    responses((status = 200, body = Vec<HeldLimits>, description = "Limits")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let mut connection = app.db.acquire().await?;
+    let rows = limits::list(&mut connection, params.principal_id, page).await?;
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, HeldLimits::from(row)))
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Answers with a holder's limits.
+pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<LimitsView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    found(&mut connection, holder).await?;
+    let limits = limits::get(&mut connection, holder).await?;
+    limits
+        .map(|limits| Json(limits.into()))
+        .ok_or_else(|| ApiError::not_found("limit: nothing is limited here"))
+}
+
+/// Sets a holder's limits.
+pub(super) async fn put_of(
+    app: App,
+    caller: Caller,
+    holder: HolderId,
+    Body(new): Body<NewLimits>,
+) -> Result<StatusCode, ApiError> {
+    let new = new.check()?;
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    found(connection, holder).await?;
+    let old = limits::get(connection, holder).await?;
+    limits::put(connection, holder, &new).await?;
+    let detail =
+        detail(holder, "limits.set").changed(&old.map(LimitsView::from), &LimitsView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Takes a holder's limits away; nothing happens where there are none.
+pub(super) async fn delete_of(
+    app: App,
+    caller: Caller,
+    holder: HolderId,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let connection = change.connection();
+    found(connection, holder).await?;
+    let old = limits::get(connection, holder).await?;
+    limits::delete(connection, holder).await?;
+    let detail = detail(holder, "limits.delete").deleted(&old.map(LimitsView::from));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,201 @@
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::access::{Caller, Verb, guarded};
+use super::detail::Detail;
+use super::error::ApiError;
+use super::extract::{Body, Params, PathOf};
+use super::patch::Patch;
+use super::{checks, page, patch};
+use crate::app::App;
+use crate::db::teams::TeamRow;
+use crate::db::{Change, DbError, teams};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(guarded(Verb::UsageRead, routes!(list)))
+        .routes(guarded(Verb::ConfigWrite, routes!(create)))
+        .routes(guarded(Verb::UsageRead, routes!(get)))
+        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+}
+
+/// Principals that share limits and a budget.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TeamView {
+    id: i64,
+    name: String,
+    description: Option<String>,
+    #[serde(with = "time::serde::rfc3339")]
+    created_at: OffsetDateTime,
+    /// How many principals belong to it.
+    members: i64,
+}
+
+impl From<TeamRow> for TeamView {
+    fn from(row: TeamRow) -> Self {
+        let TeamRow {
+            id,
+            name,
+            description,
+            created_at,
+            members,
+        } = row;
+        Self {
+            id,
+            name,
+            description,
+            created_at,
+            members,
+        }
+    }
+}
+
+/// A team to be made. Principals join it by their `team_id`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewTeam {
+    name: String,
+    description: Option<String>,
+}
+
+/// Changes of a team: absent keeps, `null` clears.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TeamPatch {
+    #[schema(nullable = false)]
+    #[serde(default, deserialize_with = "patch::present")]
+    name: Option<String>,
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    description: Patch<String>,
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+async fn row(change: &mut Change, id: i64) -> Result<TeamRow, ApiError> {
+    teams::get(change.connection(), id)
+        .await
+        .map_err(ApiError::of_row("team"))
+}
+
+/// Lists teams, by id.
+#[utoipa::path(get, path = "/admin/teams", tag = "teams", params(ListParams),
+    responses((status = 200, body = Vec<TeamView>, description = "Teams")))]
+async fn list(
+    State(app): State<App>,
+    uri: Uri,
+    Params(params): Params<ListParams>,
+) -> Result<Response, ApiError> {
+    let page = page::whole(params.limit, params.after)?;
+    let rows = teams::list(&mut *app.db.acquire().await?, page).await?;
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, TeamView::from(row)))
+        .collect();
+    Ok(page::answer(&uri, page, "after", rows))
+}
+
+/// Shows one team.
+#[utoipa::path(get, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
+    responses((status = 200, body = TeamView, description = "The team")))]
+async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<TeamView>, ApiError> {
+    let mut connection = app.db.acquire().await?;
+    let row = teams::get(&mut connection, id)
+        .await
+        .map_err(ApiError::of_row("team"))?;
+    Ok(Json(row.into()))
+}
+
+/// Makes a team, at first without members.
+#[utoipa::path(post, path = "/admin/teams", tag = "teams", request_body = NewTeam,
+    responses((status = 201, body = TeamView, description = "Made")))]
+async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body(new): Body<NewTeam>,
+) -> Result<(StatusCode, Json<TeamView>), ApiError> {
+    let name = checks::name("name", new.name)?;
+    let description = new
+        .description
+        .map(|text| checks::text("description", text))
+        .transpose()?;
+    let mut change = app.change(caller).await?;
+    let id = teams::insert(change.connection(), &name, description.as_deref())
+        .await
+        .map_err(ApiError::of_unique("name", "there is a team of this name"))?;
+    let view = TeamView::from(row(&mut change, id).await?);
+    let detail = Detail::new("team.create").id(id).created(&view);
+    app.commit(change, detail.entry()).await?;
+    Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// Changes a team's name or description.
+#[utoipa::path(patch, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
+    request_body = TeamPatch, responses((status = 204, description = "Changed")))]
+async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+    Body(patch): Body<TeamPatch>,
+) -> Result<StatusCode, ApiError> {
+    let name = patch
+        .name
+        .map(|name| checks::name("name", name))
+        .transpose()?;
+    let description = patch
+        .description
+        .try_map(|text| checks::text("description", text))?;
+    let mut change = app.change(caller).await?;
+    let old = row(&mut change, id).await?;
+    let name = name.unwrap_or_else(|| old.name.clone());
+    let description = description.apply(old.description.clone());
+    teams::update(change.connection(), id, &name, description.as_deref())
+        .await
+        .map_err(ApiError::of_unique("name", "there is a team of this name"))?;
+    let new = row(&mut change, id).await?;
+    let detail = Detail::new("team.update")
+        .id(id)
+        .changed(&TeamView::from(old), &TeamView::from(new));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deletes a team with its limits and budget; refused while somebody belongs to
+/// it.
+#[utoipa::path(delete, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
+    responses((status = 204, description = "Deleted")))]
+async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    PathOf(id): PathOf<i64>,
+) -> Result<StatusCode, ApiError> {
+    let mut change = app.change(caller).await?;
+    let old = row(&mut change, id).await?;
+    teams::delete(change.connection(), id)
+        .await
+        .map_err(|error| match error {
+            DbError::Reference { .. } => ApiError::in_use("a principal belongs to this team"),
+            other => other.into(),
+        })?;
+    let detail = Detail::new("team.delete")
+        .id(id)
+        .deleted(&TeamView::from(old));
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

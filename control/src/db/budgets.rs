@@ -1,0 +1,256 @@
+use fastllm_contract::{Budget, BudgetId, Holder, Micros, Tokens, WindowLength};
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::holder::{self, HolderColumns, HolderId, HolderRow};
+use super::{DbError, Page};
+use crate::clock;
+
+/// The budget of one holder.
+pub(crate) struct BudgetRow {
+    pub(crate) holder: HolderRow,
+    pub(crate) budget: Budget,
+}
+
+/// What can be said about a budget.
+pub(crate) struct BudgetFields<'a> {
+    pub(crate) tokens_total: Option<i64>,
+    pub(crate) cost_total_micros: Option<i64>,
+    pub(crate) window: WindowLength,
+    pub(crate) time_zone: Option<&'a str>,
+}
+
+/// The columns that make a [`Budget`].
+pub(super) struct BudgetColumns {
+    pub(super) id: i64,
+    pub(super) tokens_total: Option<i64>,
+    pub(super) cost_total_micros: Option<i64>,
+    pub(super) budget_window: String,
+    pub(super) time_zone: Option<String>,
+    pub(super) window_start: OffsetDateTime,
+}
+
+impl From<BudgetColumns> for Budget {
+    fn from(columns: BudgetColumns) -> Self {
+        let BudgetColumns {
+            id,
+            tokens_total,
+            cost_total_micros,
+            budget_window,
+            time_zone,
+            window_start,
+        } = columns;
+        Self {
+            id: BudgetId(id.unsigned_abs()),
+            tokens_total: tokens_total.map(|total| Tokens(total.unsigned_abs())),
+            cost_total_micros: cost_total_micros.map(|total| Micros(total.unsigned_abs())),
+            window: match budget_window.as_str() {
+                "daily" => WindowLength::Daily,
+                "weekly" => WindowLength::Weekly,
+                "monthly" => WindowLength::Monthly,
+                _ => WindowLength::Unknown,
+            },
+            time_zone,
+            window_start: clock::timestamp(window_start),
+        }
+    }
+}
+
+fn stored(window: WindowLength) -> &'static str {
+    match window {
+        WindowLength::Daily => "daily",
+        WindowLength::Weekly => "weekly",
+        WindowLength::Monthly => "monthly",
+        // The table has no such value, and refuses it.
+        WindowLength::Unknown => "unknown",
+    }
+}
+
+/// By id; with `principal_id` only those of the principal and of its models.
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    principal_id: Option<i64>,
+    page: Page,
+) -> Result<Vec<BudgetRow>, DbError> {
+    let rows = sqlx::query!(
+        r#"SELECT b.id, b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
+                  b.window_start, b.principal_id, p.name AS "principal?", b.model_id,
+                  m.name AS "model?", b.key_id, k.name AS "key?", b.team_id, t.name AS "team?"
+             FROM budgets AS b
+             LEFT JOIN principals AS p ON p.id = b.principal_id
+             LEFT JOIN models AS m ON m.id = b.model_id
+             LEFT JOIN api_keys AS k ON k.id = b.key_id
+             LEFT JOIN teams AS t ON t.id = b.team_id
+            WHERE ($1::bigint IS NULL OR b.id > $1)
+              AND ($2::bigint IS NULL OR b.principal_id = $2)
+            ORDER BY b.id LIMIT $3"#,
+        page.after,
+        principal_id,
+        page.limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| BudgetRow {
+            holder: HolderRow {
+                principal_id: row.principal_id,
+                principal: row.principal,
+                model_id: row.model_id,
+                model: row.model,
+                key_id: row.key_id,
+                key: row.key,
+                team_id: row.team_id,
+                team: row.team,
+            },
+            budget: Budget::from(BudgetColumns {
+                id: row.id,
+                tokens_total: row.tokens_total,
+                cost_total_micros: row.cost_total_micros,
+                budget_window: row.budget_window,
+                time_zone: row.time_zone,
+                window_start: row.window_start,
+            }),
+        })
+        .collect())
+}
+
+pub(crate) async fn get(
+    connection: &mut PgConnection,
+    holder: HolderId,
+) -> Result<Option<Budget>, DbError> {
+    let HolderColumns {
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    } = holder.columns();
+    let row = sqlx::query_as!(
+        BudgetColumns,
+        "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
+           FROM budgets \
+          WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
+            AND model_id IS NOT DISTINCT FROM $2",
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(Budget::from))
+}
+
+/// Replaces what was said; what is spent, and when windows of fixed length
+/// began, stay. At least one total is set.
+pub(crate) async fn put(
+    connection: &mut PgConnection,
+    holder: HolderId,
+    fields: &BudgetFields<'_>,
+) -> Result<(), DbError> {
+    let HolderColumns {
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    } = holder.columns();
+    let BudgetFields {
+        tokens_total,
+        cost_total_micros,
+        window,
+        time_zone,
+    } = *fields;
+    sqlx::query!(
+        "INSERT INTO budgets (principal_id, model_id, key_id, team_id, tokens_total, \
+                cost_total_micros, budget_window, time_zone) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+         ON CONFLICT (principal_id, model_id, key_id, team_id) DO UPDATE \
+            SET tokens_total = $5, cost_total_micros = $6, budget_window = $7, time_zone = $8",
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+        tokens_total,
+        cost_total_micros,
+        stored(window),
+        time_zone,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Idempotent. What was spent is forgotten.
+pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> Result<(), DbError> {
+    let HolderColumns {
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    } = holder.columns();
+    sqlx::query!(
+        "DELETE FROM budgets WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
+            AND model_id IS NOT DISTINCT FROM $2",
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// For the snapshot: of everybody but keys, and of the keys of some shards.
+pub(crate) async fn published(
+    connection: &mut PgConnection,
+    shards: &[i16],
+) -> Result<Vec<(Holder, Budget)>, DbError> {
+    let rows = sqlx::query!(
+        r#"SELECT b.principal_id, b.model_id, b.key_id, b.team_id, m.name AS "model?", b.id,
+                  b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
+                  b.window_start
+             FROM budgets AS b LEFT JOIN models AS m ON m.id = b.model_id
+            WHERE b.key_id IS NULL
+               OR b.key_id IN (SELECT k.id FROM api_keys AS k WHERE k.shard = ANY ($1))"#,
+        shards,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            let columns = HolderColumns {
+                principal_id: row.principal_id,
+                model_id: row.model_id,
+                key_id: row.key_id,
+                team_id: row.team_id,
+            };
+            let budget = Budget::from(BudgetColumns {
+                id: row.id,
+                tokens_total: row.tokens_total,
+                cost_total_micros: row.cost_total_micros,
+                budget_window: row.budget_window,
+                time_zone: row.time_zone,
+                window_start: row.window_start,
+            });
+            Some((holder::published(&columns, row.model.as_deref())?, budget))
+        })
+        .collect())
+}
+
+/// Those that exist, by id; all of them without `ids`.
+pub(crate) async fn find(
+    connection: &mut PgConnection,
+    ids: Option<&[i64]>,
+) -> Result<Vec<Budget>, DbError> {
+    let rows = sqlx::query_as!(
+        BudgetColumns,
+        "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
+           FROM budgets WHERE $1::bigint[] IS NULL OR id = ANY ($1) ORDER BY id",
+        ids,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(Budget::from).collect())
+}

@@ -1,0 +1,111 @@
+use fastllm_contract::{Holder, KeyId, ModelName, PrincipalId, TeamId};
+use sqlx::PgConnection;
+
+use super::DbError;
+
+/// Whose limits and budget, as rows refer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HolderId {
+    Principal(i64),
+    /// A principal's use of one model.
+    Model {
+        principal: i64,
+        model: i64,
+    },
+    Key(i64),
+    Team(i64),
+}
+
+/// The columns by which the tables of limits and budgets name a holder.
+#[expect(clippy::struct_field_names, reason = "as the columns are called")]
+pub(super) struct HolderColumns {
+    pub(super) principal_id: Option<i64>,
+    pub(super) model_id: Option<i64>,
+    pub(super) key_id: Option<i64>,
+    pub(super) team_id: Option<i64>,
+}
+
+impl HolderId {
+    pub(super) fn columns(self) -> HolderColumns {
+        let (principal_id, model_id, key_id, team_id) = match self {
+            Self::Principal(id) => (Some(id), None, None, None),
+            Self::Model { principal, model } => (Some(principal), Some(model), None, None),
+            Self::Key(id) => (None, None, Some(id), None),
+            Self::Team(id) => (None, None, None, Some(id)),
+        };
+        HolderColumns {
+            principal_id,
+            model_id,
+            key_id,
+            team_id,
+        }
+    }
+}
+
+/// A holder, and what people call it.
+pub(crate) struct HolderRow {
+    pub(crate) principal_id: Option<i64>,
+    pub(crate) principal: Option<String>,
+    pub(crate) model_id: Option<i64>,
+    pub(crate) model: Option<String>,
+    pub(crate) key_id: Option<i64>,
+    pub(crate) key: Option<String>,
+    pub(crate) team_id: Option<i64>,
+    pub(crate) team: Option<String>,
+}
+
+/// A holder as gateways know it. Nothing where a later release stored a kind, or
+/// a model's name, that this one does not know.
+pub(super) fn published(
+    HolderColumns {
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    }: &HolderColumns,
+    model: Option<&str>,
+) -> Option<Holder> {
+    match (principal_id, model_id, key_id, team_id) {
+        (Some(id), None, None, None) => Some(Holder::Principal(PrincipalId(id.unsigned_abs()))),
+        (Some(id), Some(_), None, None) => {
+            let model = ModelName::new(model?).ok()?;
+            Some(Holder::Model(PrincipalId(id.unsigned_abs()), model))
+        }
+        (None, None, Some(id), None) => Some(Holder::Key(KeyId(id.unsigned_abs()))),
+        (None, None, None, Some(id)) => Some(Holder::Team(TeamId(id.unsigned_abs()))),
+        _ => None,
+    }
+}
+
+/// Which part of a holder is not there; nothing when all of it is.
+pub(crate) async fn missing(
+    connection: &mut PgConnection,
+    holder: HolderId,
+) -> Result<Option<&'static str>, DbError> {
+    let HolderColumns {
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    } = holder.columns();
+    let there = sqlx::query!(
+        r#"SELECT $1::bigint IS NULL OR EXISTS(SELECT FROM principals WHERE id = $1) AS "principal!",
+                  $2::bigint IS NULL OR EXISTS(SELECT FROM models WHERE id = $2) AS "model!",
+                  $3::bigint IS NULL OR EXISTS(SELECT FROM api_keys WHERE id = $3) AS "key!",
+                  $4::bigint IS NULL OR EXISTS(SELECT FROM teams WHERE id = $4) AS "team!""#,
+        principal_id,
+        model_id,
+        key_id,
+        team_id,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok([
+        ("principal", there.principal),
+        ("model", there.model),
+        ("key", there.key),
+        ("team", there.team),
+    ]
+    .into_iter()
+    .find_map(|(what, there)| (!there).then_some(what)))
+}

@@ -1,0 +1,111 @@
+use fastllm_contract::{BudgetId, BudgetStanding, Micros, Timestamp, Tokens};
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::{DbError, reconcile, shares};
+use crate::clock;
+
+/// A budget and when one of its windows began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WindowId {
+    pub(crate) budget: i64,
+    pub(crate) start: OffsetDateTime,
+}
+
+impl WindowId {
+    /// Nothing for what no database can hold.
+    pub(crate) fn new(budget: BudgetId, start: Timestamp) -> Option<Self> {
+        Some(Self {
+            budget: i64::try_from(budget.0).ok()?,
+            start: clock::moment(start)?,
+        })
+    }
+}
+
+/// The columns of many windows, as arrays.
+pub(super) fn columns(windows: &[WindowId]) -> (Vec<i64>, Vec<OffsetDateTime>) {
+    windows
+        .iter()
+        .map(|window| (window.budget, window.start))
+        .unzip()
+}
+
+/// What is stored of these windows, by id; nothing is of those that are left out.
+pub(crate) async fn stored(
+    connection: &mut PgConnection,
+    windows: &[WindowId],
+) -> Result<Vec<BudgetStanding>, DbError> {
+    let (budgets, starts) = columns(windows);
+    let rows = sqlx::query!(
+        "SELECT s.budget_id, s.window_start, s.tokens_used, s.cost_used_micros \
+           FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
+           JOIN budget_spending AS s USING (budget_id, window_start) \
+          WHERE s.tokens_used > 0 OR s.cost_used_micros > 0 \
+          ORDER BY s.budget_id",
+        &budgets,
+        &starts,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| BudgetStanding {
+            budget: BudgetId(row.budget_id.unsigned_abs()),
+            window_start: clock::timestamp(row.window_start),
+            tokens_used: Tokens(row.tokens_used.unsigned_abs()),
+            cost_used_micros: Micros(row.cost_used_micros.unsigned_abs()),
+        })
+        .collect())
+}
+
+/// What gateways have of a budget and is not stored: taken, or set aside for
+/// requests in flight.
+pub(crate) struct InFlight {
+    pub(crate) budget: i64,
+    pub(crate) tokens: i64,
+    pub(crate) cost_micros: i64,
+}
+
+pub(crate) async fn in_flight(
+    connection: &mut PgConnection,
+    windows: &[WindowId],
+) -> Result<Vec<InFlight>, DbError> {
+    let (budgets, starts) = columns(windows);
+    let rows = sqlx::query_as!(
+        InFlight,
+        r#"SELECT s.budget_id AS budget,
+                  least(sum(greatest(s.tokens_used - s.tokens_stored, 0)::numeric
+                            + CASE WHEN s.reported_at > now() - make_interval(secs => $4)
+                                   THEN s.tokens_reserved ELSE 0 END),
+                        9223372036854775807)::bigint AS "tokens!",
+                  least(sum(greatest(s.cost_used_micros - s.cost_stored_micros, 0)::numeric
+                            + CASE WHEN s.reported_at > now() - make_interval(secs => $4)
+                                   THEN s.cost_reserved_micros ELSE 0 END),
+                        9223372036854775807)::bigint AS "cost_micros!"
+             FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start)
+             JOIN budget_shares AS s USING (budget_id, window_start)
+            WHERE s.reported_at > now() - make_interval(secs => $3)
+            GROUP BY s.budget_id"#,
+        &budgets,
+        &starts,
+        shares::ENDED_SECONDS,
+        reconcile::LIVE_SECONDS,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows)
+}
+
+/// How long a window is kept. It counts from its start: a window lasts 31 days
+/// at most, and an hour where clocks go back.
+const KEPT_DAYS: i32 = 40 + 32;
+
+pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
+    let done = sqlx::query!(
+        "DELETE FROM budget_spending WHERE window_start < now() - make_interval(days => $1)",
+        KEPT_DAYS,
+    )
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}

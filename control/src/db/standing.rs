@@ -1,0 +1,74 @@
+use fastllm_contract::{Budget, Micros, ModelName, ModelPrices, Prices, Standing};
+use fastllm_engine::Window;
+use sqlx::PgConnection;
+
+use super::spending::WindowId;
+use super::{Db, DbError, budgets, reconcile, spending};
+
+/// How things stand, from one moment. Sorted, so that the same state is told in
+/// the same words by every control replica.
+pub(crate) async fn read(db: &Db) -> Result<Standing, DbError> {
+    let mut transaction = db
+        .pool()
+        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .await?;
+    let fleet = reconcile::fleet(&mut transaction).await?;
+    let prices = prices(&mut transaction).await?;
+    let windows: Vec<WindowId> = budgets::find(&mut transaction, None)
+        .await?
+        .iter()
+        .filter_map(|budget| present(budget, fleet.now))
+        .collect();
+    let budgets = spending::stored(&mut transaction, &windows).await?;
+    Ok(Standing {
+        replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
+        prices,
+        budgets,
+    })
+}
+
+/// The window of a budget in which a moment lies; nothing for a time zone that
+/// this release does not know.
+pub(crate) fn present(budget: &Budget, at: fastllm_contract::Timestamp) -> Option<WindowId> {
+    let span = Window::of(budget).ok()?.at(at);
+    WindowId::new(budget.id, span.start)
+}
+
+async fn prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbError> {
+    let rows = sqlx::query!(
+        r#"SELECT name, input_price_per_mtok, output_price_per_mtok, cached_input_price_per_mtok,
+                  cache_write_price_per_mtok, reasoning_price_per_mtok,
+                  audio_input_price_per_mtok, audio_output_price_per_mtok, image_price,
+                  input_price_per_mchar, audio_price_per_minute
+             FROM models
+            WHERE num_nonnulls(input_price_per_mtok, output_price_per_mtok,
+                      cached_input_price_per_mtok, cache_write_price_per_mtok,
+                      reasoning_price_per_mtok, audio_input_price_per_mtok,
+                      audio_output_price_per_mtok, image_price, input_price_per_mchar,
+                      audio_price_per_minute) > 0
+            ORDER BY name COLLATE "C""#
+    )
+    .fetch_all(connection)
+    .await?;
+    let micros = |price: Option<i64>| price.map(|price| Micros(price.unsigned_abs()));
+    Ok(rows
+        .into_iter()
+        .filter_map(|row| {
+            Some(ModelPrices {
+                model: ModelName::new(&row.name).ok()?,
+                prices: Prices {
+                    input_price_per_mtok: micros(row.input_price_per_mtok),
+                    output_price_per_mtok: micros(row.output_price_per_mtok),
+                    cached_input_price_per_mtok: micros(row.cached_input_price_per_mtok),
+                    cache_write_price_per_mtok: micros(row.cache_write_price_per_mtok),
+                    reasoning_price_per_mtok: micros(row.reasoning_price_per_mtok),
+                    audio_input_price_per_mtok: micros(row.audio_input_price_per_mtok),
+                    audio_output_price_per_mtok: micros(row.audio_output_price_per_mtok),
+                    image_price: micros(row.image_price),
+                    input_price_per_mchar: micros(row.input_price_per_mchar),
+                    audio_price_per_minute: micros(row.audio_price_per_minute),
+                },
+            })
+        })
+        .collect())
+}

@@ -1,0 +1,82 @@
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::{DbError, Page};
+
+/// Principals that share limits and a budget.
+pub(crate) struct TeamRow {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    pub(crate) created_at: OffsetDateTime,
+    /// How many principals belong to it.
+    pub(crate) members: i64,
+}
+
+pub(crate) async fn list(
+    connection: &mut PgConnection,
+    page: Page,
+) -> Result<Vec<TeamRow>, DbError> {
+    let rows = sqlx::query_as!(
+        TeamRow,
+        r#"SELECT t.id, t.name, t.description, t.created_at,
+                  (SELECT count(*) FROM principals AS p WHERE p.team_id = t.id) AS "members!"
+             FROM teams AS t
+            WHERE $1::bigint IS NULL OR t.id > $1
+            ORDER BY t.id LIMIT $2"#,
+        page.after,
+        page.limit,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows)
+}
+
+pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<TeamRow, DbError> {
+    let page = Page {
+        after: id.checked_sub(1),
+        limit: 1,
+    };
+    let row = list(connection, page).await?.into_iter().next();
+    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+}
+
+pub(crate) async fn insert(
+    connection: &mut PgConnection,
+    name: &str,
+    description: Option<&str>,
+) -> Result<i64, DbError> {
+    let id = sqlx::query_scalar!(
+        "INSERT INTO teams (name, description) VALUES ($1, $2) RETURNING id",
+        name,
+        description,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(id)
+}
+
+pub(crate) async fn update(
+    connection: &mut PgConnection,
+    id: i64,
+    name: &str,
+    description: Option<&str>,
+) -> Result<(), DbError> {
+    sqlx::query!(
+        "UPDATE teams SET name = $2, description = $3 WHERE id = $1",
+        id,
+        name,
+        description,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Fails with a reference error while a principal belongs to it.
+pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
+    sqlx::query!("DELETE FROM teams WHERE id = $1", id)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
