@@ -18,6 +18,7 @@ mod poison;
 mod prices;
 mod proxy;
 mod races;
+mod reconcile;
 mod resources;
 mod routing;
 mod snapshots;

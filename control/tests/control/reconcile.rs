@@ -1,0 +1,679 @@
+//! How gateways share limits and budgets, and what they are told beside the
+//! snapshot.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fastllm_contract::{
+    BudgetId, BudgetShare, BudgetUse, Grant, Holder, LimitCount, Micros, PrincipalId, Reconcile,
+    Reconciled, Standing, Timestamp, Tokens,
+};
+use reqwest::{Method, StatusCode, header};
+use serde_json::json;
+use time::OffsetDateTime;
+
+use crate::harness::{Control, Database, PASSWORD, answer, eventually, started};
+
+async fn reconcile(control: &Control, report: &Reconcile) -> Reconciled {
+    let request = control.machine(Method::POST, "/limits/reconcile");
+    let response = request.json(report).send().await.unwrap();
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    assert_eq!(status, StatusCode::OK, "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+fn report(replica: &str) -> Reconcile {
+    Reconcile {
+        replica_id: replica.to_owned(),
+        boot_id: "boot-1".to_owned(),
+        ..Reconcile::default()
+    }
+}
+
+/// Asks with counts of principal 1.
+async fn asked(control: &Control, replica: &str, requests: u64, tokens: u64) -> (u32, f64, f64) {
+    let mut report = report(replica);
+    let holder = Holder::Principal(PrincipalId(1));
+    report.counts.push(LimitCount {
+        holder: holder.clone(),
+        requests,
+        tokens,
+    });
+    let told = reconcile(control, &report).await;
+    assert_eq!(told.allowances.len(), 1);
+    let share = &told.allowances[0];
+    assert_eq!(share.holder, holder);
+    (told.replicas, share.requests_share, share.tokens_share)
+}
+
+fn near(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 0.02, "{found}, not {expected}");
+}
+
+/// Lets a gateway have been silent for so long.
+async fn silent(database: &Database, replica: &str, seconds: f64) {
+    for sql in [
+        "UPDATE limit_replicas SET seen_at = seen_at - make_interval(secs => $2) WHERE replica = $1",
+        "UPDATE limit_counts SET reported_at = reported_at - make_interval(secs => $2) WHERE replica = $1",
+        "UPDATE budget_shares SET reported_at = reported_at - make_interval(secs => $2) WHERE replica = $1",
+    ] {
+        sqlx::query(sql)
+            .bind(replica)
+            .bind(seconds)
+            .execute(&database.pool)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn limits_are_shared_by_what_is_asked_for() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    assert_eq!(asked(&first, "a", 0, 0).await, (1, 1.0, 1.0));
+    // Nobody asks: even parts.
+    assert_eq!(asked(&second, "b", 0, 0).await, (2, 0.5, 0.5));
+    assert_eq!(asked(&first, "a", 30, 0).await.0, 2);
+    let (_, requests, tokens) = asked(&second, "b", 10, 500).await;
+    near(requests, 0.25);
+    near(tokens, 16.0 / 17.0);
+    let (_, requests, tokens) = asked(&first, "a", 0, 0).await;
+    near(requests, 0.75);
+    // An eighth of an even part stays with whoever asks for nothing.
+    near(tokens, 1.0 / 17.0);
+    // What was long ago does not count.
+    silent(&database, "a", 25.0).await;
+    near(asked(&first, "b", 10, 0).await.1, 20.0 / 28.5);
+    silent(&database, "a", 5.5).await;
+    assert_eq!(asked(&second, "b", 1, 1).await, (1, 1.0, 1.0));
+    assert_eq!(
+        database.number("SELECT count(*) FROM limit_replicas").await,
+        1
+    );
+    let third = asked(&second, "c", 0, 0).await;
+    assert_eq!(third.0, 2);
+    near(third.1, 1.0 / 17.0);
+}
+
+/// As gateways of the original say it, and as those of a later release may.
+#[tokio::test]
+async fn other_releases_are_understood() {
+    let (_database, control) = started().await;
+    let send = async |body: &serde_json::Value| {
+        answer(
+            control
+                .machine(Method::POST, "/limits/reconcile")
+                .json(body),
+        )
+        .await
+    };
+    let body = json!({
+        "replica_id": "a",
+        "mood": "good",
+        "counts": [{ "principal_id": 1, "requests": 3, "tokens": 4, "since": 5 }],
+    });
+    let (status, told) = send(&body).await;
+    let share = json!({ "principal_id": 1, "requests_share": 1.0, "tokens_share": 1.0 });
+    assert_eq!((status, &told["allowances"]), (200, &json!([share])));
+    for (body, status) in [
+        (json!({ "replica_id": "" }), 400),
+        (json!({ "replica_id": "a\nb" }), 400),
+        (
+            json!({ "replica_id": "a", "boot_id": "x".repeat(257) }),
+            400,
+        ),
+        (
+            json!({ "replica_id": "a", "counts": vec![share.clone(); 10_001] }),
+            413,
+        ),
+        (
+            json!({
+                "replica_id": "a",
+                "budgets": vec![json!({ "budget": 1, "window_start": 0 }); 10_001],
+            }),
+            413,
+        ),
+    ] {
+        assert_eq!(send(&body).await.0, status);
+    }
+    let response = control.get("/standing").send().await.unwrap();
+    assert_eq!(response.status(), 401);
+}
+
+/// Sets a budget of principal 1 and tells its id and when its window began.
+async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUse {
+    let root = control.session("root", PASSWORD).await;
+    let (status, answer) = root.put("/admin/principals/1/budget", body).await;
+    assert_eq!(status, 204, "{answer}");
+    let (id, start): (i64, OffsetDateTime) =
+        sqlx::query_as("SELECT id, window_start FROM budgets WHERE principal_id = 1")
+            .fetch_one(&database.pool)
+            .await
+            .unwrap();
+    BudgetUse {
+        budget: BudgetId(id.unsigned_abs()),
+        window_start: timestamp(start),
+        tokens: Tokens(0),
+        tokens_reserved: Tokens(0),
+        cost_micros: Micros(0),
+        cost_reserved_micros: Micros(0),
+    }
+}
+
+fn timestamp(at: OffsetDateTime) -> Timestamp {
+    Timestamp(i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap())
+}
+
+async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<BudgetShare> {
+    let mut report = report(replica);
+    report.budgets.push(use_of);
+    let told = reconcile(control, &report).await;
+    assert!(told.budgets.len() <= 1);
+    told.budgets.into_iter().next()
+}
+
+fn grant(total: u64, granted: u64, elsewhere: u64) -> Option<Grant> {
+    Some(Grant {
+        total,
+        granted,
+        elsewhere,
+    })
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_budget_is_granted_once() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let body = json!({ "tokens_total": 1000, "window": "daily" });
+    let none = budget(&database, &first, body).await;
+    let tokens = |tokens| BudgetUse {
+        tokens: Tokens(tokens),
+        ..none
+    };
+    let share = used(&first, "a", none).await.unwrap();
+    assert_eq!(
+        (share.tokens, share.cost_micros),
+        (grant(1000, 1000, 0), None)
+    );
+    near(share.share, 1.0);
+    // The other one holds everything, until it comes again.
+    let share = used(&second, "b", none).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 0, 0));
+    near(share.share, 0.5);
+    let share = used(&second, "a", tokens(200)).await.unwrap();
+    near(share.share, 16.0 / 17.0);
+    assert_eq!(share.tokens, grant(1000, 953, 0));
+    let share = used(&first, "b", none).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 47, 200));
+
+    // Rows are stored: the same is spent, by whomever it is told.
+    sqlx::query(
+        "WITH stored AS (UPDATE budget_shares SET tokens_stored = 150 WHERE replica = 'a') \
+         UPDATE budget_spending SET tokens_used = 150",
+    )
+    .execute(&database.pool)
+    .await
+    .unwrap();
+    let share = used(&first, "b", none).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 47, 200));
+    let share = used(&first, "a", tokens(953)).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 953, 0));
+
+    // A start that is over holds nothing; what it took still counts, stored or not.
+    let mut anew = report("a");
+    anew.boot_id = "boot-2".to_owned();
+    anew.budgets.push(none);
+    let told = reconcile(&second, &anew).await;
+    assert_eq!(told.budgets[0].tokens, grant(1000, 0, 953));
+    // What did not come in two minutes is lost.
+    database
+        .execute("UPDATE budget_shares SET reported_at = now() - interval '121 s' WHERE boot_id = 'boot-1' AND replica = 'a'")
+        .await;
+    silent(&database, "b", 31.0).await;
+    let told = reconcile(&second, &anew).await;
+    assert_eq!(told.replicas, 1);
+    assert_eq!(told.budgets[0].tokens, grant(1000, 850, 150));
+
+    let lower = json!({ "cost_total_micros": 70, "tokens_total": 100, "window": "daily" });
+    budget(&database, &first, lower).await;
+    let told = reconcile(&first, &anew).await;
+    assert_eq!(told.budgets[0].tokens, grant(100, 0, 150));
+    assert_eq!(told.budgets[0].cost_micros, grant(70, 70, 0));
+}
+
+#[tokio::test]
+async fn only_windows_that_can_still_be_spent_from_are_told_of() {
+    let (database, control) = started().await;
+    let body = json!({ "cost_total_micros": 1000, "window": "daily" });
+    let present = budget(&database, &control, body).await;
+    let day = 24 * 60 * 60 * 1_000_000;
+    for (shift, known) in [
+        (0, true),
+        (-day, true),
+        (-2 * day, false),
+        (day, false),
+        (1, false),
+    ] {
+        let shifted = BudgetUse {
+            window_start: Timestamp(present.window_start.0 + shift),
+            cost_micros: Micros(10),
+            ..present
+        };
+        let share = used(&control, "a", shifted).await;
+        assert_eq!(share.is_some(), known, "{shift}");
+        let told = share.map(|share| (share.window_start, share.cost_micros, share.tokens));
+        let expected = (shifted.window_start, grant(1000, 1000, 0), None);
+        assert_eq!(told, known.then_some(expected));
+    }
+    let absurd = BudgetUse {
+        window_start: Timestamp(i64::MIN),
+        budget: BudgetId(u64::MAX),
+        ..present
+    };
+    assert_eq!(used(&control, "a", absurd).await, None);
+    let most = BudgetUse {
+        tokens: Tokens(u64::MAX),
+        cost_micros: Micros(u64::MAX),
+        cost_reserved_micros: Micros(u64::MAX),
+        ..present
+    };
+    for replica in ["a", "b", "a"] {
+        let share = used(&control, replica, most).await.unwrap();
+        assert_eq!(share.cost_micros.unwrap().total, 1000);
+    }
+    let root = control.session("root", PASSWORD).await;
+    let shown = root.get("/admin/principals/1/budget").await;
+    assert_eq!(shown["cost_reserved_micros"], i64::MAX);
+    root.delete("/admin/principals/1/budget").await;
+    assert_eq!(used(&control, "a", present).await, None);
+}
+
+/// A gateway of the test's own, beside what control knows of it.
+struct Gateway {
+    name: String,
+    boot: u32,
+    granted: u64,
+    used: u64,
+    in_flight: u64,
+    stored: u64,
+}
+
+impl Gateway {
+    fn free(&self) -> u64 {
+        self.granted.saturating_sub(self.used + self.in_flight)
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.boot)
+    }
+}
+
+struct World<'a> {
+    database: &'a Database,
+    controls: [&'a Control; 2],
+    random: fastrand::Rng,
+    none: BudgetUse,
+    total: u64,
+    /// What was taken, truly.
+    taken: u64,
+    gateways: Vec<Gateway>,
+    /// Of starts that are over: who, which, and what is not stored.
+    ended: Vec<(String, String, u64)>,
+}
+
+impl World<'_> {
+    async fn report(&mut self, who: usize) {
+        let control = self.controls[self.random.usize(..2)];
+        let gateway = &mut self.gateways[who];
+        let mut report = report(&gateway.name);
+        report.boot_id = gateway.boot_id();
+        report.budgets.push(BudgetUse {
+            tokens: Tokens(gateway.used),
+            tokens_reserved: Tokens(gateway.in_flight),
+            ..self.none
+        });
+        let told = reconcile(control, &report).await;
+        let grant = told.budgets[0].tokens.unwrap();
+        assert_eq!(grant.total, self.total);
+        assert!(grant.granted >= gateway.used);
+        gateway.granted = grant.granted;
+    }
+
+    /// As a usage batch does it.
+    async fn store(&self, replica: &str, boot_id: &str, tokens: u64) {
+        let tokens = i64::try_from(tokens).unwrap();
+        let id = i64::try_from(self.none.budget.0).unwrap();
+        let mut transaction = self.database.pool.begin().await.unwrap();
+        for sql in [
+            "INSERT INTO budget_spending (budget_id, window_start, tokens_used) \
+             SELECT id, window_start, $2 FROM budgets WHERE id = $1 AND ($3 || $4) <> '' \
+             ON CONFLICT (budget_id, window_start) DO UPDATE \
+                SET tokens_used = budget_spending.tokens_used + $2",
+            "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_stored) \
+             SELECT id, window_start, $3, $4, $2 FROM budgets WHERE id = $1 \
+             ON CONFLICT (budget_id, window_start, replica, boot_id) DO UPDATE \
+                SET tokens_stored = budget_shares.tokens_stored + $2",
+        ] {
+            sqlx::query(sql)
+                .bind(id)
+                .bind(tokens)
+                .bind(replica)
+                .bind(boot_id)
+                .execute(&mut *transaction)
+                .await
+                .unwrap();
+        }
+        transaction.commit().await.unwrap();
+    }
+
+    async fn set_total(&mut self, total: u64) {
+        sqlx::query("UPDATE budgets SET tokens_total = $1")
+            .bind(i64::try_from(total).unwrap())
+            .execute(&self.database.pool)
+            .await
+            .unwrap();
+        self.total = total;
+    }
+
+    /// Ends a start, and begins another; one that crashes says nothing more.
+    async fn restart(&mut self, who: usize) {
+        self.finish(who);
+        self.report(who).await;
+        let gateway = &mut self.gateways[who];
+        let left = gateway.used - gateway.stored;
+        let ended = (gateway.name.clone(), gateway.boot_id(), left);
+        gateway.boot += 1;
+        (gateway.granted, gateway.used, gateway.stored) = (0, 0, 0);
+        self.ended.push(ended);
+    }
+
+    fn finish(&mut self, who: usize) {
+        let gateway = &mut self.gateways[who];
+        self.taken += gateway.in_flight;
+        gateway.used += std::mem::take(&mut gateway.in_flight);
+    }
+
+    async fn step(&mut self) {
+        let who = self.random.usize(..self.gateways.len());
+        let most = self.random.u64(..300);
+        match self.random.u32(..16) {
+            0..=3 => {
+                let gateway = &mut self.gateways[who];
+                let amount = gateway.free().min(most);
+                gateway.used += amount;
+                self.taken += amount;
+            }
+            4..=5 => {
+                let gateway = &mut self.gateways[who];
+                gateway.in_flight += gateway.free().min(most);
+            }
+            6..=7 => self.finish(who),
+            8..=10 => self.report(who).await,
+            11..=12 => {
+                let gateway = &mut self.gateways[who];
+                let amount = (gateway.used - gateway.stored).min(most);
+                gateway.stored += amount;
+                let (name, boot) = (gateway.name.clone(), gateway.boot_id());
+                self.store(&name, &boot, amount).await;
+            }
+            13 => {
+                if let Some((name, boot, left)) = self.ended.pop() {
+                    self.store(&name, &boot, left).await;
+                }
+            }
+            14 => self.restart(who).await,
+            _ => {
+                let total = self.random.u64(2000..6000);
+                self.set_total(total).await;
+            }
+        }
+    }
+
+    /// What is taken, or may be without asking.
+    fn bound(&self) -> u64 {
+        let free = self.gateways.iter().map(|one| one.in_flight + one.free());
+        self.taken + free.sum::<u64>()
+    }
+}
+
+#[tokio::test]
+async fn no_order_of_events_spends_more_than_there_is() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let body = json!({ "tokens_total": 4000, "window": "monthly" });
+    let none = budget(&database, &first, body).await;
+    for seed in 0..3 {
+        database
+            .execute("DELETE FROM budget_shares; DELETE FROM budget_spending; DELETE FROM limit_replicas")
+            .await;
+        let gateway = |number| Gateway {
+            name: format!("gateway-{number}"),
+            boot: 0,
+            granted: 0,
+            used: 0,
+            in_flight: 0,
+            stored: 0,
+        };
+        let mut world = World {
+            database: &database,
+            controls: [&first, &second],
+            random: fastrand::Rng::with_seed(seed),
+            none,
+            total: 0,
+            taken: 0,
+            gateways: (0..3).map(gateway).collect(),
+            ended: Vec::new(),
+        };
+        world.set_total(4000).await;
+        for step in 0..300 {
+            let before = world.bound();
+            world.step().await;
+            let (bound, total) = (world.bound(), world.total);
+            assert!(
+                bound <= before.max(total),
+                "seed {seed}, step {step}: {before} to {bound} of {total}"
+            );
+        }
+        // In the end everything can be spent, by whoever wants it.
+        world.set_total(world.taken + 1000).await;
+        for who in 0..3 {
+            world.restart(who).await;
+        }
+        for _ in 0..40 {
+            world.report(0).await;
+            let free = world.gateways[0].free();
+            world.gateways[0].used += free;
+            world.taken += free;
+            for who in 1..3 {
+                world.report(who).await;
+            }
+        }
+        assert!(
+            world.taken + 2 >= world.total,
+            "{} of {}",
+            world.taken,
+            world.total
+        );
+        assert!(world.bound() <= world.total);
+    }
+}
+
+/// As many at a time as there are, on windows that overlap.
+#[tokio::test]
+async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    database
+        .execute(
+            "INSERT INTO principals (name) SELECT 'p' || n FROM generate_series(1, 60) AS n; \
+             INSERT INTO budgets (principal_id, tokens_total, budget_window) \
+             SELECT id, 100000, 'daily' FROM principals WHERE name LIKE 'p%'",
+        )
+        .await;
+    let rows: Vec<(i64, OffsetDateTime)> = sqlx::query_as("SELECT id, window_start FROM budgets")
+        .fetch_all(&database.pool)
+        .await
+        .unwrap();
+    let gateways = (0..8_u64).map(|number| {
+        let (first, second, rows) = (&first, &second, &rows);
+        async move {
+            let mut random = fastrand::Rng::with_seed(number);
+            let mut used = vec![0; rows.len()];
+            let mut granted = BTreeMap::new();
+            for round in 0..12 {
+                let mut report = report(&format!("gateway-{number}"));
+                for (index, (id, start)) in rows.iter().enumerate() {
+                    if random.u8(..4) > 0 {
+                        let most = granted.get(&id.unsigned_abs()).copied().unwrap_or(0);
+                        used[index] = random.u64(..=most).max(used[index]);
+                        report.budgets.push(BudgetUse {
+                            budget: BudgetId(id.unsigned_abs()),
+                            window_start: timestamp(*start),
+                            tokens: Tokens(used[index]),
+                            tokens_reserved: Tokens(0),
+                            cost_micros: Micros(0),
+                            cost_reserved_micros: Micros(0),
+                        });
+                    }
+                    report.counts.push(LimitCount {
+                        holder: Holder::Principal(PrincipalId(id.unsigned_abs())),
+                        requests: 1,
+                        tokens: 1,
+                    });
+                }
+                random.shuffle(&mut report.budgets);
+                random.shuffle(&mut report.counts);
+                let control = if round % 2 == 0 { first } else { second };
+                let told = reconcile(control, &report).await;
+                assert_eq!(told.budgets.len(), report.budgets.len());
+                assert_eq!(told.allowances.len(), rows.len());
+                for share in told.budgets {
+                    granted.insert(share.budget.0, share.tokens.unwrap().granted);
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(gateways).await;
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    assert_eq!(database.number(deadlocks).await, 0);
+    // Nobody was granted what another had.
+    let over = "SELECT count(*) FROM (SELECT sum(tokens_granted) AS granted FROM budget_shares \
+                 GROUP BY budget_id) AS s WHERE granted > 100000";
+    assert_eq!(database.number(over).await, 0);
+}
+
+async fn standing(control: &Control, held: Option<&str>) -> (StatusCode, String, Option<Standing>) {
+    let mut request = control.machine(Method::GET, "/standing?of=later");
+    if let Some(held) = held {
+        request = request.header(header::IF_NONE_MATCH, held);
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let tag = response.headers()[header::ETAG]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let body = (status == StatusCode::OK).then_some(response);
+    let body = match body {
+        Some(response) => Some(response.json().await.unwrap()),
+        None => None,
+    };
+    (status, tag, body)
+}
+
+#[tokio::test]
+async fn how_things_stand_is_told_alike_by_every_replica() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let root = first.session("root", PASSWORD).await;
+    let (_, _, told) = standing(&first, None).await;
+    assert_eq!(
+        told,
+        Some(Standing {
+            replicas: 1,
+            ..Standing::default()
+        })
+    );
+    root.model("unpriced").await;
+    for (name, price) in [("b", 7), ("B", 0)] {
+        let model = json!({ "name": name, "input_price_per_mtok": price });
+        assert_eq!(root.post("/admin/models", model).await.0, 201);
+    }
+    let body = json!({ "tokens_total": 10, "window": "daily" });
+    let none = budget(&database, &first, body).await;
+    let (_, before, _) = standing(&first, None).await;
+    let version = "SELECT config_version FROM config_state";
+    let configured = database.number(version).await;
+    database
+        .execute(
+            "INSERT INTO budget_spending (budget_id, window_start, tokens_used, cost_used_micros) \
+             SELECT id, window_start, 3, 4 FROM budgets; \
+             INSERT INTO budget_spending (budget_id, window_start, tokens_used) \
+             SELECT id, window_start - interval '1 day', 9 FROM budgets",
+        )
+        .await;
+    for name in ["a", "b"] {
+        reconcile(&second, &report(name)).await;
+    }
+    let (status, tag, told) = standing(&first, Some(&before)).await;
+    assert_eq!(status, StatusCode::OK);
+    let told = told.unwrap();
+    let prices: Vec<(&str, Option<Micros>)> = told
+        .prices
+        .iter()
+        .map(|row| (row.model.as_str(), row.prices.input_price_per_mtok))
+        .collect();
+    assert_eq!(prices, [("B", Some(Micros(0))), ("b", Some(Micros(7)))]);
+    assert_eq!((told.replicas, told.budgets.len()), (2, 1));
+    let spent = &told.budgets[0];
+    assert_eq!(
+        (spent.budget, spent.window_start),
+        (none.budget, none.window_start)
+    );
+    assert_eq!(
+        (spent.tokens_used, spent.cost_used_micros),
+        (Tokens(3), Micros(4))
+    );
+    assert_eq!(
+        standing(&second, Some(&tag)).await.0,
+        StatusCode::NOT_MODIFIED
+    );
+    assert_eq!(database.number(version).await, configured);
+}
+
+#[tokio::test]
+async fn what_nobody_asks_for_any_more_is_taken_out() {
+    let (database, control) = started().await;
+    let body = json!({ "tokens_total": 10, "window": "daily" });
+    let present = budget(&database, &control, body).await;
+    used(&control, "gateway", present).await;
+    asked(&control, "gateway", 1, 1).await;
+    database
+        .execute(
+            "INSERT INTO budget_spending (budget_id, window_start) \
+             SELECT id, now() - make_interval(days => d) FROM budgets, unnest(ARRAY[40, 73]) AS d; \
+             INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, reported_at) \
+             SELECT id, now() - interval '3 days', 'old', 'x', now() - interval '3 days' \
+               FROM budgets; \
+             INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, reported_at) \
+             SELECT id, now() - interval '3 days', 'late', 'x', now() FROM budgets; \
+             INSERT INTO limit_counts (holder, replica, requests, tokens, reported_at) \
+             VALUES ('old', 'gateway', 1, 1, now() - interval '61 min')",
+        )
+        .await;
+    // It tidies up when it starts.
+    let _second = Control::start(&database).await;
+    for (sql, left) in [
+        ("SELECT count(*) FROM budget_spending", 2),
+        ("SELECT count(*) FROM budget_shares", 2),
+        ("SELECT count(*) FROM limit_counts", 1),
+    ] {
+        let tidied = eventually(sql, async || {
+            (database.number(sql).await == left).then_some(())
+        });
+        tokio::time::timeout(Duration::from_secs(30), tidied)
+            .await
+            .unwrap();
+    }
+}
