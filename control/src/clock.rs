@@ -17,9 +17,9 @@ pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// A moment as gateways write it.
+/// A moment as gateways write it, in whole microseconds.
 pub(crate) fn timestamp(at: OffsetDateTime) -> Timestamp {
-    let micros = at.unix_timestamp_nanos() / 1000;
+    let micros = at.unix_timestamp_nanos().div_euclid(1000);
     Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 

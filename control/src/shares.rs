@@ -10,6 +10,13 @@ const LEAST_COUNT: f64 = 1e-3;
 /// it can begin at once.
 const IDLE_PART: f64 = 8.0;
 
+/// How many gateways a budget is shared by where so many are live. A gateway
+/// alone has everything; several leave a part to one that comes, which would
+/// otherwise have nothing until each of them asked again.
+pub(crate) fn with_newcomer(live: usize) -> usize {
+    if live > 1 { live + 1 } else { live }
+}
+
 /// A count of a while ago, as it counts now.
 pub(crate) fn faded(count: f64, age_seconds: f64) -> f64 {
     let now = count * (-age_seconds.max(0.0) / MEMORY_SECONDS).exp();
@@ -42,7 +49,7 @@ fn count(number: usize) -> f64 {
 /// What one start of a gateway has of one dimension of a budget, in one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// What it may have taken in all.
+    /// What it may have taken in all, since it began to count.
     pub(crate) granted: u64,
     /// What it said that it has taken.
     pub(crate) used: u64,
@@ -118,10 +125,11 @@ impl Account {
         if part == 0 && held == 0 && own.granted <= own.taken() {
             part = free.min(1);
         }
+        // By what it said: it counts on from there, whatever is stored meanwhile.
         Grant {
             total: *total,
-            granted: own.taken().saturating_add(part),
-            elsewhere: taken.saturating_sub(own.taken()),
+            granted: own.used.saturating_add(part),
+            elsewhere: taken.saturating_sub(own.used),
         }
     }
 }

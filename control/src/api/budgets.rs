@@ -273,10 +273,36 @@ pub(super) async fn put_of(
     let old = budgets::get(connection, holder).await?;
     budgets::put(connection, holder, &fields).await?;
     let new = budgets::get(connection, holder).await?;
+    if let (Some(old), Some(new)) = (&old, &new) {
+        keep_spending(connection, old, new).await?;
+    }
     let settings = |budget: Option<Budget>| budget.map(BudgetSettings::from);
     let detail = detail(holder, "budget.set").changed(&settings(old), &settings(new));
     app.commit(change, detail.entry()).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Where windows are others now, what was spent within the present one is spent
+/// of it, as far as the windows of before tell.
+async fn keep_spending(
+    connection: &mut PgConnection,
+    old: &Budget,
+    new: &Budget,
+) -> Result<(), DbError> {
+    if (old.window, &old.time_zone) == (new.window, &new.time_zone) {
+        return Ok(());
+    }
+    let span = Window::of(new)
+        .ok()
+        .map(|window| window.at(clock::timestamp(clock::now())));
+    let window = span.and_then(|span| {
+        let window = WindowId::new(new.id, span.start)?;
+        Some((window, clock::moment(span.end)?))
+    });
+    match window {
+        Some((window, end)) => spending::merge(connection, window, end).await,
+        None => Ok(()),
+    }
 }
 
 /// Takes a holder's budget away; nothing happens where there is none.

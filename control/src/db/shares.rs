@@ -170,7 +170,6 @@ impl Ledger {
     }
 
     /// Writes what one start of one gateway said and was granted, and commits.
-    /// What is stored of it is not touched.
     pub(crate) async fn close(
         mut self,
         replica: &str,
@@ -183,19 +182,25 @@ impl Ledger {
         let cost = |part: fn(&Held) -> u64| amounts(shares, |share| part(&share.cost));
         let demands: Vec<f64> = shares.iter().map(|share| share.demand).collect();
         sqlx::query!(
-            "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_used, \
-                    tokens_reserved, tokens_granted, cost_used_micros, cost_reserved_micros, \
-                    cost_granted_micros, demand, reported_at) \
-             SELECT n.budget_id, n.window_start, $1, $2, n.tokens_used, n.tokens_reserved, \
-                    n.tokens_granted, n.cost_used, n.cost_reserved, n.cost_granted, n.demand, now() \
+            "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_stored, \
+                    tokens_used, tokens_reserved, tokens_granted, cost_stored_micros, \
+                    cost_used_micros, cost_reserved_micros, cost_granted_micros, demand, \
+                    reported_at) \
+             SELECT n.budget_id, n.window_start, $1, $2, n.tokens_stored, n.tokens_used, \
+                    n.tokens_reserved, n.tokens_granted, n.cost_stored, n.cost_used, \
+                    n.cost_reserved, n.cost_granted, n.demand, now() \
                FROM unnest($3::bigint[], $4::timestamptz[], $5::bigint[], $6::bigint[], \
-                           $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::float8[]) \
-                    AS n (budget_id, window_start, tokens_used, tokens_reserved, tokens_granted, \
-                          cost_used, cost_reserved, cost_granted, demand) \
+                           $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], \
+                           $11::bigint[], $12::bigint[], $13::float8[]) \
+                    AS n (budget_id, window_start, tokens_stored, tokens_used, tokens_reserved, \
+                          tokens_granted, cost_stored, cost_used, cost_reserved, cost_granted, \
+                          demand) \
              ON CONFLICT (budget_id, window_start, replica, boot_id) DO UPDATE \
-                SET tokens_used = excluded.tokens_used, \
+                SET tokens_stored = excluded.tokens_stored, \
+                    tokens_used = excluded.tokens_used, \
                     tokens_reserved = excluded.tokens_reserved, \
                     tokens_granted = excluded.tokens_granted, \
+                    cost_stored_micros = excluded.cost_stored_micros, \
                     cost_used_micros = excluded.cost_used_micros, \
                     cost_reserved_micros = excluded.cost_reserved_micros, \
                     cost_granted_micros = excluded.cost_granted_micros, \
@@ -204,9 +209,11 @@ impl Ledger {
             boot_id,
             &budgets,
             &starts,
+            &tokens(|held| held.stored),
             &tokens(|held| held.used),
             &tokens(|held| held.reserved),
             &tokens(|held| held.granted),
+            &cost(|held| held.stored),
             &cost(|held| held.used),
             &cost(|held| held.reserved),
             &cost(|held| held.granted),

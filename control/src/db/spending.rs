@@ -58,6 +58,42 @@ pub(crate) async fn stored(
         .collect())
 }
 
+/// Puts what is stored of a budget's windows that begin from `start` on and
+/// before `end` into one window: the budget's windows have another length now.
+pub(crate) async fn merge(
+    connection: &mut PgConnection,
+    window: WindowId,
+    end: OffsetDateTime,
+) -> Result<(), DbError> {
+    let WindowId { budget, start } = window;
+    let gone = sqlx::query!(
+        r#"WITH gone AS (DELETE FROM budget_spending
+                          WHERE budget_id = $1 AND window_start >= $2 AND window_start < $3
+                          RETURNING tokens_used, cost_used_micros)
+           SELECT least(sum(tokens_used), 9223372036854775807)::bigint AS tokens,
+                  least(sum(cost_used_micros), 9223372036854775807)::bigint AS cost FROM gone"#,
+        budget,
+        start,
+        end,
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    let Some((tokens, cost)) = gone.tokens.zip(gone.cost) else {
+        return Ok(());
+    };
+    sqlx::query!(
+        "INSERT INTO budget_spending (budget_id, window_start, tokens_used, cost_used_micros) \
+         VALUES ($1, $2, $3, $4)",
+        budget,
+        start,
+        tokens,
+        cost,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// What gateways have of a budget and is not stored: taken, or set aside for
 /// requests in flight.
 pub(crate) struct InFlight {

@@ -16,7 +16,7 @@ use crate::db::reconcile::{CountRow, Fleet, NewCounts};
 use crate::db::shares::{Ledger, NewShare, ShareRow, WindowRow};
 use crate::db::spending::WindowId;
 use crate::db::{Db, DbError, budgets, reconcile};
-use crate::shares::{Account, Held, faded, share};
+use crate::shares::{Account, Held, faded, share, with_newcomer};
 
 /// So many windows are held at a time, so that others need not wait for long.
 const WINDOWS_AT_ONCE: usize = 500;
@@ -254,7 +254,7 @@ impl Gateway<'_> {
         let more = now.used.saturating_add(now.reserved).saturating_sub(before);
         let demand = own.as_ref().map_or(0.0, present_demand) + float(more);
         let others: Vec<f64> = live.iter().map(present_demand).collect();
-        let share = share(demand, &others, self.live);
+        let share = share(demand, &others, with_newcomer(self.live));
         let grant = |total: Option<u64>, spent, own, of: fn(&ShareRow) -> Held| {
             let account = Account {
                 total: total?,
@@ -291,10 +291,15 @@ impl Gateway<'_> {
 
 /// One dimension as the gateway says now.
 fn said(before: Option<Held>, used: u64, reserved: u64) -> Held {
+    let before = before.unwrap_or_default();
+    // It has begun to count anew, as when the budget got other windows: nothing
+    // of the new count is stored.
+    let stored = if used < before.used { 0 } else { before.stored };
     Held {
+        granted: before.granted,
         used,
         reserved,
-        ..before.unwrap_or_default()
+        stored,
     }
 }
 

@@ -215,6 +215,24 @@ async fn a_budget_keeps_what_is_spent() {
     );
     assert_eq!(database.number(ids).await, id);
 
+    // What was spent by days of this week is spent of the week.
+    let daily = json!({ "tokens_total": 2000, "window": "daily", "time_zone": "UTC" });
+    assert_eq!(root.put(path, daily).await.0, 204);
+    database
+        .execute(
+            "DELETE FROM budget_spending AS s USING budgets AS b \
+              WHERE b.id = s.budget_id AND b.principal_id = 1 AND b.model_id IS NULL; \
+             INSERT INTO budget_spending (budget_id, window_start, tokens_used) \
+             SELECT id, date_trunc('week', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + n * interval '1 hour', 10 \
+               FROM budgets, generate_series(-1, 2) AS n \
+              WHERE principal_id = 1 AND model_id IS NULL",
+        )
+        .await;
+    let weekly = json!({ "tokens_total": 2000, "window": "weekly", "time_zone": "UTC" });
+    for _ in 0..2 {
+        assert_eq!(root.put(path, weekly.clone()).await.0, 204);
+        assert_eq!(root.get(path).await["tokens_used"], 30);
+    }
     assert_eq!(root.delete(path).await.0, 204);
     assert_eq!(root.delete(path).await.0, 204);
     assert_eq!(

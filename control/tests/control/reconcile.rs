@@ -200,12 +200,16 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     // The other one holds everything, until it comes again.
     let share = used(&second, "b", none).await.unwrap();
     assert_eq!(share.tokens, grant(1000, 0, 0));
-    near(share.share, 0.5);
+    near(share.share, 1.0 / 3.0);
     let share = used(&second, "a", tokens(200)).await.unwrap();
-    near(share.share, 16.0 / 17.0);
-    assert_eq!(share.tokens, grant(1000, 953, 0));
+    near(share.share, 24.0 / 26.0);
+    assert_eq!(share.tokens, grant(1000, 938, 0));
     let share = used(&first, "b", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 47, 200));
+    assert_eq!(share.tokens, grant(1000, 31, 200));
+    // Both leave something to one that comes.
+    let share = used(&first, "c", none).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 23, 200));
+    silent(&database, "c", 31.0).await;
 
     // Rows are stored: the same is spent, by whomever it is told.
     sqlx::query(
@@ -216,16 +220,16 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     .await
     .unwrap();
     let share = used(&first, "b", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 47, 200));
-    let share = used(&first, "a", tokens(953)).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 953, 0));
+    assert_eq!(share.tokens, grant(1000, 31, 200));
+    let share = used(&first, "a", tokens(938)).await.unwrap();
+    assert_eq!(share.tokens, grant(1000, 969, 0));
 
     // A start that is over holds nothing; what it took still counts, stored or not.
     let mut anew = report("a");
     anew.boot_id = "boot-2".to_owned();
     anew.budgets.push(none);
     let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, grant(1000, 0, 953));
+    assert_eq!(told.budgets[0].tokens, grant(1000, 21, 938));
     // What did not come in two minutes is lost.
     database
         .execute("UPDATE budget_shares SET reported_at = now() - interval '121 s' WHERE boot_id = 'boot-1' AND replica = 'a'")
@@ -234,6 +238,18 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     let told = reconcile(&second, &anew).await;
     assert_eq!(told.replicas, 1);
     assert_eq!(told.budgets[0].tokens, grant(1000, 850, 150));
+
+    // It counts anew: nothing of the new count is stored.
+    sqlx::query(
+        "UPDATE budget_shares SET tokens_used = 30, tokens_stored = 20 WHERE boot_id = 'boot-2'",
+    )
+    .execute(&database.pool)
+    .await
+    .unwrap();
+    let told = reconcile(&second, &anew).await;
+    assert_eq!(told.budgets[0].tokens, grant(1000, 850, 150));
+    let kept = "SELECT tokens_stored FROM budget_shares WHERE boot_id = 'boot-2'";
+    assert_eq!(database.number(kept).await, 0);
 
     let lower = json!({ "cost_total_micros": 70, "tokens_total": 100, "window": "daily" });
     budget(&database, &first, lower).await;
