@@ -9,6 +9,7 @@
 //! | [`sse`] | where does each event of a stream end, whatever the reads? |
 //! | [`usage`] | what did the answer say that it used? |
 //! | [`estimate`] | how many tokens may it be, where nothing says so? |
+//! | [`mod@gzip`] | what did it say, where it is compressed? |
 //! | [`stream`] | which bytes of a streamed answer does the client get? |
 //! | [`http1`] | where do the messages of an HTTP/1.1 connection begin and end? |
 //! | [`json`] | which members has the outermost object of this text? |
@@ -18,6 +19,7 @@
 
 pub mod error;
 pub mod estimate;
+pub mod gzip;
 pub mod http1;
 pub mod json;
 pub mod multipart;
@@ -30,11 +32,12 @@ pub mod usage;
 
 pub use error::ScanError;
 pub use estimate::{estimated_tokens, text_bytes};
+pub use gzip::Gunzip;
 pub use multipart::FormReader;
 pub use scan::{Fields, Members, scan};
 pub use splice::{Piece, Splice};
 pub use stream::{First, Forward, StreamTail};
-pub use usage::{HeadTail, Usage};
+pub use usage::{HeadTail, Measure, Quantities, Usage, WholeTail};
 
 #[cfg(test)]
 mod tests;

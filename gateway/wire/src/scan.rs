@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use memchr::memchr;
+
 use crate::error::ScanError;
 use crate::json::{self, Object};
 
@@ -18,6 +20,9 @@ const MODEL_TOKEN_LIMIT: usize = MODEL_LIMIT * 6 + 2;
 pub(crate) const MODEL: &str = "model";
 pub(crate) const STREAM: &str = "stream";
 
+/// The member in which clients say what a request is for.
+pub const METADATA: &str = "metadata";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Acted {
     Model,
@@ -26,16 +31,20 @@ enum Acted {
     MaxTokens,
     MaxCompletionTokens,
     MaxOutputTokens,
+    Metadata,
+    Input,
 }
 
 impl Acted {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Model,
         Self::Stream,
         Self::StreamOptions,
         Self::MaxTokens,
         Self::MaxCompletionTokens,
         Self::MaxOutputTokens,
+        Self::Metadata,
+        Self::Input,
     ];
 
     fn name(self) -> &'static str {
@@ -46,6 +55,8 @@ impl Acted {
             Self::MaxTokens => "max_tokens",
             Self::MaxCompletionTokens => "max_completion_tokens",
             Self::MaxOutputTokens => "max_output_tokens",
+            Self::Metadata => METADATA,
+            Self::Input => "input",
         }
     }
 }
@@ -53,7 +64,7 @@ impl Acted {
 const INCLUDE_USAGE: &str = "include_usage";
 const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 
-/// What a JSON body may say, beside `model`, that the gateway acts on. A
+/// What a JSON body may say, beside `model` and `metadata`, that the gateway acts on. A
 /// member that the endpoint does not know is the upstream's to judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fields {
@@ -61,8 +72,10 @@ pub enum Fields {
     Completion,
     /// `stream` and a ceiling, but usage comes unasked: responses.
     Response,
-    /// `stream`: speech, images.
+    /// `stream`: images.
     Media,
+    /// `stream`, and the `input` that is read aloud: speech.
+    Speech,
     /// Nothing: embeddings, rerank, score, moderations.
     ModelOnly,
 }
@@ -70,7 +83,8 @@ pub enum Fields {
 impl Fields {
     fn has(self, acted: Acted) -> bool {
         match acted {
-            Acted::Model => true,
+            Acted::Model | Acted::Metadata => true,
+            Acted::Input => self == Self::Speech,
             Acted::Stream => self != Self::ModelOnly,
             Acted::StreamOptions => self == Self::Completion,
             Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
@@ -119,6 +133,9 @@ pub struct Members {
     stream: bool,
     usage_option: UsageOption,
     ceiling: Option<u64>,
+    metadata: Option<Range<usize>>,
+    input_characters: Option<u64>,
+    file_bytes: Option<u64>,
 }
 
 impl Members {
@@ -131,7 +148,14 @@ impl Members {
             stream: false,
             usage_option: UsageOption::Unknown,
             ceiling: None,
+            metadata: None,
+            input_characters: None,
+            file_bytes: None,
         }
+    }
+
+    pub(crate) fn set_file_bytes(&mut self, bytes: Option<u64>) {
+        self.file_bytes = bytes;
     }
 
     pub(crate) fn set_stream(&mut self, stream: bool) {
@@ -178,6 +202,24 @@ impl Members {
         self.ceiling
     }
 
+    /// Where the value of `metadata` lies in a JSON body; nothing where it is
+    /// absent or `null`. It was not looked into.
+    pub fn metadata_at(&self) -> Option<Range<usize>> {
+        self.metadata.clone()
+    }
+
+    /// The characters (Unicode scalar values) of the `input` of speech, where
+    /// that is a text.
+    pub fn input_characters(&self) -> Option<u64> {
+        self.input_characters
+    }
+
+    /// The bytes of a form's parts `file`; nothing where there is none, or the
+    /// form has not come to its end.
+    pub fn file_bytes(&self) -> Option<u64> {
+        self.file_bytes
+    }
+
     /// The `content-type` of a form under which an upstream reads from it what
     /// was read here: parameters that could change that are left out. Nothing
     /// for JSON.
@@ -218,6 +260,8 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     let mut model = None;
     let mut stream = None;
     let mut largest = None;
+    let mut metadata = None;
+    let mut input_characters = None;
     for member in &mut object {
         let member = member?;
         let Some(acted) = acted(&member.name, fields)? else {
@@ -234,6 +278,8 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
             Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
                 largest = largest.max(ceiling(name, member.value)?);
             }
+            Acted::Metadata => metadata = (member.value != b"null").then_some(member.at),
+            Acted::Input => input_characters = characters(member.value),
         }
     }
     let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
@@ -244,6 +290,9 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
         stream: stream == Some(true),
         usage_option,
         ceiling: largest,
+        metadata,
+        input_characters,
+        file_bytes: None,
     })
 }
 
@@ -300,6 +349,30 @@ fn model_name(value: &[u8]) -> Result<String, ScanError> {
         1..=MODEL_LIMIT => Ok(name),
         _ => Err(too_long),
     }
+}
+
+/// How many characters a string token stands for: an escape is one, and so are
+/// the two that write a character beyond 16 bits.
+fn characters(token: &[u8]) -> Option<u64> {
+    let mut rest = token.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let mut count = 0_u64;
+    while let Some(at) = memchr(b'\\', rest) {
+        let (plain, escape) = rest.split_at(at);
+        let (length, is_one) = match escape {
+            [_, b'u', b'd' | b'D', b'c'..=b'f' | b'C'..=b'F', ..] => (6, false),
+            [_, b'u', ..] => (6, true),
+            _ => (2, true),
+        };
+        count += beginnings(plain) + u64::from(is_one);
+        rest = escape.get(length..)?;
+    }
+    Some(count + beginnings(rest))
+}
+
+/// How many characters begin in a text of UTF-8.
+fn beginnings(text: &[u8]) -> u64 {
+    let is_first = |byte: &&u8| **byte & 0xC0 != 0x80;
+    text.iter().filter(is_first).count() as u64
 }
 
 fn flag(member: &'static str, value: &[u8]) -> Result<Option<bool>, ScanError> {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::estimate::estimated_tokens;
 use crate::json::{Object, mentions};
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
-use crate::usage::{EventUsage, HeadTail, Usage};
+use crate::usage::{EventUsage, HeadTail, Measure, Quantities, Usage};
 
 /// What is in nearly every error, and hardly ever in anything else.
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
@@ -122,6 +122,8 @@ struct Seen {
     /// Errors after the first event.
     later_errors: u64,
     usage: Option<Usage>,
+    audio_ms: Option<u64>,
+    images: u32,
     complete: bool,
     events: u64,
     data_bytes: u64,
@@ -150,6 +152,8 @@ impl StreamTail {
                 first: First::Pending,
                 later_errors: 0,
                 usage: None,
+                audio_ms: None,
+                images: 0,
                 complete: false,
                 events: 0,
                 data_bytes: 0,
@@ -196,6 +200,19 @@ impl StreamTail {
     /// The last usage that was reported so far.
     pub fn usage(&self) -> Option<Usage> {
         self.seen.usage
+    }
+
+    /// What the stream told beside tokens so far. Images count when they are
+    /// complete.
+    pub fn quantities(&self, measure: Measure) -> Quantities {
+        let mut told = Quantities::default();
+        match measure {
+            Measure::Images => told.images = self.seen.complete.then_some(self.seen.images),
+            Measure::Heard => told.audio_ms = self.seen.audio_ms,
+            // The sound of a stream is written as text.
+            Measure::Tokens | Measure::Spoken => {}
+        }
+        told
     }
 
     /// Whether the end came: the `[DONE]` mark, or the event that ends a stream
@@ -272,9 +289,11 @@ impl Seen {
             self.later_errors = self.later_errors.saturating_add(1);
         }
         let name = kind.or_else(|| leading_type(&data));
-        self.complete = self.complete || is_last(name) || is_finish(&data);
+        self.named(name);
+        self.complete = self.complete || is_finish(&data);
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
+        self.audio_ms = found.and_then(|found| found.audio_ms).or(self.audio_ms);
         self.complete |= self.usage.is_some();
         let only_usage = found.is_some_and(|found| found.only);
         if !only_usage && brings_more(name) {
@@ -293,11 +312,19 @@ impl Seen {
         if last && let Some(mut ends) = self.overlong.take() {
             let head = Event::new(ends.head());
             let kind = head.kind();
-            self.complete |= head
-                .data()
-                .is_some_and(|data| is_last(kind.or_else(|| leading_type(&data))));
+            if let Some(data) = head.data() {
+                self.named(kind.or_else(|| leading_type(&data)));
+            }
             self.usage = ends.event_usage().or(self.usage);
             self.complete |= self.usage.is_some();
+        }
+    }
+
+    /// Takes note of an event's name.
+    fn named(&mut self, name: Option<&[u8]>) {
+        self.complete = self.complete || is_last(name);
+        if name.is_some_and(|name| IMAGE.contains(&name)) {
+            self.images = self.images.saturating_add(1);
         }
     }
 
@@ -321,9 +348,12 @@ const LAST: [&[u8]; 7] = [
     b"response.failed",
     b"transcript.text.done",
     b"speech.audio.done",
-    b"image_generation.completed",
-    b"image_edit.completed",
+    IMAGE[0],
+    IMAGE[1],
 ];
+
+/// Those that bring an image.
+const IMAGE: [&[u8]; 2] = [b"image_generation.completed", b"image_edit.completed"];
 
 /// Whether the event ends its stream, by its name: its `event` line or the
 /// member `type` that its data begins with.

@@ -4,9 +4,12 @@
 //! its chat spelling (`prompt_tokens`) or that of the responses, transcription
 //! and image APIs (`input_tokens`); rerankers of Cohere's shape have `meta`
 //! instead. Absent is unknown, never zero: a transcription that is charged by
-//! its duration has no token counts.
+//! its duration has no token counts, but [`Quantities`].
 
 mod head_tail;
+mod images;
+mod quantities;
+mod whole;
 
 use std::sync::LazyLock;
 
@@ -15,13 +18,16 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 pub use head_tail::HeadTail;
+pub use quantities::{Measure, Quantities};
+pub use whole::WholeTail;
 
 use crate::json::{self, Object};
+use quantities::duration_ms;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 
 /// Token counts and cost, as the upstream reported them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt, cached ones included.
     pub prompt_tokens: u64,
@@ -34,6 +40,10 @@ pub struct Usage {
     pub cache_write_tokens: Option<u64>,
     /// Those of the answer that were spent on reasoning.
     pub reasoning_tokens: Option<u64>,
+    /// Those of the prompt that are sound.
+    pub audio_prompt_tokens: Option<u64>,
+    /// Those of the answer that are sound.
+    pub audio_completion_tokens: Option<u64>,
     /// What the upstream charged, in millionths of its currency unit.
     pub cost_micros: Option<u64>,
 }
@@ -43,6 +53,8 @@ pub struct Usage {
 pub struct EventUsage {
     /// The figures; `None` if the object holds none that can be trusted.
     pub usage: Option<Usage>,
+    /// How long the sound was that it bills, in milliseconds.
+    pub audio_ms: Option<u64>,
     /// Whether the event exists for its usage only: `choices` is an empty
     /// array and `usage` an object.
     pub only: bool,
@@ -71,8 +83,12 @@ struct Details {
     cached: Option<u64>,
     #[serde(rename = "cache_write_tokens")]
     cache_write: Option<u64>,
+    #[serde(rename = "cache_creation_tokens")]
+    cache_creation: Option<u64>,
     #[serde(rename = "reasoning_tokens")]
     reasoning: Option<u64>,
+    #[serde(rename = "audio_tokens")]
+    audio: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -83,10 +99,15 @@ struct Reported {
     output_tokens: Option<u64>,
     total_tokens: Option<u64>,
     prompt_cache_hit_tokens: Option<Lenient<u64>>,
+    cache_read_input_tokens: Option<Lenient<u64>>,
+    cache_creation_input_tokens: Option<Lenient<u64>>,
     prompt_tokens_details: Option<Lenient<Details>>,
     input_tokens_details: Option<Lenient<Details>>,
+    // The spelling of transcriptions.
+    input_token_details: Option<Lenient<Details>>,
     completion_tokens_details: Option<Lenient<Details>>,
     output_tokens_details: Option<Lenient<Details>>,
+    output_token_details: Option<Lenient<Details>>,
     cost: Option<Lenient<f64>>,
 }
 
@@ -104,6 +125,29 @@ struct Meta {
     tokens: Option<Lenient<Units>>,
 }
 
+impl Reported {
+    fn input_details(&self) -> Option<Details> {
+        first([
+            self.prompt_tokens_details,
+            self.input_tokens_details,
+            self.input_token_details,
+        ])
+    }
+
+    fn output_details(&self) -> Option<Details> {
+        first([
+            self.completion_tokens_details,
+            self.output_tokens_details,
+            self.output_token_details,
+        ])
+    }
+}
+
+/// The first spelling that can be read.
+fn first(spellings: [Option<Lenient<Details>>; 3]) -> Option<Details> {
+    spellings.into_iter().flatten().find_map(Lenient::read)
+}
+
 impl Usage {
     /// Reads the value of a `usage` member. `None` if it is no object, names
     /// no prompt tokens, or has a count that is negative or not whole.
@@ -118,25 +162,20 @@ impl Usage {
         // Rerankers report only a total, embeddings no completion.
         let prompt_tokens = prompt.or_else(|| total?.checked_sub(completion.unwrap_or(0)))?;
         let completion_tokens = completion.or_else(|| total?.checked_sub(prompt_tokens));
-        let detail = |one: Option<Lenient<Details>>, other: Option<Lenient<Details>>| {
-            one.and_then(Lenient::read)
-                .or(other.and_then(Lenient::read))
-        };
-        let input = detail(
-            reported.prompt_tokens_details,
-            reported.input_tokens_details,
-        );
-        let output = detail(
-            reported.completion_tokens_details,
-            reported.output_tokens_details,
-        );
-        let cache_hits = reported.prompt_cache_hit_tokens.and_then(Lenient::read);
+        let input = reported.input_details();
+        let output = reported.output_details();
+        let other = |count: Option<Lenient<u64>>| count.and_then(Lenient::read);
+        let cached = other(reported.prompt_cache_hit_tokens)
+            .or_else(|| other(reported.cache_read_input_tokens));
+        let written = input.and_then(|details| details.cache_write.or(details.cache_creation));
         Some(Self {
             prompt_tokens,
             completion_tokens,
-            cached_tokens: input.and_then(|details| details.cached).or(cache_hits),
-            cache_write_tokens: input.and_then(|details| details.cache_write),
+            cached_tokens: input.and_then(|details| details.cached).or(cached),
+            cache_write_tokens: written.or_else(|| other(reported.cache_creation_input_tokens)),
             reasoning_tokens: output.and_then(|details| details.reasoning),
+            audio_prompt_tokens: input.and_then(|details| details.audio),
+            audio_completion_tokens: output.and_then(|details| details.audio),
             cost_micros: reported.cost.and_then(Lenient::read).and_then(micros),
         })
     }
@@ -156,10 +195,7 @@ impl Usage {
         Some(Self {
             prompt_tokens,
             completion_tokens: Some(completion_tokens),
-            cached_tokens: None,
-            cache_write_tokens: None,
-            reasoning_tokens: None,
-            cost_micros: None,
+            ..Self::default()
         })
     }
 
@@ -198,12 +234,18 @@ impl EventUsage {
             }
         }
         match (found, wrapped) {
-            (Some(value), _) => Some(Self {
-                usage: Usage::from_object(value),
-                only: no_choices,
-            }),
+            (Some(value), _) => {
+                let usage = Usage::from_object(value);
+                let untold = usage.is_none();
+                Some(Self {
+                    usage,
+                    audio_ms: untold.then(|| duration_ms(value)).flatten(),
+                    only: no_choices,
+                })
+            }
             (None, Some(usage)) => Some(Self {
                 usage: Some(usage),
+                audio_ms: None,
                 only: false,
             }),
             (None, None) => None,

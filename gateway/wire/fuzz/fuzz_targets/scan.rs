@@ -7,10 +7,11 @@ use fastllm_wire::{Fields, Splice, scan, text_bytes};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-const FIELDS: [Fields; 4] = [
+const FIELDS: [Fields; 5] = [
     Fields::Completion,
     Fields::Response,
     Fields::Media,
+    Fields::Speech,
     Fields::ModelOnly,
 ];
 
@@ -30,6 +31,18 @@ fuzz_target!(|input: (u8, &[u8])| {
     assert_eq!(wanted["model"], members.model());
     let streams = wanted.get("stream").is_some_and(|stream| stream == true);
     assert_eq!(streams && fields != Fields::ModelOnly, members.is_stream());
+    let metadata = members.metadata_at();
+    let written = wanted.get("metadata").is_some_and(|value| !value.is_null());
+    assert_eq!(metadata.is_some(), written);
+    if let Some(at) = metadata {
+        let value: Value = serde_json::from_slice(&body[at]).expect("a value");
+        assert_eq!(value, wanted["metadata"]);
+    }
+    if fields == Fields::Speech {
+        let characters = wanted.get("input").and_then(Value::as_str);
+        let characters = characters.map(|text| text.chars().count() as u64);
+        assert_eq!(members.input_characters(), characters);
+    }
     wanted["model"] = "engine".into();
     if fields == Fields::Completion {
         wanted["stream_options"]["include_usage"] = true.into();

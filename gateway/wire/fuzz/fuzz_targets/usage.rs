@@ -4,7 +4,7 @@
 #![no_main]
 
 use fastllm_wire::usage::EventUsage;
-use fastllm_wire::{HeadTail, Usage};
+use fastllm_wire::{HeadTail, Measure, Usage, WholeTail};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -15,6 +15,23 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
     text.chunks(usize::from(read).max(1))
         .for_each(|part| ends.push(part));
     assert!(text.len() > 9216 || ends.usage() == Usage::from_answer(text));
+
+    let quantities = |measure, read: usize| {
+        let mut tail = WholeTail::new(measure);
+        text.chunks(read.max(1)).for_each(|part| tail.push(part));
+        tail.quantities()
+    };
+    for measure in [Measure::Images, Measure::Heard, Measure::Spoken] {
+        let told = quantities(measure, usize::from(read));
+        assert_eq!(told, quantities(measure, text.len()));
+    }
+    if let Ok(answer @ Value::Object(_)) = serde_json::from_slice::<Value>(text) {
+        let objects = |data: &Vec<Value>| data.iter().filter(|value| value.is_object()).count();
+        let mut tail = WholeTail::new(Measure::Images);
+        tail.push(answer.to_string().as_bytes());
+        let images = tail.quantities().images.map(|images| images as usize);
+        assert_eq!(images, answer["data"].as_array().map(objects));
+    }
 
     // The same object, made long by a member in front or behind.
     let Ok(Value::Object(members)) = serde_json::from_slice(text) else {

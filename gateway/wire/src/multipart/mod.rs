@@ -23,7 +23,7 @@ use crate::scan::{MODEL, MODEL_LIMIT, Members};
 
 use content_type::ContentType;
 use delimiter::{Break, Delimiters};
-use part::Field;
+use part::{Field, Part};
 
 /// The most bytes that the head of one part may have.
 pub const HEAD_LIMIT: usize = 4 << 10;
@@ -77,6 +77,10 @@ pub struct FormReader {
     /// Where the current part's head or content begins.
     from: usize,
     stream: Option<bool>,
+    /// The current part is a `file`.
+    is_sound: bool,
+    /// The bytes of those that are complete.
+    file_bytes: Option<u64>,
     members: Option<Members>,
 }
 
@@ -98,6 +102,8 @@ impl FormReader {
             value: Vec::new(),
             from: 0,
             stream: None,
+            is_sound: false,
+            file_bytes: None,
             members: None,
         })
     }
@@ -135,7 +141,11 @@ impl FormReader {
     /// [`ScanError`], also where the form breaks off or names no model.
     pub fn finish(self) -> Result<Members, ScanError> {
         match self.state {
-            State::Closed => self.members.ok_or(ScanError::Missing { member: MODEL }),
+            State::Closed => {
+                let mut members = self.members.ok_or(ScanError::Missing { member: MODEL })?;
+                members.set_file_bytes(self.file_bytes);
+                Ok(members)
+            }
             State::Refused(error) => Err(error),
             _ => Err(malformed(self.pos, "it breaks off")),
         }
@@ -192,7 +202,9 @@ impl FormReader {
         }
         self.head.push(byte);
         if self.head.ends_with(b"\r\n\r\n") || self.head == CRLF {
-            let field = part::field(&self.head).map_err(|fault| fault.at(self.from))?;
+            let part = part::part(&self.head).map_err(|fault| fault.at(self.from))?;
+            let Part { field, is_sound } = part;
+            self.is_sound = is_sound;
             let known = match field {
                 Some(Field::Model) => self.members.is_some(),
                 Some(Field::Stream) => self.stream.is_some(),
@@ -225,8 +237,13 @@ impl FormReader {
         if found.before != Break::CrLf {
             return Err(malformed(start, "a boundary must follow a CRLF"));
         }
+        let value = self.from..start.saturating_sub(CRLF.len());
+        if std::mem::take(&mut self.is_sound) {
+            let bytes = self.file_bytes.unwrap_or(0);
+            self.file_bytes = Some(bytes.saturating_add(value.len() as u64));
+        }
         if let Some(field) = self.field.take() {
-            self.take(field, self.from..start.saturating_sub(CRLF.len()))?;
+            self.take(field, value)?;
         }
         self.state = State::Delimited(None);
         Ok(used)

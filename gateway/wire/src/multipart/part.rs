@@ -57,8 +57,17 @@ struct Head<'a> {
     is_coded: bool,
 }
 
+/// What the head of a part tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which one it is, if the gateway acts on it.
+    pub(super) field: Option<Field>,
+    /// It is the file that an audio endpoint listens to.
+    pub(super) is_sound: bool,
+}
+
 /// Which part this is, from its head with the blank line that ends it.
-pub(super) fn field(head: &[u8]) -> Result<Option<Field>, Fault> {
+pub(super) fn part(head: &[u8]) -> Result<Part, Fault> {
     let head = Head::read(head)?;
     let name = head
         .name
@@ -72,13 +81,16 @@ pub(super) fn field(head: &[u8]) -> Result<Option<Field>, Fault> {
     if name.eq_ignore_ascii_case(b"_charset_") {
         return Err(Fault::Grammar("a form may not choose its character set"));
     }
-    let Some(field) = named(name)? else {
-        return Ok(None);
-    };
-    if head.is_file || head.is_coded {
+    let field = named(name)?;
+    if let Some(field) = field
+        && (head.is_file || head.is_coded)
+    {
         return Err(not_a_text(field));
     }
-    Ok(Some(field))
+    Ok(Part {
+        field,
+        is_sound: name == b"file",
+    })
 }
 
 /// The field of this name. A name that some parsers take for it is refused:

@@ -109,6 +109,17 @@ fn the_model_is_known_before_the_rest_has_come() {
 }
 
 #[test]
+fn the_bytes_of_files_are_counted() {
+    let model = text("model", "m");
+    let bytes = |parts: &[&[u8]]| read(&form(parts)).unwrap().file_bytes();
+    let (first, second) = (file(b"RIFF\r\n--front"), file(b""));
+    assert_eq!(bytes(&[&model, &first]), Some(13));
+    assert_eq!(bytes(&[&first, &model, &second, &first]), Some(26));
+    assert_eq!(bytes(&[&second, &model]), Some(0));
+    assert_eq!(bytes(&[&model, &text("prompt", "hello")]), None);
+}
+
+#[test]
 fn switches_are_read_as_engines_do() {
     for (value, expected) in [
         ("true", true),

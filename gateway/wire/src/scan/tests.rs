@@ -51,9 +51,59 @@ fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
     let odd = br#"{"model":"m","stream":"x","STREAM":1,"stream_options":7,"max_tokens":"x"}"#;
     assert!(super::scan(odd, Fields::ModelOnly).is_ok());
     assert!(super::scan(odd, Fields::Completion).is_err());
-    for fields in [Fields::Response, Fields::Media, Fields::ModelOnly] {
+    for fields in [
+        Fields::Response,
+        Fields::Media,
+        Fields::Speech,
+        Fields::ModelOnly,
+    ] {
         assert!(super::scan(br#"{"model":"m","Model":"n"}"#, fields).is_err());
     }
+}
+
+#[test]
+fn metadata_is_found_everywhere_and_must_be_clear() {
+    let all = [
+        Fields::Completion,
+        Fields::Response,
+        Fields::Media,
+        Fields::Speech,
+        Fields::ModelOnly,
+    ];
+    for fields in all {
+        let scan = |body: &str| super::scan(body.as_bytes(), fields);
+        let body = r#"{"metadata": {"a":1} ,"model":"m"}"#;
+        let at = scan(body).unwrap().metadata_at().unwrap();
+        assert_eq!(&body[at], r#"{"a":1}"#);
+        for absent in [r#"{"model":"m"}"#, r#"{"model":"m","metadata":null}"#] {
+            assert_eq!(scan(absent).unwrap().metadata_at(), None);
+        }
+        let twice = scan(r#"{"model":"m","metadata":{},"metad\u0061ta":{}}"#);
+        assert_eq!(twice, Err(ScanError::Duplicate { member: "metadata" }));
+        let other = scan(r#"{"model":"m","Metadata":{}}"#);
+        assert_eq!(other, Err(ScanError::CaseVariant { member: "metadata" }));
+    }
+}
+
+#[test]
+fn the_characters_of_speech_are_counted_decoded() {
+    let count = |input: &str| {
+        let body = format!(r#"{{"model":"m","input":{input}}}"#);
+        let members = super::scan(body.as_bytes(), Fields::Speech).unwrap();
+        members.input_characters()
+    };
+    for input in ["", "hello", "grüß dich", "a\"b\\\n", "😀", "日本語"] {
+        let characters = Some(input.chars().count() as u64);
+        assert_eq!(count(&serde_json::to_string(input).unwrap()), characters);
+        let units = input.encode_utf16().map(|unit| format!("\\u{unit:04x}"));
+        let escaped = units.collect::<Vec<_>>().concat();
+        assert_eq!(count(&format!("\"{escaped}\"")), characters);
+    }
+    assert_eq!(count("[1]"), None);
+    let twice = br#"{"model":"m","input":"a","input":"b"}"#;
+    assert!(super::scan(twice, Fields::Speech).is_err());
+    let elsewhere = super::scan(twice, Fields::ModelOnly).unwrap();
+    assert_eq!(elsewhere.input_characters(), None);
 }
 
 #[test]
@@ -68,7 +118,12 @@ fn usage_is_asked_for_only_where_that_is_known() {
     assert!(!may(r#"{"model":"m"}"#, Fields::Completion));
     let asked = r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
     assert!(!may(asked, Fields::Completion));
-    for fields in [Fields::Response, Fields::Media, Fields::ModelOnly] {
+    for fields in [
+        Fields::Response,
+        Fields::Media,
+        Fields::Speech,
+        Fields::ModelOnly,
+    ] {
         assert!(!may(stream, fields));
         let members = super::scan(stream.as_bytes(), fields).unwrap();
         let splice = crate::Splice::new(&members).include_usage();

@@ -354,3 +354,33 @@ proptest! {
         prop_assert_eq!((one.events(), one.data_bytes()), (many.events(), many.data_bytes()));
     }
 }
+
+#[test]
+fn images_and_sound_of_a_stream_are_told() {
+    let quantities = |stream: &str, limit, measure| {
+        let mut tail = StreamTail::with_limit(false, limit);
+        stream
+            .as_bytes()
+            .chunks(50)
+            .for_each(|part| drop(tail.push(part)));
+        drop(tail.finish());
+        tail.quantities(measure)
+    };
+    let image = format!(
+        "data: {{\"type\":\"image_generation.partial_image\"}}\n\n\
+         data: {{\"type\":\"image_generation.completed\",\"b64_json\":\"{}\",\"usage\":{{}}}}\n\n",
+        "A".repeat(4000)
+    );
+    for limit in [1 << 20, 1000] {
+        assert_eq!(quantities(&image, limit, Measure::Images).images, Some(1));
+        assert_eq!(
+            quantities(&image, limit, Measure::Tokens),
+            Quantities::default()
+        );
+    }
+    let partial = &image[..60];
+    assert_eq!(quantities(partial, 1000, Measure::Images).images, None);
+    let heard = "data: {\"type\":\"transcript.text.done\",\"text\":\"a\",\
+         \"usage\":{\"type\":\"duration\",\"seconds\":2}}\n\n";
+    assert_eq!(quantities(heard, 1000, Measure::Heard).audio_ms, Some(2000));
+}

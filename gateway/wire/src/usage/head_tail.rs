@@ -3,6 +3,7 @@
 use memchr::memrchr;
 
 use super::Usage;
+use super::quantities::{answer_ms, duration_ms};
 use crate::json::{Object, backslashes};
 
 /// How much of the beginning is kept, in bytes: some engines write `usage`
@@ -66,6 +67,17 @@ impl HeadTail {
         let last = last_member(self.tail(), b"usage", 1).and_then(Usage::from_object);
         last.or_else(|| head_usage(self.head()))
             .or_else(|| last_member(self.tail(), b"meta", 1).and_then(Usage::from_meta))
+    }
+
+    /// How long the sound was that a complete JSON body speaks of, in
+    /// milliseconds: what its `usage` bills, or else its `duration`. `None` if
+    /// that lies in the part that was not kept.
+    pub fn audio_ms(&mut self) -> Option<u64> {
+        if self.is_whole() {
+            return answer_ms(&self.kept);
+        }
+        let billed = last_member(self.tail(), b"usage", 1).and_then(duration_ms);
+        billed.or_else(|| answer_ms(self.head()))
     }
 
     /// The usage of an event whose data did not fit: that of the event itself

@@ -9,10 +9,7 @@ fn tokens(prompt_tokens: u64, completion_tokens: Option<u64>) -> Usage {
     Usage {
         prompt_tokens,
         completion_tokens,
-        cached_tokens: None,
-        cache_write_tokens: None,
-        reasoning_tokens: None,
-        cost_micros: None,
+        ..Usage::default()
     }
 }
 
@@ -32,7 +29,7 @@ fn both_spellings_are_read() {
     let chat = json!({
         "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
         "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 5, "audio_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 12}, "cost": 0.000_123_4,
+        "completion_tokens_details": {"reasoning_tokens": 12, "audio_tokens": 8}, "cost": 0.000_123_4,
     });
     let expected = Usage {
         prompt_tokens: 100,
@@ -40,16 +37,19 @@ fn both_spellings_are_read() {
         cached_tokens: Some(64),
         cache_write_tokens: Some(5),
         reasoning_tokens: Some(12),
+        audio_prompt_tokens: Some(0),
+        audio_completion_tokens: Some(8),
         cost_micros: Some(123),
     };
     assert_eq!(of(&chat), Some(expected));
     let responses = json!({
         "input_tokens": 100, "output_tokens": 20,
         "input_tokens_details": {"cached_tokens": 64},
-        "output_tokens_details": {"reasoning_tokens": 12},
+        "output_tokens_details": {"reasoning_tokens": 12, "audio_tokens": 8},
     });
     let expected = Usage {
         cache_write_tokens: None,
+        audio_prompt_tokens: None,
         cost_micros: None,
         ..expected
     };
@@ -99,7 +99,11 @@ fn each_endpoints_answer_is_read() {
         "type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59,
         "input_token_details": {"text_tokens": 0, "audio_tokens": 14},
     }});
-    assert_eq!(answer(transcription), Some(tokens(14, Some(45))));
+    let expected = Usage {
+        audio_prompt_tokens: Some(14),
+        ..tokens(14, Some(45))
+    };
+    assert_eq!(answer(transcription), Some(expected));
     let by_duration = json!({"text": "a", "usage": {"type": "duration", "seconds": 3}});
     assert_eq!(answer(by_duration), None);
     let image = json!({"created": 1, "data": [{"b64_json": "AA=="}], "usage": {
@@ -147,6 +151,26 @@ fn coheres_meta_is_read_where_there_is_no_usage() {
 }
 
 #[test]
+fn the_cache_is_read_in_every_spelling() {
+    let cache = |report: Value| {
+        let usage = of(&report).unwrap();
+        (usage.cached_tokens, usage.cache_write_tokens)
+    };
+    let top = json!({
+        "prompt_tokens": 90, "completion_tokens": 1,
+        "cache_creation_input_tokens": 20, "cache_read_input_tokens": 60,
+    });
+    assert_eq!(cache(top), (Some(60), Some(20)));
+    let nested = json!({
+        "prompt_tokens": 90, "completion_tokens": 1, "cache_creation_input_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 3, "cache_creation_tokens": 20},
+    });
+    assert_eq!(cache(nested), (Some(3), Some(20)));
+    let odd = json!({"prompt_tokens": 9, "cache_creation_input_tokens": -1});
+    assert_eq!(cache(odd), (None, None));
+}
+
+#[test]
 fn odd_details_do_not_spoil_the_counts() {
     for odd in [
         json!([]),
@@ -184,23 +208,52 @@ fn an_event_is_looked_into_only_if_it_has_usage() {
     let read = |data: &str| EventUsage::from_data(data.as_bytes());
     let usage = Some(tokens(7, Some(3)));
     let only = read(&format!(r#"{{"choices": [ ],"usage": {REPORT}}}"#));
-    assert_eq!(only, Some(EventUsage { usage, only: true }));
+    assert_eq!(
+        only,
+        Some(EventUsage {
+            usage,
+            audio_ms: None,
+            only: true
+        })
+    );
     let with_text = read(&format!(
         r#"{{"usage":{REPORT},"choices":[{{"delta":{{}}}}]}}"#
     ));
-    assert_eq!(with_text, Some(EventUsage { usage, only: false }));
+    assert_eq!(
+        with_text,
+        Some(EventUsage {
+            usage,
+            audio_ms: None,
+            only: false
+        })
+    );
     let wrapped = read(&format!(
         r#"{{"type":"response.completed","response":{{"usage":{REPORT}}}}}"#
     ));
-    assert_eq!(wrapped, Some(EventUsage { usage, only: false }));
+    assert_eq!(
+        wrapped,
+        Some(EventUsage {
+            usage,
+            audio_ms: None,
+            only: false
+        })
+    );
     let broken = read(r#"{"choices":[],"usage":{"prompt_tokens":-1}}"#);
     assert_eq!(
         broken,
         Some(EventUsage {
             usage: None,
+            audio_ms: None,
             only: true
         })
     );
+    let billed = read(r#"{"text":"a","usage":{"type":"duration","seconds":3}}"#);
+    let expected = EventUsage {
+        usage: None,
+        audio_ms: Some(3000),
+        only: false,
+    };
+    assert_eq!(billed, Some(expected));
     for data in [
         r#"{"choices":[],"usage":null}"#,
         r#"{"choices":[{"delta":{"content":"usage"}}]}"#,

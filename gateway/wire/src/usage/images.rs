@@ -1,0 +1,201 @@
+//! How many images an answer holds, without keeping any of it.
+
+use memchr::memchr2;
+
+const NAME: &[u8; 4] = b"data";
+
+/// Counts the objects in the array `data` of a JSON object while its bytes
+/// pass: what the strings hold, which is nearly all, is only searched for their
+/// ends. Takes a fixed number of bytes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ImageCounter {
+    depth: u32,
+    /// The outermost value is an object.
+    object: bool,
+    text: Text,
+    /// The last name of the outermost object, as far as it could be ours.
+    name: [u8; NAME.len()],
+    name_len: usize,
+    /// Where a name of the outermost object may begin.
+    expects_name: bool,
+    /// Within such a name.
+    in_name: bool,
+    data: Data,
+    count: u32,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Text {
+    #[default]
+    Outside,
+    Within,
+    /// The next byte is escaped.
+    Escaped,
+}
+
+/// How much of the array has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Data {
+    #[default]
+    Nothing,
+    Some,
+    All,
+}
+
+impl ImageCounter {
+    /// How many there are, once all have come.
+    pub(super) fn images(&self) -> Option<u32> {
+        (self.data == Data::All).then_some(self.count)
+    }
+
+    /// Takes the next bytes of the answer.
+    pub(super) fn push(&mut self, part: &[u8]) {
+        let mut rest = part;
+        while let Some((first, after)) = rest.split_first() {
+            rest = if self.text == Text::Outside {
+                self.between(*first);
+                after
+            } else {
+                self.text(rest)
+            };
+        }
+    }
+
+    /// Steps over the rest of a string, as far as it is there.
+    fn text<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
+        if self.text == Text::Escaped {
+            self.text = Text::Within;
+            self.note(rest.get(..1).unwrap_or_default());
+            return rest.get(1..).unwrap_or_default();
+        }
+        let end = memchr2(b'"', b'\\', rest);
+        let (text, rest) = rest.split_at(end.unwrap_or(rest.len()));
+        self.note(text);
+        match rest.split_first() {
+            Some((b'"', after)) => {
+                self.text = Text::Outside;
+                self.in_name = false;
+                after
+            }
+            Some((escape, after)) => {
+                self.note(&[*escape]);
+                self.text = Text::Escaped;
+                after
+            }
+            None => rest,
+        }
+    }
+
+    /// Keeps what may be the name.
+    fn note(&mut self, text: &[u8]) {
+        if !self.in_name {
+            return;
+        }
+        let place = self.name.get_mut(self.name_len..).unwrap_or_default();
+        for (kept, byte) in place.iter_mut().zip(text) {
+            *kept = *byte;
+        }
+        self.name_len = self.name_len.saturating_add(text.len());
+    }
+
+    fn is_data(&self) -> bool {
+        self.name_len == NAME.len() && self.name == *NAME
+    }
+
+    /// Takes a byte that is in no string.
+    fn between(&mut self, byte: u8) {
+        match byte {
+            b'"' => {
+                self.text = Text::Within;
+                if self.depth == 1 && self.expects_name {
+                    self.in_name = true;
+                    self.name_len = 0;
+                }
+            }
+            b'{' | b'[' => self.open(byte),
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth == 1 && self.data == Data::Some {
+                    self.data = Data::All;
+                }
+            }
+            b',' if self.depth == 1 => self.expects_name = self.object,
+            b':' if self.depth == 1 => self.expects_name = false,
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, bracket: u8) {
+        match (self.depth, bracket) {
+            (0, b'{') => {
+                self.object = true;
+                self.expects_name = true;
+            }
+            (1, b'[') if self.is_data() => {
+                self.data = Data::Some;
+                self.count = 0;
+            }
+            (2, b'{') if self.data == Data::Some => self.count = self.count.saturating_add(1),
+            _ => {}
+        }
+        self.depth = self.depth.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::ImageCounter;
+
+    fn count(answer: &str, read: usize) -> Option<u32> {
+        let mut counter = ImageCounter::default();
+        answer
+            .as_bytes()
+            .chunks(read)
+            .for_each(|part| counter.push(part));
+        counter.images()
+    }
+
+    #[test]
+    fn only_the_objects_of_the_outermost_data_count() {
+        for (answer, images) in [
+            (
+                r#"{"created":1,"data":[{"b64_json":"AA"},{"url":"x"}]}"#,
+                Some(2),
+            ),
+            (r#"{"data":[]}"#, Some(0)),
+            (
+                r#" { "x" : {"data":[{}]} , "data" : [ {"a":[{},{}]} ] }"#,
+                Some(1),
+            ),
+            (r#"{"x":"data","y":[{},{}],"data":[{}]}"#, Some(1)),
+            (r#"{"data":[null,{"a":"}]\"{"}]}"#, Some(1)),
+            (r#"{"da\"ta":[{}],"datax":[{}]}"#, None),
+            (r#"{"data":{"a":[{}]}}"#, None),
+            (r#"{"data":[{"a":1},{"#, None),
+            (r#"[{"data":[{}]}]"#, None),
+            (r#"["a","data",[{}]]"#, None),
+            ("", None),
+        ] {
+            for read in [1, 3, 100] {
+                assert_eq!(count(answer, read), images, "{answer}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_around_and_however_it_is_read(
+            before in crate::tests::value(), after in crate::tests::value(),
+            elements in proptest::collection::vec(crate::tests::value(), 0..5),
+            pretty: bool, read in 1_usize..200,
+        ) {
+            let images = elements.iter().filter(|element| element.is_object()).count();
+            let answer: Value = json!({"a": before, "data": elements, "z": after});
+            let text = crate::tests::written(&answer, pretty);
+            prop_assert_eq!(count(&text, read), Some(u32::try_from(images).unwrap()));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What is used beside tokens.
+
+use serde::Deserialize;
+
+use crate::json::Object;
+
+/// What a request's use is told by, beside tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// Nothing.
+    #[default]
+    Tokens,
+    /// How many images the answer has.
+    Images,
+    /// How long the sound was that was sent.
+    Heard,
+    /// How much sound was answered.
+    Spoken,
+}
+
+/// What was used beside tokens. Absent is unknown, never zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Quantities {
+    /// Images of the answer.
+    pub images: Option<u32>,
+    /// Characters that were read aloud.
+    pub input_characters: Option<u64>,
+    /// Sound that was listened to, in milliseconds.
+    pub audio_ms: Option<u64>,
+    /// Sound that was sent or answered, in bytes.
+    pub audio_bytes: Option<u64>,
+}
+
+impl Quantities {
+    /// These, and what they lack from `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            images: self.images.or(other.images),
+            input_characters: self.input_characters.or(other.input_characters),
+            audio_ms: self.audio_ms.or(other.audio_ms),
+            audio_bytes: self.audio_bytes.or(other.audio_bytes),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Billed {
+    Duration {
+        seconds: f64,
+    },
+    #[serde(other)]
+    Other,
+}
+
+/// How long the sound was that this value of a `usage` member bills, in
+/// milliseconds.
+pub(super) fn duration_ms(usage: &[u8]) -> Option<u64> {
+    match serde_json::from_slice(usage).ok()? {
+        Billed::Duration { seconds } => milliseconds(seconds),
+        Billed::Other => None,
+    }
+}
+
+/// The same of the answer that begins like this: what its `usage` bills, or its
+/// `duration`, a number or a text of one.
+pub(super) fn answer_ms(beginning: &[u8]) -> Option<u64> {
+    let mut duration = None;
+    for member in Object::open(beginning).ok()?.map_while(Result::ok) {
+        match &*member.name {
+            b"usage" => {
+                if let Some(billed) = duration_ms(member.value) {
+                    return Some(billed);
+                }
+            }
+            b"duration" => duration = seconds(member.value).and_then(milliseconds),
+            _ => {}
+        }
+    }
+    duration
+}
+
+fn seconds(value: &[u8]) -> Option<f64> {
+    if value.first() == Some(&b'"') {
+        let text: String = serde_json::from_slice(value).ok()?;
+        return text.parse().ok();
+    }
+    serde_json::from_slice(value).ok()
+}
+
+/// Rounded to the nearest; `None` for what is no time, or longer than a year.
+fn milliseconds(seconds: f64) -> Option<u64> {
+    const YEAR: f64 = 366.0 * 86_400_000.0;
+    let milliseconds = (seconds * 1000.0).round();
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range was checked"
+    )]
+    (0.0..=YEAR)
+        .contains(&milliseconds)
+        .then_some(milliseconds as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Quantities, answer_ms, duration_ms};
+
+    #[test]
+    fn a_duration_is_what_usage_bills_or_else_what_the_answer_says() {
+        for (answer, expected) in [
+            (
+                r#"{"text":"a","usage":{"type":"duration","seconds":3}}"#,
+                Some(3000),
+            ),
+            (r#"{"duration":8.47,"text":"a"}"#, Some(8470)),
+            (r#"{"duration":"8.470000012","text":"a"}"#, Some(8470)),
+            (
+                r#"{"duration":8.47,"usage":{"seconds":9,"type":"duration"}}"#,
+                Some(9000),
+            ),
+            (
+                r#"{"duration":8.47,"usage":{"type":"tokens","seconds":9}}"#,
+                Some(8470),
+            ),
+            (r#"{"text":"a","duration":null}"#, None),
+            (r#"{"duration":-1}"#, None),
+            (r#"{"duration":1e300}"#, None),
+            (r#"{"duration":"NaN"}"#, None),
+            (r#"{"x":{"duration":1}}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(answer_ms(answer.as_bytes()), expected, "{answer}");
+        }
+        assert_eq!(duration_ms(br#"{"seconds":3}"#), None);
+    }
+
+    #[test]
+    fn a_number_that_is_cut_off_is_not_taken() {
+        assert_eq!(answer_ms(br#"{"duration":8.4"#), None);
+        assert_eq!(answer_ms(br#"{"duration":8.4,"te"#), Some(8400));
+    }
+
+    #[test]
+    fn what_is_known_is_kept() {
+        let sent = Quantities {
+            input_characters: Some(3),
+            audio_bytes: Some(1),
+            ..Quantities::default()
+        };
+        let answered = Quantities {
+            audio_bytes: Some(2),
+            ..Quantities::default()
+        };
+        let both = answered.or(sent);
+        assert_eq!(
+            (both.input_characters, both.audio_bytes),
+            (Some(3), Some(2))
+        );
+    }
+}
