@@ -62,13 +62,11 @@ impl Write for Sink {
 pub struct Gunzip {
     /// Nothing once it was given up.
     decoder: Option<GzDecoder<Sink>>,
-    is_events: bool,
 }
 
 impl fmt::Debug for Gunzip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gunzip")
-            .field("is_events", &self.is_events)
             .field("given_up", &self.decoder.is_none())
             .finish_non_exhaustive()
     }
@@ -86,20 +84,13 @@ impl Gunzip {
     }
 
     fn new(decoded: Decoded) -> Self {
-        let is_events = matches!(decoded, Decoded::Events(_));
         let sink = Sink {
             decoded,
             left: ALLOWANCE,
         };
         Self {
             decoder: Some(GzDecoder::new(sink)),
-            is_events,
         }
-    }
-
-    /// Whether it is a stream of events.
-    pub fn is_events(&self) -> bool {
-        self.is_events
     }
 
     /// Takes the next bytes of the answer.

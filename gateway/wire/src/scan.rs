@@ -133,9 +133,22 @@ pub struct Members {
     stream: bool,
     usage_option: UsageOption,
     ceiling: Option<u64>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few requests have: kept apart, since each is held in several places
+/// while it is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rare {
     metadata: Option<Range<usize>>,
     input_characters: Option<u64>,
     file_bytes: Option<u64>,
+}
+
+impl Rare {
+    fn boxed(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
 }
 
 impl Members {
@@ -148,14 +161,16 @@ impl Members {
             stream: false,
             usage_option: UsageOption::Unknown,
             ceiling: None,
-            metadata: None,
-            input_characters: None,
-            file_bytes: None,
+            rare: None,
         }
     }
 
     pub(crate) fn set_file_bytes(&mut self, bytes: Option<u64>) {
-        self.file_bytes = bytes;
+        let rare = Rare {
+            file_bytes: bytes,
+            ..Rare::default()
+        };
+        self.rare = rare.boxed();
     }
 
     pub(crate) fn set_stream(&mut self, stream: bool) {
@@ -205,19 +220,19 @@ impl Members {
     /// Where the value of `metadata` lies in a JSON body; nothing where it is
     /// absent or `null`. It was not looked into.
     pub fn metadata_at(&self) -> Option<Range<usize>> {
-        self.metadata.clone()
+        self.rare.as_ref()?.metadata.clone()
     }
 
     /// The characters (Unicode scalar values) of the `input` of speech, where
     /// that is a text.
     pub fn input_characters(&self) -> Option<u64> {
-        self.input_characters
+        self.rare.as_ref()?.input_characters
     }
 
     /// The bytes of a form's parts `file`; nothing where there is none, or the
     /// form has not come to its end.
     pub fn file_bytes(&self) -> Option<u64> {
-        self.file_bytes
+        self.rare.as_ref()?.file_bytes
     }
 
     /// The `content-type` of a form under which an upstream reads from it what
@@ -260,8 +275,7 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     let mut model = None;
     let mut stream = None;
     let mut largest = None;
-    let mut metadata = None;
-    let mut input_characters = None;
+    let mut rare = Rare::default();
     for member in &mut object {
         let member = member?;
         let Some(acted) = acted(&member.name, fields)? else {
@@ -278,8 +292,8 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
             Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
                 largest = largest.max(ceiling(name, member.value)?);
             }
-            Acted::Metadata => metadata = (member.value != b"null").then_some(member.at),
-            Acted::Input => input_characters = characters(member.value),
+            Acted::Metadata => rare.metadata = (member.value != b"null").then_some(member.at),
+            Acted::Input => rare.input_characters = characters(member.value),
         }
     }
     let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
@@ -290,9 +304,7 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
         stream: stream == Some(true),
         usage_option,
         ceiling: largest,
-        metadata,
-        input_characters,
-        file_bytes: None,
+        rare: rare.boxed(),
     })
 }
 

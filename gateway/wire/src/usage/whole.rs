@@ -7,7 +7,8 @@ use super::{HeadTail, Measure, Quantities, Usage};
 pub struct WholeTail {
     ends: HeadTail,
     measure: Measure,
-    images: ImageCounter,
+    /// Where that is asked.
+    images: Option<Box<ImageCounter>>,
 }
 
 impl WholeTail {
@@ -16,15 +17,15 @@ impl WholeTail {
         Self {
             ends: HeadTail::new(),
             measure,
-            images: ImageCounter::default(),
+            images: (measure == Measure::Images).then(Box::default),
         }
     }
 
     /// Takes the next bytes of the answer.
     pub fn push(&mut self, part: &[u8]) {
         self.ends.push(part);
-        if self.measure == Measure::Images {
-            self.images.push(part);
+        if let Some(images) = &mut self.images {
+            images.push(part);
         }
     }
 
@@ -44,7 +45,10 @@ impl WholeTail {
         let mut told = Quantities::default();
         match self.measure {
             Measure::Tokens => {}
-            Measure::Images => told.images = self.images.images(),
+            Measure::Images => {
+                let images = self.images.as_deref();
+                told.images = images.and_then(ImageCounter::images);
+            }
             Measure::Heard => told.audio_ms = self.ends.audio_ms(),
             Measure::Spoken => {
                 let is_json = self.ends.head().trim_ascii_start().starts_with(b"{");
