@@ -253,7 +253,7 @@ impl Forwarder {
             .map_err(|error| AttemptError::Broken(error.to_string()))?;
         let meter = outgoing.meter(&lease);
         let mut flow = Flow::new(lease, meter, self.patience);
-        if flow.is_events() {
+        if flow.is_stream() {
             flow.hold(effort.deadline).await;
             if flow.first() == First::Pending {
                 if let Some(End::BrokenOff(reason)) = flow.end() {

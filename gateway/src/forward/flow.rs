@@ -3,7 +3,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fastllm_wire::http1::Response;
-use fastllm_wire::{First, HeadTail, StreamTail, Usage, estimated_tokens};
+use fastllm_wire::{
+    First, Gunzip, Measure, Quantities, StreamTail, Usage, WholeTail, estimated_tokens,
+};
 
 use super::pool::Lease;
 use super::quiet::{Patience, Quiet, Tick};
@@ -25,9 +27,12 @@ const HOLD_BYTES: usize = 64 << 10;
 pub(super) enum Meter {
     /// A stream of events.
     Events(Box<StreamTail>),
-    /// One JSON text.
-    Whole(HeadTail),
-    /// Nothing: an error, or compressed against our wish.
+    /// An answer in one piece.
+    Whole(WholeTail),
+    /// One of both, compressed against our wish. Its bytes pass as they are:
+    /// nothing is held back and nothing put between them.
+    Gzip(Box<Gunzip>),
+    /// Nothing: an error, or compressed in another way.
     Blind,
 }
 
@@ -68,17 +73,43 @@ impl Meter {
                 ends.push(part);
                 out.extend_from_slice(part);
             }
+            Self::Gzip(gunzip) => {
+                gunzip.push(part);
+                out.extend_from_slice(part);
+            }
             Self::Blind => out.extend_from_slice(part),
         }
     }
 
     /// Adds what may leave at the end.
     fn finish(&mut self, out: &mut Vec<u8>) {
-        if let Self::Events(tail) = self {
-            let forward = tail.finish();
-            for slice in forward.slices(&[]) {
-                out.extend_from_slice(slice);
+        match self {
+            Self::Events(tail) => {
+                let forward = tail.finish();
+                for slice in forward.slices(&[]) {
+                    out.extend_from_slice(slice);
+                }
             }
+            Self::Gzip(gunzip) => gunzip.finish(),
+            Self::Whole(_) | Self::Blind => {}
+        }
+    }
+
+    /// What is remembered of a stream.
+    fn stream(&self) -> Option<&StreamTail> {
+        match self {
+            Self::Events(tail) => Some(tail),
+            Self::Gzip(gunzip) => gunzip.stream(),
+            Self::Whole(_) | Self::Blind => None,
+        }
+    }
+
+    /// What is remembered of an answer in one piece.
+    fn piece(&mut self) -> Option<&mut WholeTail> {
+        match self {
+            Self::Whole(tail) => Some(tail),
+            Self::Gzip(gunzip) => gunzip.piece(),
+            Self::Events(_) | Self::Blind => None,
         }
     }
 }
@@ -115,50 +146,55 @@ impl Flow {
 
     /// What the first event of a stream was; an answer for anything else.
     pub(super) fn first(&self) -> First {
-        match &self.meter {
-            Meter::Events(tail) => tail.first(),
-            Meter::Whole(_) | Meter::Blind => First::Answer,
-        }
+        self.meter.stream().map_or(First::Answer, StreamTail::first)
     }
 
     /// Whether a stream brought an error after its first event.
     pub(super) fn failed_later(&self) -> bool {
-        match &self.meter {
-            Meter::Events(tail) => tail.failed_later(),
-            Meter::Whole(_) | Meter::Blind => false,
-        }
+        self.meter.stream().is_some_and(StreamTail::failed_later)
     }
 
     /// Whether a stream said that it is complete; anything else is by its
     /// framing.
     pub(super) fn is_whole(&self) -> bool {
-        match &self.meter {
-            Meter::Events(tail) => tail.is_complete(),
-            Meter::Whole(_) | Meter::Blind => true,
-        }
+        self.meter.stream().is_none_or(StreamTail::is_complete)
     }
 
+    /// Whether it is a stream whose events are seen.
+    pub(super) fn is_stream(&self) -> bool {
+        self.meter.stream().is_some()
+    }
+
+    /// Whether it is a stream that events can be added to.
     pub(super) fn is_events(&self) -> bool {
         matches!(self.meter, Meter::Events(_))
     }
 
     /// What the answer said so far that it used.
     pub(super) fn usage(&mut self) -> Option<Usage> {
-        match &mut self.meter {
-            Meter::Events(tail) => tail.usage(),
-            Meter::Whole(ends) => ends.usage(),
-            Meter::Blind => None,
+        if let Some(tail) = self.meter.stream() {
+            return tail.usage();
         }
+        self.meter.piece()?.usage()
+    }
+
+    /// What it tells beside tokens, as the endpoint measures it.
+    pub(super) fn quantities(&mut self, measure: Measure) -> Quantities {
+        if let Some(tail) = self.meter.stream() {
+            return tail.quantities(measure);
+        }
+        let piece = self.meter.piece();
+        piece.map(WholeTail::quantities).unwrap_or_default()
     }
 
     /// How many tokens came of a text so far, by a rough count; nothing where a
     /// stream has not brought an event. Of what is not looked into, none.
-    pub(super) fn estimated_tokens(&self) -> Option<u64> {
-        match &self.meter {
-            Meter::Events(tail) => (tail.first() == First::Answer).then(|| tail.estimated_tokens()),
-            Meter::Whole(ends) => Some(estimated_tokens(ends.total())),
-            Meter::Blind => Some(0),
+    pub(super) fn estimated_tokens(&mut self) -> Option<u64> {
+        if let Some(tail) = self.meter.stream() {
+            return (tail.first() == First::Answer).then(|| tail.estimated_tokens());
         }
+        let piece = self.meter.piece();
+        Some(piece.map_or(0, |tail| estimated_tokens(tail.total())))
     }
 
     /// Waits until it is known what the first event of a stream is, within

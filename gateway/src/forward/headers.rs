@@ -115,11 +115,30 @@ pub(crate) fn is_event_stream(fields: Fields<'_>) -> bool {
     kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-/// Whether a body comes as it is meant, not compressed.
-pub(crate) fn is_identity(fields: Fields<'_>) -> bool {
-    fields
-        .all("content-encoding")
-        .all(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"identity"))
+/// How a body is compressed, against our wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Coding {
+    /// It comes as it is meant.
+    Identity,
+    Gzip,
+    /// In a way that nobody here reads, or in several.
+    Other,
+}
+
+impl Coding {
+    /// What the header of an answer says of its body.
+    pub(crate) fn of(fields: Fields<'_>) -> Self {
+        let mut coding = Self::Identity;
+        for value in fields.all("content-encoding") {
+            let is = |name: &[u8]| value.trim_ascii().eq_ignore_ascii_case(name);
+            coding = match coding {
+                kept if is(b"identity") => kept,
+                Self::Identity if is(b"gzip") || is(b"x-gzip") => Self::Gzip,
+                _ => Self::Other,
+            };
+        }
+        coding
+    }
 }
 
 #[cfg(test)]

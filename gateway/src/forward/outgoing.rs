@@ -3,18 +3,19 @@
 use bytes::Bytes;
 use fastllm_engine::{Backend, Boundary, Pick};
 use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
-use fastllm_wire::{HeadTail, Members, Piece, Splice, StreamTail};
+use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTail, WholeTail};
 use parking_lot::Mutex;
 
 use super::AttemptError;
 use super::flow::Meter;
-use super::headers::{ForwardedHeader, is_event_stream, is_identity, request_fields};
+use super::headers::{Coding, ForwardedHeader, is_event_stream, request_fields};
 use super::pool::Lease;
 use super::sending::Sending;
 use super::upload::{Upload, Uploading};
 use crate::clock;
 use crate::record::Record;
 use crate::scratch;
+use crate::serve::Proxied;
 
 /// Up to this many bytes, copying a body behind its head costs less than
 /// sending it in several pieces.
@@ -23,7 +24,7 @@ const COPIED: usize = 16 << 10;
 /// What is sent, whichever backend gets it.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a, 'c> {
-    pub(crate) sub_path: &'static str,
+    pub(crate) endpoint: Proxied,
     pub(crate) headers: Fields<'a>,
     /// Of those, what goes upstream beside the usual ones.
     pub(crate) forwarded: &'a [ForwardedHeader],
@@ -31,7 +32,8 @@ pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
     pub(crate) prompt: &'a [Boundary],
-    /// Ask for usage where the client did not, and keep it from the client.
+    /// Ask for usage where the client did not, and keep it from the client;
+    /// where the upstream compresses its answer all the same, it passes.
     pub(crate) ask_usage: bool,
 }
 
@@ -71,7 +73,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         framing: Framing,
     ) -> Result<Vec<u8>, AttemptError> {
         let path = backend
-            .path(self.sub_path)
+            .path(self.endpoint.sub_path())
             .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
         let mut first = scratch::take();
         let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
@@ -134,14 +136,32 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
+    /// What is used of the request itself, as far as it has been sent.
+    pub(crate) fn sent(&self) -> Quantities {
+        let audio_bytes = || match &self.payload {
+            Payload::Whole(_) => self.members.file_bytes(),
+            Payload::Upload(upload) => upload.lock().file_bytes(),
+        };
+        let is_sound = self.endpoint.measure() == Measure::Heard;
+        Quantities {
+            input_characters: self.members.input_characters(),
+            audio_bytes: is_sound.then(audio_bytes).flatten(),
+            ..Quantities::default()
+        }
+    }
+
     pub(super) fn meter(&self, lease: &Lease) -> Meter {
         let fields = lease.connection.answer().fields();
-        if !(200..300).contains(&lease.connection.status()) || !is_identity(fields) {
-            Meter::Blind
-        } else if is_event_stream(fields) {
-            Meter::Events(Box::new(StreamTail::new(self.ask_usage)))
-        } else {
-            Meter::Whole(HeadTail::new())
+        if !(200..300).contains(&lease.connection.status()) {
+            return Meter::Blind;
+        }
+        let measure = self.endpoint.measure();
+        match (Coding::of(fields), is_event_stream(fields)) {
+            (Coding::Identity, true) => Meter::Events(Box::new(StreamTail::new(self.ask_usage))),
+            (Coding::Identity, false) => Meter::Whole(WholeTail::new(measure)),
+            (Coding::Gzip, true) => Meter::Gzip(Box::new(Gunzip::events())),
+            (Coding::Gzip, false) => Meter::Gzip(Box::new(Gunzip::whole(measure))),
+            (Coding::Other, _) => Meter::Blind,
         }
     }
 }

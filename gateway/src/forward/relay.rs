@@ -119,7 +119,7 @@ impl Relay {
     ) -> Poll<Step> {
         ready!(self.flow.poll_pump(cx, deadline, out));
         if let Some(open) = &mut self.open
-            && self.flow.is_events()
+            && self.flow.is_stream()
             && self.flow.first() != First::Pending
         {
             open.record.first_event();
@@ -155,6 +155,7 @@ impl Relay {
         };
         let usage = self.flow.usage();
         record.used(usage);
+        record.measured(self.flow.quantities(record.measure()));
         // An error in the first event was told to the backend when it came.
         let began = !matches!(self.flow.first(), First::Error { .. });
         let failed = *end != End::Complete || self.flow.failed_later();
@@ -178,6 +179,8 @@ impl Drop for Relay {
         // A client that left: what was seen until then is still known.
         if let Some(open) = &mut self.open {
             open.record.used(self.flow.usage());
+            let measure = open.record.measure();
+            open.record.measured(self.flow.quantities(measure));
             if self.status < 300 {
                 open.record.broke_off(self.flow.estimated_tokens());
             }

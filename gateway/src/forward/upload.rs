@@ -39,6 +39,8 @@ pub(crate) struct Upload<'c> {
     limits: Arc<BodyLimits>,
     /// Until the end has come.
     form: Option<FormReader>,
+    /// What its files take, once the end has come.
+    file_bytes: Option<u64>,
     /// How many bytes there will be, where the client has said so.
     length: Option<u64>,
     came: u64,
@@ -102,6 +104,7 @@ impl<'c> Upload<'c> {
             client,
             limits,
             form: Some(form),
+            file_bytes: None,
             came: bytes.len() as u64,
             kept: Some(Kept {
                 parts: vec![bytes],
@@ -123,6 +126,11 @@ impl<'c> Upload<'c> {
             return Poll::Pending;
         }
         self.client.poll_gone(cx)
+    }
+
+    /// The bytes of its files; nothing before its end has come.
+    pub(super) fn file_bytes(&self) -> Option<u64> {
+        self.file_bytes
     }
 
     /// Whether there can be another attempt.
@@ -163,7 +171,7 @@ impl<'c> Upload<'c> {
             return Err(BodyBroken.into());
         }
         if complete && let Some(form) = self.form.take() {
-            form.finish().map_err(misread)?;
+            self.file_bytes = form.finish().map_err(misread)?.file_bytes();
         }
         if let Some(kept) = &mut self.kept
             && !kept.add(read)

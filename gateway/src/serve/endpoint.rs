@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use fastllm_wire::Fields;
+use fastllm_wire::{Fields, Measure};
 use http::Method;
 
 /// What clients with a key can ask for.
@@ -101,13 +101,30 @@ impl Proxied {
         )
     }
 
+    /// What its use is told by, beside tokens.
+    pub(crate) fn measure(self) -> Measure {
+        match self {
+            Self::ImageGenerations | Self::ImageEdits => Measure::Images,
+            Self::Transcriptions | Self::Translations => Measure::Heard,
+            Self::Speech => Measure::Spoken,
+            Self::ChatCompletions
+            | Self::Completions
+            | Self::Responses
+            | Self::Embeddings
+            | Self::Rerank
+            | Self::Score
+            | Self::Moderations => Measure::Tokens,
+        }
+    }
+
     /// How its requests are written. That says, too, where the gateway may ask
     /// for usage: only where the fields have the option.
     pub(crate) fn body(self) -> BodyKind {
         match self {
             Self::ChatCompletions | Self::Completions => BodyKind::Json(Fields::Completion),
             Self::Responses => BodyKind::Json(Fields::Response),
-            Self::Speech | Self::ImageGenerations => BodyKind::Json(Fields::Media),
+            Self::Speech => BodyKind::Json(Fields::Speech),
+            Self::ImageGenerations => BodyKind::Json(Fields::Media),
             Self::Embeddings | Self::Rerank | Self::Score | Self::Moderations => {
                 BodyKind::Json(Fields::ModelOnly)
             }

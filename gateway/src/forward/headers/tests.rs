@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
 
-use super::{ForwardedHeader, is_event_stream, is_identity, passes_to_client, request_fields};
+use super::{Coding, ForwardedHeader, is_event_stream, passes_to_client, request_fields};
 use crate::record::{Ledger, Record};
 use crate::report::queue;
 use crate::serve::Head;
@@ -138,8 +138,22 @@ fn bodies_are_told_apart_by_their_type_and_coding() {
     ));
     assert!(!streams("content-type: application/json\r\n"));
     assert!(!streams(""));
-    let identity = |fields: &str| on_answer(fields, |answer| is_identity(answer.fields()));
-    assert!(identity(""));
-    assert!(identity("content-encoding: identity\r\n"));
-    assert!(!identity("content-encoding: gzip\r\n"));
+    let coding = |fields: &str| on_answer(fields, |answer| Coding::of(answer.fields()));
+    for (fields, expected) in [
+        ("", Coding::Identity),
+        ("content-encoding: identity\r\n", Coding::Identity),
+        ("content-encoding: GZIP \r\n", Coding::Gzip),
+        (
+            "content-encoding: x-gzip\r\ncontent-encoding: identity\r\n",
+            Coding::Gzip,
+        ),
+        ("content-encoding: br\r\n", Coding::Other),
+        ("content-encoding: gzip, br\r\n", Coding::Other),
+        (
+            "content-encoding: gzip\r\ncontent-encoding: gzip\r\n",
+            Coding::Other,
+        ),
+    ] {
+        assert_eq!(coding(fields), expected, "{fields}");
+    }
 }

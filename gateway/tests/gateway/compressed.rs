@@ -1,0 +1,135 @@
+//! Answers that come in gzip although nobody asked for it.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::support::{Options, Rig, Step, Upstream, chat, events, raw};
+
+const BODY: &str = "{\"model\":\"small\"}";
+const STREAM: &str = "{\"model\":\"small\",\"stream\":true}";
+const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}";
+const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+
+/// Each part is complete for whoever decodes as it comes.
+fn packed(parts: &[&str]) -> Vec<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let mut packed = Vec::new();
+    for part in parts {
+        encoder.write_all(part.as_bytes()).unwrap();
+        encoder.flush().unwrap();
+        packed.push(std::mem::take(encoder.get_mut()));
+    }
+    packed.push(encoder.finish().unwrap());
+    packed
+}
+
+fn answer(coding: &str, body: &[u8]) -> Vec<Step> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: {coding}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    raw([head.as_bytes(), body].concat())
+}
+
+/// A stream of events in gzip.
+fn stream(parts: &[&str]) -> (Vec<u8>, Vec<u8>) {
+    let packed = packed(parts);
+    let answer = events(&packed, true);
+    let head = "content-type: text/event-stream\r\n";
+    let at = answer
+        .windows(head.len())
+        .position(|part| part == head.as_bytes());
+    let (before, after) = answer.split_at(at.unwrap());
+    let coded = [before, b"content-encoding: gzip\r\n", after].concat();
+    (coded, packed.concat())
+}
+
+#[tokio::test]
+async fn what_it_used_is_known_and_its_bytes_pass() {
+    let body = packed(&[ANSWER]).concat();
+    let upstream = Upstream::start([answer("gzip", &body)]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let reply = rig.chat(BODY).await;
+    assert_eq!((reply.status, &reply.body), (200, &body));
+    assert_eq!(reply.header("content-encoding"), Some("gzip"));
+    let sent = upstream.request();
+    assert_eq!(sent.header("accept-encoding"), Some("identity"));
+    let event = &rig.finish().await[0];
+    assert!(event.usage_reported);
+    assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (11, 5));
+}
+
+#[tokio::test]
+async fn a_stream_passes_with_the_usage_that_only_the_gateway_asked_for() {
+    let usage = format!("data: {ANSWER}\n\n");
+    let (coded, body) = stream(&[EVENT, EVENT, &usage, "data: [DONE]\n\n"]);
+    for script in [raw(&coded), vec![Step::Trickle(coded.clone())]] {
+        let upstream = Upstream::start([script]).await;
+        let rig = Rig::start(&[&upstream]).await;
+        let reply = rig.chat(STREAM).await;
+        assert!(reply.complete);
+        assert_eq!(reply.body, body);
+        let asked = upstream.request().body;
+        assert!(String::from_utf8(asked).unwrap().contains("include_usage"));
+        let event = &rig.finish().await[0];
+        assert!(event.usage_reported && event.ttft_ms.is_some());
+        assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (11, 5));
+    }
+}
+
+#[tokio::test]
+async fn an_event_leaves_before_the_next_one_comes() {
+    let parts = packed(&[EVENT, EVENT]);
+    let gate = crate::support::Gate::new();
+    let (coded, _) = stream(&[EVENT, EVENT]);
+    let first =
+        coded.len() - events(&parts[1..], true).len() + events(&[] as &[&[u8]], false).len();
+    let script = vec![
+        Step::Send(coded[..first].to_vec()),
+        Step::Wait(gate.clone()),
+        Step::Send(coded[first..].to_vec()),
+    ];
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let mut client = rig.client().await;
+    client.write(&chat(STREAM)).await;
+    let _head = client.head().await;
+    assert_eq!(client.chunk().await.unwrap(), parts[0]);
+    gate.cancel();
+    while !client.chunk().await.unwrap().is_empty() {}
+    // It did not say what it used, nor that it is complete.
+    let event = &rig.finish().await[0];
+    assert!(event.estimated && event.completion_tokens.0 >= 2);
+}
+
+#[tokio::test]
+async fn an_error_in_its_first_event_still_fails_over() {
+    let (failed, _) = stream(&[": hello\n\n", "data: {\"error\":{\"code\":503}}\n\n"]);
+    let (good, body) = stream(&[EVENT, "data: [DONE]\n\n"]);
+    let first = Upstream::start([raw(failed)]).await;
+    let second = Upstream::start([raw(good)]).await;
+    let flags = Options::flags(&["--policy=round-robin"]);
+    let rig = Rig::start_with(&[&first, &second], flags).await;
+    for _ in 0..2 {
+        assert_eq!(rig.chat(STREAM).await.body, body);
+    }
+    assert!(!first.seen().requests.is_empty());
+}
+
+#[tokio::test]
+async fn a_bomb_and_what_nobody_reads_pass_and_are_unknown() {
+    let zeros = " ".repeat(16 << 20);
+    let bomb = packed(&[&zeros, ANSWER]).concat();
+    let broken = [&packed(&[ANSWER]).concat()[..20], b"no gzip"].concat();
+    for (coding, body) in [("gzip", bomb), ("gzip", broken), ("br", b"brotli".to_vec())] {
+        let upstream = Upstream::start([answer(coding, &body)]).await;
+        let rig = Rig::start(&[&upstream]).await;
+        assert_eq!(rig.chat(BODY).await.body, body);
+        let event = &rig.finish().await[0];
+        assert!(!event.usage_reported && !event.estimated, "{coding}");
+        assert_eq!((event.status, event.prompt_tokens.0), (Some(200), 0));
+    }
+}
