@@ -1,11 +1,16 @@
 //! What goes back to control: usage, health, and what was taken of limits. Nothing here is waited for by
 //! a request.
 
+mod backlog;
+mod frozen;
 mod health;
 mod queue;
 mod reconcile;
+mod spill;
 mod usage;
 
+pub(crate) use backlog::Backlog;
+pub(crate) use frozen::Identity;
 pub(crate) use health::HealthReporter;
 pub(crate) use queue::{UsageQueue, Waiting, queue};
 pub(crate) use reconcile::{Reconciler, StandingSource};

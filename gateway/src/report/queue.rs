@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use fastllm_contract::{UsageBatch, UsageEvent};
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -24,6 +25,33 @@ pub(crate) struct UsageQueue {
 struct Queues {
     billable: Sender<UsageEvent>,
     refused: Sender<UsageEvent>,
+    held_up: Arc<HeldUp>,
+}
+
+/// Why nobody takes what waits.
+#[derive(Debug, Default)]
+struct HeldUp(AtomicU8);
+
+impl HeldUp {
+    const BY: [DropReason; 3] = [
+        DropReason::QueueFull,
+        DropReason::SpillFull,
+        DropReason::SpillFailed,
+    ];
+
+    fn reason(&self) -> DropReason {
+        let index = usize::from(self.0.load(Ordering::Relaxed));
+        Self::BY
+            .get(index)
+            .copied()
+            .unwrap_or(DropReason::QueueFull)
+    }
+
+    fn set(&self, reason: DropReason) {
+        let index = Self::BY.iter().position(|by| *by == reason);
+        let index = index.and_then(|index| u8::try_from(index).ok());
+        self.0.store(index.unwrap_or(0), Ordering::Relaxed);
+    }
 }
 
 /// The other end of [`UsageQueue`].
@@ -31,19 +59,26 @@ struct Queues {
 pub(crate) struct Waiting {
     billable: Receiver<UsageEvent>,
     refused: Receiver<UsageEvent>,
+    held_up: Arc<HeldUp>,
 }
 
 /// Both ends of the queues of usage events.
 pub(crate) fn queue(metrics: &Arc<Metrics>) -> (UsageQueue, Waiting) {
     let (billable, billable_waiting) = mpsc::channel(BILLABLE);
     let (refused, refused_waiting) = mpsc::channel(REFUSED);
+    let held_up = Arc::new(HeldUp::default());
     let queue = UsageQueue {
-        queues: Some(Queues { billable, refused }),
+        queues: Some(Queues {
+            billable,
+            refused,
+            held_up: Arc::clone(&held_up),
+        }),
         metrics: Arc::clone(metrics),
     };
     let waiting = Waiting {
         billable: billable_waiting,
         refused: refused_waiting,
+        held_up,
     };
     (queue, waiting)
 }
@@ -62,7 +97,7 @@ impl UsageQueue {
             return;
         };
         let (queue, reason) = match event.refusal {
-            None => (&queues.billable, DropReason::QueueFull),
+            None => (&queues.billable, queues.held_up.reason()),
             Some(_) => (&queues.refused, DropReason::RefusedQueueFull),
         };
         if queue.try_send(event).is_err() {
@@ -81,6 +116,16 @@ impl UsageQueue {
 }
 
 impl Waiting {
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.billable.len() + self.refused.len()
+    }
+
+    /// Says what billable events are lost for while nobody takes them.
+    pub(crate) fn held_up_by(&self, reason: DropReason) {
+        self.held_up.set(reason);
+    }
+
     /// Waits for an event and adds what waits to a batch that is not full,
     /// billable events first. Safe to cancel: no event is lost.
     pub(crate) async fn take(&mut self, batch: &mut Vec<UsageEvent>) {
@@ -107,7 +152,7 @@ impl Waiting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use fastllm_contract::{
@@ -115,9 +160,9 @@ mod tests {
     };
 
     use super::{BILLABLE, REFUSED, UsageQueue, queue};
-    use crate::telemetry::Metrics;
+    use crate::telemetry::{DropReason, Metrics};
 
-    fn event(refusal: Option<RefusalKind>) -> UsageEvent {
+    pub(in crate::report) fn event(refusal: Option<RefusalKind>) -> UsageEvent {
         UsageEvent {
             cache_write_tokens: None,
             audio_prompt_tokens: None,
@@ -174,6 +219,11 @@ mod tests {
         }
         assert_eq!(metrics.process(0).usage_dropped, 12);
         assert_eq!(queue.len(), BILLABLE + REFUSED);
+        assert_eq!(waiting.len(), BILLABLE + REFUSED);
+        waiting.held_up_by(DropReason::SpillFull);
+        queue.push(event(None));
+        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        assert!(text.contains("reason=\"spill_full\"} 1\n"), "{text}");
 
         let mut batch = Vec::new();
         waiting.take_waiting(&mut batch);

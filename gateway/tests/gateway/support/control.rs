@@ -49,6 +49,7 @@ struct State {
     /// 404 without it, as an older control plane.
     standing: Mutex<Option<Standing>>,
     shares: Mutex<Reconciled>,
+    away: AtomicBool,
 }
 
 impl Control {
@@ -68,6 +69,7 @@ impl Control {
             usage_statuses: Mutex::default(),
             standing: Mutex::default(),
             shares: Mutex::default(),
+            away: AtomicBool::new(false),
         });
         let shared = Arc::clone(&state);
         let mut tasks = JoinSet::new();
@@ -124,6 +126,11 @@ impl Control {
     /// What gateways that reconcile are given from now on.
     pub(crate) fn share(&self, shares: Reconciled) {
         *self.state.shares.lock() = shares;
+    }
+
+    /// Whether usage posts get 503 from now on, whatever else was said.
+    pub(crate) fn away(&self, away: bool) {
+        self.state.away.store(away, Ordering::SeqCst);
     }
 
     pub(crate) fn told(&self) -> Told {
@@ -190,7 +197,11 @@ impl State {
     }
 
     fn usage(&self, request: &Message) -> String {
-        let status = self.usage_statuses.lock().pop_front().unwrap_or(200);
+        let status = if self.away.load(Ordering::SeqCst) {
+            503
+        } else {
+            self.usage_statuses.lock().pop_front().unwrap_or(200)
+        };
         let body = request.body.clone();
         let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
         self.told

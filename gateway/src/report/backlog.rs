@@ -1,0 +1,282 @@
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_contract::{UsageBatch, UsageEvent};
+use parking_lot::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use super::frozen::{Frozen, Identity};
+use super::queue::Waiting;
+use super::spill::{Spill, SpillError, Stock};
+use crate::telemetry::{DropReason, Metrics};
+
+/// The longest that an event waits for others before it is sent.
+const FLUSH_EVERY: Duration = Duration::from_secs(5);
+
+/// How often it is looked for further events: to be woken by each of them would
+/// cost the threads that serve requests a system call for each.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// So many events wait in memory before full batches go to the disk: enough for
+/// a control plane that is only slow, and few to lose in a crash.
+const MARK: usize = 2 * UsageBatch::MAX_EVENTS;
+
+/// A batch that is answered sooner is no reason to write to the disk.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How long a file that could not be used is left alone.
+const RETRY_SPILL: Duration = Duration::from_secs(5);
+
+/// What control has not taken yet, oldest first.
+///
+/// Invariant: what is in the spill is older than what is frozen in memory, and
+/// that is older than what waits in the queues; nothing changes places. So the
+/// batches of one start reach control in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct Backlog {
+    waiting: Waiting,
+    identity: Identity,
+    frozen: VecDeque<Frozen>,
+    spill: Option<Spilling>,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+struct Spilling {
+    path: PathBuf,
+    file: Arc<Mutex<Spill>>,
+    stock: Stock,
+    is_open: bool,
+    /// Since it has failed or was full.
+    not_before: Option<Instant>,
+}
+
+impl Backlog {
+    /// Without `spill`, a path and the most bytes there, all is in memory.
+    pub(crate) fn new(
+        waiting: Waiting,
+        identity: Identity,
+        spill: Option<(PathBuf, u64)>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let spill = spill.map(|(path, limit)| Spilling {
+            file: Arc::new(Mutex::new(Spill::new(path.clone(), limit))),
+            path,
+            stock: Stock::default(),
+            is_open: false,
+            not_before: None,
+        });
+        Self {
+            waiting,
+            identity,
+            frozen: VecDeque::new(),
+            spill,
+            metrics,
+        }
+    }
+
+    /// The batch that is to be sent next, if there is one.
+    pub(super) async fn oldest(&mut self) -> Option<Frozen> {
+        self.open().await;
+        while self.has_spilled() {
+            match self.on_disk(Spill::oldest).await {
+                Some(Ok(Some(batch))) => return Some(batch),
+                Some(Ok(None)) => {}
+                Some(Err(error)) => self.give_up(&error).await,
+                None => break,
+            }
+        }
+        self.frozen.front().cloned()
+    }
+
+    /// The batch that was to be sent next need not be sent any more.
+    pub(super) async fn done(&mut self) {
+        if !self.has_spilled() {
+            self.frozen.pop_front();
+            return;
+        }
+        if let Some(Err(error)) = self.on_disk(Spill::done).await {
+            self.give_up(&error).await;
+        }
+        if !self.has_spilled() {
+            self.held_up_by(None);
+        }
+    }
+
+    /// Waits for a first event, then until a batch is full or time is up. Safe
+    /// to cancel, and what was gathered is in `batch`.
+    pub(super) async fn gather(&mut self, batch: &mut Vec<UsageEvent>) {
+        while batch.is_empty() {
+            self.waiting.take(batch).await;
+        }
+        let due = Instant::now() + FLUSH_EVERY;
+        while batch.len() < UsageBatch::MAX_EVENTS && Instant::now() < due {
+            sleep(LOOK_EVERY).await;
+            self.waiting.take_waiting(batch);
+        }
+    }
+
+    /// Makes batches of what was gathered, topped up with what waits; false where
+    /// that is nothing.
+    pub(super) fn freeze(&mut self, mut batch: Vec<UsageEvent>) -> bool {
+        self.waiting.take_waiting(&mut batch);
+        let is_some = !batch.is_empty();
+        let lost = self.identity.freeze(batch, &mut self.frozen);
+        self.metrics.usage_lost(DropReason::BatchRefused, lost);
+        is_some
+    }
+
+    /// Ready while a batch that is being sent since `began` holds up so many
+    /// events that they should go to the disk; never without a spill.
+    pub(super) async fn pressed(&self, began: Instant) {
+        let Some(spill) = &self.spill else {
+            return std::future::pending().await;
+        };
+        loop {
+            sleep(LOOK_EVERY).await;
+            let now = Instant::now();
+            let may = spill.not_before.is_none_or(|at| now >= at);
+            if may && now >= began + SLOW && self.waiting.len() >= MARK {
+                return;
+            }
+        }
+    }
+
+    /// Puts what waits to the disk, as far as it fills batches, where many wait
+    /// behind others that are there already.
+    pub(super) async fn queue_up(&mut self) {
+        if self.has_spilled() && self.waiting.len() >= MARK {
+            self.relieve().await;
+        }
+    }
+
+    /// Puts what is frozen and what waits to the disk, as far as it fills
+    /// batches. What has no room there stays in memory.
+    pub(super) async fn relieve(&mut self) {
+        while self.spill_frozen().await {
+            if self.waiting.len() < UsageBatch::MAX_EVENTS {
+                return;
+            }
+            self.freeze(Vec::new());
+        }
+    }
+
+    /// The gateway ends: everything goes to the disk, or is lost.
+    pub(super) async fn end(&mut self) {
+        while self.freeze(Vec::new()) {}
+        if self.frozen.is_empty() {
+            return;
+        }
+        let _all = self.spill_frozen().await;
+        let lost = self
+            .frozen
+            .iter()
+            .map(|batch| u64::from(batch.events))
+            .sum();
+        if lost > 0 {
+            tracing::warn!(events = lost, "usage could not be sent before the end");
+            self.metrics.usage_lost(DropReason::Shutdown, lost);
+        }
+    }
+
+    fn has_spilled(&self) -> bool {
+        self.spill
+            .as_ref()
+            .is_some_and(|spill| spill.stock.events > 0)
+    }
+
+    /// Puts the frozen batches to the disk; true where it has taken all.
+    async fn spill_frozen(&mut self) -> bool {
+        let batches: Vec<Frozen> = self.frozen.iter().cloned().collect();
+        let count = batches.len();
+        let Some(appended) = self.on_disk(move |spill| spill.append(&batches)).await else {
+            return false;
+        };
+        let reason = match appended {
+            Ok(appended) => {
+                self.frozen.drain(..appended.min(count));
+                (appended < count).then_some(DropReason::SpillFull)
+            }
+            Err(error) => {
+                self.say(&error);
+                Some(DropReason::SpillFailed)
+            }
+        };
+        self.held_up_by(reason);
+        reason.is_none()
+    }
+
+    /// What is lost from now on is lost since the file is full or unusable, if
+    /// it is.
+    fn held_up_by(&mut self, reason: Option<DropReason>) {
+        self.waiting
+            .held_up_by(reason.unwrap_or(DropReason::QueueFull));
+        if let Some(spill) = &mut self.spill {
+            spill.not_before = reason.map(|_| Instant::now() + RETRY_SPILL);
+        }
+    }
+
+    /// Opens the file, unless it is open or was left alone: an earlier start may
+    /// have left something.
+    async fn open(&mut self) {
+        let due = self.spill.as_ref().is_some_and(|spill| {
+            let may = spill.not_before.is_none_or(|at| Instant::now() >= at);
+            !spill.is_open && may
+        });
+        if !due {
+            return;
+        }
+        match self.on_disk(Spill::open).await {
+            Some(Ok(())) => self.held_up_by(None),
+            Some(Err(error)) => {
+                self.say(&error);
+                self.held_up_by(Some(DropReason::SpillFailed));
+            }
+            None => {}
+        }
+    }
+
+    /// Nothing there can be read: newer usage shall not wait for it.
+    async fn give_up(&mut self, error: &SpillError) {
+        self.say(error);
+        if let Some(lost) = self.on_disk(|spill| Ok(spill.give_up())).await {
+            self.metrics
+                .usage_lost(DropReason::SpillFailed, lost.unwrap_or_default());
+        }
+    }
+
+    fn say(&self, error: &SpillError) {
+        let path = self.spill.as_ref().map(|spill| spill.path.display());
+        let path = path.map(tracing::field::display);
+        tracing::warn!(path, %error, "the usage spill cannot be used");
+    }
+
+    /// Does something with the file where that holds up nobody; nothing where
+    /// there is none.
+    async fn on_disk<R: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Spill) -> Result<R, SpillError> + Send + 'static,
+    ) -> Option<Result<R, SpillError>> {
+        let file = Arc::clone(&self.spill.as_ref()?.file);
+        let done = spawn_blocking(move || {
+            let mut spill = file.lock();
+            let result = work(&mut spill);
+            (result, spill.stock(), spill.is_open(), spill.take_damaged())
+        });
+        let (result, stock, is_open, damaged) = done.await.ok()?;
+        self.metrics.usage_lost(DropReason::SpillDamaged, damaged);
+        self.metrics.usage_spilled(stock.events, stock.bytes);
+        if damaged > 0 {
+            tracing::warn!(events = damaged, "usage in the spill was damaged");
+        }
+        let spill = self.spill.as_mut()?;
+        (spill.stock, spill.is_open) = (stock, is_open);
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Usage while control is away for long, and over a restart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use fastllm_contract::UsageBatch;
+
+use crate::support::{Control, Options, Rig, Upstream, chat, content, json_answer, snapshot};
+
+const BODY: &str = "{\"model\":\"small\"}";
+const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}";
+const SPILLED: &str = "fastllm_usage_spill_events";
+const DAMAGED: &str = "fastllm_usage_reports_dropped_total{reason=\"spill_damaged\"}";
+
+/// A gateway whose control takes usage, or does not.
+async fn start(upstream: &Upstream, spill: &Path, away: bool) -> Rig {
+    let control = Control::start(snapshot(&content(&[upstream.api_base()]))).await;
+    control.away(away);
+    let spill = format!("--usage-spill={}", spill.display());
+    let grace = format!("--shutdown-grace={}", if away { 0 } else { 10 });
+    let rig = Rig::with_control(control, Options::flags(&[&spill, &grace]));
+    rig.until_ready().await;
+    rig
+}
+
+async fn ask(rig: &Rig, count: usize) {
+    let mut client = rig.client().await;
+    for _ in 0..count {
+        assert_eq!(client.ask(&chat(BODY)).await.status, 200);
+    }
+}
+
+/// Checks that the batches of each start came in their order, each as it was
+/// sent first, and gives those that were stored.
+fn stored(rig: &Rig) -> Vec<UsageBatch> {
+    let mut first = BTreeMap::new();
+    for (_, body) in rig.control.told().usage {
+        let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
+        let as_sent = first
+            .entry((batch.boot_id, batch.sequence))
+            .or_insert(body.clone());
+        assert_eq!(*as_sent, body);
+    }
+    let batches = rig.control.batches();
+    assert!(
+        batches.is_sorted_by(|one, next| {
+            one.boot_id != next.boot_id || one.sequence < next.sequence
+        })
+    );
+    batches
+}
+
+/// The events, each once, in the order of their requests.
+fn assert_events(batches: &[UsageBatch], count: usize) {
+    let events: Vec<_> = batches.iter().flat_map(|batch| &batch.events).collect();
+    assert_eq!(events.len(), count);
+    let number = |id: &str| u64::from_str_radix(id.rsplit('-').next().unwrap(), 16).unwrap();
+    let numbers = events
+        .iter()
+        .map(|event| number(event.request_id.as_deref().unwrap()));
+    assert!(
+        numbers
+            .collect::<Vec<_>>()
+            .is_sorted_by(|one, next| one < next)
+    );
+}
+
+#[tokio::test]
+async fn an_outage_loses_nothing_and_sends_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("usage.spill");
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let mut rig = start(&upstream, &path, false).await;
+    ask(&rig, 10).await;
+    rig.control
+        .wait_for("the first batch", |told| !told.usage.is_empty())
+        .await;
+    rig.control.away(true);
+    ask(&rig, 2500).await;
+    rig.until("batches on the disk", async || {
+        rig.metric(SPILLED).await > 1999.5
+    })
+    .await;
+    // What comes now has to wait behind them.
+    ask(&rig, 100).await;
+    rig.control.away(false);
+    rig.stop();
+    rig.ended().await;
+    assert_events(&stored(&rig), 2610);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+}
+
+/// A gateway that could not send anything before it ended.
+async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
+    let mut rig = start(upstream, path, true).await;
+    ask(&rig, count).await;
+    rig.stop();
+    rig.ended().await;
+    assert!(rig.control.batches().is_empty());
+    assert!(fs::metadata(path).unwrap().len() > 0);
+}
+
+#[tokio::test]
+async fn the_next_start_sends_what_the_last_one_could_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("usage.spill");
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    ended_without_control(&upstream, &path, 1100).await;
+    // Not even this one can.
+    ended_without_control(&upstream, &path, 5).await;
+
+    let mut rig = start(&upstream, &path, false).await;
+    ask(&rig, 3).await;
+    rig.stop();
+    rig.ended().await;
+    let batches = stored(&rig);
+    let (_, own) = batches.split_at(batches.len() - 1);
+    assert_events(own, 3);
+    let mut starts: Vec<_> = batches.iter().map(|batch| &batch.boot_id).collect();
+    starts.dedup();
+    assert_eq!(starts.len(), 3);
+    for (start, count) in starts.into_iter().zip([1100, 5, 3]) {
+        let of_start = batches.iter().filter(|batch| batch.boot_id == *start);
+        assert_events(&of_start.cloned().collect::<Vec<_>>(), count);
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_record_that_a_crash_tore_is_counted_and_the_rest_is_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("usage.spill");
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    ended_without_control(&upstream, &path, 600).await;
+    ended_without_control(&upstream, &path, 50).await;
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+
+    let mut rig = start(&upstream, &path, false).await;
+    rig.until("the loss to be counted", async || {
+        rig.metric(DAMAGED).await > 49.5
+    })
+    .await;
+    rig.stop();
+    rig.ended().await;
+    assert_events(&stored(&rig), 600);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_fails_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none/usage.spill");
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = start(&upstream, &path, false).await;
+    ask(&rig, 1200).await;
+    assert_eq!(rig.finish().await.len(), 1200);
+    assert!(crate::support::logged().contains("the usage spill cannot be used"));
+}
