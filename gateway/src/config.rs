@@ -15,7 +15,7 @@ use crate::forward::ForwardedHeader;
 use crate::link::ControlUrl;
 use crate::serve::CorsOrigin;
 use crate::snapshot::ConfigFile;
-use crate::telemetry::{LogFormat, OtelProtocol};
+use crate::telemetry::{LogFormat, MetadataLabels, OtelProtocol};
 
 /// Everything that a gateway is told at its start. Its `Debug` output holds no
 /// secret.
@@ -159,6 +159,16 @@ pub struct Config {
         value_parser = seconds
     )]
     pub rate_limit_reconcile_interval: Duration,
+    /// Members of `metadata` that label the usage metrics, separated by commas
+    #[arg(long, env = "FASTLLM_METADATA_LABELS", default_value = "")]
+    pub metadata_labels: MetadataLabels,
+    /// File for usage that control does not take in time; best on a disk that
+    /// outlives the process, for example /var/lib/fastllm/usage.spill
+    #[arg(long, env = "FASTLLM_USAGE_SPILL")]
+    pub usage_spill: Option<PathBuf>,
+    /// The most that this file may take, in MiB
+    #[arg(long, env = "FASTLLM_USAGE_SPILL_MAX_MB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub usage_spill_max_mb: u64,
     /// PEM certificates to trust besides the system's
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,

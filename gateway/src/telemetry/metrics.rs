@@ -3,14 +3,17 @@ mod connections;
 mod contact;
 mod labelled;
 mod register;
+mod usage;
 
 pub(crate) use connections::OpenConnection;
 pub(crate) use labelled::Series;
+pub use usage::MetadataLabels;
 
 use std::time::Duration;
 
-use fastllm_contract::ProcessCounters;
+use fastllm_contract::{Metadata, ProcessCounters};
 use fastllm_engine::{Category, Tables};
+use fastllm_wire::Usage;
 use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
 use prometheus::{Encoder, Histogram, IntCounter, IntGauge, Registry, TextEncoder};
@@ -20,6 +23,7 @@ use connections::Connections;
 use contact::Contact;
 use labelled::Labelled;
 use register::{Register, Registered};
+use usage::ByMetadata;
 
 use crate::clock;
 
@@ -78,7 +82,8 @@ impl Class {
 /// Why a usage event was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// The queue of billable events was full.
+    /// The queue of billable events was full; there is no spill file, or not
+    /// for that reason.
     QueueFull,
     /// The queue of refusals was full.
     RefusedQueueFull,
@@ -88,15 +93,24 @@ pub(crate) enum DropReason {
     NotStored,
     /// Control did not take it before the gateway ended.
     Shutdown,
+    /// The queue of billable events was full, since the spill file was, too.
+    SpillFull,
+    /// The same, since the spill file could not be written.
+    SpillFailed,
+    /// The spill file was damaged where it was written.
+    SpillDamaged,
 }
 
 impl DropReason {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 8] = [
         (Self::QueueFull, "queue_full"),
         (Self::RefusedQueueFull, "refused_queue_full"),
         (Self::BatchRefused, "batch_refused"),
         (Self::NotStored, "not_stored"),
         (Self::Shutdown, "shutdown"),
+        (Self::SpillFull, "spill_full"),
+        (Self::SpillFailed, "spill_failed"),
+        (Self::SpillDamaged, "spill_damaged"),
     ];
 }
 
@@ -136,6 +150,9 @@ pub(crate) struct Metrics {
     spans_lost: Vec<IntCounter>,
     usage_dropped: Vec<IntCounter>,
     usage_queued: IntGauge,
+    usage_spilled: IntGauge,
+    usage_spill_bytes: IntGauge,
+    by_metadata: Option<ByMetadata>,
     snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
     dns_failures: IntCounter,
@@ -245,6 +262,13 @@ impl Metrics {
                 "fastllm_usage_queue_depth",
                 "Usage events waiting to be sent",
             )?,
+            usage_spilled: register.gauge(
+                "fastllm_usage_spill_events",
+                "Usage events that wait in the spill file",
+            )?,
+            usage_spill_bytes: register
+                .gauge("fastllm_usage_spill_bytes", "Size of the spill file")?,
+            by_metadata: None,
             snapshot_version: register.version(
                 "fastllm_snapshot_version",
                 "Version of the snapshot that is served",
@@ -253,13 +277,35 @@ impl Metrics {
                 "fastllm_snapshot_poll_failures_total",
                 "Failed attempts to fetch or use a snapshot",
             )?,
-
             dns_failures: register.counter(
                 "fastllm_dns_failures_total",
                 "Look-ups of upstreams' names that failed",
             )?,
             registry: register.into_registry(),
         })
+    }
+
+    /// The same, with usage counted by what clients say in these members of
+    /// `metadata`.
+    pub(crate) fn with_labels(mut self, labels: &MetadataLabels) -> Registered<Self> {
+        let register = Register::of(&self.registry);
+        self.by_metadata = ByMetadata::new(&register, labels)?;
+        Ok(self)
+    }
+
+    /// A backend has answered a request with this `metadata`.
+    pub(crate) fn used(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
+        if let Some(by_metadata) = &self.by_metadata {
+            by_metadata.count(metadata, usage);
+        }
+    }
+
+    /// What the spill file holds.
+    pub(crate) fn usage_spilled(&self, events: u64, bytes: u64) {
+        self.usage_spilled
+            .set(i64::try_from(events).unwrap_or(i64::MAX));
+        self.usage_spill_bytes
+            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// A proxied request has ended.

@@ -7,6 +7,7 @@ mod traces;
 
 pub(crate) use access::{AccessLine, Shown};
 pub use logging::{LogError, LogFormat, LogGuard, init_logging};
+pub use metrics::MetadataLabels;
 pub(crate) use metrics::{DropReason, Metrics, OpenConnection, Outcome, Series};
 pub use traces::OtelProtocol;
 pub(crate) use traces::{Finished, Trace, TraceExporter, TraceId, Tracer, start_tracing};

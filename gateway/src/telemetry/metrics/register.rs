@@ -79,6 +79,11 @@ impl Register {
             .collect()
     }
 
+    /// Adds to what is there already.
+    pub(super) fn of(registry: &Registry) -> Self {
+        Self(registry.clone())
+    }
+
     pub(super) fn into_registry(self) -> Registry {
         self.0
     }

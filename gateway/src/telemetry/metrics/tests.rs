@@ -81,6 +81,7 @@ fn assert_line(text: &str, line: &str) {
 /// Moves everything that there is.
 fn moved() -> String {
     let metrics = Metrics::new().unwrap();
+    let metrics = metrics.with_labels(&"team".parse().unwrap()).unwrap();
     let served = tables(&[("small", "http://a/v1")]);
     serve(&metrics, &served);
     let series = series(&served, "small");
@@ -94,6 +95,8 @@ fn moved() -> String {
     series.tokens(5, 6);
     metrics.first_event(Some(&series), Duration::from_millis(2));
     metrics.usage_lost(DropReason::QueueFull, 2);
+    metrics.used(None, None);
+    metrics.usage_spilled(500, 200_000);
     metrics.spans_lost(SpanLoss::Unreachable, 4);
     metrics.spans_exported(3);
     let _client = metrics.client_connected();
@@ -118,6 +121,10 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_failovers_total 1",
         "fastllm_fallback_used_total 1",
         "fastllm_usage_reports_dropped_total{reason=\"queue_full\"} 2",
+        "fastllm_usage_requests_total{team=\"\"} 1",
+        "fastllm_usage_tokens_total{kind=\"cached\",team=\"\"} 0",
+        "fastllm_usage_spill_events 500",
+        "fastllm_usage_spill_bytes 200000",
         "fastllm_usage_queue_depth 3",
         "fastllm_trace_spans_dropped_total{reason=\"unreachable\"} 4",
         "fastllm_trace_spans_exported_total 3",

@@ -1,0 +1,383 @@
+//! Usage by what clients say in `metadata`, as far as the operator asked for it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use fastllm_contract::{Metadata, MetadataValue};
+use fastllm_wire::Usage;
+use parking_lot::Mutex;
+use prometheus::{IntCounter, IntCounterVec};
+
+use super::register::{Register, Registered};
+use crate::metadata;
+
+/// How many sets of values are told apart: clients choose them, and each is a
+/// time series.
+const SETS: usize = 100;
+
+/// The value of all labels of what goes beyond.
+const OTHER: &str = "other";
+
+/// The most labels.
+const MOST: usize = 8;
+
+/// The kinds of tokens, as the counter calls them.
+const KINDS: [&str; 5] = ["prompt", "completion", "cached", "cache_write", "reasoning"];
+
+/// Names that labels have here already, or that Prometheus gives.
+const TAKEN: [&str; 7] = [
+    "kind", "model", "api_base", "le", "quantile", "job", "instance",
+];
+
+/// Which members of `metadata` label the usage metrics, and under which names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MetadataLabels(Vec<MetadataLabel>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MetadataLabel {
+    member: String,
+    label: String,
+}
+
+/// Why members cannot be labels.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// No member has such a name.
+    #[error(
+        "a member's name has 1 to {} bytes, without control characters",
+        metadata::NAME
+    )]
+    Name,
+    /// More series than anybody wants.
+    #[error("at most {MOST} members can be labels")]
+    TooMany,
+    /// Prometheus would not take it.
+    #[error("the label of {member} would be {label}, and {why}")]
+    Label {
+        /// The member.
+        member: String,
+        /// Its name with other characters than letters, digits and `_` replaced.
+        label: String,
+        /// What is wrong with that.
+        why: &'static str,
+    },
+}
+
+impl fmt::Display for MetadataLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, label) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{}", label.member)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for MetadataLabels {
+    type Err = LabelError;
+
+    /// Names of members, separated by commas.
+    fn from_str(text: &str) -> Result<Self, LabelError> {
+        let mut labels: Vec<MetadataLabel> = Vec::new();
+        if text.trim().is_empty() {
+            return Ok(Self(labels));
+        }
+        for member in text.split(',').map(str::trim) {
+            let label = MetadataLabel::new(member)?;
+            if labels.iter().any(|other| other.label == label.label) {
+                return Err(label.wrong("that is another one's already"));
+            }
+            labels.push(label);
+        }
+        if labels.len() > MOST {
+            return Err(LabelError::TooMany);
+        }
+        Ok(Self(labels))
+    }
+}
+
+impl MetadataLabel {
+    fn new(member: &str) -> Result<Self, LabelError> {
+        let fits = (1..=metadata::NAME).contains(&member.len());
+        if !fits || member.chars().any(char::is_control) {
+            return Err(LabelError::Name);
+        }
+        let plain = |letter: char| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '_'
+            }
+        };
+        let label = Self {
+            member: member.to_owned(),
+            label: member.chars().map(plain).collect(),
+        };
+        if TAKEN.contains(&label.label.as_str()) {
+            return Err(label.wrong("that name is taken"));
+        }
+        if label.label.starts_with("__") {
+            return Err(label.wrong("Prometheus keeps names with two underscores for itself"));
+        }
+        if label
+            .label
+            .starts_with(|first: char| first.is_ascii_digit())
+        {
+            return Err(label.wrong("the name of a label does not begin with a digit"));
+        }
+        Ok(label)
+    }
+
+    fn wrong(self, why: &'static str) -> LabelError {
+        LabelError::Label {
+            member: self.member,
+            label: self.label,
+            why,
+        }
+    }
+}
+
+/// Counters by the values of those labels. Those in use are looked up without a
+/// lock.
+#[derive(Debug)]
+pub(super) struct ByMetadata {
+    labels: MetadataLabels,
+    requests: IntCounterVec,
+    tokens: IntCounterVec,
+    known: ArcSwap<HashMap<Vec<String>, Arc<Counters>>>,
+    other: Counters,
+    /// Held while another set of values is added.
+    adding: Mutex<()>,
+}
+
+/// What is counted for one set of values.
+#[derive(Debug)]
+struct Counters {
+    requests: IntCounter,
+    tokens: [IntCounter; KINDS.len()],
+}
+
+impl ByMetadata {
+    /// Nothing where there are no labels: then nothing is registered either.
+    pub(super) fn new(register: &Register, labels: &MetadataLabels) -> Registered<Option<Self>> {
+        if labels.0.is_empty() {
+            return Ok(None);
+        }
+        let names: Vec<&str> = labels.0.iter().map(|label| label.label.as_str()).collect();
+        let requests = register.counters(
+            "fastllm_usage_requests_total",
+            "Requests that a backend answered, by metadata",
+            &names,
+        )?;
+        let with_kind: Vec<&str> = names.iter().copied().chain(["kind"]).collect();
+        let tokens = register.counters(
+            "fastllm_usage_tokens_total",
+            "Reported tokens, by metadata",
+            &with_kind,
+        )?;
+        let other = Counters::new(&requests, &tokens, &vec![OTHER.to_owned(); names.len()]);
+        Ok(Some(Self {
+            labels: labels.clone(),
+            requests,
+            tokens,
+            known: ArcSwap::default(),
+            other,
+            adding: Mutex::new(()),
+        }))
+    }
+
+    /// A backend has answered a request.
+    pub(super) fn count(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
+        let labels = self.labels.0.iter();
+        let values: Vec<String> = labels
+            .map(|label| metadata.and_then(|metadata| metadata.get(&label.member)))
+            .map(|value| value.map(written).unwrap_or_default())
+            .collect();
+        if let Some(counters) = self.known.load().get(&values) {
+            counters.count(usage);
+        } else {
+            self.add(values)
+                .as_deref()
+                .unwrap_or(&self.other)
+                .count(usage);
+        }
+    }
+
+    /// Tells another set of values apart, if there is room.
+    fn add(&self, values: Vec<String>) -> Option<Arc<Counters>> {
+        if self.known.load().len() >= SETS {
+            return None;
+        }
+        let _adding = self.adding.lock();
+        let mut known = HashMap::clone(&self.known.load());
+        if let Some(counters) = known.get(&values) {
+            return Some(Arc::clone(counters));
+        }
+        if known.len() >= SETS {
+            return None;
+        }
+        let counters = Arc::new(Counters::new(&self.requests, &self.tokens, &values));
+        known.insert(values, Arc::clone(&counters));
+        self.known.store(Arc::new(known));
+        Some(counters)
+    }
+}
+
+/// How a value is written as a label's.
+fn written(value: &MetadataValue) -> String {
+    match value {
+        MetadataValue::Flag(flag) => flag.to_string(),
+        MetadataValue::Integer(number) => number.to_string(),
+        MetadataValue::Float(number) => number.to_string(),
+        MetadataValue::Text(text) => text.clone(),
+    }
+}
+
+impl Counters {
+    fn new(requests: &IntCounterVec, tokens: &IntCounterVec, values: &[String]) -> Self {
+        let tokens = KINDS.map(|kind| {
+            let values: Vec<&str> = values.iter().map(String::as_str).chain([kind]).collect();
+            tokens.with_label_values(&values)
+        });
+        Self {
+            requests: requests.with_label_values(values),
+            tokens,
+        }
+    }
+
+    fn count(&self, usage: Option<&Usage>) {
+        self.requests.inc();
+        let Some(usage) = usage else {
+            return;
+        };
+        let kinds = [
+            Some(usage.prompt_tokens),
+            usage.completion_tokens,
+            usage.cached_tokens,
+            usage.cache_write_tokens,
+            usage.reasoning_tokens,
+        ];
+        for (counter, tokens) in self.tokens.iter().zip(kinds) {
+            counter.inc_by(tokens.unwrap_or(0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_contract::{Metadata, MetadataValue};
+    use fastllm_wire::Usage;
+
+    use super::{LabelError, MetadataLabels, SETS};
+    use crate::telemetry::Metrics;
+
+    fn labels(text: &str) -> Result<MetadataLabels, LabelError> {
+        text.parse()
+    }
+
+    fn metrics(text: &str) -> Metrics {
+        let metrics = Metrics::new().unwrap();
+        metrics.with_labels(&labels(text).unwrap()).unwrap()
+    }
+
+    fn said(members: &[(&str, MetadataValue)]) -> Metadata {
+        let members = members.iter().cloned();
+        members
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    fn text(value: &str) -> MetadataValue {
+        MetadataValue::Text(value.to_owned())
+    }
+
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        let usage = text.lines().filter(|line| {
+            line.starts_with("fastllm_usage_requests") || line.starts_with("fastllm_usage_tokens")
+        });
+        usage.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn names_are_checked_at_the_start() {
+        assert_eq!(labels("").unwrap(), MetadataLabels::default());
+        assert_eq!(
+            labels("team, cost-center").unwrap().to_string(),
+            "team,cost-center"
+        );
+        for (wrong, why) in [
+            ("a,,b", "1 to 64 bytes"),
+            ("a\u{1}b", "1 to 64 bytes"),
+            ("model", "taken"),
+            ("kind", "taken"),
+            ("a.b,a-b", "another one's"),
+            ("__a", "two underscores"),
+            ("1a", "digit"),
+            ("a,b,c,d,e,f,g,h,i", "at most 8"),
+        ] {
+            let error = labels(wrong).unwrap_err().to_string();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_labels_there_are_no_such_metrics() {
+        let metrics = metrics("");
+        metrics.used(Some(&said(&[("team", text("a"))])), None);
+        assert_eq!(lines(&metrics), [""; 0]);
+    }
+
+    #[test]
+    fn usage_is_counted_by_what_was_asked_for_and_nothing_else() {
+        let metrics = metrics("team,cost-center");
+        let usage = Usage {
+            prompt_tokens: 7,
+            completion_tokens: Some(3),
+            cached_tokens: Some(2),
+            ..Usage::default()
+        };
+        let who = said(&[
+            ("team", text("a")),
+            ("cost-center", MetadataValue::Integer(42)),
+            ("user", text("secret")),
+        ]);
+        metrics.used(Some(&who), Some(&usage));
+        metrics.used(Some(&who), None);
+        metrics.used(None, Some(&usage));
+        let lines = lines(&metrics);
+        for line in [
+            "fastllm_usage_requests_total{cost_center=\"42\",team=\"a\"} 2",
+            "fastllm_usage_requests_total{cost_center=\"\",team=\"\"} 1",
+            "fastllm_usage_tokens_total{cost_center=\"42\",kind=\"prompt\",team=\"a\"} 7",
+            "fastllm_usage_tokens_total{cost_center=\"42\",kind=\"completion\",team=\"a\"} 3",
+            "fastllm_usage_tokens_total{cost_center=\"42\",kind=\"cached\",team=\"a\"} 2",
+        ] {
+            assert!(
+                lines.iter().any(|found| found == line),
+                "{line}\n{lines:#?}"
+            );
+        }
+        assert!(!lines.iter().any(|line| line.contains("secret")));
+    }
+
+    #[test]
+    fn sets_of_values_are_bounded() {
+        let metrics = metrics("team");
+        for team in 0..SETS + 50 {
+            let who = said(&[("team", text(&format!("t{team}")))]);
+            metrics.used(Some(&who), None);
+            metrics.used(Some(&who), None);
+        }
+        let requests: Vec<_> = lines(&metrics)
+            .into_iter()
+            .filter(|line| line.starts_with("fastllm_usage_requests"))
+            .collect();
+        assert_eq!(requests.len(), SETS + 1);
+        assert!(requests.contains(&"fastllm_usage_requests_total{team=\"other\"} 100".to_owned()));
+        assert!(requests.contains(&"fastllm_usage_requests_total{team=\"t0\"} 2".to_owned()));
+    }
+}

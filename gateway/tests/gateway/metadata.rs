@@ -1,0 +1,96 @@
+//! What clients say that their requests are for.
+
+use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
+use serde_json::json;
+
+use crate::support::{KEY, Options, Rig, Upstream, json_answer, post};
+
+const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
+
+async fn rig(flags: &[&str]) -> (Rig, Upstream) {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let rig = Rig::start_with(&[&upstream], Options::flags(flags)).await;
+    (rig, upstream)
+}
+
+#[tokio::test]
+async fn it_goes_on_unchanged_and_into_the_usage() {
+    let (rig, upstream) = rig(&[]).await;
+    let body = "{\"model\":\"small\",\"metadata\" : { \"batch\":42,\"share\":0.5,\"canary\":true,\
+         \"team\":\"\\u00e9quipe\" } }";
+    assert_eq!(rig.chat(body).await.status, 200);
+    assert_eq!(upstream.request().body, body.as_bytes());
+    assert_eq!(
+        rig.chat("{\"model\":\"small\",\"metadata\":null}")
+            .await
+            .status,
+        200
+    );
+    let events = rig.finish().await;
+    let metadata = events[0].metadata.as_deref().unwrap();
+    let said: Vec<_> = metadata
+        .iter()
+        .map(|(name, value)| (name.as_str(), value))
+        .collect();
+    let text = Text("\u{e9}quipe".to_owned());
+    let expected = [
+        ("batch", &Integer(42)),
+        ("canary", &Flag(true)),
+        ("share", &Float(0.5)),
+        ("team", &text),
+    ];
+    assert_eq!(said, expected);
+    assert_eq!(events[1].metadata, None);
+}
+
+#[tokio::test]
+async fn one_that_is_wrong_is_refused_and_goes_nowhere() {
+    let (rig, upstream) = rig(&[]).await;
+    for (metadata, code) in [
+        ("\"metadata\":[]", "invalid_type"),
+        ("\"metadata\":{\"a\":{}}", "invalid_type"),
+        ("\"metadata\":{\"a\":null}", "invalid_type"),
+        ("\"metadata\":{\"\":1}", "invalid_value"),
+        ("\"metadata\":{},\"metadata\":{}", "ambiguous_parameter"),
+        ("\"Metadata\":{}", "ambiguous_parameter"),
+    ] {
+        for path in ["/v1/chat/completions", "/v1/embeddings", "/v1/responses"] {
+            let body = format!("{{\"model\":\"small\",{metadata}}}");
+            let request = post(path, &format!("x-api-key: {KEY}\r\n"), &body);
+            let (status, _, given, param) = rig.ask(&request).await.error();
+            assert_eq!((status, given.as_str()), (400, code), "{body}");
+            assert_eq!(param, json!("metadata"));
+        }
+    }
+    assert!(upstream.seen().requests.is_empty());
+    assert!(rig.finish().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_request_has_it_too() {
+    let (rig, _upstream) = rig(&[]).await;
+    let body = "{\"model\":\"forbidden\",\"metadata\":{\"team\":\"a\"}}";
+    assert_eq!(rig.chat(body).await.status, 403);
+    let event = &rig.finish().await[0];
+    assert!(event.refusal.is_some());
+    let metadata = event.metadata.as_deref().unwrap();
+    assert_eq!(metadata["team"], Text("a".to_owned()));
+}
+
+#[tokio::test]
+async fn the_members_that_were_asked_for_label_the_usage() {
+    let (rig, _upstream) = rig(&["--metadata-labels=team,cost-center"]).await;
+    let said =
+        "{\"model\":\"small\",\"metadata\":{\"team\":\"a\",\"cost-center\":7,\"user\":\"x\"}}";
+    assert_eq!(rig.chat(said).await.status, 200);
+    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
+    let tokens = "fastllm_usage_tokens_total{cost_center=\"7\",kind=\"prompt\",team=\"a\"}";
+    // An account ends after its answer.
+    rig.until("the usage to be counted", async || {
+        rig.metric(tokens).await > 6.5
+    })
+    .await;
+    let unsaid = "fastllm_usage_requests_total{cost_center=\"\",team=\"\"}";
+    rig.until("the other one", async || rig.metric(unsaid).await > 0.5)
+        .await;
+}
