@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{
-    BackendId, KeyId, Micros, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent,
+    BackendId, KeyId, Metadata, Micros, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens,
+    UsageEvent,
 };
 use fastllm_engine::pricing::charge;
 use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation, Used};
-use fastllm_wire::Usage;
+use fastllm_wire::{Measure, Quantities, Usage};
 use http::header::HeaderValue;
 
 use crate::clock;
@@ -139,6 +140,10 @@ pub(crate) struct Record {
     stream: bool,
     first_event: Option<Duration>,
     usage: Option<Usage>,
+    /// Where there is something to tell.
+    quantities: Option<Box<Quantities>>,
+    /// What the client says that it is for.
+    metadata: Option<Box<Metadata>>,
     /// Tokens of the prompt, by a rough count.
     prompt_estimate: u64,
     sent: Sent,
@@ -177,6 +182,8 @@ impl Record {
             stream: false,
             first_event: None,
             usage: None,
+            quantities: None,
+            metadata: None,
             prompt_estimate: 0,
             sent: Sent::default(),
             broke_off: None,
@@ -216,6 +223,24 @@ impl Record {
     /// Something is asked for that an upstream answers.
     pub(crate) fn endpoint(&mut self, endpoint: Proxied) {
         self.endpoint = Some(endpoint);
+    }
+
+    /// The client says what it is for.
+    pub(crate) fn metadata(&mut self, metadata: Option<Box<Metadata>>) {
+        self.metadata = metadata;
+    }
+
+    /// What its use is told by, beside tokens.
+    pub(crate) fn measure(&self) -> Measure {
+        self.endpoint.map(Proxied::measure).unwrap_or_default()
+    }
+
+    /// What was used beside tokens, as far as that is known.
+    pub(crate) fn measured(&mut self, quantities: Quantities) {
+        if quantities != Quantities::default() {
+            let known = self.quantities.get_or_insert_default();
+            **known = quantities.or(**known);
+        }
     }
 
     /// The prompt has so many tokens, by a rough count.
@@ -414,6 +439,7 @@ impl Record {
             if let Some(usage) = &self.usage {
                 series.tokens(usage.prompt_tokens, usage.completion_tokens.unwrap_or(0));
             }
+            metrics.used(self.metadata.as_deref(), self.usage.as_ref());
         }
     }
 
@@ -462,16 +488,28 @@ impl Record {
             .map(|usage| (usage.prompt_tokens, usage.completion_tokens.unwrap_or(0)))
             .or(estimate)
             .unwrap_or_default();
+        let answered = ending.refusal.is_none() && ending.status < 400;
+        let Quantities {
+            images,
+            input_characters,
+            audio_ms,
+            audio_bytes,
+        } = if answered || estimate.is_some() {
+            self.quantities.as_deref().copied().unwrap_or_default()
+        } else {
+            Quantities::default()
+        };
+        let detail = |read: fn(Usage) -> Option<u64>| usage.and_then(read).map(Tokens);
         Some(UsageEvent {
-            cache_write_tokens: None,
-            audio_prompt_tokens: None,
-            audio_completion_tokens: None,
-            images: None,
-            input_characters: None,
-            audio_ms: None,
-            audio_bytes: None,
+            cache_write_tokens: detail(|usage| usage.cache_write_tokens),
+            audio_prompt_tokens: detail(|usage| usage.audio_prompt_tokens),
+            audio_completion_tokens: detail(|usage| usage.audio_completion_tokens),
+            images,
+            input_characters,
+            audio_ms,
+            audio_bytes,
             cached: false,
-            metadata: None,
+            metadata: self.metadata.clone(),
             principal_id: attribution.principal,
             key_id: Some(attribution.key),
             model: model.clone(),
@@ -484,8 +522,8 @@ impl Record {
             attempts: Some(self.attempts),
             prompt_tokens: Tokens(prompt),
             completion_tokens: Tokens(completion),
-            cached_tokens: usage.and_then(|usage| usage.cached_tokens).map(Tokens),
-            reasoning_tokens: usage.and_then(|usage| usage.reasoning_tokens).map(Tokens),
+            cached_tokens: detail(|usage| usage.cached_tokens),
+            reasoning_tokens: detail(|usage| usage.reasoning_tokens),
             usage_reported: usage.is_some() || ending.refusal.is_some(),
             estimated: estimate.is_some(),
             refusal: ending.refusal,
