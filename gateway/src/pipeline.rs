@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::deadline::Deadline;
 use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
+use crate::metadata;
 use crate::prompt::Prompt;
 use crate::record::{Ledger, Record};
 use crate::serve::answer::{self, Own};
@@ -173,7 +174,7 @@ impl Pipeline {
             ask_usage,
         } = admitted;
         let outgoing = |payload| Outgoing {
-            sub_path: asked.proxied.sub_path(),
+            endpoint: asked.proxied,
             headers: asked.head.fields(),
             forwarded: &self.forwarded,
             payload,
@@ -209,9 +210,10 @@ impl Pipeline {
                 Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
                 Poll::Pending => gone(cx).map(|()| None),
             })
-            .await?
+            .await
         };
-        Some(match outcome {
+        record.measured(outgoing.sent());
+        Some(match outcome? {
             Ok(arrived) => Answer::Relay(Box::new(arrived.into_answer(record))),
             Err(refusal) => self.refuse(record, &refusal),
         })
@@ -270,6 +272,7 @@ impl Pipeline {
     ) -> Result<Admitted, Refusal> {
         let read = self.read(asked, client, deadline).await?;
         let members = &read.members;
+        record.metadata(metadata::read(members, &read.body.bytes())?);
         let Entered {
             tables: before,
             mut caller,
