@@ -18,7 +18,8 @@ use crate::pipeline::Pipeline;
 use crate::probe::Prober;
 use crate::record::Ledger;
 use crate::report::{
-    HealthReporter, Reconciler, StandingSource, UsageQueue, UsageReporter, Waiting, queue,
+    Backlog, HealthReporter, Identity, Reconciler, StandingSource, UsageQueue, UsageReporter,
+    Waiting, queue,
 };
 use crate::serve::{
     BodyLimits, ConnectionLimits, Cors, Crew, Door, ListenError, Listener, Service, Status,
@@ -146,7 +147,9 @@ impl Rooms {
     fn build(config: &Config) -> Result<Self, Error> {
         let tls = tls::client_config(config.ca_bundle.as_deref())?;
         let probes = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
-        let metrics = Metrics::new().map_err(|error| setup("metrics")(&error))?;
+        let metrics = Metrics::new()
+            .and_then(|metrics| metrics.with_labels(&config.metadata_labels))
+            .map_err(|error| setup("metrics")(&error))?;
         let metrics = Arc::new(metrics);
         let boot_id = boot_id().map_err(|error| setup("random numbers")(&error))?;
         let tuning = Tuning {
@@ -424,13 +427,13 @@ impl Plane {
         let cache = DiskCache::new(config.snapshot_cache.clone());
         let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
         background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
+        let identity = Identity::new(config.replica.clone(), Arc::clone(&boot_id));
+        let most = config.usage_spill_max_mb << 20;
+        let spill = config.usage_spill.clone().map(|path| (path, most));
         let usage = UsageReporter {
             link: link.clone(),
-            waiting,
+            backlog: Backlog::new(waiting, identity, spill, Arc::clone(&metrics)),
             metrics: Arc::clone(&metrics),
-            replica: config.replica.clone(),
-            boot_id: Arc::clone(&boot_id),
-            sequence: 0,
         };
         let late = background.late();
         background.spawn("the usage reporter", usage.run(stop.clone(), late));

@@ -12,6 +12,7 @@ mod config;
 mod deadline;
 mod forward;
 mod link;
+mod metadata;
 mod pipeline;
 mod probe;
 mod prompt;
@@ -36,7 +37,7 @@ pub use link::ControlUrl;
 pub use serve::{CorsOrigin, ListenError};
 pub use signals::terminated;
 pub use snapshot::file as configuration_file;
-pub use telemetry::{LogError, LogFormat, LogGuard, OtelProtocol, init_logging};
+pub use telemetry::{LogError, LogFormat, LogGuard, MetadataLabels, OtelProtocol, init_logging};
 pub use tls::TlsError;
 
 use std::future::Future;

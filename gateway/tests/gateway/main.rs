@@ -8,6 +8,7 @@
 )]
 
 mod chat;
+mod compressed;
 mod cors;
 mod endpoints;
 mod failover;
@@ -16,12 +17,15 @@ mod hang_up;
 mod heartbeats;
 mod lifecycle;
 mod limits;
+mod metadata;
 mod probes;
+mod quantities;
 mod refusals;
 mod reports;
 mod retries;
 mod secrets;
 mod snapshots;
+mod spills;
 mod streams;
 #[expect(dead_code, reason = "the suite of faults uses the rest")]
 mod support;
