@@ -2,15 +2,15 @@
 //! Metrics, the access line and the usage event come from here and nowhere
 //! else.
 
-use std::borrow::Cow;
+mod told;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{
-    BackendId, KeyId, Metadata, Micros, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens,
-    UsageEvent,
+    BackendId, KeyId, Metadata, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent,
 };
 use fastllm_engine::pricing::charge;
 use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation, Used};
@@ -21,9 +21,7 @@ use crate::clock;
 use crate::forward::Sent;
 use crate::report::UsageQueue;
 use crate::serve::{Head, Proxied};
-use crate::telemetry::{
-    AccessLine, Finished, LogFormat, Metrics, Outcome, Series, Shown, Trace, Tracer,
-};
+use crate::telemetry::{Finished, LogFormat, Metrics, Outcome, Series, Trace, Tracer};
 
 /// The header that names a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -471,109 +469,6 @@ impl Record {
             code: ending.code,
             usage: self.usage,
         });
-    }
-
-    /// Whoever is not known, or has not named a model that exists, is counted
-    /// only; so are refusals without a kind.
-    fn event(&self, ending: Ending, took: Duration) -> Option<UsageEvent> {
-        let (Some(attribution), Some(model)) = (&self.attribution, &self.model) else {
-            return None;
-        };
-        if ending.outcome == Outcome::Rejected && ending.refusal.is_none() {
-            return None;
-        }
-        let usage = self.reported().filter(|_| ending.refusal.is_none());
-        let estimate = self.estimate().filter(|_| usage.is_none());
-        let (prompt, completion) = usage
-            .map(|usage| (usage.prompt_tokens, usage.completion_tokens.unwrap_or(0)))
-            .or(estimate)
-            .unwrap_or_default();
-        let answered = ending.refusal.is_none() && ending.status < 400;
-        let Quantities {
-            images,
-            input_characters,
-            audio_ms,
-            audio_bytes,
-        } = if answered || estimate.is_some() {
-            self.quantities.as_deref().copied().unwrap_or_default()
-        } else {
-            Quantities::default()
-        };
-        let detail = |read: fn(Usage) -> Option<u64>| usage.and_then(read).map(Tokens);
-        Some(UsageEvent {
-            cache_write_tokens: detail(|usage| usage.cache_write_tokens),
-            audio_prompt_tokens: detail(|usage| usage.audio_prompt_tokens),
-            audio_completion_tokens: detail(|usage| usage.audio_completion_tokens),
-            images,
-            input_characters,
-            audio_ms,
-            audio_bytes,
-            cached: false,
-            metadata: self.metadata.clone(),
-            principal_id: attribution.principal,
-            key_id: Some(attribution.key),
-            model: model.clone(),
-            requested_model: self
-                .requested
-                .clone()
-                .filter(|requested| requested != model),
-            endpoint: self.endpoint.map(Proxied::sub_path).map(Cow::Borrowed),
-            request_id: self.id.to_str().ok().map(str::to_owned),
-            attempts: Some(self.attempts),
-            prompt_tokens: Tokens(prompt),
-            completion_tokens: Tokens(completion),
-            cached_tokens: detail(|usage| usage.cached_tokens),
-            reasoning_tokens: detail(|usage| usage.reasoning_tokens),
-            usage_reported: usage.is_some() || ending.refusal.is_some(),
-            estimated: estimate.is_some(),
-            refusal: ending.refusal,
-            at: self.at,
-            duration_ms: Some(milliseconds(took)),
-            ttft_ms: self.first_event.map(milliseconds),
-            status: Some(ending.status),
-            cost_micros: usage.and_then(|usage| usage.cost_micros).map(Micros),
-        })
-    }
-
-    /// What the answer said that it used. One that has tokens of its own and
-    /// does not count them has not said it.
-    fn reported(&self) -> Option<Usage> {
-        let counted = self.endpoint.is_none_or(Proxied::has_completion);
-        self.usage
-            .filter(|usage| usage.completion_tokens.is_some() || !counted)
-    }
-
-    /// Tokens of prompt and answer by a rough count, for an answer that broke
-    /// off after it had begun, and for an unstreamed one whose client left once
-    /// an upstream had the request: it may have been worked on to its end.
-    fn estimate(&self) -> Option<(u64, u64)> {
-        let left = self.sent.is_noted() && !self.stream;
-        let completion = self.broke_off.or(left.then_some(0))?;
-        let is_text = self.endpoint.is_none_or(Proxied::writes_text);
-        Some((self.prompt_estimate, if is_text { completion } else { 0 }))
-    }
-
-    fn log(&self, ending: Ending, took: Duration) {
-        let requested = self.requested.as_ref();
-        AccessLine {
-            request_id: self.id.to_str().unwrap_or_default(),
-            trace_id: self.trace.id().map(Shown),
-            principal: self.attribution.as_ref().map(|who| &*who.name),
-            requested_model: requested
-                .filter(|requested| Some(*requested) != self.model.as_ref())
-                .map(ModelName::as_str),
-            model: self.model.as_ref().map(ModelName::as_str),
-            backend: self.asked.as_ref().map(|asked| asked.id.0),
-            attempts: self.attempts,
-            stream: self.stream,
-            status: ending.status,
-            code: ending.code,
-            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
-            completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
-            ttft_ms: self.first_event.map(milliseconds),
-            ms: milliseconds(took),
-        }
-        .log(self.ledger.log_format, self.at_after(took));
     }
 }
 

@@ -84,7 +84,7 @@ mod tests {
     use fastllm_contract::{Metadata, MetadataValue, UsageBatch, UsageEvent};
 
     use super::{Identity, MOST_BYTES};
-    use crate::report::queue::tests::event;
+    use crate::report::fixture::event;
 
     fn freeze(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
         let mut identity = Identity::new("pod-1".to_owned(), Arc::from("boot"));

@@ -2,6 +2,8 @@
 //! a request.
 
 mod backlog;
+#[cfg(test)]
+mod fixture;
 mod frozen;
 mod health;
 mod queue;

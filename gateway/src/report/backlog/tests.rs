@@ -4,7 +4,7 @@ use std::sync::Arc;
 use fastllm_contract::{ModelName, UsageBatch, UsageEvent};
 
 use super::{Backlog, MARK};
-use crate::report::queue::tests::event;
+use crate::report::fixture::event;
 use crate::report::{Identity, UsageQueue, queue};
 use crate::telemetry::Metrics;
 
