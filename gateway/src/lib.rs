@@ -14,6 +14,7 @@ mod forward;
 mod link;
 mod metadata;
 mod pipeline;
+mod plane;
 mod probe;
 mod prompt;
 mod record;
