@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench path|micro|idle|scale|syscalls|affinity|engines|soak``: measures the gateway here."""
+"""``python3 -m e2e.bench path|limits|micro|idle|scale|syscalls|affinity|engines|soak``: measures the gateway here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from e2e import paths, progress
-from e2e.bench import idle, micro, path, peers, rig, scale, syscalls
+from e2e.bench import idle, limits, micro, path, peers, rig, scale, syscalls
 from e2e.bench.measure import Length
 from e2e.setup import venv
 
 _ABOUT = {
     "path": "CPU a request and a frame, ratios to nginx",
+    "limits": "CPU a request with limits, budgets and metadata, and without",
     "micro": "nanoseconds of each step of a request",
     "idle": "memory of streams that say nothing",
     "scale": "CPU a request with 1,000 to 100,000 keys and 10 to 1,000 models",
@@ -25,6 +26,9 @@ _ABOUT = {
     "engines": "time to the first token and between tokens of real engines, directly and through",
     "soak": "memory and descriptors under everything at once",
 }
+
+# Those that wait for a quiet machine.
+_PATIENT = ("path", "limits", "scale")
 
 # Those that speak HTTP themselves, in the tests' venv.
 _IN_VENV = ("affinity", "engines", "soak")
@@ -63,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--out", type=Path, metavar="FILE", help="write the figures as JSON")
         one.add_argument("--no-build", action="store_true", help="measure what lies in target/release")
         one.add_argument("--gateway", type=Path, default=rig.Tools().gateway, help="our program")
-        if name not in ("micro", "scale", *_IN_VENV):
+        if name not in ("limits", "micro", "scale", *_IN_VENV):
             usual = ("fastllm",) if name == "idle" else peers.DEFAULT
             one.add_argument("--peers", default=",".join(usual), help=f"of {', '.join(peers.ALL)}; or all")
         if name == "affinity":
@@ -80,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         elif name == "idle":
             one.add_argument("--streams", type=int, default=9_500)
         else:
-            _length(one, patient=name in ("path", "scale"))
+            _length(one, patient=name in _PATIENT)
     return parser
 
 
@@ -106,10 +110,12 @@ def _run(asked: argparse.Namespace, tools: rig.Tools) -> None:
         micro.run(tools, asked.rounds, asked.out)
         return
     length = Length(rounds=asked.rounds, window_ms=asked.window_ms)
-    if asked.command in ("path", "scale"):
+    if asked.command in _PATIENT:
         length = replace(length, patience=asked.patience)
     if asked.command == "scale":
         scale.run(length, tools, asked.out)
+    elif asked.command == "limits":
+        limits.run(length, tools, asked.out)
     elif asked.command == "syscalls":
         syscalls.run(peers.chosen(asked.peers), length, tools, asked.out)
     else:

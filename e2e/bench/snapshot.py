@@ -20,7 +20,8 @@ GRANTS = 10
 class Population:
     """How many keys, principals and models (of each kind) there are.
 
-    ``limited``: principals, their keys and their team have limits and budgets, none of which is ever reached.
+    ``limited``: principals, their keys and their team have limits and budgets, none of which is ever reached, and
+    requests have metadata.
 
     Key ``k`` belongs to principal ``k % principals``; principal ``p`` may use the models
     ``(p * 10 + i) % models`` for ``i`` below 10.
@@ -34,7 +35,8 @@ class Population:
 
     def arguments(self) -> list[str]:
         """For the load generator."""
-        return [f"--keys={self.keys}", f"--principals={self.principals}", f"--models={self.models}"]
+        words = [f"--keys={self.keys}", f"--principals={self.principals}", f"--models={self.models}"]
+        return [*words, "--metadata"] if self.limited else words
 
 
 def key(number: int) -> str:

@@ -17,6 +17,9 @@ pub struct Population {
     /// Models: `<model>-0000` and so on
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub models: u32,
+    /// Requests say something about themselves: `metadata` with three members
+    #[arg(long)]
+    pub metadata: bool,
 }
 
 impl Population {
@@ -40,6 +43,8 @@ pub(crate) struct Request {
 
 const KEY_DIGITS: usize = 8;
 const MODEL_DIGITS: usize = 4;
+const METADATA: &str =
+    "\"metadata\":{\"team\":\"search\",\"feature\":\"rerank-v2\",\"experiment\":\"17\"},";
 const SENTENCE: &str = "The quick brown fox says \\\"hi\\\" ";
 
 impl Request {
@@ -54,8 +59,9 @@ impl Request {
     ) -> Self {
         let front = "{\"messages\":[{\"role\":\"user\",\"content\":\"";
         let streamed = if stream { "\"stream\":true," } else { "" };
+        let metadata = if population.metadata { METADATA } else { "" };
         let back = format!(
-            "\"}}],\"max_tokens\":64,\"temperature\":0.7,{streamed}\"model\":\"{model}-0000\"}}"
+            "\"}}],\"max_tokens\":64,\"temperature\":0.7,{streamed}{metadata}\"model\":\"{model}-0000\"}}"
         );
         let room = body_bytes.saturating_sub(front.len() + back.len());
         let mut text = SENTENCE.repeat(room / SENTENCE.len());
@@ -109,6 +115,7 @@ mod tests {
         keys: 1,
         principals: 1,
         models: 1,
+        metadata: true,
     };
 
     fn body(request: &mut Request) -> (String, Vec<u8>) {
@@ -127,6 +134,7 @@ mod tests {
             let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(json["model"], "bench-json-0000");
             assert_eq!(json["stream"], true);
+            assert_eq!(json["metadata"]["team"], "search");
             assert!(body.ends_with(b"\"model\":\"bench-json-0000\"}"));
             let escapes = memchr::memchr_iter(b'\\', &body).count();
             assert!((size / 40..size / 10).contains(&escapes), "{escapes}");
@@ -147,6 +155,7 @@ mod tests {
         let population = Population {
             keys: 50,
             principals: 5,
+            metadata: false,
             models: 30,
         };
         let mut request = Request::new("127.0.0.1:1", "bench-json", false, 1024, population);

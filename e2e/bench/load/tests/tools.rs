@@ -45,6 +45,7 @@ fn plan(target: SocketAddr, model: &str, body_bytes: usize) -> Plan {
         population: Population {
             keys: 1,
             principals: 1,
+            metadata: false,
             models: 1,
         },
     }
