@@ -150,3 +150,21 @@ fn the_token_is_in_no_output() {
     let error = parse(&["--port=x"]).unwrap_err().to_string();
     assert!(!error.contains("canary"));
 }
+
+#[test]
+fn labels_of_metadata_are_checked_before_anything_starts() {
+    assert_eq!(parse(&[]).unwrap().metadata_labels.to_string(), "");
+    let given = parse(&["--metadata-labels=team, cost-center"]).unwrap();
+    assert_eq!(given.metadata_labels.to_string(), "team,cost-center");
+    for wrong in ["team,", "model", "a-b,a.b"] {
+        let flag = format!("--metadata-labels={wrong}");
+        assert!(parse(&[&flag]).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_spill_has_a_bound() {
+    let usual = parse(&[]).unwrap();
+    assert_eq!((usual.usage_spill, usual.usage_spill_max_mb), (None, 256));
+    assert!(parse(&["--usage-spill-max-mb=0"]).is_err());
+}

@@ -24,6 +24,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// a control plane that is only slow, and few to lose in a crash.
 const MARK: usize = 2 * UsageBatch::MAX_EVENTS;
 
+/// So many events go to the disk even where control is only slow.
+const HIGH_MARK: usize = 5 * MARK;
+
 /// A batch that is answered sooner is no reason to write to the disk.
 const SLOW: Duration = Duration::from_secs(1);
 
@@ -132,25 +135,35 @@ impl Backlog {
     /// Ready while a batch that is being sent since `began` holds up so many
     /// events that they should go to the disk; never without a spill.
     pub(super) async fn pressed(&self, began: Instant) {
-        let Some(spill) = &self.spill else {
+        if self.spill.is_none() {
             return std::future::pending().await;
-        };
+        }
         loop {
             sleep(LOOK_EVERY).await;
-            let now = Instant::now();
-            let may = spill.not_before.is_none_or(|at| now >= at);
-            if may && now >= began + SLOW && self.waiting.len() >= MARK {
+            if self.is_pressed(Instant::now() >= began + SLOW) {
                 return;
             }
         }
     }
 
     /// Puts what waits to the disk, as far as it fills batches, where many wait
-    /// behind others that are there already.
+    /// behind others that are there already, or too many wait.
     pub(super) async fn queue_up(&mut self) {
-        if self.has_spilled() && self.waiting.len() >= MARK {
+        if self.is_pressed(self.has_spilled()) {
             self.relieve().await;
         }
+    }
+
+    /// Whether so many events wait that they should go to the disk, if that can
+    /// be; fewer are enough where they wait `long`.
+    fn is_pressed(&self, long: bool) -> bool {
+        let mark = if long { MARK } else { HIGH_MARK };
+        let spill = self.spill.as_ref();
+        let may = spill.is_some_and(|spill| {
+            let due = |at| Instant::now() >= at;
+            spill.not_before.is_none_or(due)
+        });
+        may && self.waiting.len() >= mark
     }
 
     /// Puts what is frozen and what waits to the disk, as far as it fills
@@ -223,8 +236,8 @@ impl Backlog {
     /// have left something.
     async fn open(&mut self) {
         let due = self.spill.as_ref().is_some_and(|spill| {
-            let may = spill.not_before.is_none_or(|at| Instant::now() >= at);
-            !spill.is_open && may
+            let due = |at| Instant::now() >= at;
+            !spill.is_open && spill.not_before.is_none_or(due)
         });
         if !due {
             return;

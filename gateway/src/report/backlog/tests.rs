@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use fastllm_contract::{ModelName, UsageBatch, UsageEvent};
 
-use super::{Backlog, MARK};
+use super::{Backlog, HIGH_MARK, MARK};
 use crate::report::fixture::event;
 use crate::report::{Identity, UsageQueue, queue};
 use crate::telemetry::Metrics;
@@ -90,6 +90,21 @@ async fn what_goes_over_the_disk_keeps_its_order() {
     rig.push(5);
     assert_all(&rig.sent().await, 0..rig.pushed);
     assert_eq!(rig.metrics.process(0).usage_dropped, 0);
+}
+
+#[tokio::test]
+async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = rig(&folder.path().join("spill"), LIMIT);
+    rig.push(MARK);
+    rig.backlog.queue_up().await;
+    assert_eq!(rig.backlog.waiting.len(), MARK);
+    rig.push(HIGH_MARK - MARK);
+    rig.backlog.queue_up().await;
+    assert!(rig.backlog.waiting.len() < UsageBatch::MAX_EVENTS);
+    rig.push(10_000);
+    rig.backlog.queue_up().await;
+    assert_all(&rig.sent().await, 0..rig.pushed);
 }
 
 #[tokio::test]
