@@ -91,6 +91,11 @@ pub(crate) struct Account {
     pub(crate) others: Vec<Held>,
     /// Taken by starts that are over, and on its way to be stored.
     pub(crate) ended: u64,
+    /// How many gateways are live, this one included.
+    pub(crate) live: usize,
+    /// Those of them that have said nothing of this window yet: each may have
+    /// begun with an even part.
+    pub(crate) silent: usize,
 }
 
 impl Account {
@@ -106,6 +111,8 @@ impl Account {
             own,
             others,
             ended,
+            live,
+            silent,
         } = self;
         let pending = others
             .iter()
@@ -117,6 +124,8 @@ impl Account {
             .map(Held::outstanding)
             .fold(0, u64::saturating_add);
         let left = total.saturating_sub(taken);
+        let even = total.saturating_sub(*spent).div_ceil(whole((*live).max(1)));
+        let held = held.saturating_add(even.saturating_mul(whole(*silent)));
         let free = left.saturating_sub(held);
         let mut part = part(left, share).min(free);
         // What is too little to be divided goes around: to whoever asks and did
@@ -132,6 +141,10 @@ impl Account {
             elsewhere: taken.saturating_sub(own.used),
         }
     }
+}
+
+fn whole(gateways: usize) -> u64 {
+    u64::try_from(gateways).unwrap_or(u64::MAX)
 }
 
 /// `share` of `whole`, rounded.

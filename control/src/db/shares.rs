@@ -1,10 +1,12 @@
 use std::collections::BTreeMap;
 
+use fastllm_contract::{BudgetId, Timestamp};
 use sqlx::{PgConnection, PgTransaction};
 
 use super::reconcile::LIVE_SECONDS;
 use super::spending::{WindowId, columns};
 use super::{Db, DbError};
+use crate::clock;
 use crate::shares::Held;
 
 /// So long what a start of a gateway had taken when it ended, and was not stored
@@ -231,6 +233,42 @@ fn amounts(shares: &[NewShare], of: impl Fn(&NewShare) -> u64) -> Vec<i64> {
         .iter()
         .map(|share| i64::try_from(of(share)).unwrap_or(i64::MAX))
         .collect()
+}
+
+/// The windows from which live gateways other than this one have lately spent,
+/// and of which this one has not said that it uses them; at most so many.
+pub(crate) async fn in_use(
+    connection: &mut PgConnection,
+    (replica, boot_id): (&str, &str),
+    most: usize,
+) -> Result<Vec<(BudgetId, Timestamp)>, DbError> {
+    let rows = sqlx::query!(
+        r#"SELECT DISTINCT s.budget_id, s.window_start
+             FROM budget_shares AS s
+             JOIN limit_replicas AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
+            WHERE s.replica <> $1
+              AND s.reported_at >= now() - make_interval(secs => $2)
+              AND r.seen_at >= now() - make_interval(secs => $2)
+              AND greatest(s.tokens_used, s.tokens_reserved,
+                           s.cost_used_micros, s.cost_reserved_micros) > 0
+              AND NOT EXISTS (SELECT FROM budget_shares AS o
+                               WHERE o.budget_id = s.budget_id AND o.window_start = s.window_start
+                                 AND o.replica = $1 AND o.boot_id = $4
+                                 AND greatest(o.tokens_used, o.tokens_reserved,
+                                              o.cost_used_micros, o.cost_reserved_micros) > 0)
+            ORDER BY s.budget_id, s.window_start LIMIT $3"#,
+        replica,
+        LIVE_SECONDS,
+        i64::try_from(most).unwrap_or(i64::MAX),
+        boot_id,
+    )
+    .fetch_all(connection)
+    .await?;
+    let window = |budget: i64, start| (BudgetId(budget.unsigned_abs()), clock::timestamp(start));
+    Ok(rows
+        .into_iter()
+        .map(|row| window(row.budget_id, row.window_start))
+        .collect())
 }
 
 /// A row for each window, to be held. By itself, in one statement: whoever waits

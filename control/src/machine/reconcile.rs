@@ -1,10 +1,11 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use fastllm_contract::{
-    Budget, BudgetShare, BudgetUse, Holder, LimitCount, LimitShare, Reconcile, Reconciled,
+    Budget, BudgetShare, BudgetUse, Holder, LimitCount, LimitShare, Micros, Reconcile, Reconciled,
+    Tokens,
 };
 use fastllm_engine::Window;
 use sqlx::PgConnection;
@@ -15,7 +16,7 @@ use crate::clock;
 use crate::db::reconcile::{CountRow, Fleet, NewCounts};
 use crate::db::shares::{Ledger, NewShare, ShareRow, WindowRow};
 use crate::db::spending::WindowId;
-use crate::db::{Db, DbError, budgets, reconcile};
+use crate::db::{Db, DbError, budgets, reconcile, shares};
 use crate::shares::{Account, Held, faded, share, with_newcomer};
 
 /// So many windows are held at a time, so that others need not wait for long.
@@ -35,6 +36,7 @@ pub(super) async fn post(
     let mut connection = app.db.acquire().await?;
     let fleet = reconcile::seen(&mut connection, &replica_id, &boot_id).await?;
     let allowances = limit_shares(&mut connection, &replica_id, counts, &fleet).await?;
+    let budgets = with_others(&mut connection, (&replica_id, &boot_id), budgets).await?;
     let uses = known(&mut connection, budgets, &fleet).await?;
     drop(connection);
     let gateway = Gateway {
@@ -152,6 +154,35 @@ fn float(count: u64) -> f64 {
     count as f64
 }
 
+/// Adds those windows that other gateways spend from: this one may begin to at
+/// any time, and then must know what it may have. Until it does, an even part is
+/// kept for it.
+async fn with_others(
+    connection: &mut PgConnection,
+    (replica, boot_id): (&str, &str),
+    mut uses: Vec<BudgetUse>,
+) -> Result<Vec<BudgetUse>, DbError> {
+    let room = Reconcile::MAX_ENTRIES.saturating_sub(uses.len());
+    let own: BTreeSet<_> = uses
+        .iter()
+        .map(|entry| (entry.budget, entry.window_start))
+        .collect();
+    let others = shares::in_use(connection, (replica, boot_id), Reconcile::MAX_ENTRIES).await?;
+    let unused = others
+        .into_iter()
+        .filter(|window| !own.contains(window))
+        .map(|(budget, window_start)| BudgetUse {
+            budget,
+            window_start,
+            tokens: Tokens(0),
+            tokens_reserved: Tokens(0),
+            cost_micros: Micros(0),
+            cost_reserved_micros: Micros(0),
+        });
+    uses.extend(unused.take(room));
+    Ok(uses)
+}
+
 /// What a gateway said of windows that can still be spent from: the present one
 /// of each budget that exists, and the one before it. By window, each once.
 async fn known(
@@ -254,6 +285,8 @@ impl Gateway<'_> {
         let more = now.used.saturating_add(now.reserved).saturating_sub(before);
         let demand = own.as_ref().map_or(0.0, present_demand) + float(more);
         let others: Vec<f64> = live.iter().map(present_demand).collect();
+        let heard = live.iter().filter(|row| row.age_seconds.is_some()).count();
+        let silent = self.live.saturating_sub(heard + 1);
         let share = share(demand, &others, with_newcomer(self.live));
         let grant = |total: Option<u64>, spent, own, of: fn(&ShareRow) -> Held| {
             let account = Account {
@@ -265,6 +298,8 @@ impl Gateway<'_> {
                     .iter()
                     .map(|row| of(row).pending())
                     .fold(0, u64::saturating_add),
+                live: self.live,
+                silent,
             };
             Some(account.grant(share))
         };

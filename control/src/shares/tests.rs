@@ -19,6 +19,8 @@ fn alone_everything_is_ours() {
         },
         others: Vec::new(),
         ended: 0,
+        live: 1,
+        silent: 0,
     };
     let expected = Grant {
         total: u64::MAX - 1,
@@ -61,6 +63,8 @@ fn what_others_hold_is_not_given_twice() {
         own,
         others: vec![other],
         ended: 0,
+        live: 2,
+        silent: 0,
     };
     let granted = |account: Account| account.grant(0.5).granted;
     assert_eq!(granted(account(Held::default(), other)), 100);
@@ -80,6 +84,26 @@ fn what_others_hold_is_not_given_twice() {
 }
 
 #[test]
+fn an_even_part_is_kept_for_whoever_has_said_nothing() {
+    let account = |others: usize, silent: usize| Account {
+        total: 900,
+        spent: 0,
+        own: Held {
+            used: 30,
+            ..Held::default()
+        },
+        others: vec![Held::default(); others],
+        ended: 0,
+        live: 3,
+        silent,
+    };
+    let granted = |account: Account| account.grant(0.9).granted;
+    assert_eq!(granted(account(2, 0)), 30 + 783);
+    assert_eq!(granted(account(1, 1)), 30 + 570);
+    assert_eq!(granted(account(0, 2)), 30 + 270);
+}
+
+#[test]
 fn the_last_crumbs_go_around() {
     let account = |granted: u64| Account {
         total: 100,
@@ -90,6 +114,8 @@ fn the_last_crumbs_go_around() {
         },
         others: vec![Held::default(); 3],
         ended: 0,
+        live: 4,
+        silent: 0,
     };
     assert_eq!(account(0).grant(0.25).granted, 1);
     assert_eq!(account(1).grant(0.25).granted, 0);
@@ -223,6 +249,8 @@ impl World {
                 .map(|other| self.control[other])
                 .collect(),
             ended: self.ended.values().map(Held::pending).sum(),
+            live: 3,
+            silent: 0,
         };
         let grant = account.grant(share);
         assert!(grant.granted >= gateway.used);

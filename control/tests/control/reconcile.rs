@@ -258,6 +258,35 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     assert_eq!(told.budgets[0].cost_micros, grant(70, 70, 0));
 }
 
+/// A gateway begins with an even part of a budget of which it knows nothing.
+#[tokio::test]
+async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {
+    let (database, control) = started().await;
+    let body = json!({ "tokens_total": 900, "window": "daily" });
+    let none = budget(&database, &control, body).await;
+    for replica in ["a", "b", "c"] {
+        assert_eq!(reconcile(&control, &report(replica)).await.budgets, []);
+    }
+    let tokens = |tokens| BudgetUse {
+        tokens: Tokens(tokens),
+        ..none
+    };
+    // Two more may have begun.
+    let share = used(&control, "a", tokens(30)).await.unwrap();
+    assert_eq!(share.tokens, grant(900, 30 + 270, 0));
+    for replica in ["b", "c"] {
+        let told = reconcile(&control, &report(replica)).await.budgets;
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].budget, none.budget);
+        assert_eq!(told[0].tokens, grant(900, 25, 30));
+    }
+    let share = used(&control, "a", tokens(30)).await.unwrap();
+    assert_eq!(share.tokens, grant(900, 30 + 795, 0));
+    // What nobody spends from is not told of.
+    silent(&database, "a", 31.0).await;
+    assert_eq!(reconcile(&control, &report("b")).await.budgets, []);
+}
+
 #[tokio::test]
 async fn only_windows_that_can_still_be_spent_from_are_told_of() {
     let (database, control) = started().await;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use fastllm_contract::{
-    Budget, BudgetId, BudgetStanding, Holder, Limits, ModelName, Prices, Timestamp,
+    Budget, BudgetId, BudgetShare, BudgetStanding, Holder, Limits, ModelName, Prices, Timestamp,
 };
 
 use super::bucket::{Bucket, Pace};
@@ -16,6 +16,9 @@ pub(super) struct Shared {
     replicas: AtomicU32,
     pub(super) prices: ArcSwap<HashMap<ModelName, Prices>>,
     pub(super) standing: ArcSwap<HashMap<BudgetId, BudgetStanding>>,
+    /// What this gateway may have of budgets, also of those that it has not used
+    /// yet.
+    pub(super) told: ArcSwap<HashMap<BudgetId, BudgetShare>>,
     /// A share is spent while the whole is not.
     wanted: AtomicBool,
 }
@@ -26,6 +29,7 @@ impl Default for Shared {
             replicas: AtomicU32::new(1),
             prices: ArcSwap::default(),
             standing: ArcSwap::default(),
+            told: ArcSwap::default(),
             wanted: AtomicBool::new(false),
         }
     }
@@ -56,6 +60,7 @@ impl Shared {
     fn known(&self, budget: BudgetId) -> Known {
         Known {
             standing: self.standing.load().get(&budget).copied(),
+            told: self.told.load().get(&budget).copied(),
             replicas: self.replicas(),
         }
     }

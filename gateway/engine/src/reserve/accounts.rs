@@ -118,10 +118,9 @@ impl Accounts {
             }
         }
         drop(held);
-        if budgets.is_empty() {
-            return;
-        }
-        let shares: HashMap<_, _> = budgets.iter().map(|said| (said.budget, said)).collect();
+        let shares: HashMap<_, _> = budgets.iter().map(|said| (said.budget, *said)).collect();
+        let shares = Arc::new(shares);
+        self.shared.told.store(Arc::clone(&shares));
         for period in self
             .all()
             .iter()

@@ -63,6 +63,8 @@ pub(super) enum Exhausted {
 pub(super) struct Known {
     /// What is stored, of whichever window.
     pub(super) standing: Option<BudgetStanding>,
+    /// What control has said that this gateway may have, of whichever window.
+    pub(super) told: Option<BudgetShare>,
     /// How many gateways run.
     pub(super) replicas: u32,
 }
@@ -128,17 +130,24 @@ impl Period {
         let standing = known
             .standing
             .filter(|standing| standing.window_start == span.start);
-        let share = last.map_or(1.0 / f64::from(known.replicas.max(1)), |last| {
-            last.tokens.grant.load().share
-        });
-        let meter = |total: Option<i64>, used: Option<u64>| {
+        let even = 1.0 / f64::from(known.replicas.max(1));
+        let share = match (last, known.told) {
+            (Some(last), _) => last.tokens.grant.load().share,
+            (None, told) => told.map_or(even, |told| told.share.clamp(0.0, 1.0)),
+        };
+        let told = known.told.filter(|told| told.window_start == span.start);
+        let meter = |total: Option<i64>, used: Option<u64>, told: Option<Grant>| {
             let (total, elsewhere) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
-            Meter::new(Granted {
-                total,
-                most: part(total.saturating_sub(elsewhere), share),
-                elsewhere,
-                share,
-            })
+            let most = part(total.saturating_sub(elsewhere), share);
+            Meter::new(told.map_or(
+                Granted {
+                    total,
+                    most,
+                    elsewhere,
+                    share,
+                },
+                |grant| Granted::told(grant, share),
+            ))
         };
         Self {
             budget: terms.id,
@@ -146,10 +155,12 @@ impl Period {
             tokens: meter(
                 terms.tokens,
                 standing.map(|standing| standing.tokens_used.0),
+                told.and_then(|told| told.tokens),
             ),
             cost: meter(
                 terms.cost,
                 standing.map(|standing| standing.cost_used_micros.0),
+                told.and_then(|told| told.cost_micros),
             ),
         }
     }
@@ -236,15 +247,11 @@ impl Period {
         let share = said.share.clamp(0.0, 1.0);
         let take_on = |meter: &Meter, grant: Option<Grant>| {
             let old = meter.grant.load();
-            meter.grant.store(Arc::new(grant.map_or(
-                Granted { share, ..**old },
-                |grant| Granted {
-                    total: amount(grant.total),
-                    most: amount(grant.granted),
-                    elsewhere: amount(grant.elsewhere),
-                    share,
-                },
-            )));
+            meter.grant.store(Arc::new(
+                grant.map_or(Granted { share, ..**old }, |grant| {
+                    Granted::told(grant, share)
+                }),
+            ));
         };
         take_on(&self.tokens, said.tokens);
         take_on(&self.cost, said.cost_micros);
@@ -277,6 +284,15 @@ struct Granted {
 }
 
 impl Granted {
+    fn told(grant: Grant, share: f64) -> Self {
+        Self {
+            total: amount(grant.total),
+            most: amount(grant.granted),
+            elsewhere: amount(grant.elsewhere),
+            share,
+        }
+    }
+
     /// What may be taken of a total: of what was added to it since, the share;
     /// never more than others have left.
     fn of(self, total: i64) -> i64 {

@@ -494,6 +494,42 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
 }
 
 #[test]
+fn a_grant_holds_for_a_budget_that_was_not_used_before() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    let told = |day: i64| BudgetShare {
+        budget: BudgetId(7),
+        window_start: at(day * DAY),
+        share: 0.25,
+        tokens: Some(Grant {
+            total: 100,
+            granted: 8,
+            elsewhere: 60,
+        }),
+        cost_micros: None,
+    };
+    let reconciled = |budgets| Reconciled {
+        replicas: 2,
+        allowances: Vec::new(),
+        budgets,
+    };
+    tables.accounts().reconciled(&reconciled(vec![told(0)]));
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 8);
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+    // Of another window only the share holds.
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    tables.accounts().reconciled(&reconciled(vec![told(-1)]));
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 24);
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    assert_eq!(
+        what(&one(&tables, at(0), 1).unwrap_err()),
+        What::TokenBudget
+    );
+}
+
+#[test]
 fn a_report_counts_refused_requests_and_forgets_whoever_is_gone() {
     let tables = alone(Some(limits(Some(1), None, None)), None);
     for _ in 0..3 {
