@@ -271,17 +271,18 @@ pub(crate) async fn in_use(
         .collect())
 }
 
-/// A row for each window, to be held. By itself, in one statement: whoever waits
-/// here holds no window yet that another could wait for.
+/// A row for each window that has none, to be held. By itself, in one statement:
+/// whoever waits here holds no window yet that another could wait for.
 async fn ensure(connection: &mut PgConnection, windows: &[WindowId]) -> Result<(), DbError> {
     let (budgets, starts) = columns(windows);
     sqlx::query!(
         "INSERT INTO budget_spending (budget_id, window_start) \
          SELECT b.id, w.window_start \
-           FROM (SELECT id FROM budgets WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE) AS b \
-           JOIN unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
-                ON w.budget_id = b.id \
-          ORDER BY 1, 2 \
+           FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
+           JOIN budgets AS b ON b.id = w.budget_id \
+          WHERE NOT EXISTS (SELECT FROM budget_spending AS s \
+                             WHERE s.budget_id = w.budget_id AND s.window_start = w.window_start) \
+          ORDER BY 1, 2 FOR KEY SHARE OF b \
          ON CONFLICT DO NOTHING",
         &budgets,
         &starts,

@@ -1,4 +1,4 @@
-use fastllm_contract::{Budget, Micros, ModelName, ModelPrices, Prices, Standing};
+use fastllm_contract::{Budget, Micros, ModelName, ModelPrices, Prices, Standing, Timestamp};
 use fastllm_engine::Window;
 use sqlx::PgConnection;
 
@@ -29,7 +29,7 @@ pub(crate) async fn read(db: &Db) -> Result<Standing, DbError> {
 
 /// The window of a budget in which a moment lies; nothing for a time zone that
 /// this release does not know.
-pub(crate) fn present(budget: &Budget, at: fastllm_contract::Timestamp) -> Option<WindowId> {
+pub(crate) fn present(budget: &Budget, at: Timestamp) -> Option<WindowId> {
     let span = Window::of(budget).ok()?.at(at);
     WindowId::new(budget.id, span.start)
 }

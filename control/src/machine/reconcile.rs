@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use fastllm_contract::{
     Budget, BudgetShare, BudgetUse, Holder, LimitCount, LimitShare, Micros, Reconcile, Reconciled,
-    Tokens,
+    Timestamp, Tokens,
 };
 use fastllm_engine::Window;
 use sqlx::PgConnection;
@@ -198,7 +198,7 @@ async fn known(
         .filter_map(|entry| i64::try_from(entry.budget.0).ok())
         .collect();
     let found = budgets::find(connection, Some(&ids)).await?;
-    let open: BTreeMap<u64, [fastllm_contract::Timestamp; 2]> = found
+    let open: BTreeMap<u64, [Timestamp; 2]> = found
         .iter()
         .filter_map(|budget| Some((budget.id.0, open_windows(budget, fleet)?)))
         .collect();
@@ -214,10 +214,10 @@ async fn known(
 }
 
 /// When the present window and the one before it began.
-fn open_windows(budget: &Budget, fleet: &Fleet) -> Option<[fastllm_contract::Timestamp; 2]> {
+fn open_windows(budget: &Budget, fleet: &Fleet) -> Option<[Timestamp; 2]> {
     let window = Window::of(budget).ok()?;
     let present = window.at(fleet.now).start;
-    let before = fastllm_contract::Timestamp(present.0.saturating_sub(1));
+    let before = Timestamp(present.0.saturating_sub(1));
     Some([present, window.at(before).start])
 }
 
