@@ -8,12 +8,14 @@
 //! | [`identify`] | who is asking? |
 //! | [`route`] | which model, which backend, and may this caller use it? |
 //! | [`reserve`](mod@reserve) | have they any allowance left? |
+//! | [`cache`] | has this been answered already? |
 //!
 //! What a request costs is said in one place for both planes: [`pricing`].
 //!
 //! They read one immutable [`Tables`], built from a snapshot away from the
 //! request path. Time is a parameter: nothing here reads a clock.
 
+pub mod cache;
 #[cfg(test)]
 mod fixture;
 pub mod identify;
@@ -24,6 +26,9 @@ pub mod route;
 pub mod tables;
 pub mod window;
 
+pub use cache::{
+    Audience, Bounds, Caching, Capture, Entry, Key, KeyMaker, Occupancy, ResponseCache,
+};
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
 pub use reserve::{

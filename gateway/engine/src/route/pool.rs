@@ -6,6 +6,7 @@ use fastllm_contract::{Model, ModelName, PolicyKind, Timestamp};
 use super::ask::mix;
 use super::policy::{self, Choice, Policy};
 use super::{Affinity, Backend, InFlight, Live, Pick, Tuning, Waiting};
+use crate::cache::Caching;
 
 /// Why a pool has no place for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,7 @@ pub enum NoPlace {
 pub struct Pool {
     model: ModelName,
     context_length: Option<u64>,
+    caching: Option<Caching>,
     backends: Vec<Backend>,
     policy: Box<dyn Policy>,
     turn: AtomicUsize,
@@ -36,6 +38,7 @@ impl Pool {
         Self {
             model: described.name.clone(),
             context_length: described.context_length.map(|tokens| tokens.0),
+            caching: Caching::of(described),
             backends,
             policy: policy::build(described, tuning, affinity),
             turn: AtomicUsize::new(0),
@@ -50,6 +53,11 @@ impl Pool {
     /// What prompt and answer may have together, in tokens.
     pub fn context_length(&self) -> Option<u64> {
         self.context_length
+    }
+
+    /// Whether its answers may be given again, and for how long.
+    pub fn caching(&self) -> Option<&Caching> {
+        self.caching.as_ref()
     }
 
     /// Its backends, by id.

@@ -1,0 +1,94 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Key, LARGEST};
+
+/// What an answer is expected to have where nobody has said so, in bytes.
+const USUAL: usize = 4 << 10;
+
+/// An answer that is being read, as far as it has come. It is given up as soon
+/// as it grows too large, and then takes no memory.
+#[derive(Debug)]
+pub struct Capture {
+    pub(super) key: Key,
+    pub(super) ttl: Duration,
+    pub(super) body: Vec<u8>,
+    share: Share,
+}
+
+/// A share of the memory for all captures.
+#[derive(Debug)]
+struct Share {
+    left: Arc<AtomicU64>,
+    taken: u64,
+}
+
+impl Share {
+    fn grow(&mut self, bytes: usize) -> Option<()> {
+        let bytes = bytes as u64;
+        let take = |left: u64| left.checked_sub(bytes);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .ok()?;
+        self.taken += bytes;
+        Some(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.left.fetch_add(self.taken, Ordering::Relaxed);
+    }
+}
+
+impl Capture {
+    /// Takes its memory from what is `left` of that for all captures; nothing
+    /// where too little is, or where the answer says that it is too large.
+    pub(super) fn begin(
+        key: Key,
+        ttl: Duration,
+        length: Option<u64>,
+        left: &Arc<AtomicU64>,
+    ) -> Option<Self> {
+        let length = length.map_or(Some(USUAL), |length| usize::try_from(length).ok())?;
+        let mut capture = Self {
+            key,
+            ttl,
+            body: Vec::new(),
+            share: Share {
+                left: Arc::clone(left),
+                taken: 0,
+            },
+        };
+        capture.make_room(length)?;
+        Some(capture)
+    }
+
+    /// Adds what has come. Nothing where the answer shall not be kept: drop it.
+    pub fn push(&mut self, part: &[u8]) -> Option<()> {
+        self.make_room(part.len())?;
+        self.body.extend_from_slice(part);
+        Some(())
+    }
+
+    /// Room for so many bytes more, and it is paid for before it is taken.
+    fn make_room(&mut self, more: usize) -> Option<()> {
+        let needed = self.body.len().checked_add(more)?;
+        if needed > LARGEST {
+            return None;
+        }
+        let before = self.body.capacity();
+        if needed > before {
+            let room = needed.max(before.saturating_mul(2)).min(LARGEST);
+            self.share.grow(room - before)?;
+            self.body.reserve_exact(room - self.body.len());
+        }
+        Some(())
+    }
+
+    /// What has come so far.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+}
