@@ -39,6 +39,9 @@ STEPS = (
     Step("route-1000-models", "the same, 1,000 models"),
     Step("route-virtual", "resolve and route a virtual model: 3 rules, 2 targets"),
     Step("take-place", "take a place at a backend, and give it back", usual=True),
+    Step("find-kept-1k", "find a kept answer: hash a request of 1 KiB, and look up"),
+    Step("find-kept-64k", "the same, 64 KiB"),
+    Step("keep-answer-1k", "keep an answer of 850 bytes, the key included"),
     Step("prompt-1k", "hash the prompt's beginnings, 1 KiB (for a policy or rule that asks)", 108),
     Step("prompt-64k", "the same, 64 KiB"),
     # URL, paths, credential and headers.

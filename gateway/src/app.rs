@@ -1,16 +1,18 @@
 //! The composition root: builds every room and ties them together.
 
+mod closing;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
+use closing::Closing;
 use fastllm_engine::Tuning;
 use rustls::ServerConfig;
 use tokio::signal::unix::Signal;
-use tokio::time::{Instant, sleep, timeout};
 
+use crate::cached::Cached;
 use crate::config::{Config, Origin, OriginError};
 use crate::forward::{Connector, Forwarder, Patience, Resolver, Upstreams};
 use crate::link::Link;
@@ -28,12 +30,6 @@ use crate::tasks::{Background, Tasks};
 use crate::telemetry::{LogError, Metrics, TraceExporter, start_tracing};
 use crate::tls::{self, Certificate, TlsError};
 use crate::workers::{Worker, Workers};
-
-/// The least time for the last usage batches, however long answers took.
-const LAST_BATCHES: Duration = Duration::from_secs(2);
-
-/// How long connections may take to end once they are cut off.
-const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Why a gateway does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +89,7 @@ struct Rooms {
     metrics: Arc<Metrics>,
     ledger: Arc<Ledger>,
     current: Arc<Current>,
+    cached: Arc<Cached>,
     connector: Connector,
     workers: Arc<Workers>,
     certificate: Option<Arc<Certificate>>,
@@ -167,7 +164,9 @@ impl Rooms {
         let tracing = start_tracing(config, tls.clone(), &metrics)
             .map_err(|error| setup("traces")(&error))?;
         let (tracer, exporter) = tracing.unzip();
+        let cached = Arc::new(Cached::new(config));
         let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id))
+            .with_cache(Arc::clone(&cached))
             .traced(tracer)
             .logged_as(config.log_format);
         Ok(Self {
@@ -175,6 +174,7 @@ impl Rooms {
             probes,
             ledger: Arc::new(ledger),
             current,
+            cached,
             metrics,
             connector: Connector::new(tls),
             tls: certificate.as_ref().map(Certificate::config).transpose()?,
@@ -315,6 +315,7 @@ impl Rooms {
                 forwarder,
                 bodies: Arc::clone(&bodies),
                 request_timeout: config.request_timeout,
+                cached: Arc::clone(&self.cached),
                 hide_ungranted: config.hide_ungranted_models,
                 forwarded: config.forwarded_headers.clone().into(),
             };
@@ -352,6 +353,7 @@ impl Rooms {
             metrics,
             ledger,
             current,
+            cached: _,
             connector,
             workers: _,
             certificate,
@@ -398,50 +400,5 @@ impl Rooms {
                 plane.start(config, background);
             }
         }
-    }
-}
-
-/// What has to end, in order.
-struct Closing {
-    door: Door,
-    status_door: Door,
-    doors: Background,
-    background: Background,
-    workers: Arc<Workers>,
-}
-
-impl Closing {
-    async fn run(self, config: &Config) {
-        let Self {
-            door,
-            status_door,
-            doors,
-            background,
-            workers,
-        } = self;
-        tracing::info!(open = door.connections.len(), "the gateway shuts down");
-        // Whoever routes to us needs time to see that we are not ready.
-        sleep(config.shutdown_delay).await;
-        let until = Instant::now() + config.shutdown_grace;
-        door.closed.cancel();
-        door.last_request.cancel();
-        // It has nothing to wait for; a listener that hangs shall not hold us up.
-        let _emptied = timeout(CUT_OFF, door.emptied.cancelled()).await;
-        let left = door.connections.drained(config.shutdown_grace).await;
-        if left > 0 {
-            tracing::warn!(left, "answers were not finished in time");
-            // Each of them still has to be accounted for.
-            door.cut_off.cancel();
-            door.connections.drained(CUT_OFF).await;
-        }
-        let grace = until
-            .saturating_duration_since(Instant::now())
-            .max(LAST_BATCHES);
-        background.finish(grace).await;
-        status_door.closed.cancel();
-        status_door.last_request.cancel();
-        doors.finish(CUT_OFF).await;
-        drop(workers);
-        tracing::info!("the gateway has ended");
     }
 }

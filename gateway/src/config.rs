@@ -136,6 +136,22 @@ pub struct Config {
     /// Idle connections kept per upstream address
     #[arg(long, default_value_t = 256)]
     pub pool_max_idle: usize,
+    /// Answers that are kept to be given again, at most (0: none); for models
+    /// with `cache_ttl_seconds`
+    #[arg(long, env = "FASTLLM_CACHE_MAX_ENTRIES", default_value_t = 4096)]
+    pub cache_max_entries: u32,
+    /// Bytes of them, at most (0: none)
+    #[arg(long, env = "FASTLLM_CACHE_MAX_BYTES", default_value_t = 64 << 20)]
+    pub cache_max_bytes: u64,
+    /// Who may be given an answer again: the principal that asked for it, or all
+    /// that may use its model
+    #[arg(
+        long,
+        env = "FASTLLM_CACHE_SCOPE",
+        value_enum,
+        default_value_t = CacheScope::Principal
+    )]
+    pub cache_scope: CacheScope,
     /// Seconds between two probes of a backend
     #[arg(long, default_value = "10", value_parser = positive_seconds)]
     pub health_interval: Duration,
@@ -217,6 +233,15 @@ pub struct Config {
     /// Name of this gateway in reports; the pod's name when not given
     #[arg(long, env = "HOSTNAME", default_value_t = unnamed())]
     pub replica: String,
+}
+
+/// Who may be given an answer again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CacheScope {
+    /// The principal that asked for it.
+    Principal,
+    /// Every principal that may use its model.
+    Shared,
 }
 
 /// Where a gateway is told what to serve.

@@ -6,6 +6,7 @@
 //! database or a resolver; `snapshot`, `report` and `probe` run beside it.
 
 mod app;
+mod cached;
 pub mod cli;
 mod clock;
 mod config;
@@ -32,7 +33,7 @@ mod tls;
 mod workers;
 
 pub use app::{Error, Gateway};
-pub use config::{Config, OriginError};
+pub use config::{CacheScope, Config, OriginError};
 pub use forward::ForwardedHeader;
 pub use link::ControlUrl;
 pub use serve::{CorsOrigin, ListenError};

@@ -16,6 +16,7 @@ use fastllm_wire::{FormReader, Members, ScanError, estimated_tokens, scan, text_
 use http::Method;
 use parking_lot::Mutex;
 
+use crate::cached::{Cached, Terms, given_again};
 use crate::deadline::Deadline;
 use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
 use crate::metadata;
@@ -38,6 +39,8 @@ pub(crate) struct Pipeline {
     pub(crate) request_timeout: Option<Duration>,
     /// A model that is not granted is as good as none.
     pub(crate) hide_ungranted: bool,
+    /// The answers that are given again.
+    pub(crate) cached: Arc<Cached>,
     /// Further headers of clients that upstreams see.
     pub(crate) forwarded: Arc<[ForwardedHeader]>,
 }
@@ -80,6 +83,8 @@ struct Admitted {
     prompt: Vec<Boundary>,
     read: Read,
     ask_usage: bool,
+    /// Where its answer may have been given before, or may be given again.
+    terms: Option<Box<Terms>>,
 }
 
 impl Pipeline {
@@ -104,10 +109,17 @@ impl Pipeline {
                 let asked = Asked { proxied, head };
                 let admitted = self.admit(&mut record, entered, asked, (client, deadline));
                 match admitted.await {
-                    Ok(admitted) => {
-                        self.forward(record, admitted, asked, (client, deadline))
-                            .await
-                    }
+                    Ok(mut admitted) => match admitted.read.form.take() {
+                        None => {
+                            self.forward(record, &mut admitted, asked, (client, deadline))
+                                .await
+                        }
+                        // Large, and uploads are few.
+                        Some(form) => {
+                            let admitted = (admitted, form);
+                            Box::pin(self.upload(record, admitted, asked, (client, deadline))).await
+                        }
+                    },
                     Err(refusal) => Some(self.refuse(record, &refusal)),
                 }
             }
@@ -154,52 +166,79 @@ impl Pipeline {
         Ok((Entered { tables, caller }, endpoint))
     }
 
-    /// Sends it upstream for as long as the client is there.
+    /// Gives the answer that was kept, or sends a body that is there upstream for
+    /// as long as the client is.
     async fn forward(
         &self,
+        mut record: Record,
+        admitted: &mut Admitted,
+        asked: Asked<'_>,
+        (client, deadline): (&mut dyn Client, &mut Deadline),
+    ) -> Option<Answer> {
+        let mut terms = admitted.terms.take();
+        let Admitted {
+            chain,
+            prompt,
+            read,
+            ask_usage,
+            ..
+        } = &*admitted;
+        let known = (&read.members, prompt.as_slice(), *ask_usage);
+        let outgoing = self.outgoing(asked, known, Payload::Whole(read.body.bytes()));
+        if let Some(terms) = &mut terms
+            && let Some(hit) = terms.look_up(chain, &outgoing, &mut record)
+        {
+            return Some(own(given_again(&hit, record)));
+        }
+        let request = (record, chain, terms, deadline);
+        self.send(request, &outgoing, |cx| client.poll_gone(cx))
+            .await
+    }
+
+    /// Sends a form upstream while it still comes.
+    async fn upload(
+        &self,
         record: Record,
-        admitted: Admitted,
+        (admitted, form): (Admitted, FormReader),
         asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
     ) -> Option<Answer> {
         let Admitted {
             chain,
             prompt,
-            read:
-                Read {
-                    body,
-                    members,
-                    form,
-                },
+            read: Read { body, members, .. },
             ask_usage,
+            terms: _,
         } = admitted;
-        let outgoing = |payload| Outgoing {
+        let upload = Upload::new(client, body, form, Arc::clone(&self.bodies));
+        let upload = Mutex::new(upload);
+        let known = (&members, prompt.as_slice(), ask_usage);
+        let outgoing = self.outgoing(asked, known, Payload::Upload(&upload));
+        let gone = |cx: &mut Context<'_>| upload.lock().poll_gone(cx);
+        let request = (record, &chain, None, deadline);
+        self.send(request, &outgoing, gone).await
+    }
+
+    fn outgoing<'a, 'c>(
+        &'a self,
+        asked: Asked<'a>,
+        (members, prompt, ask_usage): (&'a Members, &'a [Boundary], bool),
+        payload: Payload<'a, 'c>,
+    ) -> Outgoing<'a, 'c> {
+        Outgoing {
             endpoint: asked.proxied,
             headers: asked.head.fields(),
             forwarded: &self.forwarded,
             payload,
-            members: &members,
-            prompt: &prompt,
+            members,
+            prompt,
             ask_usage,
-        };
-        let request = (record, &chain, deadline);
-        let Some(form) = form else {
-            let outgoing = outgoing(Payload::Whole(body.bytes()));
-            return self
-                .send(request, &outgoing, |cx| client.poll_gone(cx))
-                .await;
-        };
-        let upload = Upload::new(client, body, form, Arc::clone(&self.bodies));
-        let upload = Mutex::new(upload);
-        let outgoing = outgoing(Payload::Upload(&upload));
-        let gone = |cx: &mut Context<'_>| upload.lock().poll_gone(cx);
-        // Large, and uploads are few.
-        Box::pin(self.send(request, &outgoing, gone)).await
+        }
     }
 
     async fn send(
         &self,
-        (mut record, chain, deadline): (Record, &Chain, &mut Deadline),
+        (mut record, chain, terms, deadline): (Record, &Chain, Option<Box<Terms>>, &mut Deadline),
         outgoing: &Outgoing<'_, '_>,
         mut gone: impl FnMut(&mut Context<'_>) -> Poll<()>,
     ) -> Option<Answer> {
@@ -214,7 +253,10 @@ impl Pipeline {
         };
         record.measured(outgoing.sent());
         Some(match outcome? {
-            Ok(arrived) => Answer::Relay(Box::new(arrived.into_answer(record))),
+            Ok(arrived) => {
+                let keeping = terms.and_then(|terms| terms.keep(chain, outgoing, &arrived));
+                Answer::Relay(Box::new(arrived.into_answer(record, keeping)))
+            }
             Err(refusal) => self.refuse(record, &refusal),
         })
     }
@@ -308,11 +350,17 @@ impl Pipeline {
         record.reserved(reservation, rates);
         let known = caller.identified().is_some();
         let ask_usage = known && members.may_ask_usage();
+        let terms = self.cached.terms(
+            (&caller, &chain),
+            (asked.proxied, asked.head),
+            (members, request.body),
+        );
         Ok(Admitted {
             chain,
             prompt,
             read,
             ask_usage,
+            terms,
         })
     }
 }

@@ -2,93 +2,34 @@
 //! Metrics, the access line and the usage event come from here and nowhere
 //! else.
 
+mod allowance;
+mod ledger;
 mod told;
 
-use std::fmt::Write as _;
+pub(crate) use ledger::Ledger;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{
-    BackendId, KeyId, Metadata, ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent,
+    BackendId, KeyId, Metadata, ModelName, PrincipalId, RefusalKind, Timestamp,
 };
-use fastllm_engine::pricing::charge;
-use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation, Used};
+use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation};
 use fastllm_wire::{Measure, Quantities, Usage};
 use http::header::HeaderValue;
 
+use allowance::Allowance;
+
 use crate::clock;
 use crate::forward::Sent;
-use crate::report::UsageQueue;
 use crate::serve::{Head, Proxied};
-use crate::telemetry::{Finished, LogFormat, Metrics, Outcome, Series, Trace, Tracer};
+use crate::telemetry::{CacheUse, Finished, Metrics, Outcome, Series, Trace};
 
 /// The header that names a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 /// The status in accounts of a client that left before its answer was complete.
 const CLIENT_GONE: u16 = 499;
-
-/// Where accounts go, and where request ids come from.
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) metrics: Arc<Metrics>,
-    usage: UsageQueue,
-    boot_id: Arc<str>,
-    requests: AtomicU64,
-    tracer: Option<Tracer>,
-    log_format: LogFormat,
-}
-
-impl Ledger {
-    pub(crate) fn new(metrics: Arc<Metrics>, usage: UsageQueue, boot_id: Arc<str>) -> Self {
-        Self {
-            metrics,
-            usage,
-            boot_id,
-            requests: AtomicU64::new(0),
-            tracer: None,
-            log_format: LogFormat::default(),
-        }
-    }
-
-    /// The same, with access lines of this form.
-    pub(crate) fn logged_as(mut self, format: LogFormat) -> Self {
-        self.log_format = format;
-        self
-    }
-
-    /// The same, with traces.
-    pub(crate) fn traced(mut self, tracer: Option<Tracer>) -> Self {
-        self.tracer = tracer;
-        self
-    }
-
-    /// Usage events waiting to be sent.
-    pub(crate) fn queued(&self) -> usize {
-        self.usage.len()
-    }
-
-    /// The client's own request id where it is usable, else a new one.
-    fn request_id(&self, head: &Head) -> HeaderValue {
-        /// Longest request id that is taken from a client, in bytes.
-        const LONGEST: usize = 128;
-        let given = head.field(REQUEST_ID).filter(|value| {
-            (1..=LONGEST).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
-        });
-        if let Some(given) = given.and_then(|given| HeaderValue::from_bytes(given).ok()) {
-            return given;
-        }
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        // As long as it will be, so that it is not moved again.
-        let digits = 16 - number.leading_zeros() as usize / 4;
-        let mut id = String::with_capacity(self.boot_id.len() + 1 + digits.max(1));
-        let written = write!(id, "{}-{number:x}", self.boot_id).ok();
-        written
-            .and_then(|()| HeaderValue::try_from(id).ok())
-            .unwrap_or(HeaderValue::from_static("unknown"))
-    }
-}
 
 /// Who asked, as far as accounts go.
 #[derive(Debug)]
@@ -114,6 +55,13 @@ struct Ending {
     refusal: Option<RefusalKind>,
     /// The code of the refusal, for people.
     code: Option<&'static str>,
+}
+
+/// What an answer used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    usage: Option<Usage>,
+    quantities: Quantities,
 }
 
 /// The account of one request.
@@ -150,14 +98,9 @@ pub(crate) struct Record {
     trace: Trace,
     /// What was taken for it, where its caller has limits or budgets.
     allowance: Option<Box<Allowance>>,
+    /// Whether the cache had its answer, where that was looked up.
+    cache: Option<CacheUse>,
     ending: Option<Ending>,
-}
-
-/// What a request has taken, and what its client is told of it.
-#[derive(Debug)]
-struct Allowance {
-    reservation: Reservation,
-    rates: Rates,
 }
 
 impl Record {
@@ -186,6 +129,7 @@ impl Record {
             sent: Sent::default(),
             broke_off: None,
             allowance: None,
+            cache: None,
             ending: None,
         }
     }
@@ -276,6 +220,23 @@ impl Record {
         }
     }
 
+    /// It was looked up whether this model has given the answer before.
+    pub(crate) fn looked_up(&mut self, model: &ModelName, found: bool) {
+        self.model = Some(model.clone());
+        let cache = if found { CacheUse::Hit } else { CacheUse::Miss };
+        self.metrics().cache(cache);
+        self.cache = Some(cache);
+    }
+
+    /// Whether the cache had its answer, where that was looked up.
+    pub(crate) fn cache(&self) -> Option<CacheUse> {
+        self.cache
+    }
+
+    fn is_hit(&self) -> bool {
+        self.cache == Some(CacheUse::Hit)
+    }
+
     /// A backend of a concrete model is asked.
     pub(crate) fn asked(&mut self, model: &ModelName, backend: &Backend) {
         self.model = Some(model.clone());
@@ -356,6 +317,22 @@ impl Record {
         });
     }
 
+    /// What it has used, as far as that is known.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            usage: self.usage,
+            quantities: self.quantities.as_deref().copied().unwrap_or_default(),
+        }
+    }
+
+    /// Ends it: the client got an answer that was kept, which had used so much
+    /// when it was given first.
+    pub(crate) fn given_again(mut self, figures: Figures) {
+        self.usage = figures.usage;
+        self.measured(figures.quantities);
+        self.served();
+    }
+
     /// Ends it: the gateway answered by itself, well.
     pub(crate) fn served(mut self) {
         self.ending = Some(Ending {
@@ -374,49 +351,21 @@ impl Record {
             refusal: None,
             code: None,
         });
-        // The gateway's own answer is no proxied request.
-        if ending.outcome != Outcome::Ok || self.asked.is_some() {
+        // The gateway's own answer is no proxied request; a kept one stands for one.
+        if ending.outcome != Outcome::Ok || self.asked.is_some() || self.is_hit() {
             self.count(ending, took);
             self.decide_trace();
             self.trace_end(ending, took);
         }
         let event = self.event(ending, took);
-        self.end_allowance(ending, event.as_ref(), took);
+        if let Some(allowance) = self.allowance.take() {
+            let refused = ending.outcome == Outcome::Rejected;
+            allowance.end(refused, event.as_ref(), self.at_after(took));
+        }
         if let Some(event) = event {
             self.ledger.usage.push(event);
         }
         self.log(ending, took);
-    }
-
-    /// Puts what was used in the place of what was taken. A refusal by the
-    /// gateway gives all of it back; what an upstream never answered, or not to
-    /// be known what it used, leaves the rates debited.
-    fn end_allowance(&mut self, ending: Ending, event: Option<&UsageEvent>, took: Duration) {
-        let Some(allowance) = self.allowance.take() else {
-            return;
-        };
-        let Allowance { reservation, .. } = *allowance;
-        if ending.outcome == Outcome::Rejected {
-            return reservation.cancel();
-        }
-        let known = |event: &&UsageEvent| {
-            event.refusal.is_none() && (event.usage_reported || event.estimated)
-        };
-        let Some(event) = event.filter(known) else {
-            return;
-        };
-        let prices = reservation.prices(&event.model);
-        reservation.settle(&Used {
-            model: &event.model,
-            tokens: Tokens(
-                event
-                    .prompt_tokens
-                    .0
-                    .saturating_add(event.completion_tokens.0),
-            ),
-            cost: charge(event, prices.as_ref()).cost,
-            at: self.at_after(took),
-        });
     }
 
     /// The time, so long after it arrived.
@@ -468,6 +417,7 @@ impl Record {
             outcome: ending.outcome,
             code: ending.code,
             usage: self.usage,
+            cache: self.cache,
         });
     }
 }

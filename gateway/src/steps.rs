@@ -156,6 +156,7 @@ fn time_access() {
         backend: Some(1),
         attempts: 1,
         stream: false,
+        cache: None,
         status: 200,
         code: None,
         prompt_tokens: Some(250),

@@ -56,6 +56,14 @@ pub struct ProcessCounters {
     pub requests_ok: u64,
     /// Requests that ended in an error.
     pub requests_failed: u64,
+    /// Answers that were given again.
+    pub cache_hits: u64,
+    /// Look-ups that found none to give again.
+    pub cache_misses: u64,
+    /// Answers that are kept at the moment.
+    pub cache_entries: u64,
+    /// Bytes of them.
+    pub cache_bytes: u64,
     /// Usage events lost to a full queue or a refused batch.
     pub usage_dropped: u64,
     /// Usage events waiting to be sent.

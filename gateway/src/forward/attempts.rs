@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 use fastllm_contract::{BackendId, ModelName};
 use fastllm_engine::{Backend, Chain, InFlight, Live, NoPlace, Pool, Refusal};
 use fastllm_wire::First;
+use fastllm_wire::http1::Fields;
 use http::StatusCode;
 use tokio::time::sleep;
 
@@ -12,6 +13,7 @@ use super::outgoing::{Outgoing, Payload};
 use super::pool::Upstreams;
 use super::turn::{Place, turn};
 use super::{AttemptError, Patience, Relay, back_off};
+use crate::cached::Keeping;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::record::Record;
@@ -440,9 +442,25 @@ impl Arrived {
         u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// The client's answer. The record goes with it and ends with it.
-    pub(crate) fn into_answer(self, record: Record) -> Relay {
+    /// The model that answers.
+    pub(crate) fn model(&self) -> &ModelName {
+        &self.model
+    }
+
+    /// The header fields of a good answer that is no stream, and how many bytes
+    /// it has where that is known; nothing where only the connection's end would
+    /// be that of the answer.
+    pub(crate) fn in_one_piece(&self) -> Option<(Fields<'_>, Option<u64>)> {
+        let head = self.flow.in_one_piece()?;
+        let good = self.status == StatusCode::OK;
+        good.then(|| (head.fields(), self.flow.length()))
+    }
+
+    /// The client's answer, which may be kept. The record goes with it and ends
+    /// with it.
+    pub(crate) fn into_answer(self, record: Record, keeping: Option<Keeping>) -> Relay {
         record.metrics().forwarded(self.status);
-        Relay::new(self.flow, self.status.as_u16(), record, self.attempt)
+        let status = self.status.as_u16();
+        Relay::new(self.flow, status, (record, self.attempt), keeping)
     }
 }

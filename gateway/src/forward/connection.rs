@@ -178,6 +178,11 @@ impl Connection {
         self.head.on(&self.inbox)
     }
 
+    /// Whether it says itself where its body ends.
+    pub(super) fn is_delimited(&self) -> bool {
+        matches!(self.head.framing(), Framing::Length(_) | Framing::Chunked)
+    }
+
     /// How many bytes its body has, where it says so.
     pub(super) fn length(&self) -> Option<u64> {
         match self.head.framing() {

@@ -139,6 +139,14 @@ impl Flow {
         self.lease.as_ref()?.connection.length()
     }
 
+    /// The head of an answer in one piece that says itself where that ends,
+    /// until it is released.
+    pub(super) fn in_one_piece(&self) -> Option<Response<'_>> {
+        let lease = self.lease.as_ref().filter(|_| !self.is_stream())?;
+        let delimited = lease.connection.is_delimited();
+        delimited.then(|| lease.connection.answer())
+    }
+
     /// How it ended, once it has. Held bytes may still wait.
     pub(super) fn end(&self) -> Option<&End> {
         self.end.as_ref()

@@ -6,6 +6,7 @@ use fastllm_engine::is_reserved_header;
 use fastllm_wire::http1::{Fields, HeadWriter};
 use http::header::{HeaderName, HeaderValue};
 
+use crate::cached::CACHE;
 use crate::record::{REQUEST_ID, Record};
 
 /// Names a request through several services (W3C trace context).
@@ -87,6 +88,22 @@ pub(crate) fn request_fields(
     }
 }
 
+/// Of the client's fields that go upstream, those by which an answer may differ,
+/// under their names in lower case. Who asks with which program, and for which
+/// trace, makes no difference.
+pub(crate) fn deciding_fields<'a>(
+    client: Fields<'a>,
+    further: &'a [ForwardedHeader],
+) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    const INDIFFERENT: [&str; 3] = ["user-agent", TRACEPARENT, "tracestate"];
+    let usual = UPSTREAM
+        .into_iter()
+        .filter(|name| !INDIFFERENT.contains(name));
+    usual
+        .chain(further.iter().map(|header| header.0.as_str()))
+        .flat_map(move |name| client.all(name).map(move |value| (name, value)))
+}
+
 /// Whether a client sees this field of an upstream's answer; those of the
 /// connection are left out already.
 pub(crate) fn passes_to_client(name: &[u8]) -> bool {
@@ -94,6 +111,7 @@ pub(crate) fn passes_to_client(name: &[u8]) -> bool {
         7 => "alt-svc",
         10 => "set-cookie",
         12 => REQUEST_ID,
+        15 => CACHE,
         _ => return true,
     };
     !name.eq_ignore_ascii_case(ours.as_bytes())

@@ -17,9 +17,10 @@ mod sent;
 mod turn;
 mod upload;
 
-pub(crate) use attempts::Forwarder;
+pub(crate) use attempts::{Arrived, Forwarder};
 pub(crate) use connect::Connector;
 pub use headers::ForwardedHeader;
+pub(crate) use headers::deciding_fields;
 pub(crate) use names::Resolver;
 pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;

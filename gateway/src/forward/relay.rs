@@ -7,9 +7,11 @@ use http::header::HeaderValue;
 use super::attempts::Attempt;
 use super::flow::{End, Flow};
 use super::headers::{is_cors, passes_to_client};
+use crate::cached::{CACHE, Keeping};
 use crate::deadline::Deadline;
 use crate::record::{REQUEST_ID, Record};
 use crate::serve::{CorsFields, RateFields, is_rate};
+use crate::telemetry::CacheUse;
 
 /// The last event of a stream that did not come to its end: what came before it
 /// is all that there is. It begins with a blank line, since the break may be in
@@ -55,6 +57,8 @@ pub(crate) struct Relay {
     cors: Option<CorsFields>,
     /// Likewise.
     rates: Option<Box<RateFields>>,
+    /// Whether the cache had it, where that is said.
+    cache: Option<CacheUse>,
     open: Option<Open>,
 }
 
@@ -63,17 +67,29 @@ pub(crate) struct Relay {
 struct Open {
     record: Record,
     attempt: Attempt,
+    keeping: Option<Keeping>,
 }
 
 impl Relay {
-    pub(super) fn new(flow: Flow, status: u16, record: Record, attempt: Attempt) -> Self {
+    pub(super) fn new(
+        flow: Flow,
+        status: u16,
+        (record, attempt): (Record, Attempt),
+        keeping: Option<Keeping>,
+    ) -> Self {
+        let good = (200..300).contains(&status) && !flow.is_stream();
         Self {
             flow,
             status,
             request_id: record.id().clone(),
             cors: None,
             rates: record.rates().and_then(RateFields::of).map(Box::new),
-            open: Some(Open { record, attempt }),
+            cache: record.cache().filter(|_| good),
+            open: Some(Open {
+                record,
+                attempt,
+                keeping,
+            }),
         }
     }
 
@@ -99,6 +115,10 @@ impl Relay {
             name: REQUEST_ID.as_bytes(),
             value: self.request_id.as_bytes(),
         };
+        let cache = self.cache.map(|cache| Field {
+            name: CACHE.as_bytes(),
+            value: cache.as_str().as_bytes(),
+        });
         fields
             .into_iter()
             .flatten()
@@ -106,6 +126,7 @@ impl Relay {
             .filter(|field| self.cors.is_none() || !is_cors(field.name))
             .filter(|field| self.rates.is_none() || !is_rate(field.name))
             .chain([ours])
+            .chain(cache)
             .chain(self.cors.iter().flat_map(CorsFields::fields))
             .chain(self.rates.iter().flat_map(|rates| rates.fields()))
     }
@@ -117,7 +138,13 @@ impl Relay {
         deadline: &mut Deadline,
         out: &mut Vec<u8>,
     ) -> Poll<Step> {
+        let before = out.len();
         ready!(self.flow.poll_pump(cx, deadline, out));
+        if let Some(open) = &mut self.open
+            && let Some(keeping) = open.keeping.take()
+        {
+            open.keeping = keeping.take(out.get(before..).unwrap_or_default());
+        }
         if let Some(open) = &mut self.open
             && self.flow.is_stream()
             && self.flow.first() != First::Pending
@@ -149,6 +176,7 @@ impl Relay {
         let Some(Open {
             mut record,
             attempt,
+            keeping,
         }) = self.open.take()
         else {
             return;
@@ -169,6 +197,9 @@ impl Relay {
             if !complete {
                 record.broke_off(self.flow.estimated_tokens());
             }
+        }
+        if complete && keeping.is_some_and(|keeping| keeping.complete(record.figures())) {
+            record.metrics().cache(CacheUse::Store);
         }
         record.answered(self.status, complete);
     }

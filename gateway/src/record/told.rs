@@ -8,7 +8,7 @@ use fastllm_wire::{Quantities, Usage};
 
 use super::{Ending, Record, milliseconds};
 use crate::serve::Proxied;
-use crate::telemetry::{AccessLine, Outcome, Shown};
+use crate::telemetry::{AccessLine, CacheUse, Outcome, Shown};
 
 impl Record {
     /// Whoever is not known, or has not named a model that exists, is counted
@@ -45,7 +45,7 @@ impl Record {
             input_characters,
             audio_ms,
             audio_bytes,
-            cached: false,
+            cached: self.is_hit(),
             metadata: self.metadata.clone(),
             principal_id: attribution.principal,
             key_id: Some(attribution.key),
@@ -104,6 +104,7 @@ impl Record {
             backend: self.asked.as_ref().map(|asked| asked.id.0),
             attempts: self.attempts,
             stream: self.stream,
+            cache: self.cache.map(CacheUse::as_str),
             status: ending.status,
             code: ending.code,
             prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),

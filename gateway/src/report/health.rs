@@ -70,6 +70,7 @@ impl HealthReporter {
     }
 
     fn report(&self, uptime: Duration) -> HealthReport {
+        self.ledger.take_stock();
         let tables = self.current.tables();
         let backends = tables.iter().flat_map(|tables| tables.backends());
         HealthReport {

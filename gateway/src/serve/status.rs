@@ -174,6 +174,7 @@ impl Status {
 
     fn metrics(&self) -> Own {
         let tables = self.current.tables();
+        self.ledger.take_stock();
         let text = self
             .ledger
             .metrics

@@ -41,6 +41,9 @@ pub(crate) struct AccessLine<'a> {
     pub(crate) backend: Option<u64>,
     pub(crate) attempts: u32,
     pub(crate) stream: bool,
+    /// Whether the cache had the answer, where that was looked up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cache: Option<&'static str>,
     pub(crate) status: u16,
     /// The code of the gateway's own refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,6 +121,7 @@ impl AccessLine<'_> {
             backend,
             attempts,
             stream,
+            cache,
             status,
             code,
             prompt_tokens,
@@ -137,6 +141,7 @@ impl AccessLine<'_> {
         pairs.number("backend", *backend)?;
         pairs.number("attempts", Some(*attempts))?;
         write!(pairs.0, " stream={stream}")?;
+        pairs.text("cache", cache.as_ref())?;
         pairs.number("status", Some(*status))?;
         pairs.text("code", code.as_ref())?;
         pairs.number("prompt_tokens", *prompt_tokens)?;
@@ -198,6 +203,7 @@ mod tests {
             backend: Some(7),
             attempts: 2,
             stream: true,
+            cache: Some("miss"),
             status: 200,
             code: None,
             prompt_tokens: Some(11),
@@ -215,7 +221,7 @@ mod tests {
             String::from_utf8(buffer).unwrap(),
             "2026-01-01T00:00:00.000042Z  INFO fastllm_gateway::access: request \
              request_id=r-1 principal=\"a \\\"b\\\"\\nc\" requested_model=fast \
-             model=small backend=7 attempts=2 stream=true status=200 prompt_tokens=11 \
+             model=small backend=7 attempts=2 stream=true cache=miss status=200 prompt_tokens=11 \
              ttft_ms=5 ms=123"
         );
     }
@@ -233,7 +239,7 @@ mod tests {
                 "message": "request", "target": "fastllm_gateway::access",
                 "request_id": "r-1", "principal": "a \"b\"\nc",
                 "requested_model": "fast", "model": "small", "backend": 7,
-                "attempts": 2, "stream": true, "status": 200,
+                "attempts": 2, "stream": true, "cache": "miss", "status": 200,
                 "prompt_tokens": 11, "ttft_ms": 5, "ms": 123,
             })
         );

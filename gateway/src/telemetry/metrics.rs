@@ -1,10 +1,12 @@
 mod addresses;
+mod cache;
 mod connections;
 mod contact;
 mod labelled;
 mod register;
 mod usage;
 
+pub(crate) use cache::CacheUse;
 pub(crate) use connections::OpenConnection;
 pub(crate) use labelled::Series;
 pub use usage::MetadataLabels;
@@ -12,13 +14,14 @@ pub use usage::MetadataLabels;
 use std::time::Duration;
 
 use fastllm_contract::{Metadata, ProcessCounters};
-use fastllm_engine::{Category, Tables};
+use fastllm_engine::{Category, Occupancy, Tables};
 use fastllm_wire::Usage;
 use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
 use prometheus::{Encoder, Histogram, IntCounter, IntGauge, Registry, TextEncoder};
 
 use addresses::Addresses;
+use cache::Cache;
 use connections::Connections;
 use contact::Contact;
 use labelled::Labelled;
@@ -153,6 +156,7 @@ pub(crate) struct Metrics {
     usage_spilled: IntGauge,
     usage_spill_bytes: IntGauge,
     by_metadata: Option<ByMetadata>,
+    cache: Cache,
     snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
     dns_failures: IntCounter,
@@ -241,6 +245,7 @@ impl Metrics {
             addresses: Addresses::new(&register)?,
             contact: Contact::new(&register)?,
             connections: Connections::new(&register)?,
+            cache: Cache::new(&register)?,
             spans_exported: register.counter(
                 "fastllm_trace_spans_exported_total",
                 "Spans that the collector took",
@@ -269,7 +274,7 @@ impl Metrics {
             usage_spill_bytes: register
                 .gauge("fastllm_usage_spill_bytes", "Size of the spill file")?,
             by_metadata: None,
-            snapshot_version: register.version(
+            snapshot_version: register.count(
                 "fastllm_snapshot_version",
                 "Version of the snapshot that is served",
             )?,
@@ -376,6 +381,16 @@ impl Metrics {
         self.usage_dropped[reason as usize].inc_by(count);
     }
 
+    /// The response cache was used.
+    pub(crate) fn cache(&self, cache: CacheUse) {
+        self.cache.used(cache);
+    }
+
+    /// The response cache holds so much.
+    pub(crate) fn cache_holds(&self, held: Occupancy) {
+        self.cache.holds(held);
+    }
+
     /// Control has answered a poll.
     pub(crate) fn control_answered(&self) {
         self.contact.heard();
@@ -429,7 +444,12 @@ impl Metrics {
 
     /// What a health report tells of the process.
     pub(crate) fn process(&self, queued: usize) -> ProcessCounters {
+        let cache = self.cache.held();
         ProcessCounters {
+            cache_hits: self.cache.uses(CacheUse::Hit),
+            cache_misses: self.cache.uses(CacheUse::Miss),
+            cache_entries: cache.entries,
+            cache_bytes: cache.bytes,
             requests_ok: self.requests.outcomes[Outcome::Ok as usize].get(),
             requests_failed: self.requests.failed.get(),
             usage_dropped: self.usage_dropped.iter().map(IntCounter::get).sum(),

@@ -8,6 +8,6 @@ mod traces;
 pub(crate) use access::{AccessLine, Shown};
 pub use logging::{LogError, LogFormat, LogGuard, init_logging};
 pub use metrics::MetadataLabels;
-pub(crate) use metrics::{DropReason, Metrics, OpenConnection, Outcome, Series};
+pub(crate) use metrics::{CacheUse, DropReason, Metrics, OpenConnection, Outcome, Series};
 pub use traces::OtelProtocol;
 pub(crate) use traces::{Finished, Trace, TraceExporter, TraceId, Tracer, start_tracing};

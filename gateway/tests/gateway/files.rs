@@ -325,3 +325,29 @@ async fn counters_of_an_unchanged_backend_live_on() {
     assert_ne!(backends(&before), serde_json::Value::Null);
     assert_eq!(backends(&after), backends(&before));
 }
+
+#[tokio::test]
+async fn an_answer_is_given_again_to_its_principal_only_however_the_file_is_ordered() {
+    let answer = |number: u32| json_answer("200 OK", &format!("{{\"number\":{number}}}"));
+    let upstream = Upstream::start((1..9).map(answer)).await;
+    let text = |keys: &str| {
+        format!(
+            "model_list:\n- {{model_name: small, cache_ttl_seconds: 3600, \
+litellm_params: {{api_base: '{}'}}}}\nauth: {{keys: [{keys}]}}\n",
+            upstream.api_base()
+        )
+    };
+    let key = |name: &str| format!("{{name: {name}, key: sk-{name}, models: [small]}}");
+    let folder = Folder::with(&text(&key("first")));
+    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
+    until_admitted(&rig, "sk-first").await;
+    let number = async |key: &str| rig.ask(&with_key(key, BODY)).await.json()["number"].clone();
+    assert_eq!(number("sk-first").await, 1);
+
+    // The second one stands where the first one stood.
+    folder.write(&text(&format!("{}, {}", key("second"), key("first"))));
+    until_admitted(&rig, "sk-second").await;
+    assert_eq!(number("sk-second").await, 2);
+    assert_eq!(number("sk-second").await, 2);
+    assert_ne!(number("sk-first").await, 2);
+}

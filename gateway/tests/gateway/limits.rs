@@ -464,3 +464,67 @@ async fn control_is_told_what_callers_ask_for_refused_requests_included() {
         .wait_for("all three", |told| asked(told) == 3)
         .await;
 }
+
+/// The same, with answers that are given again.
+fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> Content {
+    let mut content = limited(upstream, Some(limits), Some(budget));
+    content.models[2].cache_ttl_seconds = Some(3600);
+    content
+}
+
+#[tokio::test]
+async fn a_kept_answer_counts_like_the_one_that_it_repeats() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let all = limits(Some(9), Some(1000), Some(1));
+    let rig = Rig::serving(&keeping(&upstream, all, budget(100)), often()).await;
+    let said = |reply: &Reply| reply.header("x-fastllm-cache").map(str::to_owned);
+    for (requests, hit) in [("8", false), ("7", true), ("6", true), ("5", true)] {
+        let reply = rig.chat(BODY).await;
+        let word = if hit { "hit" } else { "miss" };
+        assert_eq!((reply.status, said(&reply).as_deref()), (200, Some(word)));
+        assert_eq!(rates(&reply)[1], requests);
+        assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("9"));
+    }
+    told(&rig, "what four of them used", (120, 0)).await;
+    // A spent budget is not got round by asking again.
+    let refused = rig.chat(BODY).await;
+    assert_eq!((refused.status, said(&refused)), (402, None));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn a_kept_answer_does_not_get_round_a_full_minute() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let two = limits(Some(2), None, None);
+    let rig = Rig::serving(&keeping(&upstream, two, budget(1000)), often()).await;
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        statuses.push(rig.chat(BODY).await.status);
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn a_kept_answer_costs_nothing() {
+    let paid = "{\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10,\"cost\":0.000150}}";
+    let upstream = Upstream::start([json_answer("200 OK", paid)]).await;
+    let money = Budget {
+        tokens_total: None,
+        cost_total_micros: Some(Micros(200)),
+        ..budget(0)
+    };
+    let rig = Rig::serving(
+        &keeping(&upstream, limits(Some(99), None, None), money),
+        often(),
+    )
+    .await;
+    for _ in 0..5 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+    }
+    // The next one that is really answered crosses the budget, and is the last.
+    let other = BODY.replace("10", "11");
+    assert_eq!(rig.chat(&other).await.status, 200);
+    assert_eq!(rig.chat(BODY).await.status, 402);
+    assert_eq!(upstream.seen().requests.len(), 2);
+}

@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+mod cache;
+mod cache_isolation;
 mod chat;
 mod compressed;
 mod cors;

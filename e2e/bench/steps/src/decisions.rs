@@ -1,12 +1,15 @@
 //! Who asks, who answers, and the tables that say so.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use anyhow::Context;
 use fastllm_contract::{Snapshot, Timestamp};
 use fastllm_engine::identify::hash_key;
-use fastllm_engine::{Ask, Caller, Pick, Tables, Tuning, identify, resolve};
-use fastllm_steps::{Size, Stopwatch, key, model, snapshot, tables};
+use fastllm_engine::{
+    Ask, Audience, Bounds, Caller, KeyMaker, Pick, ResponseCache, Tables, Tuning, identify, resolve,
+};
+use fastllm_steps::{Size, Stopwatch, answer, chat, key, model, snapshot, tables};
 use http::HeaderMap;
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
@@ -32,6 +35,7 @@ pub(crate) fn run(watch: Stopwatch) -> anyhow::Result<()> {
     let tables = tables(few)?;
     time_virtual(watch, &tables)?;
     time_place(watch, &tables)?;
+    time_kept(watch, few)?;
     time_build(watch, many)
 }
 
@@ -109,6 +113,44 @@ fn time_place(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
         prompt: &[],
     };
     watch.time("take-place", || black_box(pool).begin(&[], &pick).ok())?;
+    Ok(())
+}
+
+/// An answer that is found, and one that is kept.
+fn time_kept(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
+    let mut whole = snapshot(size)?;
+    let models = whole.models.items.as_mut().context("there are no models")?;
+    for model in Arc::make_mut(models) {
+        model.cache_ttl_seconds = Some(3_600);
+    }
+    let tables = Tables::build(&whole, None, &Tuning::default())?.tables;
+    let pool = tables.pools().next().context("there are no models")?;
+    let caching = pool.caching().context("its answers are not kept")?;
+    let audience = Audience::of(&caller(&tables, 0)?, false);
+    let cache = ResponseCache::new(Bounds {
+        entries: 4_096,
+        bytes: 64 << 20,
+    });
+    let cache = cache.context("there is no room")?;
+    let answer = answer(250);
+    for (step, bytes) in [("find-kept-1k", 1 << 10), ("find-kept-64k", 64 << 10)] {
+        let body = chat(bytes);
+        let make = || {
+            let mut key = KeyMaker::new(caching, "/chat/completions", &audience);
+            key.field("accept", b"application/json");
+            key.body([black_box(body.as_slice())])
+        };
+        let keep = || {
+            let mut capture = cache.begin(make(), caching, Some(answer.len() as u64))?;
+            capture.push(&answer)?;
+            cache.keep(capture, HeaderMap::new(), (), AT).then_some(())
+        };
+        keep().context("an answer is not kept")?;
+        watch.time(step, || cache.get(&make(), AT))?;
+        if bytes == 1 << 10 {
+            watch.time("keep-answer-1k", keep)?;
+        }
+    }
     Ok(())
 }
 

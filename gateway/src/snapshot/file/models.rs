@@ -26,6 +26,7 @@ struct Entry {
     name: ModelName,
     policy: Option<(PolicyKind, Spot)>,
     context_length: Option<(Tokens, Spot)>,
+    cache_ttl: Option<(u64, Spot)>,
     backend: Backend,
     enabled: bool,
     spot: Spot,
@@ -61,6 +62,7 @@ impl Models {
             name,
             policy,
             context_length,
+            cache_ttl,
             mut backend,
             enabled,
             spot,
@@ -70,6 +72,7 @@ impl Models {
         };
         settle(context, &mut model.policy, policy);
         settle(context, &mut model.context_length, context_length);
+        settle(context, &mut model.cache_ttl_seconds, cache_ttl);
         if !enabled {
             return;
         }
@@ -115,6 +118,9 @@ impl Entry {
             let tokens = value.number(1..=u64::MAX)?;
             Some((Tokens(tokens), value.spot()))
         });
+        let cache_ttl = fields
+            .take("cache_ttl_seconds")
+            .and_then(|value| Some((value.number(0..=u64::MAX)?, value.spot())));
         let params = fields.required("litellm_params");
         fields.without_effect(&WITHOUT_EFFECT);
         let (name, params) = (name?, params?);
@@ -128,6 +134,7 @@ impl Entry {
             name,
             policy,
             context_length,
+            cache_ttl,
             backend,
             enabled: enabled.unwrap_or(true),
             spot: params.spot(),

@@ -59,6 +59,7 @@ model_list:
   litellm_params: {model: openai/gpt, api_base: 'http://a/v1/', api_key: os.environ/SET, weight: 3}
 - model_name: large
   context_length: 8192
+  cache_ttl_seconds: 60
   litellm_params:
     api_base: https://b
     api_key: not-needed
@@ -75,6 +76,7 @@ model_list:
         panic!("two models");
     };
     assert_eq!(large.context_length.unwrap().0, 8192);
+    assert_eq!(large.cache_ttl_seconds, Some(60));
     let backend = &large.backends[0];
     assert_eq!(backend.api_base, "https://b");
     assert_eq!(backend.upstream_model, "large");

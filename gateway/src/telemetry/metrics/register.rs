@@ -29,8 +29,8 @@ impl Register {
         self.add(Gauge::new(name, help))
     }
 
-    /// One that a hash fits into.
-    pub(super) fn version(&self, name: &str, help: &str) -> Registered<GenericGauge<AtomicU64>> {
+    /// One for numbers that are never negative; a hash fits into it, too.
+    pub(super) fn count(&self, name: &str, help: &str) -> Registered<GenericGauge<AtomicU64>> {
         self.add(GenericGauge::new(name, help))
     }
 

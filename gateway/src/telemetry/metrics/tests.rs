@@ -6,10 +6,10 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
     Protocol, Snapshot,
 };
-use fastllm_engine::{Category, Tables, Tuning};
+use fastllm_engine::{Category, Occupancy, Tables, Tuning};
 use http::StatusCode;
 
-use super::{DropReason, Metrics, Outcome, Series, SpanLoss};
+use super::{CacheUse, DropReason, Metrics, Outcome, Series, SpanLoss};
 
 fn tables(models: &[(&str, &str)]) -> Tables {
     tables_after(None, models)
@@ -103,6 +103,11 @@ fn moved() -> String {
     let _upstreams = [metrics.upstream_connected(), metrics.upstream_connected()];
     drop(metrics.upstream_connected());
     metrics.name_not_found();
+    metrics.cache(CacheUse::Store);
+    metrics.cache_holds(Occupancy {
+        entries: 3,
+        bytes: 4000,
+    });
     text(&metrics, &served)
 }
 
@@ -143,6 +148,10 @@ fn names_and_labels_are_those_of_the_reference() {
         "fastllm_snapshot_version 7",
         "fastllm_snapshot_poll_failures_total 0",
         "fastllm_dns_failures_total 1",
+        "fastllm_cache_total{kind=\"store\"} 1",
+        "fastllm_cache_total{kind=\"hit\"} 0",
+        "fastllm_cache_entries 3",
+        "fastllm_cache_bytes 4000",
         "fastllm_request_duration_seconds_count 1",
         "fastllm_request_duration_seconds_bucket{le=\"0.005\"} 1",
         "fastllm_time_to_first_token_seconds_count 1",

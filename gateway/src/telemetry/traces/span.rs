@@ -13,7 +13,7 @@ use url::Url;
 
 use super::{Ids, collector};
 use crate::Config;
-use crate::telemetry::Outcome;
+use crate::telemetry::{CacheUse, Outcome};
 
 /// What is proxied today.
 const OPERATION: &str = "chat";
@@ -40,6 +40,8 @@ pub(crate) struct Finished {
     /// The code of the gateway's own refusal.
     pub(crate) code: Option<&'static str>,
     pub(crate) usage: Option<Usage>,
+    /// Whether the cache had the answer, where that was looked up.
+    pub(crate) cache: Option<CacheUse>,
 }
 
 /// Gathers attributes; what is unknown is left out.
@@ -122,7 +124,8 @@ impl Finished {
     fn attributes(&self, requested: Option<&str>, error: Option<&str>) -> Vec<KeyValue> {
         let mut attributes = Attributes::default();
         let served = self.model.as_ref().map(ModelName::as_str);
-        let answered = served.filter(|_| self.backend.is_some());
+        let hit = self.cache == Some(CacheUse::Hit);
+        let answered = served.filter(|_| hit || self.backend.is_some());
         attributes.text("gen_ai.operation.name", Some(OPERATION));
         attributes.text("gen_ai.provider.name", Some(PROVIDER));
         attributes.text("gen_ai.request.model", requested);
@@ -147,6 +150,7 @@ impl Finished {
         attributes.text("model", requested);
         attributes.text("served_model", answered);
         attributes.flag("stream", self.stream);
+        attributes.text("cache", self.cache.map(CacheUse::as_str));
         attributes.number("status", Some(self.status));
         attributes.number("attempts", Some(self.attempts));
         attributes.text("request_id", self.request_id.to_str().ok());

@@ -1,0 +1,40 @@
+use fastllm_contract::{Timestamp, Tokens, UsageEvent};
+use fastllm_engine::pricing::charge;
+use fastllm_engine::{Rates, Reservation, Used};
+
+/// What a request has taken, and what its client is told of it.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    pub(super) reservation: Reservation,
+    pub(super) rates: Rates,
+}
+
+impl Allowance {
+    /// Puts what was used in the place of what was taken. A refusal by the
+    /// gateway gives all of it back; what an upstream never answered, or not to
+    /// be known what it used, leaves the rates debited.
+    pub(super) fn end(self, refused: bool, event: Option<&UsageEvent>, at: Timestamp) {
+        let Self { reservation, .. } = self;
+        if refused {
+            return reservation.cancel();
+        }
+        let known = |event: &&UsageEvent| {
+            event.refusal.is_none() && (event.usage_reported || event.estimated)
+        };
+        let Some(event) = event.filter(known) else {
+            return;
+        };
+        let prices = reservation.prices(&event.model);
+        reservation.settle(&Used {
+            model: &event.model,
+            tokens: Tokens(
+                event
+                    .prompt_tokens
+                    .0
+                    .saturating_add(event.completion_tokens.0),
+            ),
+            cost: charge(event, prices.as_ref()).cost,
+            at,
+        });
+    }
+}

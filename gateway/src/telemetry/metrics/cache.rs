@@ -1,0 +1,71 @@
+use fastllm_engine::Occupancy;
+use prometheus::IntCounter;
+use prometheus::core::{AtomicU64, GenericGauge};
+
+use super::register::{Register, Registered};
+
+/// What the response cache was used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheUse {
+    /// An answer was found, and given again.
+    Hit,
+    /// None was found.
+    Miss,
+    /// One was kept.
+    Store,
+}
+
+impl CacheUse {
+    const ALL: [Self; 3] = [Self::Hit, Self::Miss, Self::Store];
+
+    /// The word for it, in metrics and to clients.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+            Self::Store => "store",
+        }
+    }
+}
+
+/// The metrics of the response cache.
+#[derive(Debug)]
+pub(super) struct Cache {
+    uses: Vec<IntCounter>,
+    entries: GenericGauge<AtomicU64>,
+    bytes: GenericGauge<AtomicU64>,
+}
+
+impl Cache {
+    pub(super) fn new(register: &Register) -> Registered<Self> {
+        Ok(Self {
+            uses: register.fixed(
+                ("fastllm_cache_total", "Uses of the response cache"),
+                "kind",
+                CacheUse::ALL.map(CacheUse::as_str),
+            )?,
+            entries: register.count("fastllm_cache_entries", "Answers in the response cache")?,
+            bytes: register.count("fastllm_cache_bytes", "Bytes of those answers")?,
+        })
+    }
+
+    pub(super) fn used(&self, cache: CacheUse) {
+        self.uses[cache as usize].inc();
+    }
+
+    pub(super) fn uses(&self, cache: CacheUse) -> u64 {
+        self.uses[cache as usize].get()
+    }
+
+    pub(super) fn holds(&self, held: Occupancy) {
+        self.entries.set(held.entries);
+        self.bytes.set(held.bytes);
+    }
+
+    pub(super) fn held(&self) -> Occupancy {
+        Occupancy {
+            entries: self.entries.get(),
+            bytes: self.bytes.get(),
+        }
+    }
+}

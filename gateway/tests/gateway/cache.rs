@@ -1,0 +1,468 @@
+//! Answers that are given again: which ones, what of them, and for how long.
+
+use fastllm_contract::{ModelName, UsageEvent};
+use tokio::net::TcpListener;
+
+use crate::support::{
+    Content, Control, Gate, KEY, Options, Reply, Rig, Step, Upstream, backend, chat,
+    chat_over_http2, content, events, json_answer, logged, next_data, post, raw, snapshot, soon,
+};
+
+pub(super) const BODY: &str = "{\"model\":\"small\",\"messages\":[]}";
+
+/// The usual content, with a model `small` whose answers are kept.
+pub(super) fn keeping(addresses: &[String]) -> Content {
+    let mut content = content(addresses);
+    content.models[2].cache_ttl_seconds = Some(3600);
+    content
+}
+
+/// Answers that can be told from each other.
+pub(super) async fn counting() -> Upstream {
+    let answer = |number: u32| {
+        let usage = "{\"prompt_tokens\":7,\"completion_tokens\":3,\"cost\":0.000125}";
+        json_answer(
+            "200 OK",
+            &format!("{{\"number\":{number},\"usage\":{usage}}}"),
+        )
+    };
+    Upstream::start((1..100).map(answer)).await
+}
+
+pub(super) async fn start(upstream: &Upstream) -> Rig {
+    Rig::serving(&keeping(&[upstream.api_base()]), Options::default()).await
+}
+
+/// Asks with further header lines.
+pub(super) async fn ask(rig: &Rig, lines: &str, body: &str) -> Reply {
+    let headers = format!("authorization: Bearer {KEY}\r\n{lines}");
+    rig.ask(&post("/v1/chat/completions", &headers, body)).await
+}
+
+/// The number of an answer, and what it says of the cache.
+pub(super) fn told(reply: &Reply) -> (u64, Option<&str>) {
+    assert_eq!((reply.status, reply.complete), (200, true));
+    let number = reply.json()["number"].as_u64().unwrap();
+    (number, reply.header("x-fastllm-cache"))
+}
+
+const HIT: Option<&str> = Some("hit");
+const MISS: Option<&str> = Some("miss");
+
+#[tokio::test]
+async fn a_hit_is_the_first_answer_byte_for_byte() {
+    let parts: [&[u8]; 3] = [b"\x1f\x8b\x08 not", b"\0really\xff", b" compressed"];
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n\
+Content-Encoding: gzip\r\nOpenAI-Version: 2020-10-01\r\nX-Request-Id: theirs\r\n\
+X-RateLimit-Remaining-Requests: 9\r\nDate: Mon, 01 Jan 2001 00:00:00 GMT\r\n\
+X-Fastllm-Cache: hit\r\nConnection: x-of-the-hop\r\nX-Of-The-Hop: 1\r\n\
+Transfer-Encoding: chunked\r\n\r\n";
+    let mut answer = head.as_bytes().to_vec();
+    for part in parts {
+        answer.extend(format!("{:x}\r\n", part.len()).into_bytes());
+        answer.extend([part, b"\r\n"].concat());
+    }
+    answer.extend(b"0\r\n\r\n");
+    let upstream = Upstream::start([vec![Step::Trickle(answer)]]).await;
+    let rig = start(&upstream).await;
+
+    let first = ask(&rig, "x-request-id: one\r\n", BODY).await;
+    let again = ask(&rig, "x-request-id: two\r\n", BODY).await;
+    assert_eq!(upstream.seen().requests.len(), 1);
+    assert_eq!((first.status, again.status), (200, 200));
+    assert_eq!(first.body, parts.concat());
+    assert_eq!(again.body, first.body);
+    assert!(again.complete);
+    for field in ["content-type", "content-encoding", "openai-version"] {
+        assert!(first.header(field).is_some(), "{field}");
+        assert_eq!(first.header(field), again.header(field));
+    }
+    let length = first.body.len().to_string();
+    assert_eq!(again.header("content-length"), Some(length.as_str()));
+    for field in [
+        "x-ratelimit-remaining-requests",
+        "x-of-the-hop",
+        "transfer-encoding",
+    ] {
+        assert_eq!(again.header(field), None);
+    }
+    assert!(!again.header("date").unwrap().contains("2001"));
+    assert_eq!(
+        [&first, &again].map(|reply| reply.header("x-request-id").unwrap()),
+        ["one", "two"]
+    );
+    assert_eq!(
+        [&first, &again].map(|reply| reply.header("x-fastllm-cache")),
+        [MISS, HIT]
+    );
+}
+
+#[tokio::test]
+async fn both_versions_of_http_are_given_the_same() {
+    let upstream = counting().await;
+    let rig = start(&upstream).await;
+    let first = rig.chat(BODY).await;
+    chat_over_http2(&rig, ("https://page.example", BODY), async |response| {
+        assert_eq!(response.status(), 200);
+        let field = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(field("x-fastllm-cache"), "hit");
+        assert_eq!(field("content-type"), "application/json");
+        assert!(response.headers().contains_key("x-request-id"));
+        let mut body = response.into_body();
+        let mut got = Vec::new();
+        while let Some(data) = next_data(&mut body).await {
+            got.extend_from_slice(&data.unwrap());
+        }
+        assert_eq!(got, first.body);
+    })
+    .await;
+    // The other way round.
+    let other: &str = "{\"model\":\"small\",\"n\":2}";
+    chat_over_http2(&rig, ("https://page.example", other), async |response| {
+        assert_eq!(response.headers()["x-fastllm-cache"], "miss");
+        let mut body = response.into_body();
+        while next_data(&mut body).await.is_some() {}
+    })
+    .await;
+    assert_eq!(told(&rig.chat(other).await), (2, HIT));
+}
+
+#[tokio::test]
+async fn only_models_that_say_so_have_one() {
+    let upstream = counting().await;
+    let rig = start(&upstream).await;
+    let large = "{\"model\":\"large\"}";
+    assert_eq!(told(&rig.chat(large).await), (1, None));
+    assert_eq!(told(&rig.chat(large).await), (2, None));
+    for use_of in ["hit", "miss", "store"] {
+        let counter = format!("fastllm_cache_total{{kind=\"{use_of}\"}}");
+        assert!(rig.metric(&counter).await < 0.5, "{use_of}");
+    }
+}
+
+#[tokio::test]
+async fn without_room_nothing_is_kept() {
+    for flag in ["--cache-max-entries=0", "--cache-max-bytes=0"] {
+        let upstream = counting().await;
+        let content = keeping(&[upstream.api_base()]);
+        let rig = Rig::serving(&content, Options::flags(&[flag])).await;
+        assert_eq!(told(&rig.chat(BODY).await), (1, None));
+        assert_eq!(told(&rig.chat(BODY).await), (2, None));
+    }
+}
+
+#[tokio::test]
+async fn full_means_that_the_oldest_goes() {
+    let upstream = counting().await;
+    let content = keeping(&[upstream.api_base()]);
+    let rig = Rig::serving(&content, Options::flags(&["--cache-max-entries=2"])).await;
+    let body = |number: u32| format!("{{\"model\":\"small\",\"seed\":{number}}}");
+    for number in 1..=3 {
+        assert_eq!(told(&rig.chat(&body(number)).await).1, MISS);
+    }
+    assert_eq!(told(&rig.chat(&body(3)).await), (3, HIT));
+    assert_eq!(told(&rig.chat(&body(2)).await), (2, HIT));
+    assert_eq!(told(&rig.chat(&body(1)).await), (4, MISS));
+    assert!((rig.metric("fastllm_cache_entries").await - 2.0).abs() < 0.5);
+    assert!(rig.metric("fastllm_cache_bytes").await > 500.0);
+}
+
+#[tokio::test]
+async fn an_answer_is_given_for_as_long_as_its_model_says() {
+    let upstream = counting().await;
+    let mut content = keeping(&[upstream.api_base()]);
+    content.models[2].cache_ttl_seconds = Some(1);
+    let rig = Rig::serving(&content, Options::default()).await;
+    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    rig.until("the answer to expire", async || {
+        told(&rig.chat(BODY).await) == (2, MISS)
+    })
+    .await;
+    assert!(rig.metric("fastllm_cache_total{kind=\"hit\"}").await > 0.5);
+}
+
+#[tokio::test]
+async fn streams_are_never_kept() {
+    let parts = ["data: {\"choices\":[{}]}\n\n", "data: [DONE]\n\n"];
+    let upstream = Upstream::start([raw(events(&parts, true))]).await;
+    let rig = start(&upstream).await;
+    // One that was asked for, and one that was not.
+    for body in ["{\"model\":\"small\",\"stream\":true}", BODY] {
+        let before = upstream.seen().requests.len();
+        for _ in 0..2 {
+            let reply = rig.chat(body).await;
+            assert_eq!((reply.text(), reply.status), (parts.concat(), 200));
+            assert_eq!(reply.header("x-fastllm-cache"), None);
+        }
+        assert_eq!(upstream.seen().requests.len(), before + 2);
+    }
+    assert!(rig.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
+}
+
+#[tokio::test]
+async fn uploads_are_never_kept() {
+    let upstream = counting().await;
+    let rig = start(&upstream).await;
+    let headers =
+        format!("authorization: Bearer {KEY}\r\ncontent-type: multipart/form-data; boundary=b\r\n");
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
+    let request = post("/v1/audio/transcriptions", &headers, form);
+    for number in [1, 2] {
+        assert_eq!(told(&rig.ask(&request).await), (number, None));
+    }
+}
+
+/// Asks twice for each answer, and wants each of them from the upstream.
+async fn never_kept(answers: &[Vec<u8>]) {
+    let twice = answers.iter().flat_map(|answer| [answer, answer]);
+    let script = |answer: &Vec<u8>| vec![Step::Send(answer.clone()), Step::Close];
+    let upstream = Upstream::start(twice.map(script)).await;
+    let rig = start(&upstream).await;
+    for (number, answer) in answers.iter().enumerate() {
+        let body = format!("{{\"model\":\"small\",\"seed\":{number}}}");
+        for time in 1..=2 {
+            rig.chat(&body).await;
+            let seen = upstream.seen().requests.len();
+            assert_eq!(
+                seen,
+                number * 2 + time,
+                "{}",
+                String::from_utf8_lossy(answer)
+            );
+        }
+    }
+    assert!(rig.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
+    assert!(rig.metric("fastllm_cache_entries").await < 0.5);
+}
+
+#[tokio::test]
+async fn what_broke_off_or_may_have_is_never_kept() {
+    never_kept(
+        &[
+            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\":1}",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\nx\r\n\r\n",
+            // Only the end of the connection tells that of the answer.
+            "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"a\":1}",
+            "HTTP/1.0 200 OK\r\n\r\n{\"a\":1}",
+            // It has come to its end, but its text has not.
+            "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n{\"a\":1",
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        ]
+        .map(|answer| answer.as_bytes().to_vec()),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_meant_for_it_is_never_kept() {
+    let good = |field: &str, body: &str| {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\n{field}content-length: {}\r\n\r\n",
+            body.len()
+        );
+        [head.as_bytes(), body.as_bytes()].concat()
+    };
+    let status =
+        |status: &str| format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}").into_bytes();
+    never_kept(&[
+        good("set-cookie: who=me\r\n", "{}"),
+        good("cache-control: max-age=9, no-store\r\n", "{}"),
+        good("cache-control: Private=\"x\"\r\n", "{}"),
+        good("", "{\"error\":{\"message\":\"no\"}}"),
+        good("", "{\"id\":\"resp_1\",\"status\":\"in_progress\"}"),
+        good("", &format!("{{\"x\":\"{}\"}}", "y".repeat(600 << 10))),
+        status("201 Created"),
+        status("400 Bad Request"),
+        status("404 Not Found"),
+    ])
+    .await;
+    // The same with nothing against it.
+    let upstream = Upstream::start([vec![Step::Send(good("", "{}")), Step::Close]]).await;
+    let rig = start(&upstream).await;
+    let said = [rig.chat(BODY).await, rig.chat(BODY).await];
+    assert_eq!(
+        said.map(|reply| reply.header("x-fastllm-cache") == HIT),
+        [false, true]
+    );
+}
+
+#[tokio::test]
+async fn an_answer_whose_client_left_is_not_kept() {
+    let gate = Gate::new();
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\"";
+    let slow = vec![
+        Step::Send(head.into()),
+        Step::Wait(gate.clone()),
+        Step::Send(b":1}".to_vec()),
+    ];
+    let upstream = Upstream::start([slow, json_answer("200 OK", "{\"number\":2}")]).await;
+    let rig = start(&upstream).await;
+    let mut client = rig.client().await;
+    client.write(&chat(BODY)).await;
+    client.head().await;
+    drop(client);
+    rig.until("the account of it", async || {
+        rig.metric("fastllm_request_outcomes_total{outcome=\"client_gone\"}")
+            .await
+            > 0.5
+    })
+    .await;
+    gate.cancel();
+    assert_eq!(told(&rig.chat(BODY).await), (2, MISS));
+    assert_eq!(told(&rig.chat(BODY).await), (2, HIT));
+}
+
+#[tokio::test]
+async fn clients_that_want_an_answer_of_their_own_get_one() {
+    let upstream = counting().await;
+    let rig = start(&upstream).await;
+    for (lines, number, said) in [
+        ("", 1, MISS),
+        ("", 1, HIT),
+        // Neither looked up nor kept.
+        ("cache-control: no-store\r\n", 2, None),
+        ("x-fastllm-cache: skip\r\n", 3, None),
+        ("", 1, HIT),
+        // Not looked up, and kept.
+        ("cache-control: no-cache\r\n", 4, None),
+        ("", 4, HIT),
+    ] {
+        let reply = ask(&rig, lines, BODY).await;
+        assert_eq!(told(&reply), (number, said), "{lines}");
+    }
+}
+
+#[tokio::test]
+async fn a_failovers_answer_is_that_of_the_model_that_gave_it() {
+    let broken = Upstream::start([json_answer("500 Internal Server Error", "{}")]).await;
+    let good = counting().await;
+    let mut content = keeping(&[broken.api_base()]);
+    content.models[1].backends = vec![backend(30, &good.api_base())];
+    content.fallback = Some(ModelName::new("large").unwrap());
+    content.models[1].cache_ttl_seconds = Some(3600);
+    let rig = Rig::serving(&content, Options::flags(&["--max-retries=0"])).await;
+    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    // Of the model that was asked first, nothing is known.
+    assert_eq!(told(&rig.chat(BODY).await), (2, MISS));
+    let large = BODY.replace("small", "large");
+    assert_eq!(told(&rig.chat(&large).await), (2, HIT));
+
+    // Where the one that answers does not keep any, nothing is.
+    content.version = 2;
+    content.models[1].cache_ttl_seconds = None;
+    rig.control.publish(snapshot(&content));
+    rig.until("the change", async || {
+        rig.metric("fastllm_snapshot_version").await > 1.5
+    })
+    .await;
+    let stores = rig.metric("fastllm_cache_total{kind=\"store\"}").await;
+    assert_eq!(told(&rig.chat(BODY).await), (3, MISS));
+    assert_eq!(told(&rig.chat(BODY).await), (4, MISS));
+    let after = rig.metric("fastllm_cache_total{kind=\"store\"}").await;
+    assert!((after - stores).abs() < 0.5);
+}
+
+#[tokio::test]
+async fn a_kept_answer_needs_no_backend() {
+    let upstream = counting().await;
+    let rig = start(&upstream).await;
+    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    drop(upstream);
+    assert_eq!(told(&rig.chat(BODY).await), (1, HIT));
+    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 502);
+}
+
+#[tokio::test]
+async fn equal_requests_at_one_time_are_both_forwarded() {
+    let gate = Gate::new();
+    let slow = |number: u32| {
+        let answer = json_answer("200 OK", &format!("{{\"number\":{number}}}"));
+        [vec![Step::Wait(gate.clone())], answer].concat()
+    };
+    let upstream = Upstream::start([slow(1), slow(2)]).await;
+    let rig = start(&upstream).await;
+    let mut clients = [rig.client().await, rig.client().await];
+    for client in &mut clients {
+        client.write(&chat(BODY)).await;
+    }
+    upstream
+        .wait_for("both", |seen| seen.requests.len() == 2)
+        .await;
+    gate.cancel();
+    for client in &mut clients {
+        assert_eq!(told(&client.reply().await).1, MISS);
+    }
+    assert_eq!(told(&rig.chat(BODY).await).1, HIT);
+}
+
+fn figures(event: &UsageEvent) -> (u64, u64, Option<u64>, bool) {
+    let cost = event.cost_micros.map(|cost| cost.0);
+    let (prompt, completion) = (event.prompt_tokens.0, event.completion_tokens.0);
+    (prompt, completion, cost, event.usage_reported)
+}
+
+#[tokio::test]
+async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
+    let upstream = counting().await;
+    let content = keeping(&[upstream.api_base()]);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let control = Control::start_on(listener, snapshot(&content));
+    let rig = Rig::with_control(control, Options::flags(&["--health-report-interval=1"]));
+    rig.until_ready().await;
+    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    let reply = ask(&rig, "x-request-id: given-again-1\r\n", BODY).await;
+    assert_eq!(told(&reply), (1, HIT));
+
+    for (name, count) in [
+        ("fastllm_requests_total", 2.0),
+        ("fastllm_request_outcomes_total{outcome=\"ok\"}", 2.0),
+        ("fastllm_request_duration_seconds_count", 2.0),
+        ("fastllm_cache_total{kind=\"hit\"}", 1.0),
+        ("fastllm_cache_total{kind=\"miss\"}", 1.0),
+        ("fastllm_cache_total{kind=\"store\"}", 1.0),
+        ("fastllm_cache_entries", 1.0),
+        // No upstream was asked.
+        ("fastllm_upstream_status_total{class=\"success\"}", 1.0),
+        ("fastllm_model_requests_total{model=\"small\"}", 1.0),
+        (
+            "fastllm_model_tokens_total{kind=\"prompt\",model=\"small\"}",
+            7.0,
+        ),
+    ] {
+        let value = rig.metric(name).await;
+        assert!((value - count).abs() < 0.5, "{name}: {value}");
+    }
+    let told = rig.control.wait_for("a report of it", |told| {
+        told.health.iter().any(|report| {
+            let process = &report.process;
+            (process.cache_hits, process.cache_misses) == (1, 1)
+                && process.cache_entries == 1
+                && process.cache_bytes > 500
+        })
+    });
+    soon("a report of it", told).await;
+    let logged = logged();
+    let line = logged
+        .lines()
+        .find(|line| line.contains("request_id=given-again-1"));
+    assert!(
+        line.unwrap()
+            .contains(" attempts=0 stream=false cache=hit status=200 ")
+    );
+
+    let events = rig.finish().await;
+    let [first, hit] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(figures(first), (7, 3, Some(125), true));
+    assert_eq!(figures(hit), figures(first));
+    assert_eq!((first.cached, hit.cached), (false, true));
+    assert_eq!((first.attempts, hit.attempts), (Some(1), Some(0)));
+    assert_eq!(
+        (hit.status, hit.refusal, hit.estimated),
+        (Some(200), None, false)
+    );
+    assert_eq!((hit.model.as_str(), &hit.requested_model), ("small", &None));
+    assert_eq!(hit.principal_id, first.principal_id);
+}
