@@ -173,12 +173,12 @@ async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<Bud
     told.budgets.into_iter().next()
 }
 
-fn grant(total: u64, granted: u64, elsewhere: u64) -> Option<Grant> {
-    Some(Grant {
+fn grant(total: u64, granted: u64, elsewhere: u64) -> Grant {
+    Grant {
         total,
         granted,
         elsewhere,
-    })
+    }
 }
 
 #[tokio::test]
@@ -194,21 +194,21 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     let share = used(&first, "a", none).await.unwrap();
     assert_eq!(
         (share.tokens, share.cost_micros),
-        (grant(1000, 1000, 0), None)
+        (Some(grant(1000, 1000, 0)), None)
     );
     near(share.share, 1.0);
     // The other one holds everything, until it comes again.
     let share = used(&second, "b", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 0, 0));
+    assert_eq!(share.tokens, Some(grant(1000, 0, 0)));
     near(share.share, 1.0 / 3.0);
     let share = used(&second, "a", tokens(200)).await.unwrap();
     near(share.share, 24.0 / 26.0);
-    assert_eq!(share.tokens, grant(1000, 938, 0));
+    assert_eq!(share.tokens, Some(grant(1000, 938, 0)));
     let share = used(&first, "b", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 31, 200));
+    assert_eq!(share.tokens, Some(grant(1000, 31, 200)));
     // Both leave something to one that comes.
     let share = used(&first, "c", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 23, 200));
+    assert_eq!(share.tokens, Some(grant(1000, 23, 200)));
     silent(&database, "c", 31.0).await;
 
     // Rows are stored: the same is spent, by whomever it is told.
@@ -220,24 +220,37 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     .await
     .unwrap();
     let share = used(&first, "b", none).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 31, 200));
+    assert_eq!(share.tokens, Some(grant(1000, 31, 200)));
     let share = used(&first, "a", tokens(938)).await.unwrap();
-    assert_eq!(share.tokens, grant(1000, 969, 0));
+    assert_eq!(share.tokens, Some(grant(1000, 969, 0)));
+}
 
-    // A start that is over holds nothing; what it took still counts, stored or not.
+/// What it took still counts, stored or not.
+#[tokio::test]
+async fn a_start_that_is_over_holds_nothing() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let body = json!({ "tokens_total": 1000, "window": "daily" });
+    let none = budget(&database, &first, body).await;
+    let tokens = Tokens(938);
+    used(&first, "a", BudgetUse { tokens, ..none }).await;
+    database
+        .execute(
+            "UPDATE budget_shares SET tokens_stored = 150; \
+             UPDATE budget_spending SET tokens_used = 150",
+        )
+        .await;
     let mut anew = report("a");
     anew.boot_id = "boot-2".to_owned();
     anew.budgets.push(none);
     let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, grant(1000, 21, 938));
+    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 62, 938)));
     // What did not come in two minutes is lost.
     database
         .execute("UPDATE budget_shares SET reported_at = now() - interval '121 s' WHERE boot_id = 'boot-1' AND replica = 'a'")
         .await;
-    silent(&database, "b", 31.0).await;
     let told = reconcile(&second, &anew).await;
-    assert_eq!(told.replicas, 1);
-    assert_eq!(told.budgets[0].tokens, grant(1000, 850, 150));
+    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 850, 150)));
 
     // It counts anew: nothing of the new count is stored.
     sqlx::query(
@@ -247,15 +260,15 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     .await
     .unwrap();
     let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, grant(1000, 850, 150));
+    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 850, 150)));
     let kept = "SELECT tokens_stored FROM budget_shares WHERE boot_id = 'boot-2'";
     assert_eq!(database.number(kept).await, 0);
 
     let lower = json!({ "cost_total_micros": 70, "tokens_total": 100, "window": "daily" });
     budget(&database, &first, lower).await;
     let told = reconcile(&first, &anew).await;
-    assert_eq!(told.budgets[0].tokens, grant(100, 0, 150));
-    assert_eq!(told.budgets[0].cost_micros, grant(70, 70, 0));
+    assert_eq!(told.budgets[0].tokens, Some(grant(100, 0, 150)));
+    assert_eq!(told.budgets[0].cost_micros, Some(grant(70, 70, 0)));
 }
 
 /// A gateway begins with an even part of a budget of which it knows nothing.
@@ -308,7 +321,7 @@ async fn only_windows_that_can_still_be_spent_from_are_told_of() {
         let share = used(&control, "a", shifted).await;
         assert_eq!(share.is_some(), known, "{shift}");
         let told = share.map(|share| (share.window_start, share.cost_micros, share.tokens));
-        let expected = (shifted.window_start, grant(1000, 1000, 0), None);
+        let expected = (shifted.window_start, Some(grant(1000, 1000, 0)), None);
         assert_eq!(told, known.then_some(expected));
     }
     let absurd = BudgetUse {
