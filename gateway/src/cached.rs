@@ -303,7 +303,7 @@ fn is_final(body: &[u8]) -> bool {
 }
 
 /// The answer to a client, and the end of its record.
-pub(crate) fn given_again(hit: &Hit, record: Record) -> Own {
+pub(crate) fn given_again(hit: &Hit, record: Box<Record>) -> Own {
     let mut own = Response::new(hit.body().clone());
     let headers = own.headers_mut();
     headers.clone_from(hit.fields());

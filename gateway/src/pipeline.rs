@@ -127,7 +127,7 @@ impl Pipeline {
     }
 
     /// The one model that is asked about, if the caller may use it.
-    fn model(&self, record: Record, entered: &Entered, id: &str) -> Answer {
+    fn model(&self, record: Box<Record>, entered: &Entered, id: &str) -> Answer {
         let Entered { tables, caller } = entered;
         if granted_models(tables, caller).contains(&id) {
             let listed = answer::model(id, record.id());
@@ -141,7 +141,7 @@ impl Pipeline {
 
     /// Says no. The account has the real reason, which the client may not be
     /// meant to know.
-    fn refuse(&self, record: Record, refusal: &Refusal) -> Answer {
+    fn refuse(&self, record: Box<Record>, refusal: &Refusal) -> Answer {
         let shown = match refusal {
             Refusal::ModelAccessDenied if self.hide_ungranted => &Refusal::ModelNotFound,
             shown => shown,
@@ -170,7 +170,7 @@ impl Pipeline {
     /// as long as the client is.
     async fn forward(
         &self,
-        mut record: Record,
+        mut record: Box<Record>,
         admitted: &mut Admitted,
         asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
@@ -198,7 +198,7 @@ impl Pipeline {
     /// Sends a form upstream while it still comes.
     async fn upload(
         &self,
-        record: Record,
+        record: Box<Record>,
         (admitted, form): (Admitted, FormReader),
         asked: Asked<'_>,
         (client, deadline): (&mut dyn Client, &mut Deadline),
@@ -238,7 +238,12 @@ impl Pipeline {
 
     async fn send(
         &self,
-        (mut record, chain, terms, deadline): (Record, &Chain, Option<Box<Terms>>, &mut Deadline),
+        (mut record, chain, terms, deadline): (
+            Box<Record>,
+            &Chain,
+            Option<Box<Terms>>,
+            &mut Deadline,
+        ),
         outgoing: &Outgoing<'_, '_>,
         mut gone: impl FnMut(&mut Context<'_>) -> Poll<()>,
     ) -> Option<Answer> {
@@ -422,7 +427,7 @@ fn caller_of(tables: &Tables, head: &Head, record: &mut Record) -> Result<Caller
     Ok(caller)
 }
 
-fn models(record: Record, entered: &Entered) -> Own {
+fn models(record: Box<Record>, entered: &Entered) -> Own {
     let models = granted_models(&entered.tables, &entered.caller);
     let list = answer::model_list(models.into_iter(), record.id());
     record.served();

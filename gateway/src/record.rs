@@ -104,10 +104,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Self {
+    /// In a place of its own: it goes with the request from room to room, and would
+    /// lie in each of their futures.
+    pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Box<Self> {
         let tracer = ledger.tracer.as_ref();
         let started = clock::now();
-        Self {
+        Box::new(Self {
             trace: tracer.map_or_else(Trace::default, |_| Trace::arrived(head)),
             id: ledger.request_id(head),
             ledger: Arc::clone(ledger),
@@ -131,7 +133,7 @@ impl Record {
             allowance: None,
             cache: None,
             ending: None,
-        }
+        })
     }
 
     /// The request's id, for the upstream and for the answer.

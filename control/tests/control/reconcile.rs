@@ -286,15 +286,15 @@ async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {
     };
     // Two more may have begun.
     let share = used(&control, "a", tokens(30)).await.unwrap();
-    assert_eq!(share.tokens, grant(900, 30 + 270, 0));
+    assert_eq!(share.tokens, Some(grant(900, 30 + 270, 0)));
     for replica in ["b", "c"] {
         let told = reconcile(&control, &report(replica)).await.budgets;
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].budget, none.budget);
-        assert_eq!(told[0].tokens, grant(900, 25, 30));
+        assert_eq!(told[0].tokens, Some(grant(900, 25, 30)));
     }
     let share = used(&control, "a", tokens(30)).await.unwrap();
-    assert_eq!(share.tokens, grant(900, 30 + 795, 0));
+    assert_eq!(share.tokens, Some(grant(900, 30 + 795, 0)));
     // What nobody spends from is not told of.
     silent(&database, "a", 31.0).await;
     assert_eq!(reconcile(&control, &report("b")).await.budgets, []);

@@ -65,7 +65,7 @@ pub(crate) struct Relay {
 /// What is held until the answer has ended.
 #[derive(Debug)]
 struct Open {
-    record: Record,
+    record: Box<Record>,
     attempt: Attempt,
     keeping: Option<Keeping>,
 }
@@ -74,7 +74,7 @@ impl Relay {
     pub(super) fn new(
         flow: Flow,
         status: u16,
-        (record, attempt): (Record, Attempt),
+        (record, attempt): (Box<Record>, Attempt),
         keeping: Option<Keeping>,
     ) -> Self {
         let good = (200..300).contains(&status) && !flow.is_stream();

@@ -18,23 +18,22 @@ impl Allowance {
         if refused {
             return reservation.cancel();
         }
-        let known = |event: &&UsageEvent| {
-            event.refusal.is_none() && (event.usage_reported || event.estimated)
-        };
-        let Some(event) = event.filter(known) else {
+        let Some(event) = event.filter(|event| event.refusal.is_none()) else {
             return;
         };
+        let (prompt, completion) = (event.prompt_tokens.0, event.completion_tokens.0);
+        let tokens = Tokens(prompt.saturating_add(completion));
+        let known = event.usage_reported || event.estimated;
         let prices = reservation.prices(&event.model);
-        reservation.settle(&Used {
-            model: &event.model,
-            tokens: Tokens(
-                event
-                    .prompt_tokens
-                    .0
-                    .saturating_add(event.completion_tokens.0),
-            ),
-            cost: charge(event, prices.as_ref()).cost,
-            at,
-        });
+        // Images and sound may have a price where nobody counts tokens.
+        let cost = charge(event, prices.as_ref()).cost;
+        if known || cost.is_some() {
+            reservation.settle(&Used {
+                model: &event.model,
+                tokens: known.then_some(tokens),
+                cost,
+                at,
+            });
+        }
     }
 }

@@ -42,8 +42,9 @@ pub struct Reservation {
 pub struct Used<'a> {
     /// The concrete model that was asked.
     pub model: &'a ModelName,
-    /// Tokens of prompt and answer.
-    pub tokens: Tokens,
+    /// Tokens of prompt and answer; nothing where nobody counted them: rates stay
+    /// debited, then.
+    pub tokens: Option<Tokens>,
     /// What it cost; nothing where nobody knows.
     pub cost: Option<Micros>,
     /// When.
@@ -184,10 +185,9 @@ impl Hold {
     }
 
     fn settle(mut self, used: &Used<'_>) {
-        if let Some(debited) = self.tokens
+        if let (Some(debited), Some(Tokens(tokens))) = (self.tokens, used.tokens)
             && used.at.0.saturating_sub(self.at.0) < MINUTE
         {
-            let tokens = used.tokens.0;
             match tokens.checked_sub(debited) {
                 Some(more) => self.account.tokens.debit(more),
                 None => self.account.tokens.give(debited - tokens),
@@ -195,9 +195,10 @@ impl Hold {
         }
         if let Some(aside) = self.aside.take() {
             let cost = used.cost.map_or(0, |cost| cost.0);
-            aside
-                .period
-                .settle((aside.tokens, aside.cost), (used.tokens.0, cost));
+            aside.period.settle(
+                (aside.tokens, aside.cost),
+                (used.tokens.unwrap_or_default().0, cost),
+            );
         }
     }
 

@@ -97,7 +97,7 @@ fn one(tables: &Tables, now: Timestamp, tokens: u64) -> Result<Reservation, Refu
 fn settle(reservation: Reservation, now: Timestamp, tokens: u64) {
     reservation.settle(&Used {
         model: &name("large"),
-        tokens: Tokens(tokens),
+        tokens: Some(Tokens(tokens)),
         cost: None,
         at: now,
     });
@@ -270,14 +270,14 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
     assert_eq!(reserved(&tables), (0, 900));
     taken.settle(&Used {
         model: &name("large"),
-        tokens: Tokens(90),
+        tokens: Some(Tokens(90)),
         cost: Some(Micros(990)),
         at: at(0),
     });
     assert_eq!(reserved(&tables), (990, 0));
     one(&tables, at(0), 10).unwrap().settle(&Used {
         model: &name("large"),
-        tokens: Tokens(10),
+        tokens: Some(Tokens(10)),
         cost: Some(Micros(10)),
         at: at(0),
     });
@@ -289,6 +289,23 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
             ..
         }
     ));
+}
+
+/// An image has a price, and no tokens.
+#[test]
+fn what_has_no_tokens_leaves_rates_debited_and_costs_what_it_costs() {
+    let tables = alone(
+        Some(limits(None, Some(100), None)),
+        Some(budget(7, None, Some(1_000))),
+    );
+    one(&tables, at(0), 60).unwrap().settle(&Used {
+        model: &name("large"),
+        tokens: None,
+        cost: Some(Micros(1_000)),
+        at: at(0),
+    });
+    assert_eq!(what(&one(&tables, at(0), 50).unwrap_err()), What::Tokens);
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
 }
 
 #[test]
