@@ -84,7 +84,7 @@ fn principals_keys_and_teams_say_what_they_may_take() {
 }
 
 #[test]
-fn how_things_stand_and_what_is_shared_is_kept() {
+fn how_things_stand_is_kept() {
     let standing = Standing {
         replicas: 2,
         prices: vec![ModelPrices {
@@ -104,6 +104,10 @@ fn how_things_stand_and_what_is_shared_is_kept() {
         }],
     };
     is_kept(&standing, include_str!("golden/standing.json"));
+}
+
+#[test]
+fn what_gateways_report_and_are_given_is_kept() {
     let count = |holder| LimitCount {
         holder,
         requests: 5,
