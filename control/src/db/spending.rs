@@ -71,14 +71,15 @@ pub(crate) async fn merge(
                           WHERE budget_id = $1 AND window_start >= $2 AND window_start < $3
                           RETURNING tokens_used, cost_used_micros)
            SELECT least(sum(tokens_used), 9223372036854775807)::bigint AS tokens,
-                  least(sum(cost_used_micros), 9223372036854775807)::bigint AS cost FROM gone"#,
+                  least(sum(cost_used_micros), 9223372036854775807)::bigint AS cost FROM gone
+           HAVING count(*) > 0"#,
         budget,
         start,
         end,
     )
-    .fetch_one(&mut *connection)
+    .fetch_optional(&mut *connection)
     .await?;
-    let Some((tokens, cost)) = gone.tokens.zip(gone.cost) else {
+    let Some((tokens, cost)) = gone.and_then(|gone| gone.tokens.zip(gone.cost)) else {
         return Ok(());
     };
     sqlx::query!(
