@@ -8,9 +8,6 @@ use time::{Duration, OffsetDateTime};
 
 use super::{Poison, moment, timestamp};
 
-#[cfg(test)]
-mod tests;
-
 /// How far a gateway's clock may be ahead before its times are not believed.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 
@@ -132,3 +129,6 @@ fn text(text: String) -> Option<String> {
     let fits = (1..=LONGEST).contains(&text.len());
     (fits && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,9 +12,6 @@
 
 use fastllm_contract::{Micros, Prices, Tokens, UsageEvent};
 
-#[cfg(test)]
-mod tests;
-
 /// How much of everything that has a price a request used. Zero needs no price.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quantities {
@@ -206,3 +203,6 @@ fn round(sum: u128) -> Micros {
     let whole = sum.saturating_add(PARTS / 2) / PARTS;
     Micros(u64::try_from(whole).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests;
