@@ -87,6 +87,10 @@ class Program:
 
     def go_on(self) -> None:
         """Tells it to go on: an empty line."""
+        self.tell("")
+
+    def tell(self, line: str) -> None:
+        """Tells it a line."""
         if self._process.stdin:
-            self._process.stdin.write("\n")
+            self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()

@@ -32,6 +32,14 @@ class Admin:
         answer = self.request("POST", path, json=body)
         return answer.json() if answer.content else None
 
+    def put(self, path: str, **body) -> None:
+        """PUT of a JSON object."""
+        self.request("PUT", path, json=body)
+
+    def patch(self, path: str, **body) -> None:
+        """PATCH with a JSON object."""
+        self.request("PATCH", path, json=body)
+
     def model(self, name: str, *api_bases: str, upstream_model: str | None = None, key: str | None = None) -> int:
         """Creates a model with a backend at each address; its id."""
         model = self.post("/admin/models", name=name)["id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,16 +38,24 @@ class Process:
         return {"FASTLLM_PROXY_TOKEN": _TOKEN}
 
     def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts it, again where it was stopped, and waits until it is ready."""
         self._daemon.start(self.command(), env=self.environment())
         try:
             progress.wait_until(self._daemon.name, self.ready, seconds=30, log=self.log)
         except BaseException:
             self._daemon.stop(seconds=3)
             raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._daemon.stop()
+    def stop(self, *, how: int = signal.SIGTERM, seconds: float = 10) -> None:
+        """Ends it with a signal; it is gone afterwards. Nothing to do is no error."""
+        self._daemon.stop(how=how, seconds=seconds)
 
     @property
     def pid(self) -> int:
@@ -74,6 +83,7 @@ class Control(Process):
     def __init__(self, programs: Path, folder: Path, database: str) -> None:
         super().__init__(programs / "fastllm-control", "control", folder)
         self._password = secrets.token_urlsafe(18)
+        self._key = secrets.token_hex(32)
         self._database = database
 
     def command(self) -> Sequence[str | Path]:
@@ -85,7 +95,7 @@ class Control(Process):
         return {
             **super().environment(),
             "FASTLLM_DATABASE_URL": self._database,
-            "FASTLLM_ENCRYPTION_KEY": secrets.token_hex(32),
+            "FASTLLM_ENCRYPTION_KEY": self._key,
             "FASTLLM_BOOTSTRAP_PASSWORD": self._password,
         }
 

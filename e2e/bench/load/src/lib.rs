@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 mod answer;
 mod clock;
 pub mod control;
+pub mod exact;
 pub mod load;
 mod message;
 pub mod relay;

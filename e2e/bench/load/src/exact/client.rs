@@ -1,0 +1,186 @@
+//! The clients: they ask for one request after the other, at a rate, through
+//! whichever gateway there is.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+
+use super::board::Board;
+use super::case::{Case, Course};
+use super::outcome::End;
+use crate::message::{Events, answer_head};
+use crate::{Error, clock};
+
+/// What all clients share.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) board: Rc<Board>,
+    pub(super) gateways: Vec<Gateway>,
+    pub(super) keys: Vec<String>,
+    pub(super) requests: u32,
+    /// Requests a second, at most.
+    pub(super) rate: u32,
+    pub(super) next: Cell<u32>,
+    pub(super) began: Instant,
+}
+
+/// A gateway, as long as it is there.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) address: SocketAddr,
+    pub(super) gone: Cell<bool>,
+}
+
+/// What a client saw.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    end: End,
+    status: u16,
+    /// The connection can be used again.
+    usable: bool,
+}
+
+const LOST: Seen = Seen {
+    end: End::Lost,
+    status: 0,
+    usable: false,
+};
+
+impl Asking {
+    /// One client: asks until nothing is left to ask for, and calls `ended` with
+    /// the number of requests that have ended by then.
+    pub(super) async fn run(self: Rc<Self>, ended: impl Fn(u32)) -> Result<(), Error> {
+        let mut open: Vec<Option<TcpStream>> = self.gateways.iter().map(|_| None).collect();
+        loop {
+            let n = self.next.get();
+            if n >= self.requests {
+                return Ok(());
+            }
+            self.next.set(n + 1);
+            let due = Duration::from_secs(u64::from(n)) / self.rate;
+            sleep_until(self.began + due).await;
+            let (gateway, stream) = self.connection(n, &mut open).await?;
+            let case = Case::of(n);
+            let body = case.body();
+            let seen = self
+                .ask((n, &case, &body), stream, &mut open[gateway])
+                .await;
+            let order = self.board.next_ended();
+            if let Some(mut outcome) = self.board.outcome(n) {
+                outcome.gateway = gateway;
+                outcome.end = seen.end;
+                outcome.status = seen.status;
+                outcome.order = order;
+                outcome.ended_ms = self.began.elapsed().as_millis();
+                outcome.body_bytes = body.len();
+            }
+            ended(order);
+        }
+    }
+
+    /// A connection to the gateway whose turn it is, or to one that is left.
+    async fn connection(
+        &self,
+        n: u32,
+        open: &mut [Option<TcpStream>],
+    ) -> Result<(usize, TcpStream), Error> {
+        let count = self.gateways.len();
+        let first = usize::try_from(n).unwrap_or(0) % count;
+        for index in (0..count).map(|more| (first + more) % count) {
+            let gateway = &self.gateways[index];
+            if gateway.gone.get() {
+                continue;
+            }
+            if let Some(stream) = open[index].take() {
+                return Ok((index, stream));
+            }
+            match TcpStream::connect(gateway.address).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok((index, stream));
+                }
+                Err(_) => gateway.gone.set(true),
+            }
+        }
+        Err(Error::Closed)
+    }
+
+    async fn ask(
+        &self,
+        (n, case, body): (u32, &Case, &str),
+        mut stream: TcpStream,
+        kept: &mut Option<TcpStream>,
+    ) -> Seen {
+        let arrival = (case.course == Course::LeavesBefore).then(|| self.board.arrival(n));
+        let request = format!(
+            "POST {} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\nx-request-id: x-{n}\r\ncontent-length: {}\r\n\r\n{body}",
+            case.path(),
+            self.keys[case.key],
+            body.len()
+        );
+        if stream.write_all(request.as_bytes()).await.is_err() {
+            return LOST;
+        }
+        let answered = answer(&mut stream, case);
+        let seen = match arrival {
+            None => answered.await,
+            Some(arrival) => tokio::select! {
+                _ = arrival => Seen { end: End::Left, ..LOST },
+                seen = answered => seen,
+            },
+        };
+        if seen.usable {
+            *kept = Some(stream);
+        }
+        seen
+    }
+}
+
+/// Reads the answer, as far as this client stays for it.
+async fn answer(stream: &mut TcpStream, case: &Case) -> Seen {
+    let mut unread = Vec::with_capacity(4096);
+    let head = loop {
+        match answer_head(&unread) {
+            Ok(Some(head)) => break head,
+            Ok(None) => {}
+            Err(_) => return LOST,
+        }
+        if !matches!(stream.read_buf(&mut unread).await, Ok(1..)) {
+            return LOST;
+        }
+    };
+    unread.drain(..head.bytes);
+    let (status, mut body, mut events) = (head.status, head.body, Events::default());
+    let leaves = case.course == Course::LeavesWithin && status == 200;
+    let seen = |end, usable| Seen {
+        end,
+        status,
+        usable,
+    };
+    loop {
+        let Ok(progress) = body.take(&unread, |bytes| events.see(bytes)) else {
+            return seen(End::Lost, false);
+        };
+        unread.drain(..progress.used);
+        if leaves && events.ended >= u64::from(case.events) {
+            return seen(End::Left, false);
+        }
+        if progress.complete {
+            return seen(End::Complete, true);
+        }
+        if !matches!(stream.read_buf(&mut unread).await, Ok(1..)) {
+            return seen(End::Lost, false);
+        }
+    }
+}
+
+/// Now, for pacing.
+pub(super) fn now() -> Instant {
+    Instant::from_std(clock::now())
+}
