@@ -169,8 +169,9 @@ async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<Bud
     let mut report = report(replica);
     report.budgets.push(use_of);
     let told = reconcile(control, &report).await;
-    assert!(told.budgets.len() <= 1);
-    told.budgets.into_iter().next()
+    let window = (use_of.budget, use_of.window_start);
+    let mut shares = told.budgets.into_iter();
+    shares.find(|share| (share.budget, share.window_start) == window)
 }
 
 fn grant(total: u64, granted: u64, elsewhere: u64) -> Grant {
@@ -604,7 +605,12 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
                 random.shuffle(&mut report.counts);
                 let control = if round % 2 == 0 { first } else { second };
                 let told = reconcile(control, &report).await;
-                assert_eq!(told.budgets.len(), report.budgets.len());
+                // Beside what others use.
+                let known = |entry: &BudgetUse| {
+                    let mut shares = told.budgets.iter();
+                    shares.any(|share| share.budget == entry.budget)
+                };
+                assert!(report.budgets.iter().all(known));
                 assert_eq!(told.allowances.len(), rows.len());
                 for share in told.budgets {
                     granted.insert(share.budget.0, share.tokens.unwrap().granted);

@@ -172,7 +172,8 @@ pub struct Reconciled {
     /// Shares of limits, for each count of the report.
     #[serde(default, deserialize_with = "readable")]
     pub allowances: Vec<LimitShare>,
-    /// Shares of budgets, for each budget of the report that exists.
+    /// Shares of budgets, for each budget of the report that exists, and for
+    /// those that other gateways spend from: this one may begin to.
     #[serde(default)]
     pub budgets: Vec<BudgetShare>,
 }
