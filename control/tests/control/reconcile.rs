@@ -165,6 +165,12 @@ fn timestamp(at: OffsetDateTime) -> Timestamp {
     Timestamp(i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap())
 }
 
+/// Whether it does, beside what others use.
+fn tells_of(told: &Reconciled, entry: &BudgetUse) -> bool {
+    let mut shares = told.budgets.iter();
+    shares.any(|share| share.budget == entry.budget)
+}
+
 async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<BudgetShare> {
     let mut report = report(replica);
     report.budgets.push(use_of);
@@ -605,12 +611,7 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
                 random.shuffle(&mut report.counts);
                 let control = if round % 2 == 0 { first } else { second };
                 let told = reconcile(control, &report).await;
-                // Beside what others use.
-                let known = |entry: &BudgetUse| {
-                    let mut shares = told.budgets.iter();
-                    shares.any(|share| share.budget == entry.budget)
-                };
-                assert!(report.budgets.iter().all(known));
+                assert!(report.budgets.iter().all(|entry| tells_of(&told, entry)));
                 assert_eq!(told.allowances.len(), rows.len());
                 for share in told.budgets {
                     granted.insert(share.budget.0, share.tokens.unwrap().granted);
