@@ -138,7 +138,7 @@ impl Account {
         Grant {
             total: *total,
             granted: own.used.saturating_add(part),
-            elsewhere: taken.saturating_sub(own.used),
+            elsewhere: taken.saturating_sub(own.taken()),
         }
     }
 }

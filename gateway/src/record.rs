@@ -198,6 +198,14 @@ impl Record {
             (!reservation.is_empty()).then(|| Box::new(Allowance { reservation, rates }));
     }
 
+    /// An answer of the model that was asked last goes to the client.
+    pub(crate) fn begins_to_answer(&mut self) {
+        if let (Some(allowance), Some(model)) = (&mut self.allowance, &self.model) {
+            let reservation = &mut allowance.reservation;
+            reservation.answered_by(model, clock::timestamp());
+        }
+    }
+
     /// What its client is told of its limits.
     pub(crate) fn rates(&self) -> Option<&Rates> {
         self.allowance.as_ref().map(|allowance| &allowance.rates)

@@ -283,6 +283,16 @@ impl Refusal {
         (class, Reverse(wait))
     }
 
+    /// Which of several candidates' reasons the client is told: how soon one of
+    /// them could be had.
+    pub(crate) fn prospect(&self) -> (u8, Duration) {
+        match self {
+            Self::RateLimited(limited) => (0, limited.retry_after),
+            Self::BudgetExceeded { .. } => (1, Duration::ZERO),
+            _ => (2, Duration::ZERO),
+        }
+    }
+
     /// What the client is told of its rates.
     pub fn rates(&self) -> Option<&Rates> {
         match self {

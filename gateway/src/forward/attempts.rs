@@ -458,7 +458,8 @@ impl Arrived {
 
     /// The client's answer, which may be kept. The record goes with it and ends
     /// with it.
-    pub(crate) fn into_answer(self, record: Box<Record>, keeping: Option<Keeping>) -> Relay {
+    pub(crate) fn into_answer(self, mut record: Box<Record>, keeping: Option<Keeping>) -> Relay {
+        record.begins_to_answer();
         record.metrics().forwarded(self.status);
         let status = self.status.as_u16();
         Relay::new(self.flow, status, (record, self.attempt), keeping)

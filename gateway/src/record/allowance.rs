@@ -16,7 +16,7 @@ impl Allowance {
     pub(super) fn end(self, refused: bool, event: Option<&UsageEvent>, at: Timestamp) {
         let Self { reservation, .. } = self;
         if refused {
-            return reservation.cancel();
+            return reservation.cancel(at);
         }
         let Some(event) = event.filter(|event| event.refusal.is_none()) else {
             return;

@@ -161,7 +161,9 @@ impl Backlog {
         let spill = self.spill.as_ref();
         let may = spill.is_some_and(|spill| {
             let due = |at| Instant::now() >= at;
-            spill.not_before.is_none_or(due)
+            // Another start's batches may be in a file that is not open yet, and
+            // older than the one that is being sent.
+            spill.is_open && spill.not_before.is_none_or(due)
         });
         may && self.waiting.len() >= mark
     }

@@ -144,7 +144,7 @@ async fn post(link: Link, body: Bytes) -> Posted {
             },
             Err(error) => Posted::Failed(LinkError::Unreadable(error.to_string())),
         },
-        Ok((status @ (400 | 413), _)) => Posted::Refused(status),
+        Ok((status @ (400 | 413 | 415 | 422), _)) => Posted::Refused(status),
         Ok((status, _)) => Posted::Failed(LinkError::Status(status)),
         Err(error) => Posted::Failed(error),
     }

@@ -142,7 +142,15 @@ impl Accounts {
         let prices = prices.iter().map(|of| (of.model.clone(), of.prices));
         self.shared.prices.store(Arc::new(prices.collect()));
         let budgets = budgets.iter().map(|budget| (budget.budget, *budget));
-        self.shared.standing.store(Arc::new(budgets.collect()));
+        let budgets: HashMap<_, _> = budgets.collect();
+        for account in self.all() {
+            if let Some(period) = account.spending.last()
+                && let Some(known) = budgets.get(&period.budget())
+            {
+                period.learn(known);
+            }
+        }
+        self.shared.standing.store(Arc::new(budgets));
         self.set_replicas(*replicas);
     }
 

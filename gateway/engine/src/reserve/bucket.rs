@@ -62,8 +62,9 @@ impl Pace {
             clippy::cast_sign_loss,
             reason = "seconds, for people"
         )]
-        let seconds =
-            ((self.capacity - level.0).max(0) as f64 * 60.0 / self.capacity as f64).ceil() as u64;
+        let seconds = (self.capacity.saturating_sub(level.0).max(0) as f64 * 60.0
+            / self.capacity as f64)
+            .ceil() as u64;
         seconds
     }
 
@@ -147,7 +148,7 @@ impl Bucket {
             let level = come.saturating_sub(taken).min(pace.capacity);
             let enough = count.min(pace.capacity);
             if level < enough {
-                return Err(pace.time(enough - level));
+                return Err(pace.time(enough.saturating_sub(level)));
             }
             let then = come.saturating_sub(level).saturating_add(count);
             match self.swap(taken, then) {
@@ -160,7 +161,8 @@ impl Bucket {
     /// How long until [`Bucket::take`] would succeed if nobody else came,
     /// microseconds: 0 is now.
     pub(super) fn wait(&self, count: u64, pace: Pace, now: Timestamp) -> u64 {
-        pace.time(parts(count).min(pace.capacity) - self.level(pace, now).0)
+        let enough = parts(count).min(pace.capacity);
+        pace.time(enough.saturating_sub(self.level(pace, now).0))
     }
 
     /// Gives back some of what was taken.
@@ -170,7 +172,10 @@ impl Bucket {
 
     /// Takes more, whatever is there.
     pub(super) fn debit(&self, count: u64) {
-        self.taken.fetch_add(parts(count), Ordering::AcqRel);
+        let more = |taken: i64| Some(taken.saturating_add(parts(count)));
+        let _always = self
+            .taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
     }
 
     /// What it has.
@@ -201,12 +206,14 @@ impl Bucket {
         flow.as_ref().map_or(pace.capacity, |flow| flow.until(now))
     }
 
-    /// What was above the old capacity has flowed over; so the level can only
-    /// be as high as it was.
+    /// What was above the old capacity has flowed over: it counts as taken, so
+    /// that the level is as high as it was. What has flowed in never becomes
+    /// less: somebody may be taking by it at this moment.
     fn changed(&self, old: &Flow, pace: Pace, now: Timestamp) -> Flow {
-        let taken = self.taken.load(Ordering::Acquire);
-        let highest = taken.saturating_add(old.pace.capacity);
-        Flow::new(pace, now.max(old.since), old.until(now).min(highest))
+        let come = old.until(now);
+        let lost = come.saturating_sub(old.pace.capacity);
+        self.taken.fetch_max(lost, Ordering::AcqRel);
+        Flow::new(pace, now.max(old.since), come)
     }
 }
 
@@ -281,6 +288,36 @@ mod tests {
         bucket.take(10, small, at(0)).unwrap();
         assert_eq!(bucket.level(small, at(3600)).whole(), 10);
         assert_eq!(bucket.level(large, at(3600)).whole(), 10);
+    }
+
+    /// Threads that take while the pace changes: no more than was there, and
+    /// nobody who was idle is in debt.
+    #[test]
+    fn a_change_of_the_pace_meanwhile_makes_no_debt() {
+        for round in 0..200 {
+            let bucket = Bucket::new();
+            let paces = [Pace::new(60, 1.0), Pace::new(60, 0.999)];
+            assert!(bucket.take(1, paces[0], at(0)).is_ok());
+            let later = at(86_400 + round);
+            let taken: u64 = std::thread::scope(|scope| {
+                let threads = [0, 1].map(|thread| {
+                    let bucket = &bucket;
+                    scope.spawn(move || {
+                        let paces = paces.iter().cycle().skip(thread).take(20);
+                        paces
+                            .filter(|pace| bucket.take(1, **pace, later).is_ok())
+                            .count() as u64
+                    })
+                });
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .sum()
+            });
+            assert_eq!(taken, 40);
+            let left = bucket.level(paces[0], later).whole();
+            assert!((19..=20).contains(&left), "{left}");
+        }
     }
 
     proptest! {

@@ -132,7 +132,7 @@ pub fn reserve(
     claim.with_need(&candidates, accounts, |need| {
         let mut rates = Rates::default();
         let mut holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
-        let mut first_refusal = None;
+        let mut refusals = Vec::new();
         chain.retain(|pool| {
             let Some(account) = mine.account_for(pool.model()) else {
                 return true;
@@ -141,15 +141,17 @@ pub fn reserve(
             match Hold::take(account, need, &mut rates) {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
-                    first_refusal.get_or_insert(refusal);
+                    refusals.push(refusal);
                     return false;
                 }
             }
             true
         });
         let reservation = Reservation::of(holds);
-        if let Some(refusal) = first_refusal.filter(|_| chain.pools().is_empty()) {
-            reservation.cancel();
+        // Any of them would do: the client is told what can be had first.
+        let told = refusals.into_iter().min_by_key(Refusal::prospect);
+        if let Some(refusal) = told.filter(|_| chain.pools().is_empty()) {
+            reservation.cancel(need.at);
             return Err(refusal);
         }
         Ok((reservation, rates))
@@ -169,7 +171,7 @@ fn take_all<'a>(
         match Hold::take(account, need, rates) {
             Ok(hold) => holds.push(hold),
             Err(refusal) => {
-                Reservation::of(holds).cancel();
+                Reservation::of(holds).cancel(need.at);
                 // Of several reasons the client is told the one that matters.
                 let refusals = accounts.filter_map(|account| check(account, need).err());
                 let told = refusals.min_by_key(Refusal::precedence);

@@ -73,15 +73,26 @@ impl Reservation {
     pub fn settle(self, used: &Used<'_>) {
         for hold in self.holds {
             match hold.account.holder() {
-                Holder::Model(_, model) if model != used.model => hold.cancel(),
+                Holder::Model(_, model) if model != used.model => hold.cancel(used.at),
                 _ => hold.settle(used),
             }
         }
     }
 
-    /// The request was refused after all: everything is given back.
-    pub fn cancel(self) {
-        self.holds.into_iter().for_each(Hold::cancel);
+    /// A model has begun to answer: what was taken for others is given back, and
+    /// is there for whoever asks for them meanwhile.
+    pub fn answered_by(&mut self, model: &ModelName, at: Timestamp) {
+        let others = self.holds.extract_if(
+            ..,
+            |hold| matches!(hold.account.holder(), Holder::Model(_, of) if of != model),
+        );
+        others.for_each(|hold| hold.cancel(at));
+    }
+
+    /// The request was refused after all: everything is given back, as far as
+    /// it has not flowed in again.
+    pub fn cancel(self, at: Timestamp) {
+        self.holds.into_iter().for_each(|hold| hold.cancel(at));
     }
 }
 
@@ -126,7 +137,7 @@ impl Hold {
         match hold.fill(&terms, need, rates) {
             Ok(()) => Ok(hold),
             Err(refusal) => {
-                hold.cancel();
+                hold.cancel(need.at);
                 Err(refusal)
             }
         }
@@ -202,7 +213,10 @@ impl Hold {
         }
     }
 
-    fn cancel(mut self) {
+    fn cancel(mut self, at: Timestamp) {
+        if at.0.saturating_sub(self.at.0) >= MINUTE {
+            return;
+        }
         if std::mem::take(&mut self.request) {
             self.account.requests.give(1);
         }

@@ -1,3 +1,4 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -13,6 +14,8 @@ use crate::window::{Span, Window};
 pub(super) struct Terms {
     pub(super) id: BudgetId,
     window: Window,
+    /// Tells this id and window from others.
+    mark: u64,
     tokens: Option<i64>,
     cost: Option<i64>,
 }
@@ -24,6 +27,7 @@ impl Terms {
         Self {
             id: budget.id,
             window: Window::or_utc(budget),
+            mark: mark(budget),
             tokens: budget.tokens_total.map(|total| amount(total.0)),
             cost: budget.cost_total_micros.map(|total| amount(total.0)),
         }
@@ -35,7 +39,7 @@ impl Terms {
 
     /// Whether what is spent of `other` is spent of this one.
     pub(super) fn continues(&self, other: &Self) -> bool {
-        self.id == other.id && self.window == other.window
+        self.mark == other.mark
     }
 }
 
@@ -77,6 +81,7 @@ pub(super) struct Spending(ArcSwapOption<Period>);
 #[derive(Debug)]
 pub(super) struct Period {
     budget: BudgetId,
+    mark: u64,
     span: Span,
     tokens: Meter,
     cost: Meter,
@@ -102,10 +107,11 @@ impl Spending {
     ) -> Arc<Period> {
         loop {
             let held = self.0.load();
-            if let Some(period) = held.as_ref().filter(|period| now < period.span.end) {
+            if let Some(period) = held.as_ref().filter(|period| period.is_of(terms, now)) {
                 return Arc::clone(period);
             }
-            let next = Arc::new(Period::begin(terms, now, held.as_deref(), known()));
+            let same = held.as_deref().filter(|period| period.mark == terms.mark);
+            let next = Arc::new(Period::begin(terms, now, same, known()));
             let before = self.0.compare_and_swap(&*held, Some(Arc::clone(&next)));
             let unchanged = match (&*before, &*held) {
                 (Some(before), Some(held)) => Arc::ptr_eq(before, held),
@@ -125,6 +131,16 @@ impl Spending {
 }
 
 impl Period {
+    /// Whether a request of this time is booked here. One that is far before it
+    /// has a clock that went wrong, or had when the period began.
+    fn is_of(&self, terms: &Terms, now: Timestamp) -> bool {
+        /// Microseconds.
+        const LATE: i64 = 3_600_000_000;
+        self.mark == terms.mark
+            && now < self.span.end
+            && now.0 >= self.span.start.0.saturating_sub(LATE)
+    }
+
     fn begin(terms: &Terms, now: Timestamp, last: Option<&Self>, known: Known) -> Self {
         let span = terms.window.at(now);
         let standing = known
@@ -151,6 +167,7 @@ impl Period {
         };
         Self {
             budget: terms.id,
+            mark: terms.mark,
             span,
             tokens: meter(
                 terms.tokens,
@@ -236,6 +253,15 @@ impl Period {
             window_start: self.span.start,
             tokens_used: Tokens(self.tokens.spent()),
             cost_used_micros: Micros(self.cost.spent()),
+        }
+    }
+
+    /// Takes on what is stored, if it is about this window: what others have
+    /// spent is never less than what this gateway has not.
+    pub(super) fn learn(&self, standing: &BudgetStanding) {
+        if standing.budget == self.budget && standing.window_start == self.span.start {
+            self.tokens.learn(standing.tokens_used.0);
+            self.cost.learn(standing.cost_used_micros.0);
         }
     }
 
@@ -341,11 +367,24 @@ impl Meter {
     }
 
     fn put(&self, count: i64) {
-        self.taken.fetch_add(count, Ordering::AcqRel);
+        add(&self.taken, count);
+    }
+
+    fn learn(&self, stored: u64) {
+        let settled = self.settled.load(Ordering::Acquire);
+        let elsewhere = amount(stored).saturating_sub(settled);
+        let grant = self.grant.load();
+        if elsewhere > grant.elsewhere {
+            let learnt = Granted {
+                elsewhere,
+                ..**grant
+            };
+            self.grant.store(Arc::new(learnt));
+        }
     }
 
     fn settle(&self, aside: i64, used: i64) {
-        self.settled.fetch_add(used, Ordering::AcqRel);
+        add(&self.settled, used);
         self.put(used.saturating_sub(aside));
     }
 
@@ -368,6 +407,22 @@ impl Meter {
         let taken = self.taken.load(Ordering::Acquire);
         (count(settled), count(taken.saturating_sub(settled)))
     }
+}
+
+/// Adds without going round, whatever a backend says that it used.
+fn add(sum: &AtomicI64, count: i64) {
+    let more = |sum: i64| Some(sum.saturating_add(count));
+    let _always = sum.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+}
+
+/// The same for what is the same budget with the same windows.
+fn mark(budget: &Budget) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    budget.id.hash(&mut hasher);
+    budget.time_zone.hash(&mut hasher);
+    budget.window_start.hash(&mut hasher);
+    std::mem::discriminant(&budget.window).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The highest amount: sums of a few of them stay within the type.

@@ -188,12 +188,12 @@ fn dropping_keeps_rates_and_gives_back_budget_and_place_cancelling_gives_back_al
     drop(held);
     assert_eq!(told(&tables), (0, 0));
     assert_eq!(what(&one(&tables, at(0), 51).unwrap_err()), What::Tokens);
-    one(&tables, at(0), 50).unwrap().cancel();
+    one(&tables, at(0), 50).unwrap().cancel(at(0));
     let third = one(&tables, at(0), 50).unwrap();
     settle(third, at(0), 10);
     assert_eq!(told(&tables), (10, 0));
     // 40 of the third came back.
-    one(&tables, at(0), 40).unwrap().cancel();
+    one(&tables, at(0), 40).unwrap().cancel(at(0));
     assert_eq!(what(&one(&tables, at(0), 41).unwrap_err()), What::Tokens);
 }
 
@@ -318,7 +318,7 @@ fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
         world(vec![described], Vec::new(), Some(held))
     };
     let raised = with_cap(101, 7, &tables);
-    one(&raised, at(0), 1).unwrap().cancel();
+    one(&raised, at(0), 1).unwrap().cancel(at(0));
     let lowered = with_cap(50, 7, &raised);
     assert_eq!(one(&lowered, at(0), 1).unwrap_err().status(), 402);
     // Another budget: nothing of it is spent.
@@ -338,7 +338,7 @@ fn each_window_begins_anew_and_what_began_before_is_settled_where_it_began() {
     assert_eq!(told(&tables), (0, 7));
     settle(new, at(DAY), 7);
     // Late by its own time: it came when the window had begun already.
-    one(&tables, at(DAY - 1), 1).unwrap().cancel();
+    one(&tables, at(DAY - 1), 1).unwrap().cancel(at(DAY));
     assert_eq!(told(&tables), (7, 0));
 }
 
@@ -409,6 +409,102 @@ fn what_was_taken_for_a_model_that_did_not_answer_is_given_back() {
     drop(taken);
     let refusal = one(&tables, at(0), 1).unwrap_err();
     assert!(matches!(refusal, Refusal::RateLimited(limited) if limited.scope == Scope::Model));
+}
+
+#[test]
+fn candidates_that_do_not_answer_are_free_once_another_does() {
+    let mut described = principal(1, &["large", "small"]);
+    described.models.push(ModelAllowance {
+        model: name("small"),
+        limits: Some(limits(Some(1), None, Some(1))),
+        budget: None,
+    });
+    let tables = world(vec![described], Vec::new(), None);
+    let ask = claim(at(0), 1, 1);
+    let both = || {
+        let (caller, mut candidates) = chain(&tables, "principal-1", at(0));
+        let taken = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+        (taken.0, candidates.pools().len())
+    };
+    let (mut first, candidates) = both();
+    assert_eq!(candidates, 2);
+    let (_second, candidates) = both();
+    assert_eq!(candidates, 1);
+    first.answered_by(&name("large"), at(0));
+    let (_third, candidates) = both();
+    assert_eq!(candidates, 2);
+}
+
+#[test]
+fn of_several_candidates_the_soonest_is_told() {
+    let mut described = principal(1, &["large", "small"]);
+    let allowance = |model: &str, limits, budget| ModelAllowance {
+        model: name(model),
+        limits,
+        budget,
+    };
+    described.models = vec![
+        allowance("large", None, Some(budget(7, Some(1), None))),
+        allowance("small", Some(limits(Some(1), None, None)), None),
+    ];
+    let tables = world(vec![described], Vec::new(), None);
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    // The budget of the first is spent; of the second nothing was used.
+    drop(one(&tables, at(0), 1).unwrap());
+    let refusal = one(&tables, at(0), 1).unwrap_err();
+    assert_eq!(what(&refusal), What::Requests);
+}
+
+#[test]
+fn what_is_stored_is_learnt_without_a_grant() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&tables, at(0), 10).unwrap(), at(0), 10);
+    let learn = |tokens| {
+        tables.accounts().learn(&Standing {
+            replicas: 1,
+            prices: Vec::new(),
+            budgets: vec![BudgetStanding {
+                budget: BudgetId(7),
+                window_start: at(0),
+                tokens_used: Tokens(tokens),
+                cost_used_micros: Micros(0),
+            }],
+        });
+    };
+    // What this gateway has used itself is among it.
+    learn(99);
+    drop(one(&tables, at(0), 1).unwrap());
+    learn(100);
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+}
+
+#[test]
+fn a_clock_that_jumped_ahead_and_came_back_begins_no_window_for_good() {
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    drop(one(&tables, at(40 * DAY), 1).unwrap());
+    settle(one(&tables, at(5), 1).unwrap(), at(5), 100);
+    assert_eq!(one(&tables, at(6), 1).unwrap_err().status(), 402);
+    assert_eq!(told(&tables), (100, 0));
+}
+
+#[test]
+fn absurd_figures_do_not_open_a_budget_again() {
+    let tables = alone(
+        Some(limits(None, Some(1_000), None)),
+        Some(budget(7, Some(u64::MAX), Some(1))),
+    );
+    let held: Vec<_> = (0..30).map(|_| one(&tables, at(0), 0).unwrap()).collect();
+    for reservation in held {
+        reservation.settle(&Used {
+            model: &name("large"),
+            tokens: Some(Tokens(u64::MAX)),
+            cost: Some(Micros(u64::MAX)),
+            at: at(0),
+        });
+    }
+    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Tokens);
+    assert_eq!(one(&tables, at(0), 0).unwrap_err().status(), 429);
+    assert!(tables.accounts().standing().budgets[0].cost_used_micros.0 > 1 << 60);
 }
 
 fn share(requests: f64, tokens: f64) -> Reconciled {
@@ -677,7 +773,7 @@ proptest! {
                     drop(open.swap_remove(which % open.len()));
                 }
                 Step::Cancel { which } if !open.is_empty() => {
-                    open.swap_remove(which % open.len()).2.cancel();
+                    open.swap_remove(which % open.len()).2.cancel(now);
                 }
                 Step::Pass { millis } => now.0 += millis * 1_000,
                 Step::Publish { cap: other } => {
@@ -731,7 +827,7 @@ fn threads_take_and_settle_without_losing_any() {
                         };
                         let tokens = (number * 7 + thread) % 90;
                         match number % 3 {
-                            0 => taken.cancel(),
+                            0 => taken.cancel(at(0)),
                             1 => drop(taken),
                             _ => {
                                 sum += tokens;
