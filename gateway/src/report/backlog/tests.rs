@@ -96,6 +96,8 @@ async fn what_goes_over_the_disk_keeps_its_order() {
 async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
+    // As before each batch: whatever an earlier start left comes first.
+    assert!(rig.backlog.oldest().await.is_none());
     rig.push(MARK);
     rig.backlog.queue_up().await;
     assert_eq!(rig.backlog.waiting.len(), MARK);

@@ -11,8 +11,12 @@ use super::fields::{is_text, is_token};
 /// They are ignored; without a bound they could carry a body of their own.
 pub(super) const EXTENSIONS: u16 = 16 << 10;
 
-/// Bytes of trailers that a body may have. They are discarded.
-pub(super) const TRAILERS: u16 = 16 << 10;
+/// Bytes of trailers that a body may have, without line ends. They are
+/// discarded.
+pub(super) const TRAILERS: u16 = 8 << 10;
+
+/// Trailers that a body may have: other peers hold no more than some of them.
+pub(super) const TRAILER_LINES: u8 = 64;
 
 /// Sixteen digits are what 64 bits can hold.
 const DIGITS: u8 = 16;
@@ -48,6 +52,7 @@ pub(super) struct Chunked {
     left: u64,
     extensions: u16,
     trailers: u16,
+    trailer_lines: u8,
 }
 
 impl Chunked {
@@ -57,6 +62,7 @@ impl Chunked {
             left: 0,
             extensions: EXTENSIONS,
             trailers: TRAILERS,
+            trailer_lines: TRAILER_LINES,
         }
     }
 
@@ -110,9 +116,12 @@ impl Chunked {
             (State::DataEnd | State::DataEndLf, _) => Err(Http1Error::ChunkEnd),
             (State::Trailer, b'\r') => Ok(State::LastLf),
             (State::LastLf, b'\n') => Ok(State::Done),
-            (State::Trailer | State::TrailerName, _) if is_token(byte) => {
+            (State::Trailer, _) if is_token(byte) => {
+                let left = self.trailer_lines.checked_sub(1);
+                self.trailer_lines = left.ok_or(Http1Error::Trailer)?;
                 self.trailer(State::TrailerName)
             }
+            (State::TrailerName, _) if is_token(byte) => self.trailer(State::TrailerName),
             (State::TrailerName, b':') => self.trailer(State::TrailerValue),
             (State::TrailerValue, b'\r') => Ok(State::TrailerEnd),
             (State::TrailerValue, _) if is_text(byte) => self.trailer(State::TrailerValue),
