@@ -46,10 +46,14 @@ impl<'a> Params<'a> {
         let (name, rest) = token(rest)?;
         let rest = rest.strip_prefix(b"=").ok_or(Unclear)?;
         let (value, rest) = match rest.strip_prefix(b"\"") {
-            Some(inner) => quoted(inner)?,
+            Some(inner) => {
+                let (value, rest) = quoted(inner)?;
+                (value, rest.trim_ascii_start())
+            }
+            // To some parsers a space behind a token belongs to it.
             None => token(rest)?,
         };
-        self.rest = rest.trim_ascii_start();
+        self.rest = rest;
         Ok(Some(Param { name, value }))
     }
 }
