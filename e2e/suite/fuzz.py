@@ -1,9 +1,13 @@
 """Coverage-guided fuzzing of every parser of outside bytes, on the compiler that builds the product.
 
-``python3 -m e2e.suite.fuzz [target …]`` runs the targets of ``gateway/wire/fuzz`` and ``gateway/fuzz``, all when
-none is named, as many at once as there are cores, each for ``FUZZ_SECONDS`` (60). What an earlier run found worth
-keeping, and what broke a target, lies in ``target/fuzz``; the seeds in the ``corpus`` beside a target stay as they
-are.
+``python3 -m e2e.suite.fuzz [target …]`` explores: it runs the targets of ``gateway/wire/fuzz`` and ``gateway/fuzz``,
+all when none is named, as many at once as there are cores, each for ``FUZZ_SECONDS`` (60) with inputs that nobody has
+tried. What an earlier run found worth keeping, and what broke a target, lies in ``target/fuzz``; the seeds in the
+``corpus`` beside a target stay as they are.
+
+With ``--repeatable``, as the tests do it, every target makes the runs of its ``package.metadata.minute`` from a fixed
+seed and the checked-in corpus alone: the same inputs wherever the same code is built, so that a change answers for
+what it breaks and not for luck. Addresses and hash seeds are pinned for that (``setarch``, ``seeded.rs``).
 """
 
 from __future__ import annotations
@@ -11,21 +15,24 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
 import sys
+import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e import paths, progress, setup
 
-__all__ = ["Ran", "run", "targets"]
+__all__ = ["Ran", "Target", "explore", "repeat", "targets"]
 
 FOLDERS = (paths.CHECKOUT / "gateway" / "wire" / "fuzz", paths.CHECKOUT / "gateway" / "fuzz")
 # Away from the product's own builds, which have other flags.
 BUILT = paths.CHECKOUT / "target" / "fuzz"
 SECONDS = 60
+SEED = 1
 
 # What cargo-fuzz sets, without the sanitizers: those need a nightly compiler, and find what unsafe code does.
 _COVERAGE = (
@@ -54,30 +61,54 @@ class Ran:
         return f"fuzz {self.target}: {self.runs} runs, {self.runs // max(1, self.seconds)} a second"
 
 
-def targets() -> dict[str, Path]:
-    """The names of all targets, each with the folder of its crate."""
-    return {
-        binary["name"]: folder
-        for folder in FOLDERS
-        for binary in tomllib.loads((folder / "Cargo.toml").read_text())["bin"]
-    }
+@dataclass(frozen=True)
+class Target:
+    """One target: its name, the folder of its crate, and how many runs it makes in about a minute."""
+
+    name: str
+    folder: Path
+    minute: int
+
+    def seeds(self) -> Path:
+        """Where its checked-in corpus lies."""
+        return self.folder / "corpus" / self.name
+
+
+def targets() -> dict[str, Target]:
+    """All targets by name."""
+    found = {}
+    for folder in FOLDERS:
+        manifest = tomllib.loads((folder / "Cargo.toml").read_text())
+        for name in (binary["name"] for binary in manifest["bin"]):
+            found[name] = Target(name, folder, manifest["package"]["metadata"]["minute"][name])
+    return found
 
 
 def seconds() -> int:
-    """How long each target runs. Raises StepFailed where ``FUZZ_SECONDS`` is no number above zero."""
+    """How long a target explores. Raises StepFailed where ``FUZZ_SECONDS`` is no number above zero."""
     given = os.environ.get("FUZZ_SECONDS", str(SECONDS))
     if not re.fullmatch(r"[1-9][0-9]{0,5}", given):
         raise progress.StepFailed(f"FUZZ_SECONDS must be a number of seconds, not {given!r}")
     return int(given)
 
 
-def run(wanted: Mapping[str, Path]) -> list[Ran]:
-    """Builds and runs the targets, given as by ``targets``. Raises StepFailed where they cannot be built."""
+def repeat(wanted: Iterable[Target]) -> list[Ran]:
+    """Builds the targets and runs each from the fixed seed. Raises StepFailed where they cannot be built."""
+    return _run(wanted, _repeat)
+
+
+def explore(wanted: Iterable[Target]) -> list[Ran]:
+    """Builds the targets and runs each for ``seconds()``. Raises StepFailed where they cannot be built."""
     duration = seconds()
-    binaries = _build(sorted(set(wanted.values())))
+    return _run(wanted, lambda binary, target: _explore(binary, target, duration))
+
+
+def _run(wanted: Iterable[Target], one: Callable[[Path, Target], Ran]) -> list[Ran]:
+    wanted = list(wanted)
+    binaries = _build(sorted({target.folder for target in wanted}))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         ran = []
-        for result in pool.map(lambda name: _fuzz(binaries / name, wanted[name], duration), wanted):
+        for result in pool.map(lambda target: one(binaries / target.name, target), wanted):
             progress.say(result.line())
             if result.broken:
                 print(result.broken, file=sys.stderr)
@@ -101,45 +132,56 @@ def _build(folders: Iterable[Path]) -> Path:
     return BUILT / host[1] / "release"
 
 
-def _fuzz(binary: Path, folder: Path, duration: int) -> Ran:
-    name = binary.name
-    found = BUILT / "corpus" / name
-    broken = BUILT / "artifacts" / name
-    for kept in (found, broken):
-        kept.mkdir(parents=True, exist_ok=True)
-    command = [
-        binary,
-        f"-max_total_time={duration}",
-        "-timeout=10",
-        "-rss_limit_mb=2048",
-        f"-artifact_prefix={broken}/",
-        # What is new goes to the first folder.
-        found,
-        folder / "corpus" / name,
-    ]
-    log = BUILT / f"{name}.log"
+def _repeat(binary: Path, target: Target) -> Ran:
+    listed = BUILT / f"{target.name}.seeds"
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    listed.write_text(",".join(str(seed) for seed in sorted(target.seeds().iterdir())))
+    return _fuzz(binary, target, SEED, target.minute, [f"-seed_inputs=@{listed}"])
+
+
+def _explore(binary: Path, target: Target, duration: int) -> Ran:
+    # What is new goes to the first folder.
+    found = BUILT / "corpus" / target.name
+    found.mkdir(parents=True, exist_ok=True)
+    total = Ran(target.name, 0, 0)
+    # In rounds, since a target may have no clock of its own (see ``seeded.rs``).
+    while total.seconds < duration and not total.broken:
+        ran = _fuzz(binary, target, 1 + secrets.randbelow(2**31), max(1, target.minute // 6), [found, target.seeds()])
+        total = Ran(target.name, total.runs + ran.runs, total.seconds + max(1, ran.seconds), ran.broken)
+    return total
+
+
+def _fuzz(binary: Path, target: Target, seed: int, runs: int, corpus: Sequence[str | Path]) -> Ran:
+    broken = BUILT / "artifacts" / target.name
+    broken.mkdir(parents=True, exist_ok=True)
+    log = BUILT / f"{target.name}.log"
     log.unlink(missing_ok=True)
+    # Without randomness in addresses: the fuzzer remembers branches and comparisons by theirs.
+    command = ["setarch", "-R", binary, f"-seed={seed}", f"-runs={runs}"]
+    command += ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={broken}/", *corpus]
+    began = time.monotonic()
     try:
-        said = progress.run(command, cwd=folder, log=log)
+        said = progress.run(command, cwd=target.folder, log=log)
     except progress.StepFailed as error:
-        return Ran(name, 0, duration, broken=str(error))
-    done = re.search(r"^Done (\d+) runs in (\d+) second", said, re.MULTILINE)
+        return Ran(target.name, 0, 0, broken=str(error))
+    done = re.search(r"^Done (\d+) runs", said, re.MULTILINE)
     if not done:
-        return Ran(name, 0, duration, broken=f"{name} did not say that it ran")
-    return Ran(name, int(done[1]), int(done[2]))
+        return Ran(target.name, 0, 0, broken=f"{target.name} did not say that it ran")
+    return Ran(target.name, int(done[1]), round(time.monotonic() - began))
 
 
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python3 -m e2e.suite.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="target", help="all when none is named")
-    asked = parser.parse_args().targets
-    known = targets()
+    parser.add_argument("--repeatable", action="store_true", help="the same inputs every time, as in the tests")
+    options = parser.parse_args()
+    asked, known = options.targets, targets()
     if unknown := set(asked) - set(known):
         parser.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     try:
         setup.ensure("rust", "fuzz")
-        ran = run({name: known[name] for name in asked or known})
+        ran = (repeat if options.repeatable else explore)(known[name] for name in asked or known)
     except progress.StepFailed as error:
         print(f"\n{error}", file=sys.stderr)
         return 1

@@ -69,7 +69,7 @@ def run() -> Counts:
         with progress.step("prepared queries are those of the code"):
             counts.failed += not _prepared_queries_match(postgres.url)
     with progress.step("fuzzing"):
-        for ran in fuzz.run(fuzz.targets()):
+        for ran in fuzz.repeat(fuzz.targets().values()):
             counts.passed += ran.broken is None
             counts.failed += ran.broken is not None
     with progress.step("tests across processes"):

@@ -3,6 +3,9 @@
 
 #![no_main]
 
+#[path = "../../wire/fuzz/fuzz_targets/seeded.rs"]
+mod seeded;
+
 use fastllm_contract::PolicyKind;
 use fastllm_engine::{Tables, Tuning};
 use fastllm_gateway::configuration_file::{Surroundings, read};

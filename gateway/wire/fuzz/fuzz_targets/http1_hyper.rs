@@ -2,8 +2,10 @@
 
 #![no_main]
 
+mod frozen;
 #[path = "../../tests/http1_hyper/harness.rs"]
 mod harness;
+mod seeded;
 
 use libfuzzer_sys::fuzz_target;
 
