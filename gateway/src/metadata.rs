@@ -1,86 +1,57 @@
 //! What a client says that its request is for: the member `metadata` of a JSON
 //! body.
 
-use fastllm_contract::{Metadata, MetadataValue};
+use std::borrow::Cow;
+
+use fastllm_contract::{InvalidMetadata, Metadata, MetadataValue};
 use fastllm_engine::Refusal;
 use fastllm_wire::Members;
-use fastllm_wire::json::{Member, Object};
+use fastllm_wire::json::Object;
 use fastllm_wire::scan::METADATA;
-
-/// The most members that it may have.
-const MEMBERS: usize = 16;
-
-/// The longest name of a member, in bytes.
-pub(crate) const NAME: usize = 64;
-
-/// The longest text, in bytes.
-const TEXT: usize = 512;
+use serde::Deserialize;
 
 /// Reads it in the types that the client gave; nothing where it is absent. A
 /// client that says it wrongly is told so, rather than billed without it.
-pub(crate) fn read(members: &Members, body: &[u8]) -> Result<Option<Box<Metadata>>, Refusal> {
+pub(crate) fn read(members: &Members, body: &[u8]) -> Result<Option<Metadata>, Refusal> {
     let Some(at) = members.metadata_at() else {
         return Ok(None);
     };
-    parse(body.get(at).unwrap_or_default()).map(|metadata| Some(Box::new(metadata)))
+    parse(body.get(at).unwrap_or_default()).map(Some)
 }
 
 fn parse(value: &[u8]) -> Result<Metadata, Refusal> {
     let object = Object::open(value).map_err(|_| wrong_type("`metadata` must be an object"))?;
-    let mut metadata = Metadata::new();
+    let mut metadata = Metadata::with_capacity(value.len());
     for member in object {
         let member = member.map_err(|_| invalid("`metadata` is not valid JSON"))?;
-        if metadata.len() == MEMBERS {
-            return Err(invalid("`metadata` has more than 16 members"));
-        }
-        let (name, value) = (name(&member)?, self::value(member.value)?);
-        if metadata.insert(name, value).is_some() {
-            return Err(invalid("`metadata` has a member twice"));
+        let name = std::str::from_utf8(&member.name)
+            .map_err(|_| invalid(InvalidMetadata::Name.as_str()))?;
+        let mut add = |value| {
+            let added = metadata.push(name, value);
+            added.map_err(|why| invalid(why.as_str()))
+        };
+        match member.value {
+            b"true" => add(MetadataValue::Flag(true))?,
+            b"false" => add(MetadataValue::Flag(false))?,
+            [b'"', ..] => add(MetadataValue::Text(&text(member.value)?))?,
+            number => add(self::number(number)?)?,
         }
     }
     Ok(metadata)
 }
 
-fn name(member: &Member<'_>) -> Result<String, Refusal> {
-    let name = std::str::from_utf8(&member.name).ok();
-    name.filter(|name| (1..=NAME).contains(&name.len()))
-        .filter(|name| !name.chars().any(char::is_control))
-        .map(str::to_owned)
-        .ok_or_else(|| {
-            invalid(
-                "a name in `metadata` must have 1 to 64 bytes of UTF-8, without control characters",
-            )
-        })
-}
+/// A text, borrowed where nothing in it is escaped.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-fn value(value: &[u8]) -> Result<MetadataValue, Refusal> {
-    match value.first() {
-        Some(b'"') => text(value),
-        Some(b't' | b'f') => match value {
-            b"true" => Ok(MetadataValue::Flag(true)),
-            b"false" => Ok(MetadataValue::Flag(false)),
-            _ => Err(neither()),
-        },
-        _ => number(value),
-    }
-}
-
-fn text(token: &[u8]) -> Result<MetadataValue, Refusal> {
-    let too_long = || invalid("a text in `metadata` has more than 512 bytes");
-    // Each byte may be written as `\u00XX`.
-    if token.len() > TEXT * 6 + 2 {
-        return Err(too_long());
-    }
-    let text: String = serde_json::from_slice(token)
-        .map_err(|_| invalid("a text in `metadata` is not valid JSON"))?;
-    if text.len() > TEXT {
-        return Err(too_long());
-    }
-    Ok(MetadataValue::Text(text))
+fn text(token: &[u8]) -> Result<Cow<'_, str>, Refusal> {
+    serde_json::from_slice(token)
+        .map(|Text(text)| text)
+        .map_err(|_| invalid("a text in `metadata` is not valid JSON"))
 }
 
 /// Whole numbers stay whole as far as 64 bits reach.
-fn number(token: &[u8]) -> Result<MetadataValue, Refusal> {
+fn number(token: &[u8]) -> Result<MetadataValue<'static>, Refusal> {
     let number: serde_json::Number = serde_json::from_slice(token).map_err(|_| neither())?;
     if let Some(whole) = number.as_i64() {
         return Ok(MetadataValue::Integer(whole));
@@ -111,22 +82,21 @@ fn refusal(message: &'static str, code: &'static str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use fastllm_contract::Metadata;
     use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
-    use fastllm_contract::{Metadata, MetadataValue};
     use fastllm_engine::Refusal;
     use fastllm_wire::{Fields, scan};
 
     use super::read;
 
-    fn of(metadata: &str) -> Result<Option<Box<Metadata>>, Refusal> {
+    fn of(metadata: &str) -> Result<Option<Metadata>, Refusal> {
         let body = format!("{{\"metadata\": {metadata} ,\"model\":\"m\"}}");
         let members = scan(body.as_bytes(), Fields::Completion).unwrap();
         read(&members, body.as_bytes())
     }
 
-    fn one(value: &str) -> Option<MetadataValue> {
-        let metadata = of(&format!("{{\"a\":{value}}}")).ok()??;
-        metadata.get("a").cloned()
+    fn one(value: &str) -> Option<Metadata> {
+        of(&format!("{{\"a\":{value}}}")).ok()?
     }
 
     #[test]
@@ -139,19 +109,19 @@ mod tests {
             ("9223372036854775808", Float(9_223_372_036_854_775_808.0)),
             ("1e3", Float(1000.0)),
             ("0.5", Float(0.5)),
-            ("\"42\"", Text("42".to_owned())),
-            ("\"\\u00e9\\n\"", Text("é\n".to_owned())),
+            ("\"42\"", Text("42")),
+            ("\"\\u00e9\\n\"", Text("é\n")),
         ] {
-            assert_eq!(one(written), Some(value), "{written}");
+            assert_eq!(one(written).unwrap().get("a"), Some(value), "{written}");
         }
         let written = serde_json::to_string(&of("{\"b\":1,\"a\":true,\"c\":\"x\"}").unwrap());
-        assert_eq!(written.unwrap(), "{\"a\":true,\"b\":1,\"c\":\"x\"}");
+        assert_eq!(written.unwrap(), "{\"b\":1,\"a\":true,\"c\":\"x\"}");
     }
 
     #[test]
     fn null_is_absent_and_an_empty_object_is_not() {
         assert_eq!(of("null"), Ok(None));
-        assert_eq!(of("{}"), Ok(Some(Box::default())));
+        assert_eq!(of("{}"), Ok(Some(Metadata::default())));
     }
 
     #[test]
@@ -160,7 +130,7 @@ mod tests {
             let members: Vec<_> = (0..count).map(|at| format!("\"a{at}\":{at}")).collect();
             of(&format!("{{{}}}", members.join(",")))
         };
-        assert_eq!(members(16).unwrap().unwrap().len(), 16);
+        assert_eq!(members(16).unwrap().unwrap().iter().count(), 16);
         assert!(members(17).is_err());
         let named = |name: &str| of(&format!("{{\"{name}\":1}}"));
         assert!(named(&"n".repeat(64)).is_ok());

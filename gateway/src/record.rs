@@ -89,7 +89,7 @@ pub(crate) struct Record {
     /// Where there is something to tell.
     quantities: Option<Box<Quantities>>,
     /// What the client says that it is for.
-    metadata: Option<Box<Metadata>>,
+    metadata: Option<Metadata>,
     /// Tokens of the prompt, by a rough count.
     prompt_estimate: u64,
     sent: Sent,
@@ -170,7 +170,7 @@ impl Record {
     }
 
     /// The client says what it is for.
-    pub(crate) fn metadata(&mut self, metadata: Option<Box<Metadata>>) {
+    pub(crate) fn metadata(&mut self, metadata: Option<Metadata>) {
         self.metadata = metadata;
     }
 
@@ -372,7 +372,8 @@ impl Record {
             let refused = ending.outcome == Outcome::Rejected;
             allowance.end(refused, event.as_ref(), self.at_after(took));
         }
-        if let Some(event) = event {
+        if let Some(mut event) = event {
+            event.metadata = self.metadata.take();
             self.ledger.usage.push(event);
         }
         self.log(ending, took);
@@ -396,7 +397,7 @@ impl Record {
             if let Some(usage) = &self.usage {
                 series.tokens(usage.prompt_tokens, usage.completion_tokens.unwrap_or(0));
             }
-            metrics.used(self.metadata.as_deref(), self.usage.as_ref());
+            metrics.used(self.metadata.as_ref(), self.usage.as_ref());
         }
     }
 

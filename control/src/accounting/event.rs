@@ -35,11 +35,7 @@ pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, Poi
             None => return Err(Poison::new(reason, raw.get())),
         },
     };
-    if usage
-        .metadata
-        .as_ref()
-        .is_some_and(|all| !within_bounds(all))
-    {
+    if usage.metadata.as_ref().is_some_and(|all| !is_storable(all)) {
         usage.metadata = None;
         metadata_dropped = true;
     }
@@ -78,20 +74,11 @@ fn without_metadata(text: &str) -> Option<UsageEvent> {
     UsageEvent::deserialize(Value::Object(members)).ok()
 }
 
-fn within_bounds(metadata: &Metadata) -> bool {
-    const MEMBERS: usize = 16;
-    const NAME: usize = 64;
-    const TEXT: usize = 512;
-    let storable = |text: &str, most| text.len() <= most && !text.contains('\0');
-    metadata.len() <= MEMBERS
-        && metadata.iter().all(|(name, value)| {
-            storable(name, NAME)
-                && match value {
-                    MetadataValue::Text(text) => storable(text, TEXT),
-                    MetadataValue::Float(number) => number.is_finite(),
-                    MetadataValue::Flag(_) | MetadataValue::Integer(_) => true,
-                }
-        })
+/// Whether the database takes its texts.
+fn is_storable(metadata: &Metadata) -> bool {
+    metadata
+        .iter()
+        .all(|(_, value)| !matches!(value, MetadataValue::Text(text) if text.contains('\0')))
 }
 
 fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {

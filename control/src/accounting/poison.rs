@@ -104,7 +104,7 @@ mod tests {
         }
         let event: UsageEvent = serde_json::from_value(full.clone()).unwrap();
         let mut written = serde_json::to_value(UsageEvent {
-            metadata: Some(Box::new(Metadata::new())),
+            metadata: Some(Metadata::default()),
             ..event
         })
         .unwrap();

@@ -12,6 +12,7 @@ mod allowance;
 mod backend;
 mod health;
 mod ids;
+mod metadata;
 mod routing;
 mod secret;
 mod snapshot;
@@ -25,6 +26,7 @@ pub use ids::{
     BackendId, BudgetId, InvalidKeyHash, InvalidModelName, KeyHash, KeyId, Micros, ModelName,
     PrincipalId, TeamId, Timestamp, Tokens,
 };
+pub use metadata::{InvalidMetadata, Metadata, MetadataMembers, MetadataValue};
 pub use routing::{
     PolicyKind, Rule, RuleCaller, RuleShape, SplitBy, Target, UnknownPolicy, VirtualModel,
 };
@@ -36,4 +38,4 @@ pub use standing::{
     BudgetShare, BudgetStanding, BudgetUse, Grant, LimitCount, LimitShare, ModelPrices, Prices,
     Reconcile, Reconciled, Standing,
 };
-pub use usage::{Metadata, MetadataValue, RefusalKind, UsageBatch, UsageEvent, UsageReply};
+pub use usage::{RefusalKind, UsageBatch, UsageEvent, UsageReply};

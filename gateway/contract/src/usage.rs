@@ -1,9 +1,8 @@
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{KeyId, Micros, ModelName, PrincipalId, Timestamp, Tokens};
+use crate::{KeyId, Metadata, Micros, ModelName, PrincipalId, Timestamp, Tokens};
 
 /// A batch of usage events under its idempotency key. The gateway freezes a
 /// batch when it first sends it and repeats it unchanged until it is answered.
@@ -108,7 +107,7 @@ pub struct UsageEvent {
     pub cached: bool,
     /// What the client's `metadata` said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Box<Metadata>>,
+    pub metadata: Option<Metadata>,
     /// Why the gateway refused; absent for everything a backend answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RefusalKind>,
@@ -127,24 +126,6 @@ pub struct UsageEvent {
     /// What the provider said that the request cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<Micros>,
-}
-
-/// What a client says about its request, for reports: at most 16 members,
-/// names of at most 64 bytes, texts of at most 512.
-pub type Metadata = BTreeMap<String, MetadataValue>;
-
-/// A value of [`Metadata`], in the type that the client gave it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum MetadataValue {
-    /// `true` or `false`.
-    Flag(bool),
-    /// A whole number of 64 bits.
-    Integer(i64),
-    /// Any other number.
-    Float(f64),
-    /// A text.
-    Text(String),
 }
 
 fn yes() -> bool {

@@ -12,7 +12,8 @@ use crate::telemetry::{AccessLine, CacheUse, Outcome, Shown};
 
 impl Record {
     /// Whoever is not known, or has not named a model that exists, is counted
-    /// only; so are refusals without a kind.
+    /// only; so are refusals without a kind. What the client says of it is still to
+    /// come.
     pub(super) fn event(&self, ending: Ending, took: Duration) -> Option<UsageEvent> {
         let (Some(attribution), Some(model)) = (&self.attribution, &self.model) else {
             return None;
@@ -46,7 +47,7 @@ impl Record {
             audio_ms,
             audio_bytes,
             cached: self.is_hit(),
-            metadata: self.metadata.clone(),
+            metadata: None,
             principal_id: attribution.principal,
             key_id: Some(attribution.key),
             model: model.clone(),

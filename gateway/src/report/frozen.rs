@@ -110,12 +110,14 @@ mod tests {
     #[test]
     fn no_metadata_makes_a_batch_that_control_refuses() {
         // The most that a client may say, in the longest way to write it.
-        let text = MetadataValue::Text("\u{1}".repeat(512));
-        let said: Metadata = (0..16)
-            .map(|at| (format!("{at:0>64}"), text.clone()))
-            .collect();
+        let text = "\u{1}".repeat(512);
+        let mut said = Metadata::default();
+        for at in 0..16 {
+            let name = format!("{at:0>64}");
+            said.push(&name, MetadataValue::Text(&text)).unwrap();
+        }
         let largest = |at: u64| UsageEvent {
-            metadata: Some(Box::new(said.clone())),
+            metadata: Some(said.clone()),
             duration_ms: u32::try_from(at).ok(),
             ..event(None)
         };

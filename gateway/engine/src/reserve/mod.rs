@@ -21,7 +21,7 @@ use fastllm_contract::{Timestamp, Tokens};
 pub(crate) use account::Account;
 pub use accounts::Accounts;
 pub use limited::{Limited, Rate, Rates, Scope, What};
-use reservation::{Hold, Need, check};
+use reservation::{Hold, Holds, Need, check};
 pub use reservation::{Reservation, Used};
 pub use spending::Spent;
 
@@ -162,8 +162,8 @@ fn take_all<'a>(
     accounts: impl Iterator<Item = &'a Arc<Account>> + Clone,
     need: &Need<'_>,
     rates: &mut Rates,
-) -> Result<Vec<Hold>, Refusal> {
-    let mut holds = Vec::with_capacity(MOST_SHARED);
+) -> Result<Holds, Refusal> {
+    let mut holds = Holds::new();
     for account in accounts.clone() {
         account.asked(need.tokens, need.at);
     }

@@ -3,10 +3,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fastllm_contract::{Holder, Micros, ModelName, Prices, Timestamp, Tokens};
+use smallvec::SmallVec;
 
+use super::MOST_SHARED;
 use super::account::{Account, Terms};
 use super::limited::{Limited, Rates, Scope, What};
-use super::spending::{self, Exhausted, Period, Spent};
+use super::spending::{Exhausted, Period, Spent};
 use crate::refusal::Refusal;
 
 /// After so long a rate that was debited has flowed in again, microseconds.
@@ -34,8 +36,12 @@ pub(super) struct Need<'a> {
 #[derive(Debug, Default)]
 #[must_use = "dropping it gives back what was taken"]
 pub struct Reservation {
-    holds: Vec<Hold>,
+    holds: Holds,
 }
+
+/// Few callers have more: those with limits for some of the models that may
+/// answer.
+pub(super) type Holds = SmallVec<[Hold; MOST_SHARED]>;
 
 /// What was really used.
 #[derive(Debug, Clone, Copy)]
@@ -52,14 +58,14 @@ pub struct Used<'a> {
 }
 
 impl Reservation {
-    pub(super) fn of(holds: Vec<Hold>) -> Self {
+    pub(super) fn of(holds: Holds) -> Self {
         Self { holds }
     }
 
     /// What a model costs now, where it has a price and a budget counts money.
     pub fn prices(&self, model: &ModelName) -> Option<Prices> {
         let mut holds = self.holds.iter();
-        let hold = holds.find(|hold| hold.counts_money())?;
+        let hold = holds.find(|hold| hold.aside.as_ref().is_some_and(|aside| aside.money))?;
         hold.account.prices(model)
     }
 
@@ -71,7 +77,7 @@ impl Reservation {
     /// What was used takes the place of the estimate. What was taken for models
     /// that did not answer is given back whole.
     pub fn settle(self, used: &Used<'_>) {
-        for hold in self.holds {
+        for mut hold in self.holds {
             match hold.account.holder() {
                 Holder::Model(_, model) if model != used.model => hold.cancel(used.at),
                 _ => hold.settle(used),
@@ -82,17 +88,19 @@ impl Reservation {
     /// A model has begun to answer: what was taken for others is given back, and
     /// is there for whoever asks for them meanwhile.
     pub fn answered_by(&mut self, model: &ModelName, at: Timestamp) {
-        let others = self.holds.extract_if(
-            ..,
-            |hold| matches!(hold.account.holder(), Holder::Model(_, of) if of != model),
-        );
-        others.for_each(|hold| hold.cancel(at));
+        self.holds.retain(|hold| {
+            let is_other = matches!(hold.account.holder(), Holder::Model(_, of) if of != model);
+            if is_other {
+                hold.cancel(at);
+            }
+            !is_other
+        });
     }
 
     /// The request was refused after all: everything is given back, as far as
     /// it has not flowed in again.
     pub fn cancel(self, at: Timestamp) {
-        self.holds.into_iter().for_each(|hold| hold.cancel(at));
+        self.holds.into_iter().for_each(|mut hold| hold.cancel(at));
     }
 }
 
@@ -116,6 +124,8 @@ struct Aside {
     period: Arc<Period>,
     tokens: u64,
     cost: u64,
+    /// The budget counts money.
+    money: bool,
 }
 
 impl Hold {
@@ -176,7 +186,8 @@ impl Hold {
         }
         if let Some(budget) = &terms.budget {
             let period = account.period(budget, need.at);
-            let cost = if budget.counts_money() { *need.cost } else { 0 };
+            let money = budget.counts_money();
+            let cost = if money { *need.cost } else { 0 };
             period
                 .take(budget, need.tokens, cost)
                 .map_err(|why| exhausted(account, terms, why, need))?;
@@ -184,15 +195,10 @@ impl Hold {
                 period,
                 tokens: need.tokens,
                 cost,
+                money,
             });
         }
         Ok(())
-    }
-
-    fn counts_money(&self) -> bool {
-        let terms = self.account.terms();
-        let budget = terms.budget.as_ref();
-        budget.is_some_and(spending::Terms::counts_money)
     }
 
     fn settle(mut self, used: &Used<'_>) {
@@ -213,7 +219,7 @@ impl Hold {
         }
     }
 
-    fn cancel(mut self, at: Timestamp) {
+    fn cancel(&mut self, at: Timestamp) {
         if at.0.saturating_sub(self.at.0) >= MINUTE {
             return;
         }

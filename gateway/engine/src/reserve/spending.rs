@@ -2,10 +2,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwapOption;
 use fastllm_contract::{
     Budget, BudgetId, BudgetShare, BudgetStanding, BudgetUse, Grant, Micros, Timestamp, Tokens,
 };
+use parking_lot::Mutex;
 
 use crate::window::{Span, Window};
 
@@ -148,7 +149,7 @@ impl Period {
             .filter(|standing| standing.window_start == span.start);
         let even = 1.0 / f64::from(known.replicas.max(1));
         let share = match (last, known.told) {
-            (Some(last), _) => last.tokens.grant.load().share,
+            (Some(last), _) => last.tokens.grant.lock().share,
             (None, told) => told.map_or(even, |told| told.share.clamp(0.0, 1.0)),
         };
         let told = known.told.filter(|told| told.window_start == span.start);
@@ -272,12 +273,11 @@ impl Period {
         }
         let share = said.share.clamp(0.0, 1.0);
         let take_on = |meter: &Meter, grant: Option<Grant>| {
-            let old = meter.grant.load();
-            meter.grant.store(Arc::new(
-                grant.map_or(Granted { share, ..**old }, |grant| {
+            meter.change(|old| {
+                grant.map_or(Granted { share, ..old }, |grant| {
                     Granted::told(grant, share)
-                }),
-            ));
+                })
+            });
         };
         take_on(&self.tokens, said.tokens);
         take_on(&self.cost, said.cost_micros);
@@ -294,7 +294,10 @@ struct Meter {
     /// Settled and set aside.
     taken: AtomicI64,
     settled: AtomicI64,
-    grant: ArcSwap<Granted>,
+    grant: Mutex<Granted>,
+    /// What may be taken by the grant, of this total: what requests look at.
+    most: AtomicI64,
+    total: AtomicI64,
 }
 
 /// What this gateway may take.
@@ -333,13 +336,34 @@ impl Meter {
         Self {
             taken: AtomicI64::new(0),
             settled: AtomicI64::new(0),
-            grant: ArcSwap::from_pointee(granted),
+            most: AtomicI64::new(granted.of(granted.total)),
+            total: AtomicI64::new(granted.total),
+            grant: Mutex::new(granted),
         }
     }
 
-    fn exhausted(&self, total: i64, grant: Granted, what: Spent) -> Exhausted {
-        let settled = self.settled.load(Ordering::Acquire);
-        if grant.elsewhere.saturating_add(settled) >= total {
+    fn change(&self, change: impl FnOnce(Granted) -> Granted) {
+        let mut grant = self.grant.lock();
+        *grant = change(*grant);
+        let most = grant.of(self.total.load(Ordering::Relaxed));
+        self.most.store(most, Ordering::Release);
+    }
+
+    /// What this gateway may take of a total.
+    fn most(&self, total: i64) -> i64 {
+        if self.total.load(Ordering::Acquire) == total {
+            return self.most.load(Ordering::Acquire);
+        }
+        // Somebody has changed the budget.
+        let grant = self.grant.lock();
+        let most = grant.of(total);
+        self.most.store(most, Ordering::Release);
+        self.total.store(total, Ordering::Release);
+        most
+    }
+
+    fn exhausted(&self, total: i64, what: Spent) -> Exhausted {
+        if self.spent() >= count(total) {
             Exhausted::Whole(what)
         } else {
             Exhausted::Share(what)
@@ -347,23 +371,21 @@ impl Meter {
     }
 
     fn check(&self, total: i64, what: Spent) -> Result<(), Exhausted> {
-        let grant = **self.grant.load();
-        if self.taken.load(Ordering::Acquire) < grant.of(total) {
+        if self.taken.load(Ordering::Acquire) < self.most(total) {
             Ok(())
         } else {
-            Err(self.exhausted(total, grant, what))
+            Err(self.exhausted(total, what))
         }
     }
 
     fn take(&self, count: i64, total: i64, what: Spent) -> Result<(), Exhausted> {
-        let grant = **self.grant.load();
-        let most = grant.of(total);
+        let most = self.most(total);
         self.taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
                 (taken < most).then(|| taken.saturating_add(count))
             })
             .map(|_| ())
-            .map_err(|_| self.exhausted(total, grant, what))
+            .map_err(|_| self.exhausted(total, what))
     }
 
     fn put(&self, count: i64) {
@@ -373,14 +395,10 @@ impl Meter {
     fn learn(&self, stored: u64) {
         let settled = self.settled.load(Ordering::Acquire);
         let elsewhere = amount(stored).saturating_sub(settled);
-        let grant = self.grant.load();
-        if elsewhere > grant.elsewhere {
-            let learnt = Granted {
-                elsewhere,
-                ..**grant
-            };
-            self.grant.store(Arc::new(learnt));
-        }
+        self.change(|grant| Granted {
+            elsewhere: grant.elsewhere.max(elsewhere),
+            ..grant
+        });
     }
 
     fn settle(&self, aside: i64, used: i64) {
@@ -390,7 +408,7 @@ impl Meter {
 
     fn spent(&self) -> u64 {
         let settled = self.settled.load(Ordering::Acquire);
-        count(self.grant.load().elsewhere.saturating_add(settled))
+        count(self.grant.lock().elsewhere.saturating_add(settled))
     }
 
     fn used_percent(&self, total: i64) -> u8 {

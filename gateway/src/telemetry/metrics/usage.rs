@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::register::{Register, Registered};
-use crate::metadata;
 
 /// How many sets of values are told apart: clients choose them, and each is a
 /// time series.
@@ -48,7 +47,7 @@ pub enum LabelError {
     /// No member has such a name.
     #[error(
         "a member's name has 1 to {} bytes, without control characters",
-        metadata::NAME
+        Metadata::NAME
     )]
     Name,
     /// More series than anybody wants.
@@ -101,7 +100,7 @@ impl FromStr for MetadataLabels {
 
 impl MetadataLabel {
     fn new(member: &str) -> Result<Self, LabelError> {
-        let fits = (1..=metadata::NAME).contains(&member.len());
+        let fits = (1..=Metadata::NAME).contains(&member.len());
         if !fits || member.chars().any(char::is_control) {
             return Err(LabelError::Name);
         }
@@ -227,12 +226,12 @@ impl ByMetadata {
 }
 
 /// How a value is written as a label's.
-fn written(value: &MetadataValue) -> String {
+fn written(value: MetadataValue<'_>) -> String {
     match value {
         MetadataValue::Flag(flag) => flag.to_string(),
         MetadataValue::Integer(number) => number.to_string(),
         MetadataValue::Float(number) => number.to_string(),
-        MetadataValue::Text(text) => text.clone(),
+        MetadataValue::Text(text) => text.to_owned(),
     }
 }
 
@@ -283,15 +282,16 @@ mod tests {
         metrics.with_labels(&labels(text).unwrap()).unwrap()
     }
 
-    fn said(members: &[(&str, MetadataValue)]) -> Metadata {
-        let members = members.iter().cloned();
-        members
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+    fn said(members: &[(&str, MetadataValue<'_>)]) -> Metadata {
+        let mut metadata = Metadata::default();
+        for (name, value) in members {
+            metadata.push(name, *value).unwrap();
+        }
+        metadata
     }
 
-    fn text(value: &str) -> MetadataValue {
-        MetadataValue::Text(value.to_owned())
+    fn text(value: &str) -> MetadataValue<'_> {
+        MetadataValue::Text(value)
     }
 
     fn lines(metrics: &Metrics) -> Vec<String> {
