@@ -157,16 +157,20 @@ impl<'a> Head<'a> {
         let mut given = None;
         for param in params {
             let Param { name, value } = param?;
-            let folded = name.to_ascii_lowercase();
             if name == b"name" {
                 if given.replace(value).is_some() {
                     return Err(Fault::Grammar("a part has two names"));
                 }
-            } else if folded == b"name" || folded.starts_with(b"name*") {
-                // To some parsers it is none.
-                return Err(Fault::Grammar("the name of a part is written oddly"));
-            } else if folded.starts_with(b"filename") {
+            } else if name.eq_ignore_ascii_case(b"filename")
+                || name.eq_ignore_ascii_case(b"filename*")
+            {
                 self.is_file = true;
+            } else {
+                // RFC 7578 knows no others, and some parsers take `Name`, `name*`
+                // or `names` for a name, or for none.
+                return Err(Fault::Grammar(
+                    "a part has parameters other than `name` and `filename`",
+                ));
             }
         }
         let given = given.ok_or(Fault::Grammar("a part has no name"))?;

@@ -224,6 +224,8 @@ fn what_parsers_read_in_two_ways_is_refused() {
         "Content-Disposition: form-data; name=\"model",
         "Content-Disposition: form-data; name=\"model\" x",
         "Content-Disposition: form-data; name=model\t;",
+        "Content-Disposition: form-data; names=x; name=\"model\"",
+        "Content-Disposition: form-data; name=\"model\"; size=1",
         "Content-Disposition: form-data; name=x ; a=b",
         "Content-Disposition: form-data; filename=\"\\\"; name=\"model\"",
         "Content-Disposition: form-data; x=\"a\\\"; name=model; y=\"b\"; name=\"z\"",
