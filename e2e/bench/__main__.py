@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench path|limits|micro|idle|scale|syscalls|affinity|engines|soak``: measures the gateway here."""
+"""``python3 -m e2e.bench``: measures the gateway here, in many ways; ``--help`` lists them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _ABOUT = {
     "affinity": "how much of conversations' prompts two real engines have in their caches, by policy",
     "engines": "time to the first token and between tokens of real engines, directly and through",
     "soak": "memory and descriptors under everything at once",
+    "outage": "whether usage is whole after an hour without a control plane",
 }
 
 # Those that wait for a quiet machine.
 _PATIENT = ("path", "limits", "scale")
 
 # Those that speak HTTP themselves, in the tests' venv.
-_IN_VENV = ("affinity", "engines", "soak")
+_IN_VENV = ("affinity", "engines", "soak", "outage")
 
 
 def main() -> int:
@@ -79,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--litellm", action="store_true", help="LiteLLM beside")
         elif name == "soak":
             one.add_argument("--seconds", type=float, default=1800)
+        elif name == "outage":
+            one.add_argument("--requests", type=int, default=360_000, help="an hour of 100 a second")
+            one.add_argument("--rate", type=int, default=3_000, help="a second; 100 for an outage of an hour")
         elif name == "micro":
             one.add_argument("--rounds", type=int, choices=range(1, 51), metavar="N", default=9)
         elif name == "idle":
@@ -125,12 +129,14 @@ def _run(asked: argparse.Namespace, tools: rig.Tools) -> None:
 def _run_in_venv(asked: argparse.Namespace, tools: rig.Tools) -> bool:
     """Whether what was measured is as it should be."""
     # They import what only the venv has.
-    from e2e.bench import affinity, conversations, engines, soak
+    from e2e.bench import affinity, conversations, engines, outage, soak
 
     if asked.command == "affinity":
         return affinity.run(tools, conversations.Size(asked.conversations, asked.turns), asked.out)
     if asked.command == "engines":
         return engines.run(tools, asked.rounds, asked.out, litellm=asked.litellm)
+    if asked.command == "outage":
+        return outage.run(tools, asked.requests, asked.rate, asked.out)
     return soak.run(tools, asked.seconds, asked.out)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +138,10 @@ class Found:
 
 
 class Run:
-    """Both planes, the upstream and the load. A context manager."""
+    """Both planes, the upstream and the load."""
+
+    # The gateways that keep on disk what control does not take; others have nothing but their memory.
+    spilling: Sequence[str] = (STAYS,)
 
     def __init__(self, programs: Path, folder: Path, postgres: Postgres) -> None:
         self._programs, self._folder, self._postgres = programs, folder, postgres
@@ -166,8 +169,10 @@ class Run:
                 told = {"gateways": [f"127.0.0.1:{one.port}" for one in (killed, stays)], "keys": keys}
                 load.tell(json.dumps(told))
                 self._watch(load, requests)
-                # It sends what is left, and ends.
-                stays.stop(seconds=30)
+                self.settle()
+                # They send what is left, and end; one that was killed has ended.
+                killed.stop(seconds=60)
+                stays.stop(seconds=60)
             return self._found()
 
     @contextmanager
@@ -176,8 +181,7 @@ class Run:
         folder.mkdir()
         words = ["--log=warn,fastllm_gateway::access=off,fastllm_gateway::forward=off"]
         words += ["--rate-limit-reconcile-interval=1"]
-        if name == STAYS:
-            # The other one has nothing but its memory.
+        if name in self.spilling:
             words.append(f"--usage-spill={folder / 'usage.spill'}")
         with Gateway(self._programs / "fastllm-gateway", folder, self._relay.url, *words, name=name) as gateway:
             progress.wait_until("the snapshot", lambda: gateway.knows(keys[0], "exact-embed"), seconds=10)
@@ -214,7 +218,7 @@ class Run:
 
     def _watch(self, load: Program, requests: int) -> None:
         """Does what goes wrong, each at its time, until the load has ended."""
-        due = self._troubles()
+        due = self.troubles()
         while (said := load.line()) != "done":
             while due and int(said) >= due[0][0] * requests:
                 _, what, act = due.pop(0)
@@ -223,7 +227,7 @@ class Run:
         if due:
             raise progress.StepFailed(f"the load ended before: {due[0][1]}")
 
-    def _troubles(self) -> list[tuple[float, str, Callable[[], None]]]:
+    def troubles(self) -> list[tuple[float, str, Callable[[], None]]]:
         """What goes wrong, in order: after which part of the requests."""
         control, database = self.control, self._postgres
         return [
@@ -236,6 +240,9 @@ class Run:
             (0.65, "control is killed", lambda: control.stop(how=signal.SIGKILL)),
             (0.69, "control is back", control.start),
         ]
+
+    def settle(self) -> None:
+        """What is waited for after the last request."""
 
     def _found(self) -> Found:
         return Found(
