@@ -20,8 +20,8 @@ GRANTS = 10
 class Population:
     """How many keys, principals and models (of each kind) there are.
 
-    ``limited``: principals, their keys and their team have limits and budgets, none of which is ever reached, and
-    requests have metadata.
+    ``limited``: who has limits and a budget, none of which is ever reached: of "principal", "key" and "team".
+    ``metadata``: requests have some, of which one member labels the metrics.
 
     Key ``k`` belongs to principal ``k % principals``; principal ``p`` may use the models
     ``(p * 10 + i) % models`` for ``i`` below 10.
@@ -31,12 +31,13 @@ class Population:
     principals: int = 1
     models: int = 1
     kinds: tuple[str, ...] = KINDS
-    limited: bool = False
+    limited: tuple[str, ...] = ()
+    metadata: bool = False
 
     def arguments(self) -> list[str]:
         """For the load generator."""
         words = [f"--keys={self.keys}", f"--principals={self.principals}", f"--models={self.models}"]
-        return [*words, "--metadata"] if self.limited else words
+        return [*words, "--metadata"] if self.metadata else words
 
 
 def key(number: int) -> str:
@@ -70,7 +71,7 @@ def _snapshot(population: Population, models: Mapping[str, Sequence[str]], princ
             "models": {"digest": f"models-{version}", "items": _models(models)},
             "principals": {"digest": f"principals-{version}", "items": principals},
             "key_shards": _shards(population),
-            **({"teams": {"digest": "teams", "items": [_team()]}} if population.limited else {}),
+            **({"teams": {"digest": "teams", "items": [_team()]}} if "team" in population.limited else {}),
         }
     )
 
@@ -119,7 +120,8 @@ def _principals(population: Population) -> list[dict]:
                 "allow_all": False,
                 "allowed_models": models,
                 "roles": ["inference"],
-                **({"team": 1, **_allowance(2 + 2 * number)} if population.limited else {}),
+                **({"team": 1} if "team" in population.limited else {}),
+                **(_allowance(2 + 2 * number) if "principal" in population.limited else {}),
             }
         )
     return found
@@ -130,7 +132,7 @@ def _shards(population: Population) -> list[dict]:
     for number in range(population.keys):
         digest = hashlib.sha256(key(number).encode()).hexdigest()
         entry = {"id": number + 1, "principal": number % population.principals + 1, "disabled": False}
-        if population.limited:
+        if "key" in population.limited:
             entry |= _allowance(3 + 2 * number)
         shards.setdefault(digest[:2], {})[digest] = entry
     return [

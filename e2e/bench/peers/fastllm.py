@@ -45,7 +45,7 @@ class FastLlm(Peer):
             f"--control-url={self.rig.publish(self.name, self.population)}",
             f"--snapshot-cache={self.folder / 'snapshot.json'}",
             f"--replica={self.name}",
-            *(["--metadata-labels=team"] if self.population.limited else []),
+            *(["--metadata-labels=team"] if self.population.metadata else []),
         ]
 
     def environment(self) -> Mapping[str, str]:
