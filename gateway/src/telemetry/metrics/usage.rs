@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::io::Write as _;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::register::{Register, Registered};
+use crate::scratch;
 
 /// How many sets of values are told apart: clients choose them, and each is a
 /// time series.
@@ -19,6 +21,9 @@ const SETS: usize = 100;
 
 /// The value of all labels of what goes beyond.
 const OTHER: &str = "other";
+
+/// No text has this byte.
+const END_OF_VALUE: u8 = 0xFF;
 
 /// The most labels.
 const MOST: usize = 8;
@@ -146,7 +151,8 @@ pub(super) struct ByMetadata {
     labels: MetadataLabels,
     requests: IntCounterVec,
     tokens: IntCounterVec,
-    known: ArcSwap<HashMap<Vec<String>, Arc<Counters>>>,
+    /// By the values, each with [`END_OF_VALUE`] behind it.
+    known: ArcSwap<HashMap<Box<[u8]>, Arc<Counters>>>,
     other: Counters,
     /// Held while another set of values is added.
     adding: Mutex<()>,
@@ -190,49 +196,65 @@ impl ByMetadata {
 
     /// A backend has answered a request.
     pub(super) fn count(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
-        let labels = self.labels.0.iter();
-        let values: Vec<String> = labels
-            .map(|label| metadata.and_then(|metadata| metadata.get(&label.member)))
-            .map(|value| value.map(written).unwrap_or_default())
-            .collect();
-        if let Some(counters) = self.known.load().get(&values) {
+        let mut set = scratch::take();
+        for value in self.values(metadata) {
+            write(value, &mut set);
+            set.push(END_OF_VALUE);
+        }
+        if let Some(counters) = self.known.load().get(&*set) {
             counters.count(usage);
         } else {
-            self.add(values)
+            self.add(&set, metadata)
                 .as_deref()
                 .unwrap_or(&self.other)
                 .count(usage);
         }
+        scratch::give(set);
+    }
+
+    fn values<'a>(
+        &self,
+        metadata: Option<&'a Metadata>,
+    ) -> impl Iterator<Item = Option<MetadataValue<'a>>> {
+        let labels = self.labels.0.iter();
+        labels.map(move |label| metadata.and_then(|metadata| metadata.get(&label.member)))
     }
 
     /// Tells another set of values apart, if there is room.
-    fn add(&self, values: Vec<String>) -> Option<Arc<Counters>> {
+    fn add(&self, set: &[u8], metadata: Option<&Metadata>) -> Option<Arc<Counters>> {
         if self.known.load().len() >= SETS {
             return None;
         }
         let _adding = self.adding.lock();
         let mut known = HashMap::clone(&self.known.load());
-        if let Some(counters) = known.get(&values) {
+        if let Some(counters) = known.get(set) {
             return Some(Arc::clone(counters));
         }
         if known.len() >= SETS {
             return None;
         }
+        let values = self.values(metadata).map(|value| {
+            let mut written = Vec::new();
+            write(value, &mut written);
+            String::from_utf8_lossy(&written).into_owned()
+        });
+        let values: Vec<String> = values.collect();
         let counters = Arc::new(Counters::new(&self.requests, &self.tokens, &values));
-        known.insert(values, Arc::clone(&counters));
+        known.insert(set.into(), Arc::clone(&counters));
         self.known.store(Arc::new(known));
         Some(counters)
     }
 }
 
-/// How a value is written as a label's.
-fn written(value: MetadataValue<'_>) -> String {
-    match value {
-        MetadataValue::Flag(flag) => flag.to_string(),
-        MetadataValue::Integer(number) => number.to_string(),
-        MetadataValue::Float(number) => number.to_string(),
-        MetadataValue::Text(text) => text.to_owned(),
-    }
+/// Writes a value as a label's; nothing for one that is absent.
+fn write(value: Option<MetadataValue<'_>>, into: &mut Vec<u8>) {
+    let _infallible = match value {
+        None => Ok(()),
+        Some(MetadataValue::Flag(flag)) => write!(into, "{flag}"),
+        Some(MetadataValue::Integer(number)) => write!(into, "{number}"),
+        Some(MetadataValue::Float(number)) => write!(into, "{number}"),
+        Some(MetadataValue::Text(text)) => into.write_all(text.as_bytes()),
+    };
 }
 
 impl Counters {
