@@ -4,12 +4,15 @@
 //! that two decoders could read in two ways (a member twice, or in another
 //! case) is refused, so that no model is authorised while another is served.
 
-use std::ops::Range;
+mod values;
 
-use memchr::memchr;
+use std::ops::Range;
 
 use crate::error::ScanError;
 use crate::json::{self, Object};
+
+pub(crate) use values::answers_in;
+use values::{answers, ceiling, characters, flag, model_name, prompts};
 
 /// The most bytes that a model's name may have, decoded.
 pub const MODEL_LIMIT: usize = 256;
@@ -19,6 +22,7 @@ const MODEL_TOKEN_LIMIT: usize = MODEL_LIMIT * 6 + 2;
 
 pub(crate) const MODEL: &str = "model";
 pub(crate) const STREAM: &str = "stream";
+pub(crate) const N: &str = "n";
 
 /// The member in which clients say what a request is for.
 pub const METADATA: &str = "metadata";
@@ -33,10 +37,13 @@ enum Acted {
     MaxOutputTokens,
     Metadata,
     Input,
+    N,
+    BestOf,
+    Prompt,
 }
 
 impl Acted {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Model,
         Self::Stream,
         Self::StreamOptions,
@@ -45,7 +52,31 @@ impl Acted {
         Self::MaxOutputTokens,
         Self::Metadata,
         Self::Input,
+        Self::N,
+        Self::BestOf,
+        Self::Prompt,
     ];
+
+    /// Those whose names may begin with this byte, in whichever case: most
+    /// members are told from all of them by it.
+    fn beginning(first: u8) -> &'static [Self] {
+        match first.to_ascii_lowercase() {
+            b'm' => &[
+                Self::Model,
+                Self::MaxTokens,
+                Self::MaxCompletionTokens,
+                Self::MaxOutputTokens,
+                Self::Metadata,
+            ],
+            // U+017F folds to `s`.
+            b's' | 0xC5 => &[Self::Stream, Self::StreamOptions],
+            b'i' => &[Self::Input],
+            b'n' => &[Self::N],
+            b'b' => &[Self::BestOf],
+            b'p' => &[Self::Prompt],
+            _ => &[],
+        }
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -57,6 +88,9 @@ impl Acted {
             Self::MaxOutputTokens => "max_output_tokens",
             Self::Metadata => METADATA,
             Self::Input => "input",
+            Self::N => N,
+            Self::BestOf => "best_of",
+            Self::Prompt => "prompt",
         }
     }
 }
@@ -68,11 +102,12 @@ const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 /// member that the endpoint does not know is the upstream's to judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fields {
-    /// `stream`, `stream_options` and a ceiling: chat completions, completions.
+    /// `stream`, `stream_options`, a ceiling, and how many answers: chat
+    /// completions, completions.
     Completion,
     /// `stream` and a ceiling, but usage comes unasked: responses.
     Response,
-    /// `stream`: images.
+    /// `stream` and `n`: images.
     Media,
     /// `stream`, and the `input` that is read aloud: speech.
     Speech,
@@ -86,7 +121,8 @@ impl Fields {
             Acted::Model | Acted::Metadata => true,
             Acted::Input => self == Self::Speech,
             Acted::Stream => self != Self::ModelOnly,
-            Acted::StreamOptions => self == Self::Completion,
+            Acted::N => matches!(self, Self::Completion | Self::Media),
+            Acted::StreamOptions | Acted::BestOf | Acted::Prompt => self == Self::Completion,
             Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
                 matches!(self, Self::Completion | Self::Response)
             }
@@ -143,6 +179,8 @@ struct Rare {
     metadata: Option<Range<usize>>,
     input_characters: Option<u64>,
     file_bytes: Option<u64>,
+    /// Where it is not one.
+    answers: Option<u64>,
 }
 
 impl Rare {
@@ -166,10 +204,16 @@ impl Members {
     }
 
     pub(crate) fn set_file_bytes(&mut self, bytes: Option<u64>) {
-        let rare = Rare {
-            file_bytes: bytes,
-            ..Rare::default()
-        };
+        self.change_rare(|rare| rare.file_bytes = bytes);
+    }
+
+    pub(crate) fn set_answers(&mut self, answers: u64) {
+        self.change_rare(|rare| rare.answers = (answers != 1).then_some(answers));
+    }
+
+    fn change_rare(&mut self, change: impl FnOnce(&mut Rare)) {
+        let mut rare = self.rare.take().map(|rare| *rare).unwrap_or_default();
+        change(&mut rare);
         self.rare = rare.boxed();
     }
 
@@ -217,6 +261,14 @@ impl Members {
         self.ceiling
     }
 
+    /// How many answers are asked for, at least one: the larger of `n` and
+    /// `best_of`, for each text in `prompt`. Of a form only what has come is
+    /// known.
+    pub fn answers(&self) -> u64 {
+        let rare = self.rare.as_ref();
+        rare.and_then(|rare| rare.answers).unwrap_or(1)
+    }
+
     /// Where the value of `metadata` lies in a JSON body; nothing where it is
     /// absent or `null`. It was not looked into.
     pub fn metadata_at(&self) -> Option<Range<usize>> {
@@ -258,7 +310,8 @@ impl Members {
 /// body is the upstream's to judge.
 ///
 /// `stream` and the ceilings may be `null`, which is absent; a negative
-/// ceiling is none (some engines take -1 for that).
+/// ceiling is none (some engines take -1 for that). A number of answers that is
+/// none counts as one.
 ///
 /// # Errors
 /// [`ScanError`], always an answer of status 400.
@@ -275,6 +328,7 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     let mut model = None;
     let mut stream = None;
     let mut largest = None;
+    let (mut each, mut of) = (1, 1);
     let mut rare = Rare::default();
     for member in &mut object {
         let member = member?;
@@ -294,8 +348,12 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
             }
             Acted::Metadata => rare.metadata = (member.value != b"null").then_some(member.at),
             Acted::Input => rare.input_characters = characters(member.value),
+            Acted::N | Acted::BestOf => each = answers(member.value).max(each),
+            Acted::Prompt => of = prompts(member.value),
         }
     }
+    let count = each.saturating_mul(of);
+    rare.answers = (count != 1).then_some(count);
     let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
     Ok(Members {
         model,
@@ -309,7 +367,9 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
 }
 
 fn acted(name: &[u8], fields: Fields) -> Result<Option<Acted>, ScanError> {
-    for acted in Acted::ALL.into_iter().filter(|acted| fields.has(*acted)) {
+    let first = name.first().copied().unwrap_or_default();
+    let known = Acted::beginning(first).iter().copied();
+    for acted in known.filter(|acted| fields.has(*acted)) {
         let member = acted.name();
         if name == member.as_bytes() {
             return Ok(Some(acted));
@@ -335,81 +395,6 @@ pub(crate) fn folds_to(name: &[u8], member: &str) -> bool {
         rest = after;
     }
     rest.is_empty()
-}
-
-fn model_name(value: &[u8]) -> Result<String, ScanError> {
-    let member = MODEL;
-    if value.first() != Some(&b'"') {
-        return Err(ScanError::WrongType {
-            member,
-            expected: "a string",
-        });
-    }
-    let too_long = ScanError::TooLong {
-        member,
-        limit: MODEL_LIMIT,
-    };
-    if value.len() > MODEL_TOKEN_LIMIT {
-        return Err(too_long);
-    }
-    let name: String = serde_json::from_slice(value).map_err(|_| ScanError::WrongType {
-        member,
-        expected: "a valid UTF-8 string",
-    })?;
-    match name.len() {
-        0 => Err(ScanError::Empty { member }),
-        1..=MODEL_LIMIT => Ok(name),
-        _ => Err(too_long),
-    }
-}
-
-/// How many characters a string token stands for: an escape is one, and so are
-/// the two that write a character beyond 16 bits.
-fn characters(token: &[u8]) -> Option<u64> {
-    let mut rest = token.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    let mut count = 0_u64;
-    while let Some(at) = memchr(b'\\', rest) {
-        let (plain, escape) = rest.split_at(at);
-        let (length, is_one) = match escape {
-            [_, b'u', b'd' | b'D', b'c'..=b'f' | b'C'..=b'F', ..] => (6, false),
-            [_, b'u', ..] => (6, true),
-            _ => (2, true),
-        };
-        count += beginnings(plain) + u64::from(is_one);
-        rest = escape.get(length..)?;
-    }
-    Some(count + beginnings(rest))
-}
-
-/// How many characters begin in a text of UTF-8.
-fn beginnings(text: &[u8]) -> u64 {
-    let is_first = |byte: &&u8| **byte & 0xC0 != 0x80;
-    text.iter().filter(is_first).count() as u64
-}
-
-fn flag(member: &'static str, value: &[u8]) -> Result<Option<bool>, ScanError> {
-    match value {
-        b"true" => Ok(Some(true)),
-        b"false" => Ok(Some(false)),
-        b"null" => Ok(None),
-        _ => Err(ScanError::WrongType {
-            member,
-            expected: "true or false",
-        }),
-    }
-}
-
-fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>, ScanError> {
-    let wrong = ScanError::WrongType {
-        member,
-        expected: "a whole number",
-    };
-    let number: Option<serde_json::Number> = serde_json::from_slice(value).map_err(|_| wrong)?;
-    match number {
-        Some(number) if number.is_f64() => Err(wrong),
-        Some(number) => Ok(number.as_u64()),
-        None => Ok(None),
-    }
 }
 
 fn options(value: &[u8], at: Range<usize>) -> Result<UsageOption, ScanError> {

@@ -15,6 +15,32 @@ const FIELDS: [Fields; 5] = [
     Fields::ModelOnly,
 ];
 
+/// How many answers a parser finds that a body asks for.
+fn answers(body: &Value, fields: Fields) -> u64 {
+    let count = |name| {
+        let number = match body.get(name) {
+            Some(Value::String(text)) => serde_json::from_str(text).ok(),
+            Some(value) => value.as_f64(),
+            None => None,
+        };
+        number.map_or(1, |number| number.ceil().clamp(1.0, 16_384.0) as u64)
+    };
+    let completion = fields == Fields::Completion;
+    let prompts = match body.get("prompt") {
+        Some(Value::Array(each)) if completion => {
+            let each = each.iter().take_while(|one| one.is_string() || one.is_array());
+            each.count().max(1)
+        }
+        _ => 1,
+    };
+    let each = match fields {
+        Fields::Completion => count("n").max(count("best_of")),
+        Fields::Media => count("n"),
+        _ => 1,
+    };
+    each * prompts as u64
+}
+
 fuzz_target!(|input: (u8, &[u8])| {
     let (fields, body) = input;
     let fields = FIELDS[usize::from(fields) % FIELDS.len()];
@@ -43,6 +69,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         let characters = characters.map(|text| text.chars().count() as u64);
         assert_eq!(members.input_characters(), characters);
     }
+    assert_eq!(members.answers(), answers(&wanted, fields));
     wanted["model"] = "engine".into();
     if fields == Fields::Completion {
         wanted["stream_options"]["include_usage"] = true.into();

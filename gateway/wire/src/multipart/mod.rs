@@ -19,7 +19,7 @@ mod part;
 use std::ops::Range;
 
 use crate::error::ScanError;
-use crate::scan::{MODEL, MODEL_LIMIT, Members};
+use crate::scan::{MODEL, MODEL_LIMIT, Members, answers_in};
 
 use content_type::ContentType;
 use delimiter::{Break, Delimiters};
@@ -77,6 +77,7 @@ pub struct FormReader {
     /// Where the current part's head or content begins.
     from: usize,
     stream: Option<bool>,
+    answers: Option<u64>,
     /// The current part is a `file`.
     is_sound: bool,
     /// The bytes of those that are complete.
@@ -102,6 +103,7 @@ impl FormReader {
             value: Vec::new(),
             from: 0,
             stream: None,
+            answers: None,
             is_sound: false,
             file_bytes: None,
             members: None,
@@ -129,8 +131,8 @@ impl FormReader {
         Ok(())
     }
 
-    /// What is known so far: nothing before the part `model` is complete. A
-    /// part `stream` that comes later still counts.
+    /// What is known so far: nothing before the part `model` is complete. Parts
+    /// `stream` and `n` that come later still count.
     pub fn members(&self) -> Option<&Members> {
         self.members.as_ref()
     }
@@ -208,6 +210,7 @@ impl FormReader {
             let known = match field {
                 Some(Field::Model) => self.members.is_some(),
                 Some(Field::Stream) => self.stream.is_some(),
+                Some(Field::N) => self.answers.is_some(),
                 None => false,
             };
             if let (Some(field), true) = (field, known) {
@@ -269,17 +272,14 @@ impl FormReader {
             Field::Model => {
                 let model = part::model(&self.value)?.to_owned();
                 let content_type = self.content_type.clone();
-                let mut members = Members::of_form(model, at, content_type);
-                members.set_stream(self.stream == Some(true));
-                self.members = Some(members);
+                self.members = Some(Members::of_form(model, at, content_type));
             }
-            Field::Stream => {
-                let stream = part::is_true(&self.value);
-                self.stream = Some(stream);
-                if let Some(members) = &mut self.members {
-                    members.set_stream(stream);
-                }
-            }
+            Field::Stream => self.stream = Some(part::is_true(&self.value)),
+            Field::N => self.answers = Some(answers_in(&self.value)),
+        }
+        if let Some(members) = &mut self.members {
+            members.set_stream(self.stream == Some(true));
+            members.set_answers(self.answers.unwrap_or(1));
         }
         Ok(())
     }

@@ -5,22 +5,24 @@ use memchr::memmem;
 use super::params::{self, Param, Unclear, is_token};
 use super::{CRLF, malformed};
 use crate::error::ScanError;
-use crate::scan::{MODEL, STREAM, folds_to};
+use crate::scan::{MODEL, N, STREAM, folds_to};
 
 /// A part that the gateway acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Model,
     Stream,
+    N,
 }
 
 impl Field {
-    const ALL: [Self; 2] = [Self::Model, Self::Stream];
+    const ALL: [Self; 3] = [Self::Model, Self::Stream, Self::N];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Model => MODEL,
             Self::Stream => STREAM,
+            Self::N => N,
         }
     }
 }

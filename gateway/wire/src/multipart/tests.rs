@@ -90,6 +90,23 @@ fn the_model_is_found_before_and_after_the_file() {
 }
 
 #[test]
+fn how_many_images_are_asked_for_is_known_once_that_has_come() {
+    let [model, n] = [text("model", "m"), text("n", "4")];
+    for parts in [[&model, &n], [&n, &model]] {
+        let members = read(&form(&parts.map(Vec::as_slice))).unwrap();
+        assert_eq!(members.answers(), 4);
+    }
+    let members = read(&form(&[&n, &model, &file(b"RIFF")])).unwrap();
+    assert_eq!((members.answers(), members.file_bytes()), (4, Some(4)));
+    for (value, expected) in [("", 1), ("two", 1), ("-1", 1), ("2.0", 2), ("1e9", 1 << 14)] {
+        let members = read(&form(&[&model, &text("n", value)])).unwrap();
+        assert_eq!(members.answers(), expected, "{value}");
+    }
+    let twice = read(&form(&[&n, &model, &n]));
+    assert_eq!(twice, Err(ScanError::Duplicate { member: "n" }));
+}
+
+#[test]
 fn the_model_is_known_before_the_rest_has_come() {
     let body = form(&[&text("model", "m"), &text("stream", "true"), &file(b"x")]);
     let mut reader = FormReader::new(TYPE).unwrap();

@@ -106,6 +106,96 @@ fn the_characters_of_speech_are_counted_decoded() {
     assert_eq!(elsewhere.input_characters(), None);
 }
 
+fn answers(members: &str, fields: Fields) -> u64 {
+    let body = format!(r#"{{"model":"m",{members}}}"#);
+    super::scan(body.as_bytes(), fields).unwrap().answers()
+}
+
+#[test]
+fn the_answers_to_one_request_are_the_larger_of_n_and_best_of() {
+    for (members, expected) in [
+        (r#""x":1"#, 1),
+        (r#""n":1"#, 1),
+        (r#""n":4"#, 4),
+        (r#""n":4,"best_of":9"#, 9),
+        (r#""best_of":2,"n":128"#, 128),
+        (r#""n":null,"best_of":null"#, 1),
+    ] {
+        assert_eq!(answers(members, Fields::Completion), expected, "{members}");
+    }
+    let n = r#""n":3,"best_of":7,"prompt":["a","b"]"#;
+    assert_eq!(answers(n, Fields::Media), 3);
+    for fields in [Fields::Response, Fields::Speech, Fields::ModelOnly] {
+        assert_eq!(answers(n, fields), 1, "{fields:?}");
+    }
+}
+
+#[test]
+fn a_number_of_answers_that_is_none_is_one_and_a_large_one_has_a_bound() {
+    let most = u64::from(values::MOST_ANSWERS);
+    for (value, expected) in [
+        ("0", 1),
+        ("-3", 1),
+        ("-1e300", 1),
+        ("true", 1),
+        ("[5]", 1),
+        (r#"{"n":5}"#, 1),
+        (r#""""#, 1),
+        (r#""many""#, 1),
+        ("1e999", 1),
+        // Some engines read these as whole numbers.
+        ("2.0", 2),
+        ("2.5", 3),
+        (r#""12""#, 12),
+        (r#"" 1\u0032 ""#, 12),
+        ("16384", most),
+        ("16385", most),
+        ("18446744073709551616", most),
+        ("1e300", most),
+    ] {
+        let found = answers(&format!("\"n\":{value}"), Fields::Completion);
+        assert_eq!(found, expected, "{value}");
+    }
+}
+
+#[test]
+fn each_prompt_of_several_has_answers_of_its_own() {
+    for (prompt, expected) in [
+        (r#""a""#, 2),
+        ("null", 2),
+        ("[]", 2),
+        ("[1,2,3]", 2),
+        (r#"["a"]"#, 2),
+        (r#"["a","]",  "c,\"d\","]"#, 6),
+        ("[[1,2],[3]]", 4),
+    ] {
+        let members = format!(r#""n":2,"prompt":{prompt}"#);
+        assert_eq!(answers(&members, Fields::Completion), expected, "{prompt}");
+    }
+    let many = format!(r#""n":1e9,"prompt":[{}""]"#, r#""","#.repeat(9_999));
+    assert_eq!(answers(&many, Fields::Completion), 10_000 << 14);
+}
+
+#[test]
+fn every_name_is_looked_for_behind_its_first_byte() {
+    for acted in Acted::ALL {
+        let first = acted.name().as_bytes()[0];
+        for first in [first, first.to_ascii_uppercase()] {
+            assert!(Acted::beginning(first).contains(&acted), "{acted:?}");
+        }
+        // The names that fold to it and begin otherwise.
+        for other in ["\u{17F}", "\u{212A}"] {
+            let name = format!("{other}{}", &acted.name()[1..]);
+            let found = Acted::beginning(other.as_bytes()[0]).contains(&acted);
+            assert_eq!(found, folds_to(name.as_bytes(), acted.name()), "{name}");
+        }
+    }
+    let listed = (0..=u8::MAX)
+        .filter(|first| !first.is_ascii_uppercase() && *first != 0xC5)
+        .flat_map(Acted::beginning);
+    assert_eq!(listed.count(), Acted::ALL.len());
+}
+
 #[test]
 fn usage_is_asked_for_only_where_that_is_known() {
     let may = |body: &str, fields| {
@@ -240,6 +330,9 @@ fn a_duplicate_is_refused_however_it_is_spelled() {
             r#"{"model":"a","stream_options":{"include_usage":true,"include_us\u0061ge":false}}"#,
             "stream_options.include_usage",
         ),
+        (r#"{"n":1,"model":"a","\u006e":9}"#, "n"),
+        (r#"{"best_of":1,"model":"a","best_of":9}"#, "best_of"),
+        (r#"{"prompt":"a","model":"a","prompt":["b"]}"#, "prompt"),
     ] {
         assert_eq!(scan(body), Err(ScanError::Duplicate { member }), "{body}");
     }
@@ -259,6 +352,9 @@ fn a_variant_in_case_is_refused() {
         ("MAX_TO\u{212A}EN\u{17F}", "max_tokens"),
         ("max_completion_Tokens", "max_completion_tokens"),
         ("max_Output_tokens", "max_output_tokens"),
+        ("N", "n"),
+        ("be\u{17F}t_of", "best_of"),
+        ("Prompt", "prompt"),
     ] {
         for body in [
             format!(r#"{{"model":"a","{name}":"b"}}"#),
@@ -326,16 +422,24 @@ proptest! {
         model in "[a-zA-Z0-9/._\"\\\\é😀-]{1,40}",
         stream in any::<Option<bool>>(),
         max_tokens in any::<Option<u64>>(),
+        n in 0_u64..20_000,
+        best_of in 0_u64..200,
+        prompts in 0_usize..5,
         pretty: bool,
     ) {
         let mut value = serde_json::Value::Object(others.into_iter().collect());
         value["model"] = model.clone().into();
         value["stream"] = stream.into();
         value["max_tokens"] = max_tokens.into();
+        value["n"] = n.into();
+        value["best_of"] = best_of.into();
+        value["prompt"] = vec![model.clone(); prompts].into();
         let members = scan(&crate::tests::written(&value, pretty)).unwrap();
         prop_assert_eq!(members.model(), model);
         prop_assert_eq!(members.is_stream(), stream == Some(true));
         prop_assert_eq!(members.ceiling(), max_tokens);
+        let each = n.max(best_of).clamp(1, values::MOST_ANSWERS.into());
+        prop_assert_eq!(members.answers(), each * prompts.max(1) as u64);
     }
 
     #[test]

@@ -1,0 +1,121 @@
+//! What the values of members say, as they are written in a JSON body.
+
+use memchr::memchr;
+
+use super::{MODEL, MODEL_LIMIT, MODEL_TOKEN_LIMIT};
+use crate::error::ScanError;
+use crate::json::Array;
+
+/// The most answers that one request is thought to ask for: more than engines
+/// give.
+pub(super) const MOST_ANSWERS: u32 = 1 << 14;
+
+pub(super) fn model_name(value: &[u8]) -> Result<String, ScanError> {
+    let member = MODEL;
+    if value.first() != Some(&b'"') {
+        return Err(ScanError::WrongType {
+            member,
+            expected: "a string",
+        });
+    }
+    let too_long = ScanError::TooLong {
+        member,
+        limit: MODEL_LIMIT,
+    };
+    if value.len() > MODEL_TOKEN_LIMIT {
+        return Err(too_long);
+    }
+    let name: String = serde_json::from_slice(value).map_err(|_| ScanError::WrongType {
+        member,
+        expected: "a valid UTF-8 string",
+    })?;
+    match name.len() {
+        0 => Err(ScanError::Empty { member }),
+        1..=MODEL_LIMIT => Ok(name),
+        _ => Err(too_long),
+    }
+}
+
+/// How many characters a string token stands for: an escape is one, and so are
+/// the two that write a character beyond 16 bits.
+pub(super) fn characters(token: &[u8]) -> Option<u64> {
+    let mut rest = token.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let mut count = 0_u64;
+    while let Some(at) = memchr(b'\\', rest) {
+        let (plain, escape) = rest.split_at(at);
+        let (length, is_one) = match escape {
+            [_, b'u', b'd' | b'D', b'c'..=b'f' | b'C'..=b'F', ..] => (6, false),
+            [_, b'u', ..] => (6, true),
+            _ => (2, true),
+        };
+        count += beginnings(plain) + u64::from(is_one);
+        rest = escape.get(length..)?;
+    }
+    Some(count + beginnings(rest))
+}
+
+/// How many characters begin in a text of UTF-8.
+fn beginnings(text: &[u8]) -> u64 {
+    let is_first = |byte: &&u8| **byte & 0xC0 != 0x80;
+    text.iter().filter(is_first).count() as u64
+}
+
+pub(super) fn flag(member: &'static str, value: &[u8]) -> Result<Option<bool>, ScanError> {
+    match value {
+        b"true" => Ok(Some(true)),
+        b"false" => Ok(Some(false)),
+        b"null" => Ok(None),
+        _ => Err(ScanError::WrongType {
+            member,
+            expected: "true or false",
+        }),
+    }
+}
+
+pub(super) fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>, ScanError> {
+    let wrong = ScanError::WrongType {
+        member,
+        expected: "a whole number",
+    };
+    let number: Option<serde_json::Number> = serde_json::from_slice(value).map_err(|_| wrong)?;
+    match number {
+        Some(number) if number.is_f64() => Err(wrong),
+        Some(number) => Ok(number.as_u64()),
+        None => Ok(None),
+    }
+}
+
+/// How many answers a number asks for, at least one and [`MOST_ANSWERS`] at
+/// most. Like lenient engines it takes a text of a number for one; what is none
+/// is for them to refuse.
+pub(super) fn answers(value: &[u8]) -> u64 {
+    match value {
+        [digit @ b'1'..=b'9'] => u64::from(digit - b'0'),
+        [b'"', ..] => {
+            let text: Option<String> = serde_json::from_slice(value).ok();
+            text.map_or(1, |text| answers_in(text.as_bytes()))
+        }
+        _ => answers_in(value),
+    }
+}
+
+/// The same of a number without quotes.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "what is converted lies between one and the most"
+)]
+pub(crate) fn answers_in(number: &[u8]) -> u64 {
+    let number: f64 = serde_json::from_slice(number).unwrap_or(1.0);
+    number.ceil().clamp(1.0, f64::from(MOST_ANSWERS)) as u64
+}
+
+/// How many prompts a `prompt` holds: each text or list of tokens of an array is
+/// one, and so is an array of tokens.
+pub(super) fn prompts(value: &[u8]) -> u64 {
+    let Some(prompts) = Array::open(value) else {
+        return 1;
+    };
+    let each = prompts.take_while(|prompt| matches!(prompt, [b'"' | b'[', ..]));
+    (each.count() as u64).max(1)
+}
