@@ -3,7 +3,7 @@
 //!
 //! | module | question it answers |
 //! | --- | --- |
-//! | [`mod@scan`] | which model, streamed or not, what ceiling does this JSON body name? |
+//! | [`mod@scan`] | which model, streamed or not, how many answers, what ceiling does this JSON body name? |
 //! | [`multipart`] | which model does this form name, and where? |
 //! | [`splice`] | what does the upstream get, with as few bytes changed as possible? |
 //! | [`sse`] | where does each event of a stream end, whatever the reads? |

@@ -127,7 +127,10 @@ struct Seen {
     complete: bool,
     events: u64,
     data_bytes: u64,
-    /// The fewest bytes of data of one of those events.
+    /// Of them, those that seem to be files.
+    file_bytes: u64,
+    /// The fewest bytes of data of one of those events that does not end a
+    /// choice.
     shortest: u64,
     /// The last event was held back, so the rest of its line end is, too.
     held: bool,
@@ -157,6 +160,7 @@ impl StreamTail {
                 complete: false,
                 events: 0,
                 data_bytes: 0,
+                file_bytes: 0,
                 shortest: u64::MAX,
                 held: false,
                 overlong: None,
@@ -241,14 +245,17 @@ impl StreamTail {
         self.seen.data_bytes
     }
 
-    /// A rough count of the tokens of the answer so far, for one that broke off
-    /// without having said it: one for each event, or, where that is more, one
-    /// for 3.5 bytes of what their data holds beside its frame. A frame is as
-    /// long as the shortest event's data, 512 bytes at most.
+    /// A rough count of the tokens of the answer so far, for one that does not
+    /// say it: one for each event, or, where that is more, one for 3.5 bytes of
+    /// what their data holds beside its frame. A frame is as long as the shortest
+    /// event's data, 512 bytes at most; one that ends a choice is often shorter
+    /// than those that bring text, and is not taken for it. Of an event that is
+    /// too long to be looked into, what seems to be a file is left out.
     pub fn estimated_tokens(&self) -> u64 {
         let frame = self.seen.shortest.min(LARGEST_FRAME);
         let frames = self.seen.events.saturating_mul(frame);
-        let text = self.seen.data_bytes.saturating_sub(frames);
+        let beside = frames.saturating_add(self.seen.file_bytes);
+        let text = self.seen.data_bytes.saturating_sub(beside);
         estimated_tokens(text).max(self.seen.events)
     }
 
@@ -290,14 +297,15 @@ impl Seen {
         }
         let name = kind.or_else(|| leading_type(&data));
         self.named(name);
-        self.complete = self.complete || is_finish(&data);
+        let is_finish = is_finish(&data);
+        self.complete |= is_finish;
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
         self.audio_ms = found.and_then(|found| found.audio_ms).or(self.audio_ms);
         self.complete |= self.usage.is_some();
         let only_usage = found.is_some_and(|found| found.only);
         if !only_usage && brings_more(name) {
-            self.count(data.len());
+            self.count(data.len(), is_finish);
         }
         only_usage && self.hide_usage
     }
@@ -310,6 +318,8 @@ impl Seen {
         self.data_bytes = self.data_bytes.saturating_add(part.len() as u64);
         self.overlong.get_or_insert_default().push(part);
         if last && let Some(mut ends) = self.overlong.take() {
+            let file = ends.total() - ends.text_bytes();
+            self.file_bytes = self.file_bytes.saturating_add(file);
             let head = Event::new(ends.head());
             let kind = head.kind();
             if let Some(data) = head.data() {
@@ -328,10 +338,12 @@ impl Seen {
         }
     }
 
-    fn count(&mut self, data: usize) {
+    fn count(&mut self, data: usize, is_finish: bool) {
         self.events = self.events.saturating_add(1);
         self.data_bytes = self.data_bytes.saturating_add(data as u64);
-        self.shortest = self.shortest.min(data as u64);
+        if !is_finish {
+            self.shortest = self.shortest.min(data as u64);
+        }
     }
 
     fn open(&mut self, first: First) {
@@ -362,9 +374,11 @@ fn is_last(name: Option<&[u8]>) -> bool {
 }
 
 /// Whether the event may bring more of the answer. The responses API repeats the
-/// request at the beginning, and what it has brought at each end.
+/// request at the beginning, and what it has brought at each end; so do
+/// transcripts.
 fn brings_more(name: Option<&[u8]>) -> bool {
-    name.is_none_or(|name| !name.starts_with(b"response.") || name.ends_with(b".delta"))
+    let repeats = |name: &[u8]| name.starts_with(b"response.") || name.starts_with(b"transcript.");
+    name.is_none_or(|name| !repeats(name) || name.ends_with(b".delta"))
 }
 
 /// Whether a choice says why it ends.

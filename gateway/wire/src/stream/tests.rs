@@ -69,6 +69,54 @@ fn an_answer_is_a_token_an_event_or_as_much_as_its_bytes() {
 }
 
 #[test]
+fn the_event_that_ends_a_choice_is_no_measure_of_the_others() {
+    let content = |word: &str| {
+        format!(
+            "data: {{\"id\":\"c-1\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{word}\"}},\
+             \"finish_reason\":null}}]}}\n\n"
+        )
+    };
+    let words = ["A", " stream", " ends", " as", " OpenAI", "'s", " do"].map(content);
+    let end = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    for ends in [1, 2] {
+        let (_, tail) = whole(false, &[&words.concat(), &end.repeat(ends), DONE].concat());
+        assert!(tail.is_complete());
+        let found = usize::try_from(tail.estimated_tokens()).unwrap();
+        assert_eq!(found, words.len() + ends);
+    }
+    // One event may be all.
+    let all = format!(
+        "data: {{\"text\":\"{}\",\"finish_reason\":\"stop\"}}\n\n",
+        "a sea ".repeat(700)
+    );
+    let (_, tail) = whole(false, &all);
+    assert!(tail.estimated_tokens().abs_diff(1200 - 512 * 2 / 7) < 20);
+}
+
+#[test]
+fn a_file_in_an_event_is_no_text() {
+    let file = "iVBORw0K".repeat(EVENT_LIMIT / 8);
+    let image =
+        format!("data: {{\"delta\":{{\"images\":[\"data:image/png;base64,{file}\"]}}}}\n\n");
+    let (_, tail) = whole(false, &[TEXT, &image, TEXT].concat());
+    assert_eq!(tail.events(), 3);
+    let found = tail.estimated_tokens();
+    assert!(found <= (9 << 10) * 2 / 7 + 100, "{found}");
+}
+
+#[test]
+fn what_a_transcript_repeats_at_its_end_is_no_part_of_it() {
+    let delta = "data: {\"type\":\"transcript.text.delta\",\"delta\":\"a\"}\n\n";
+    let done = format!(
+        "data: {{\"type\":\"transcript.text.done\",\"text\":\"{}\"}}\n\n",
+        "a".repeat(5000)
+    );
+    let (_, tail) = whole(false, &[delta, delta, &done].concat());
+    assert!(tail.is_complete());
+    assert_eq!((tail.events(), tail.estimated_tokens()), (2, 2));
+}
+
+#[test]
 fn what_the_responses_api_repeats_is_no_part_of_an_answer() {
     let long = "a".repeat(5000);
     let delta = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";

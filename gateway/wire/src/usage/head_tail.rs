@@ -13,6 +13,10 @@ const HEAD: usize = 1 << 10;
 /// How much of the end is kept, in bytes.
 const TAIL: usize = 8 << 10;
 
+/// So many bytes of nothing but base64 are a file's and no text, which has
+/// spaces, quotes or escapes.
+const FILE: usize = 256;
+
 /// The deepest that usage is looked for: in an object that an event wraps.
 const REACH: usize = 2;
 
@@ -35,6 +39,19 @@ impl HeadTail {
 
     /// How many bytes were pushed.
     pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// How many bytes of the body may be text: all of them, but where what was
+    /// kept borders on a file in base64, which lies between, only what was kept.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        let (head, ring) = self.kept.split_at(self.kept.len().min(HEAD));
+        let (newer, oldest) = ring.split_at(self.next.min(ring.len()));
+        let before = head.iter().rev();
+        let behind = oldest.iter().chain(newer);
+        if !self.is_whole() && (is_file(before) || is_file(behind)) {
+            return self.kept.len() as u64;
+        }
         self.total
     }
 
@@ -105,6 +122,12 @@ impl HeadTail {
         self.next = 0;
         ring
     }
+}
+
+/// Whether these bytes begin as a file in base64 may.
+fn is_file<'a>(bytes: impl Iterator<Item = &'a u8>) -> bool {
+    let is_base64 = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
+    bytes.take(FILE).take_while(is_base64).count() == FILE
 }
 
 /// The usage among the members that lie in the head entirely.

@@ -1,5 +1,9 @@
 use super::images::ImageCounter;
 use super::{HeadTail, Measure, Quantities, Usage};
+use crate::estimate::estimated_tokens;
+
+/// What JSON writes around the text of an answer, about, in bytes.
+const FRAME: u64 = 256;
 
 /// What is remembered of an answer in one piece that is forwarded without being
 /// kept: its ends, and how many images it holds where that is asked.
@@ -34,6 +38,24 @@ impl WholeTail {
         self.ends.total()
     }
 
+    /// A rough count of the tokens of the answer so far, for one that does not
+    /// say it: one for 3.5 bytes. Of JSON half is taken for what stands around
+    /// the text, 256 bytes at most. What lies between the ends that were kept is
+    /// left out where they border on a file in base64.
+    pub fn estimated_tokens(&self) -> u64 {
+        let text = self.ends.text_bytes();
+        let frame = if self.is_json() {
+            FRAME.min(text / 2)
+        } else {
+            0
+        };
+        estimated_tokens(text - frame)
+    }
+
+    fn is_json(&self) -> bool {
+        self.ends.head().trim_ascii_start().starts_with(b"{")
+    }
+
     /// The tokens that a complete answer reports.
     pub fn usage(&mut self) -> Option<Usage> {
         self.ends.usage()
@@ -51,8 +73,7 @@ impl WholeTail {
             }
             Measure::Heard => told.audio_ms = self.ends.audio_ms(),
             Measure::Spoken => {
-                let is_json = self.ends.head().trim_ascii_start().starts_with(b"{");
-                told.audio_bytes = (!is_json).then_some(self.total());
+                told.audio_bytes = (!self.is_json()).then_some(self.total());
             }
         }
         told
@@ -68,6 +89,47 @@ mod tests {
         let mut tail = WholeTail::new(measure);
         answer.chunks(1000).for_each(|part| tail.push(part));
         tail
+    }
+
+    fn estimated(answer: &str) -> u64 {
+        read(Measure::Tokens, answer.as_bytes()).estimated_tokens()
+    }
+
+    #[test]
+    fn an_answer_is_as_many_tokens_as_its_bytes_but_for_its_frame() {
+        assert_eq!(["", "a", "{", "{\"a\":1}"].map(estimated), [0, 0, 0, 1]);
+        // Plain text has no frame.
+        assert_eq!(estimated(&"a word ".repeat(100)), 200);
+        let json = |bytes: usize| format!("{{\"text\":\"{}\"}}", " ".repeat(bytes - 11));
+        assert_eq!(estimated(&json(140)), 70 * 2 / 7);
+        assert_eq!(estimated(&json(256 + 35)), 146 * 2 / 7);
+        assert_eq!(estimated(&json(512)), 256 * 2 / 7);
+        assert_eq!(estimated(&json(256 + 35_000)), 10_000);
+    }
+
+    #[test]
+    fn a_file_within_an_answer_is_no_text() {
+        let answer = |text: &str, file: &str| {
+            format!(
+                "{{\"choices\":[{{\"message\":{{\"content\":\"{text}\",\"images\":[\
+                 {{\"url\":\"data:image/png;base64,{file}\"}}]}}}}]}}"
+            )
+        };
+        let file = "iVBORw0K+/".repeat(100_000);
+        // Whether the text before it leaves the beginning of the file to be seen, or
+        // only its end is.
+        for text in ["a sea".to_owned(), "waves at sea, ".repeat(1000)] {
+            let found = estimated(&answer(&text, &file));
+            assert!(found <= (9 << 10) * 2 / 7, "{found}");
+        }
+        let words = "waves at sea, ".repeat(1000);
+        let plain = estimated(&answer(&words, ""));
+        assert!(plain.abs_diff(14_000 * 2 / 7) < 100, "{plain}");
+        // Whatever the writing, and however it is escaped.
+        for text in ["波の音".repeat(3000), "\\u6ce2".repeat(3000)] {
+            let found = estimated(&answer(&text, ""));
+            assert!(found > text.len() as u64 * 2 / 7 - 100, "{found}");
+        }
     }
 
     #[test]
