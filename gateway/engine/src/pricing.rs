@@ -17,6 +17,8 @@ use fastllm_contract::{Micros, Prices, Tokens, UsageEvent};
 pub struct Quantities {
     /// Whether the tokens are reported or estimated: unknown is not zero.
     pub tokens_known: bool,
+    /// They are estimated: what is measured counts instead, where it has a price.
+    pub estimated: bool,
     /// Tokens of the prompt, all classes.
     pub prompt: Tokens,
     /// Tokens of the answer, all classes.
@@ -43,6 +45,7 @@ impl From<&UsageEvent> for Quantities {
     fn from(event: &UsageEvent) -> Self {
         Self {
             tokens_known: event.usage_reported || event.estimated,
+            estimated: event.estimated,
             prompt: event.prompt_tokens,
             completion: event.completion_tokens,
             cached: event.cached_tokens.unwrap_or_default(),
@@ -99,7 +102,8 @@ pub fn charge(event: &UsageEvent, prices: Option<&Prices>) -> Charge {
 /// - an image, character or millisecond that is counted and priced adds its
 ///   price, and stands for tokens that have none;
 /// - tokens that are known add theirs, class by class, and stand for other
-///   quantities that have none;
+///   quantities that have none; estimated ones only where nothing else has a
+///   price;
 /// - nothing used costs nothing, where the model has any price at all.
 pub fn cost(prices: &Prices, quantities: &Quantities) -> Option<Micros> {
     let measures = Bill::of(&[
@@ -115,7 +119,8 @@ pub fn cost(prices: &Prices, quantities: &Quantities) -> Option<Micros> {
             MILLISECOND,
         ),
     ]);
-    let tokens = if quantities.tokens_known {
+    let guessed = quantities.estimated && measures.priced;
+    let tokens = if quantities.tokens_known && !guessed {
         tokens(prices, quantities)
     } else {
         Bill::default()

@@ -112,6 +112,29 @@ fn a_part_is_never_larger_than_its_whole() {
 }
 
 #[test]
+fn what_is_estimated_counts_where_nothing_that_is_measured_has_a_price() {
+    let estimated = Quantities {
+        estimated: true,
+        images: 2,
+        ..known(MILLION, MILLION)
+    };
+    let mut prices = priced(1000, 10_000);
+    assert_eq!(cost(&prices, &estimated), Some(Micros(11_000)));
+    prices.image_price = Some(Micros(40_000));
+    assert_eq!(cost(&prices, &estimated), Some(Micros(80_000)));
+    let reported = Quantities {
+        estimated: false,
+        ..estimated
+    };
+    assert_eq!(cost(&prices, &reported), Some(Micros(91_000)));
+    let without = Quantities {
+        images: 0,
+        ..estimated
+    };
+    assert_eq!(cost(&prices, &without), Some(Micros(11_000)));
+}
+
+#[test]
 fn images_characters_and_minutes_have_prices_of_their_own() {
     let prices = Prices {
         image_price: Some(Micros(40_000)),
@@ -272,6 +295,7 @@ fn an_event_tells_every_quantity() {
     event.audio_ms = Some(8);
     let expected = Quantities {
         tokens_known: true,
+        estimated: false,
         prompt: Tokens(1000),
         completion: Tokens(100),
         cached: Tokens(1),
@@ -287,7 +311,8 @@ fn an_event_tells_every_quantity() {
     event.usage_reported = false;
     assert!(!Quantities::from(&event).tokens_known);
     event.estimated = true;
-    assert!(Quantities::from(&event).tokens_known);
+    let estimated = Quantities::from(&event);
+    assert!(estimated.tokens_known && estimated.estimated);
 }
 
 /// A cost as a fraction, summed the way one does it on paper.
@@ -362,6 +387,7 @@ fn some_quantities(bound: u64) -> impl Strategy<Value = Quantities> {
             ] = tokens.map(Tokens);
             Quantities {
                 tokens_known,
+                estimated: false,
                 prompt,
                 completion,
                 cached,
@@ -378,6 +404,28 @@ fn some_quantities(bound: u64) -> impl Strategy<Value = Quantities> {
 }
 
 proptest! {
+    /// An estimate prices what a report does, and nothing twice.
+    #[test]
+    fn an_estimate_costs_no_more_than_a_report(
+        prices in some_prices(1 << 40),
+        reported in some_quantities(1 << 36),
+    ) {
+        let estimated = Quantities { estimated: true, ..reported };
+        let (less, more) = (cost(&prices, &estimated), cost(&prices, &reported));
+        prop_assert_eq!(less.is_some(), more.is_some());
+        prop_assert!(less <= more);
+        let unmeasured = |of| Quantities {
+            images: 0,
+            input_characters: 0,
+            audio_ms: 0,
+            ..of
+        };
+        prop_assert_eq!(
+            cost(&prices, &unmeasured(estimated)),
+            cost(&prices, &unmeasured(reported))
+        );
+    }
+
     #[test]
     fn equals_the_exact_fraction(
         prices in all_priced(1 << 40),

@@ -44,20 +44,25 @@ pub struct Claim {
     pub max_tokens: Option<u64>,
     /// Answers of this kind have tokens of their own.
     pub has_completion: bool,
+    /// How many answers it asks for.
+    pub answers: u64,
+    /// What it will use beside tokens, as far as that can be known.
+    pub beside: Quantities,
 }
 
 impl Claim {
-    /// Tokens of an answer by this model: what the client allows at most, else
-    /// what the model's backends allow by default, else what most of its answers
-    /// have had.
+    /// Tokens of all answers by this model, each as long as the client allows at
+    /// most, else as the model's backends allow by default, else as most of its
+    /// answers have been.
     fn completion(&self, pool: &Pool) -> u64 {
         if !self.has_completion {
             return 0;
         }
-        self.max_tokens.unwrap_or_else(|| pool.usual_answer())
+        let each = self.max_tokens.unwrap_or_else(|| pool.usual_answer());
+        each.saturating_mul(self.answers)
     }
 
-    /// Tokens of the prompt and of the longest answer of a candidate.
+    /// Tokens of the prompt and of the longest answers of a candidate.
     fn tokens(&self, chain: &Chain) -> u64 {
         let answers = chain.pools().iter().map(|pool| self.completion(pool));
         self.prompt_tokens
@@ -73,7 +78,7 @@ impl Claim {
                 tokens_known: true,
                 prompt: Tokens(self.prompt_tokens),
                 completion: Tokens(self.completion(pool)),
-                ..Quantities::default()
+                ..self.beside
             };
             pricing::cost(&prices, &quantities)
         });
@@ -97,7 +102,8 @@ impl Claim {
 
     fn asked_for(&self) -> u64 {
         let most = self.max_tokens.filter(|_| self.has_completion);
-        self.prompt_tokens.saturating_add(most.unwrap_or(0))
+        let all = most.unwrap_or(0).saturating_mul(self.answers);
+        self.prompt_tokens.saturating_add(all)
     }
 }
 

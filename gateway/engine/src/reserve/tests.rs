@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::{Claim, Reservation, Scope, Spent, Used, What, reserve};
 use crate::fixture::{self, key, model, name, principal};
 use crate::identify::identify;
+use crate::pricing::Quantities;
 use crate::refusal::Refusal;
 use crate::route::{Chain, Tuning, route};
 use crate::tables::Tables;
@@ -75,6 +76,8 @@ fn claim(now: Timestamp, prompt: u64, most: u64) -> Claim {
         prompt_tokens: prompt,
         max_tokens: Some(most),
         has_completion: true,
+        answers: 1,
+        beside: Quantities::default(),
     }
 }
 
@@ -171,6 +174,104 @@ fn what_can_never_be_had_is_told_with_limit_and_need() {
         ..claim(at(0), 40, 0)
     };
     drop(take(&tables, "principal-1", &guess).unwrap());
+}
+
+#[test]
+fn every_answer_that_is_asked_for_is_set_aside_and_must_fit_at_all() {
+    let several = |answers, most| Claim {
+        answers,
+        max_tokens: most,
+        ..claim(at(0), 40, 0)
+    };
+    let tables = alone(Some(limits(None, Some(1000), None)), None);
+    for (answers, need) in [(97, "1010"), (u64::MAX, &*u64::MAX.to_string())] {
+        let larger = take(&tables, "principal-1", &several(answers, Some(10))).unwrap_err();
+        assert_eq!(larger.status(), 400);
+        assert!(larger.to_string().contains(need), "{larger}");
+    }
+    // What has no tokens of its own needs no more of them.
+    let none = Claim {
+        has_completion: false,
+        ..several(97, Some(10))
+    };
+    take(&tables, "principal-1", &none).unwrap().cancel(at(0));
+    drop(take(&tables, "principal-1", &several(96, Some(10))).unwrap());
+    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Tokens);
+
+    let tables = alone(None, Some(budget(7, Some(1_000_000), None)));
+    let held = take(&tables, "principal-1", &several(4, Some(10))).unwrap();
+    assert_eq!(told(&tables), (0, 80));
+    let guess = take(&tables, "principal-1", &several(3, None)).unwrap();
+    let unknown = crate::route::UNKNOWN_ANSWER;
+    assert_eq!(told(&tables), (0, 80 + 40 + 3 * unknown));
+    settle(held, at(0), 50);
+    settle(guess, at(0), 50);
+    assert_eq!(told(&tables), (100, 0));
+}
+
+/// The money that control is told of: settled and set aside.
+fn money(tables: &Tables) -> (u64, u64) {
+    let report = tables
+        .accounts()
+        .report("a".to_owned(), "b".to_owned(), at(0));
+    let one = &report.budgets[0];
+    (one.cost_micros.0, one.cost_reserved_micros.0)
+}
+
+#[test]
+fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
+    let tables = alone(None, Some(budget(7, None, Some(1_000_000))));
+    let learn = |prices| {
+        tables.accounts().learn(&Standing {
+            replicas: 1,
+            prices: vec![ModelPrices {
+                model: name("large"),
+                prices,
+            }],
+            budgets: Vec::new(),
+        });
+    };
+    let aside = |claim: &Claim| {
+        let held = take(&tables, "principal-1", claim).unwrap();
+        let (_, aside) = money(&tables);
+        held.cancel(at(0));
+        aside
+    };
+    let beside = Quantities {
+        images: 4,
+        input_characters: 2_000,
+        audio_ms: 30_000,
+        ..Quantities::default()
+    };
+    let claim = Claim {
+        answers: 4,
+        beside,
+        ..claim(at(0), 100, 10)
+    };
+    learn(Prices {
+        input_price_per_mtok: Some(Micros(1_000_000)),
+        output_price_per_mtok: Some(Micros(2_000_000)),
+        ..Prices::default()
+    });
+    assert_eq!(aside(&claim), 100 + 4 * 10 * 2);
+    learn(Prices {
+        image_price: Some(Micros(40)),
+        input_price_per_mchar: Some(Micros(15_000)),
+        audio_price_per_minute: Some(Micros(6_000)),
+        ..Prices::default()
+    });
+    assert_eq!(aside(&claim), 4 * 40 + 30 + 3_000);
+    let endless = Claim {
+        answers: u64::MAX,
+        max_tokens: Some(u64::MAX),
+        ..claim
+    };
+    learn(Prices {
+        output_price_per_mtok: Some(Micros(u64::MAX)),
+        ..Prices::default()
+    });
+    drop(take(&tables, "principal-1", &endless).unwrap());
+    assert_eq!(money(&tables), (0, 0));
 }
 
 #[test]
