@@ -11,6 +11,7 @@ pub mod cli;
 mod clock;
 mod config;
 mod deadline;
+mod estimate;
 mod forward;
 mod link;
 mod metadata;

@@ -12,12 +12,13 @@ use fastllm_engine::{
     Ask, Boundary, Caller, Chain, Claim, Refusal, Resolved, Tables, granted_models, identify,
     reserve, resolve,
 };
-use fastllm_wire::{FormReader, Members, ScanError, estimated_tokens, scan, text_bytes};
+use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
 use parking_lot::Mutex;
 
 use crate::cached::{Cached, Terms, given_again};
 use crate::deadline::Deadline;
+use crate::estimate::{beside, prompt_tokens};
 use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
 use crate::metadata;
 use crate::prompt::Prompt;
@@ -350,6 +351,8 @@ impl Pipeline {
             prompt_tokens: request.prompt_tokens,
             max_tokens: members.ceiling(),
             has_completion: asked.proxied.has_completion(),
+            answers: members.answers(),
+            beside: beside((asked.proxied, asked.head), (members, request.body)),
         };
         let (reservation, rates) = reserve(&caller, &mut chain, &claim, tables.accounts())?;
         record.reserved(reservation, rates);
@@ -377,15 +380,6 @@ struct Request<'a> {
     body: &'a [u8],
     /// By a rough count.
     prompt_tokens: u64,
-}
-
-/// A rough size of the prompt, from the whole body. The bytes of an upload are
-/// no text.
-fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
-    match members.form_type() {
-        None => estimated_tokens(text_bytes(body)),
-        Some(_) => 0,
-    }
 }
 
 impl Request<'_> {

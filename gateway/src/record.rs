@@ -61,6 +61,7 @@ struct Ending {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Figures {
     usage: Option<Usage>,
+    came: Option<u64>,
     quantities: Quantities,
 }
 
@@ -93,8 +94,9 @@ pub(crate) struct Record {
     /// Tokens of the prompt, by a rough count.
     prompt_estimate: u64,
     sent: Sent,
-    /// Tokens of an answer that did not come to its end, by a rough count.
-    broke_off: Option<u64>,
+    /// Tokens of the answer that came, by a rough count; nothing where it has not
+    /// begun.
+    came: Option<u64>,
     trace: Trace,
     /// What was taken for it, where its caller has limits or budgets.
     allowance: Option<Box<Allowance>>,
@@ -129,7 +131,7 @@ impl Record {
             metadata: None,
             prompt_estimate: 0,
             sent: Sent::default(),
-            broke_off: None,
+            came: None,
             allowance: None,
             cache: None,
             ending: None,
@@ -289,10 +291,10 @@ impl Record {
         self.usage = usage.or(self.usage);
     }
 
-    /// The answer did not come to its end; so many tokens of it did, by a rough
-    /// count, or nothing where it had not begun.
-    pub(crate) fn broke_off(&mut self, completion: Option<u64>) {
-        self.broke_off = completion;
+    /// So many tokens of an answer came that did not say it, by a rough count, or
+    /// nothing where it had not begun.
+    pub(crate) fn came(&mut self, completion: Option<u64>) {
+        self.came = completion;
     }
 
     /// Ends it: the gateway said no, with this status.
@@ -331,6 +333,7 @@ impl Record {
     pub(crate) fn figures(&self) -> Figures {
         Figures {
             usage: self.usage,
+            came: self.came,
             quantities: self.quantities.as_deref().copied().unwrap_or_default(),
         }
     }
@@ -339,6 +342,7 @@ impl Record {
     /// when it was given first.
     pub(crate) fn given_again(mut self, figures: Figures) {
         self.usage = figures.usage;
+        self.came = figures.came;
         self.measured(figures.quantities);
         self.served();
     }

@@ -69,8 +69,8 @@ pub(crate) struct UsageEventView {
     /// Whether the counts are the backend's own. Where they are not estimated
     /// either, they are unknown.
     usage_reported: bool,
-    /// The counts are the gateway's estimate: the answer broke off, or its
-    /// client left.
+    /// The counts are the gateway's estimate: the answer said none, broke off, or
+    /// its client left.
     estimated: bool,
     /// Answered from a gateway's cache.
     cached: bool,

@@ -97,8 +97,9 @@ pub struct UsageEvent {
     /// is not zero.
     #[serde(default = "yes")]
     pub usage_reported: bool,
-    /// The counts are the gateway's estimate, since the answer broke off or its
-    /// client left before it said them. Never together with `usage_reported`.
+    /// The counts are the gateway's estimate, since the answer did not say them:
+    /// it never did, it broke off, or its client left before. Never together with
+    /// `usage_reported`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
     /// Answered from the gateway's cache: the counts are those of the answer

@@ -60,6 +60,8 @@ pub(super) struct Attempt {
     place: Option<InFlight>,
     began: Instant,
     stream: bool,
+    /// How many answers are asked for.
+    answers: u64,
 }
 
 /// What a request may still cost, and what it has brought so far.
@@ -231,6 +233,7 @@ impl Forwarder {
             place: Some(in_flight),
             began: clock::now(),
             stream: outgoing.members.is_stream(),
+            answers: outgoing.members.answers(),
         };
         let left = effort.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
@@ -410,12 +413,12 @@ impl Attempt {
     }
 
     /// The answer was good, and has come to its end, with so many tokens where
-    /// it said so.
+    /// that is known.
     pub(super) fn succeeded(&self, tokens: Option<u64>) {
         let took = clock::now().saturating_duration_since(self.began);
         self.live.took(self.stream, took);
         if let Some(tokens) = tokens {
-            self.live.answered_with(tokens);
+            self.live.answered_with(tokens.div_ceil(self.answers));
         }
     }
 }

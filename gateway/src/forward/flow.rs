@@ -3,9 +3,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fastllm_wire::http1::Response;
-use fastllm_wire::{
-    First, Gunzip, Measure, Quantities, StreamTail, Usage, WholeTail, estimated_tokens,
-};
+use fastllm_wire::{First, Gunzip, Measure, Quantities, StreamTail, Usage, WholeTail};
 
 use super::pool::Lease;
 use super::quiet::{Patience, Quiet, Tick};
@@ -202,7 +200,7 @@ impl Flow {
             return (tail.first() == First::Answer).then(|| tail.estimated_tokens());
         }
         let piece = self.meter.piece();
-        Some(piece.map_or(0, |tail| estimated_tokens(tail.total())))
+        Some(piece.map_or(0, |tail| tail.estimated_tokens()))
     }
 
     /// Waits until it is known what the first event of a stream is, within

@@ -181,9 +181,7 @@ impl Relay {
         else {
             return;
         };
-        let usage = self.flow.usage();
-        record.used(usage);
-        record.measured(self.flow.quantities(record.measure()));
+        self.tell(&mut record);
         // An error in the first event was told to the backend when it came.
         let began = !matches!(self.flow.first(), First::Error { .. });
         let failed = *end != End::Complete || self.flow.failed_later();
@@ -192,10 +190,7 @@ impl Relay {
             if failed {
                 attempt.failed();
             } else if complete {
-                attempt.succeeded(usage.and_then(|usage| usage.completion_tokens));
-            }
-            if !complete {
-                record.broke_off(self.flow.estimated_tokens());
+                attempt.succeeded(record.completion());
             }
         }
         if complete && keeping.is_some_and(|keeping| keeping.complete(record.figures())) {
@@ -203,18 +198,24 @@ impl Relay {
         }
         record.answered(self.status, complete);
     }
+
+    /// Says what was used, as far as it is known by now: as the answer says, or
+    /// else as much of it as came.
+    fn tell(&mut self, record: &mut Record) {
+        record.used(self.flow.usage());
+        record.measured(self.flow.quantities(record.measure()));
+        let began = !matches!(self.flow.first(), First::Error { .. });
+        if self.status < 300 && began && record.reported().is_none() {
+            record.came(self.flow.estimated_tokens());
+        }
+    }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         // A client that left: what was seen until then is still known.
-        if let Some(open) = &mut self.open {
-            open.record.used(self.flow.usage());
-            let measure = open.record.measure();
-            open.record.measured(self.flow.quantities(measure));
-            if self.status < 300 {
-                open.record.broke_off(self.flow.estimated_tokens());
-            }
+        if let Some(mut open) = self.open.take() {
+            self.tell(&mut open.record);
         }
     }
 }

@@ -75,18 +75,26 @@ impl Record {
 
     /// What the answer said that it used. One that has tokens of its own and
     /// does not count them has not said it.
-    fn reported(&self) -> Option<Usage> {
+    pub(crate) fn reported(&self) -> Option<Usage> {
         let counted = self.endpoint.is_none_or(Proxied::has_completion);
         self.usage
             .filter(|usage| usage.completion_tokens.is_some() || !counted)
     }
 
-    /// Tokens of prompt and answer by a rough count, for an answer that broke
-    /// off after it had begun, and for an unstreamed one whose client left once
-    /// an upstream had the request: it may have been worked on to its end.
+    /// Tokens of the answer, as it said or else by a rough count.
+    pub(crate) fn completion(&self) -> Option<u64> {
+        match self.reported() {
+            Some(usage) => usage.completion_tokens,
+            None => self.estimate().map(|(_, completion)| completion),
+        }
+    }
+
+    /// Tokens of prompt and answer by a rough count, for an answer that had begun,
+    /// and for an unstreamed one whose client left once an upstream had the
+    /// request: it may have been worked on to its end.
     fn estimate(&self) -> Option<(u64, u64)> {
         let left = self.sent.is_noted() && !self.stream;
-        let completion = self.broke_off.or(left.then_some(0))?;
+        let completion = self.came.or(left.then_some(0))?;
         let is_text = self.endpoint.is_none_or(Proxied::writes_text);
         Some((self.prompt_estimate, if is_text { completion } else { 0 }))
     }

@@ -217,11 +217,10 @@ impl Case {
     }
 
     /// Whether the account can only say what it may have cost: an answer began,
-    /// did not come to its end, and has not said it.
+    /// and has not said it.
     fn estimated(&self) -> bool {
-        let began = self.first_event || self.request == WHOLE;
-        let broke_off = self.outcome() == "upstream_error" && self.status() < 300;
-        began && broke_off && self.used.is_none()
+        let began = self.first_event || self.request == WHOLE || self.outcome() == "ok";
+        began && self.status() < 300 && self.used.is_none()
     }
 
     fn model(&self) -> &'static str {

@@ -82,8 +82,8 @@ async fn in_the_middle_of_a_stream<P: Speaks>() {
 }
 
 async fn in_the_middle_of_an_answer<P: Speaks>() {
-    let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"a\":";
-    leaves_in_every_way::<P>(WHOLE, begun, Some(5), Some(1)).await;
+    let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"abc\":";
+    leaves_in_every_way::<P>(WHOLE, begun, Some(7), Some(1)).await;
 }
 
 async fn after_the_usage_was_seen<P: Speaks>() {

@@ -120,7 +120,7 @@ async fn an_error_in_its_first_event_still_fails_over() {
 }
 
 #[tokio::test]
-async fn a_bomb_and_what_nobody_reads_pass_and_are_unknown() {
+async fn a_bomb_and_what_nobody_reads_pass_and_count_as_their_prompt() {
     let zeros = " ".repeat(16 << 20);
     let bomb = packed(&[&zeros, ANSWER]).concat();
     let broken = [&packed(&[ANSWER]).concat()[..20], b"no gzip"].concat();
@@ -129,7 +129,9 @@ async fn a_bomb_and_what_nobody_reads_pass_and_are_unknown() {
         let rig = Rig::start(&[&upstream]).await;
         assert_eq!(rig.chat(BODY).await.body, body);
         let event = &rig.finish().await[0];
-        assert!(!event.usage_reported && !event.estimated, "{coding}");
-        assert_eq!((event.status, event.prompt_tokens.0), (Some(200), 0));
+        assert!(!event.usage_reported && event.estimated, "{coding}");
+        let found = (event.prompt_tokens.0, event.completion_tokens.0);
+        let prompt = BODY.len() as u64 * 2 / 7;
+        assert_eq!((event.status, found), (Some(200), (prompt, 0)));
     }
 }

@@ -94,7 +94,7 @@ async fn after_the_usage_was_seen() {
 
 #[tokio::test]
 async fn in_the_middle_of_an_unstreamed_answer() {
-    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{\"a\":1".to_vec();
+    let head = b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{\"abc\":1".to_vec();
     let event = leaves(WHOLE, head, async |client: &mut Client, _: &Upstream| {
         client.head().await;
     })

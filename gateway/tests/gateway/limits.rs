@@ -17,7 +17,7 @@ use crate::support::{
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
 const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10}}";
 
-fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
+pub(crate) fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
     Limits {
         requests_per_min: requests.and_then(NonZeroU64::new),
         tokens_per_min: tokens.and_then(NonZeroU64::new),
@@ -26,7 +26,7 @@ fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> L
 }
 
 /// One that began long ago, and whose windows are those of the calendar.
-fn budget(tokens: u64) -> Budget {
+pub(crate) fn budget(tokens: u64) -> Budget {
     Budget {
         id: BudgetId(7),
         tokens_total: Some(Tokens(tokens)),
@@ -37,7 +37,11 @@ fn budget(tokens: u64) -> Budget {
     }
 }
 
-fn limited(upstream: &Upstream, limits: Option<Limits>, budget: Option<Budget>) -> Content {
+pub(crate) fn limited(
+    upstream: &Upstream,
+    limits: Option<Limits>,
+    budget: Option<Budget>,
+) -> Content {
     let mut content = content(&[upstream.api_base()]);
     content.principals[0].limits = limits;
     content.principals[0].budget = budget;
@@ -225,7 +229,7 @@ async fn every_endpoint_is_held_to_the_budget() {
 }
 
 /// What control was told of the budget last: settled, and set aside.
-async fn told(rig: &Rig, what: &str, wanted: (u64, u64)) {
+pub(crate) async fn told(rig: &Rig, what: &str, wanted: (u64, u64)) {
     rig.control
         .wait_for(what, |told| {
             let last = told
@@ -237,7 +241,7 @@ async fn told(rig: &Rig, what: &str, wanted: (u64, u64)) {
         .await;
 }
 
-fn often() -> Options {
+pub(crate) fn often() -> Options {
     Options::flags(&["--rate-limit-reconcile-interval=1"])
 }
 

@@ -13,6 +13,7 @@ mod chat;
 mod compressed;
 mod cors;
 mod endpoints;
+mod estimates;
 mod failover;
 mod files;
 mod hang_up;

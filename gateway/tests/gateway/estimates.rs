@@ -1,0 +1,262 @@
+//! What is set aside for a request is what it may cost, and an answer that does
+//! not say what it used counts all the same.
+
+use std::io::Write;
+
+use fastllm_contract::{Micros, ModelName, ModelPrices, Prices, Standing, UsageEvent};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::limits::{budget, limited, limits, often, told};
+use crate::support::{
+    Control, Gate, KEY, Options, Rig, Step, Upstream, chat, events, json_answer, post, raw,
+    snapshot,
+};
+
+const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
+
+/// A word of a stream as many engines send it, and the end of its choice.
+const WORD: &str =
+    "data: {\"choices\":[{\"delta\":{\"content\":\" sea\"},\"finish_reason\":null}]}\n\n";
+const END: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+fn answer(kind: &str, body: &[u8]) -> Vec<Step> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\n{kind}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    vec![Step::Send([head.as_bytes(), body].concat())]
+}
+
+fn packed(body: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(body.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// An answer of chat completions without a usage, of 256 bytes and these.
+fn silent(bytes: usize) -> String {
+    let frame = "{\"choices\":[{\"message\":{\"content\":\"\"}}]}";
+    let words = " sea".repeat(100 + bytes);
+    let content = &words[..256 + bytes - frame.len()];
+    frame.replace("\"\"", &format!("\"{content}\""))
+}
+
+async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> UsageEvent {
+    let upstream = Upstream::start([script]).await;
+    let rig = Rig::start(&[&upstream]).await;
+    let headers = format!("x-api-key: {KEY}\r\n{headers}");
+    let reply = rig.ask(&post(&format!("/v1{path}"), &headers, body)).await;
+    assert!(reply.complete, "{path}");
+    rig.finish().await.remove(0)
+}
+
+#[tokio::test]
+async fn an_answer_that_says_no_usage_has_an_estimated_row() {
+    let json = |body: &str| json_answer("200 OK", body);
+    let stream = |text: &str| raw(events(&[text], true));
+    let words = [WORD, WORD, WORD, END, DONE].concat();
+    let gzip = "content-type: application/json\r\ncontent-encoding: gzip";
+    let brotli = "content-type: application/json\r\ncontent-encoding: br";
+    let image = format!("{{\"data\":[{{\"b64_json\":\"{}\"}}]}}", "A".repeat(50_000));
+    for (path, script, completion) in [
+        ("/chat/completions", json(&silent(350)), 100),
+        ("/chat/completions", stream(&words), 4),
+        (
+            "/chat/completions",
+            answer(gzip, &packed(&silent(350))),
+            100,
+        ),
+        // What is not looked into, and what is no text.
+        ("/chat/completions", answer(brotli, b"brotli"), 0),
+        ("/completions", json(&silent(700)), 200),
+        ("/embeddings", json("{\"data\":[{\"embedding\":[0.5]}]}"), 0),
+        ("/rerank", json("{\"results\":[]}"), 0),
+        ("/moderations", json("{\"results\":[]}"), 0),
+        ("/images/generations", json(&image), 0),
+        (
+            "/audio/speech",
+            answer("content-type: audio/mpeg", &[7; 999]),
+            0,
+        ),
+    ] {
+        let event = event(path, "", BODY, script).await;
+        assert!(!event.usage_reported && event.estimated, "{path}");
+        let found = (event.prompt_tokens.0, event.completion_tokens.0);
+        let expected = (BODY.len() as u64 * 2 / 7, completion);
+        assert_eq!((event.status, found), (Some(200), expected), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_transcript_is_text_and_what_was_sent_is_none() {
+    let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
+--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--x--\r\n";
+    let headers = "content-type: multipart/form-data; boundary=x\r\n";
+    let text = "the sea ".repeat(70);
+    let plain = answer("content-type: text/plain", text.as_bytes());
+    let event = event("/audio/transcriptions", headers, form, plain).await;
+    assert!(event.estimated);
+    let found = (event.prompt_tokens.0, event.completion_tokens.0);
+    assert_eq!(found, (0, 160));
+}
+
+#[tokio::test]
+async fn an_error_is_no_answer_and_has_no_estimate() {
+    let error = json_answer("400 Bad Request", &silent(700));
+    let event = event("/chat/completions", "", BODY, error).await;
+    assert!(!event.usage_reported && !event.estimated);
+    assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (0, 0));
+}
+
+#[tokio::test]
+async fn a_backend_that_says_no_usage_cannot_be_asked_for_ever() {
+    let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
+    let content = limited(&upstream, None, Some(budget(250)));
+    let rig = Rig::serving(&content, often()).await;
+    let each = BODY.len() as u64 * 2 / 7 + 100;
+    for asked in 1..=3 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+        told(&rig, "what was used", (asked * each, 0)).await;
+    }
+    assert_eq!(rig.chat(BODY).await.status, 402);
+    assert_eq!(upstream.seen().requests.len(), 3);
+    let events = rig.finish().await;
+    let used: u64 = events
+        .iter()
+        .filter(|event| event.refusal.is_none())
+        .map(|event| event.prompt_tokens.0 + event.completion_tokens.0)
+        .sum();
+    assert_eq!(used, 3 * each);
+}
+
+#[tokio::test]
+async fn a_kept_answer_that_said_no_usage_counts_each_time() {
+    let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
+    let mut content = limited(&upstream, None, None);
+    for model in &mut content.models {
+        model.cache_ttl_seconds = Some(60);
+    }
+    let rig = Rig::serving(&content, Options::default()).await;
+    for _ in 0..2 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+    }
+    assert_eq!(upstream.seen().requests.len(), 1);
+    let events = rig.finish().await;
+    assert_eq!([false, true], [events[0].cached, events[1].cached]);
+    for event in &events {
+        assert!(event.estimated && !event.usage_reported);
+        let found = (event.prompt_tokens.0, event.completion_tokens.0);
+        assert_eq!(found, (BODY.len() as u64 * 2 / 7, 100));
+    }
+}
+
+/// Asks for this while nothing is answered.
+async fn in_flight(rig: &Rig, upstream: &Upstream, request: &[u8]) -> crate::support::Client {
+    let before = upstream.seen().requests.len();
+    let mut client = rig.client().await;
+    client.write(request).await;
+    upstream
+        .wait_for("the request", |seen| seen.requests.len() > before)
+        .await;
+    client
+}
+
+#[tokio::test]
+async fn all_answers_to_a_request_are_set_aside() {
+    let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
+    let gate = Gate::new();
+    let slow = [vec![Step::Wait(gate.clone())], json_answer("200 OK", usage)].concat();
+    let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
+    let content = limited(&upstream, None, Some(budget(10_000)));
+    let rig = Rig::serving(&content, often()).await;
+    let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
+    let mut client = in_flight(&rig, &upstream, &chat(body)).await;
+    let prompt = body.len() as u64 * 2 / 7;
+    told(&rig, "what is set aside", (0, prompt + 4 * 10)).await;
+    gate.cancel();
+    assert_eq!(client.reply().await.status, 200);
+    told(&rig, "what was used", (21, 0)).await;
+}
+
+#[tokio::test]
+async fn what_an_answer_usually_has_is_that_of_one_of_several() {
+    let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
+    let gate = Gate::new();
+    let slow = vec![Step::Wait(gate.clone()), Step::UntilHangUp];
+    let upstream = Upstream::start([json_answer("200 OK", usage), slow]).await;
+    let content = limited(&upstream, None, Some(budget(10_000)));
+    let rig = Rig::serving(&content, often()).await;
+    let of = |n: u64| format!("{{\"model\":\"small\",\"n\":{n}}}");
+    assert_eq!(rig.chat(&of(4)).await.status, 200);
+    let body = of(5);
+    let _client = in_flight(&rig, &upstream, &chat(&body)).await;
+    let prompt = body.len() as u64 * 2 / 7;
+    told(&rig, "three for each", (21, prompt + 5 * 3)).await;
+}
+
+#[tokio::test]
+async fn answers_that_could_never_be_had_together_are_refused() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let content = limited(&upstream, Some(limits(None, Some(100), None)), None);
+    let rig = Rig::serving(&content, Options::default()).await;
+    let of = |n: &str| format!("{{\"model\":\"small\",\"max_tokens\":10,\"n\":{n}}}");
+    for n in ["10", "1e300", "18446744073709551616"] {
+        let (status, _, code, _) = rig.chat(&of(n)).await.error();
+        assert_eq!((status, &*code), (400, "larger_than_limit"), "{n}");
+    }
+    assert_eq!(rig.chat(&of("8")).await.status, 200);
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+/// The money that is set aside while a request is answered.
+async fn money_aside(path: &str, headers: &str, body: &str, wanted: u64) {
+    let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let mut described = budget(0);
+    described.tokens_total = None;
+    described.cost_total_micros = Some(Micros(1_000_000));
+    let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
+    control.stand(Standing {
+        replicas: 1,
+        prices: vec![ModelPrices {
+            model: ModelName::new("small").unwrap(),
+            prices: Prices {
+                image_price: Some(Micros(40_000)),
+                input_price_per_mchar: Some(Micros(15_000_000)),
+                audio_price_per_minute: Some(Micros(6_000)),
+                ..Prices::default()
+            },
+        }],
+        budgets: Vec::new(),
+    });
+    let rig = Rig::with_control(control, often());
+    rig.until_ready().await;
+    let headers = format!("x-api-key: {KEY}\r\n{headers}");
+    let request = post(&format!("/v1{path}"), &headers, body);
+    let _client = in_flight(&rig, &upstream, &request).await;
+    rig.control
+        .wait_for("what is set aside", |told| {
+            let last = told.reconciles.last();
+            let budget = last.and_then(|report| report.budgets.first());
+            budget.is_some_and(|budget| budget.cost_reserved_micros.0 == wanted)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn images_speech_and_sound_are_set_aside_of_money() {
+    let images = "{\"model\":\"small\",\"n\":3,\"prompt\":\"a sea\"}";
+    money_aside("/images/generations", "", images, 120_000).await;
+    let speech = "{\"model\":\"small\",\"input\":\"gr\\u00fc\u{df}e\"}";
+    money_aside("/audio/speech", "", speech, 75).await;
+    let sound = "RIFF".repeat(120_000);
+    let form = format!(
+        "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
+--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{sound}\r\n--x--\r\n"
+    );
+    let minute = form.len() as u64 / 8;
+    let cost = (minute * 6_000 + 30_000) / 60_000;
+    let headers = "content-type: multipart/form-data; boundary=x\r\n";
+    money_aside("/audio/transcriptions", headers, &form, cost).await;
+}
