@@ -61,6 +61,7 @@ class Seen:
     order: int
     ended_ms: int
     body_bytes: int
+    answer_bytes: int
     attempts: int
     told: bool
     events: int

@@ -30,6 +30,8 @@ pub(super) struct Outcome {
     pub(super) ended_ms: u128,
     /// Of the request.
     pub(super) body_bytes: usize,
+    /// Of the answer, where an upstream has sent one in one piece.
+    pub(super) answer_bytes: usize,
     /// How often an upstream was asked.
     pub(super) attempts: u32,
     /// An upstream has told what the request used, to the last byte.
@@ -42,8 +44,8 @@ pub(super) struct Outcome {
 pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "n,course,form,model,key,gateway,end,status,order,ended_ms,body_bytes,attempts,told,events,\
-         prompt,completion,cached,reasoning,cost_micros"
+        "n,course,form,model,key,gateway,end,status,order,ended_ms,body_bytes,answer_bytes,\
+         attempts,told,events,prompt,completion,cached,reasoning,cost_micros"
     )?;
     for (n, outcome) in (0..).zip(outcomes) {
         let Case {
@@ -61,6 +63,7 @@ pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()>
             order,
             ended_ms,
             body_bytes,
+            answer_bytes,
             attempts,
             told,
             events,
@@ -68,7 +71,7 @@ pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()>
         write!(
             out,
             "{n},{course:?},{form:?},{model},{key},{gateway},{end:?},{status},{order},{ended_ms},\
-             {body_bytes},{attempts},{told},{events}"
+             {body_bytes},{answer_bytes},{attempts},{told},{events}"
         )?;
         let counts = [
             Some(figures.prompt),

@@ -122,15 +122,17 @@ impl Connection {
             }
             _ => {}
         }
-        let whole = if case.form == Form::Stream {
-            stream(n, &case)
+        let (whole, in_one_piece) = if case.form == Form::Stream {
+            (stream(n, &case), 0)
         } else {
-            message("200 OK", &json(n, &case))
+            let body = json(n, &case);
+            (message("200 OK", &body), body.len())
         };
         self.stream.write_all(whole.as_bytes()).await?;
         note_events(n, &case, board);
         if let Some(mut outcome) = board.outcome(n) {
             outcome.told = case.course != Course::Silent;
+            outcome.answer_bytes = in_one_piece;
         }
         Ok(true)
     }
