@@ -96,7 +96,9 @@ impl Record {
         let left = self.sent.is_noted() && !self.stream;
         let completion = self.came.or(left.then_some(0))?;
         let is_text = self.endpoint.is_none_or(Proxied::writes_text);
-        Some((self.prompt_estimate, if is_text { completion } else { 0 }))
+        let said = self.usage.map(|usage| usage.prompt_tokens);
+        let prompt = said.unwrap_or(self.prompt_estimate);
+        Some((prompt, if is_text { completion } else { 0 }))
     }
 
     /// Writes the access line.
