@@ -28,7 +28,9 @@ fn answers(body: &Value, fields: Fields) -> u64 {
     let completion = fields == Fields::Completion;
     let prompts = match body.get("prompt") {
         Some(Value::Array(each)) if completion => {
-            let each = each.iter().take_while(|one| one.is_string() || one.is_array());
+            let each = each
+                .iter()
+                .take_while(|one| one.is_string() || one.is_array());
             each.count().max(1)
         }
         _ => 1,
