@@ -123,7 +123,7 @@ impl Source {
             Origin::File(file) => {
                 let hang_up = hang_up().map_err(|error| setup("signals")(&error))?;
                 let (current, metrics) = (Arc::clone(current), Arc::clone(metrics));
-                let usage = UsageQueue::nowhere(&metrics);
+                let usage = UsageQueue::nowhere();
                 let watcher = Watcher::start(file, current, metrics, config.config_poll)?;
                 Ok((Self::File { watcher, hang_up }, usage))
             }

@@ -14,6 +14,9 @@ const COUNTS_KEPT_MINUTES: i32 = 60;
 pub(crate) struct Fleet {
     /// How many, the one that asked included.
     pub(crate) live: usize,
+    /// How many of them have the name of the one that asked: more than one is a
+    /// mistake.
+    pub(crate) namesakes: usize,
     /// The database's clock.
     pub(crate) now: Timestamp,
 }
@@ -24,14 +27,21 @@ pub(crate) async fn seen(
     replica: &str,
     boot_id: &str,
 ) -> Result<Fleet, DbError> {
-    sqlx::query!(
-        "INSERT INTO limit_replicas (replica, boot_id) VALUES ($1, $2) \
-         ON CONFLICT (replica) DO UPDATE SET boot_id = $2, seen_at = now()",
+    let last = sqlx::query!(
+        r#"WITH last AS (SELECT boot_id, seen_at FROM limit_replicas WHERE replica = $1)
+           INSERT INTO limit_replicas (replica, boot_id) VALUES ($1, $2)
+           ON CONFLICT (replica) DO UPDATE SET boot_id = $2, seen_at = now()
+           RETURNING (SELECT boot_id FROM last) AS boot_id, (SELECT seen_at FROM last) AS seen_at"#,
         replica,
         boot_id,
     )
-    .execute(&mut *connection)
+    .fetch_one(&mut *connection)
     .await?;
+    if let (Some(last), Some(seen_at)) = (last.boot_id, last.seen_at)
+        && last != boot_id
+    {
+        succeed(connection, replica, (&last, seen_at), boot_id).await?;
+    }
     // Somebody else may be at it.
     sqlx::query!(
         "DELETE FROM limit_replicas WHERE replica IN \
@@ -41,21 +51,75 @@ pub(crate) async fn seen(
     )
     .execute(&mut *connection)
     .await?;
-    fleet(connection).await
+    fleet(connection, Some(replica)).await
 }
 
-/// Which gateways ask, without asking.
-pub(crate) async fn fleet(connection: &mut PgConnection) -> Result<Fleet, DbError> {
-    let row = sqlx::query!(
-        r#"SELECT count(*) AS "live!", now() AS "now!" FROM limit_replicas
-            WHERE seen_at >= now() - make_interval(secs => $1)"#,
+/// Another start of a gateway asks than the last time: it began anew, or has
+/// asked before that one did, and runs beside it.
+async fn succeed(
+    connection: &mut PgConnection,
+    replica: &str,
+    (last, seen_at): (&str, OffsetDateTime),
+    boot_id: &str,
+) -> Result<(), DbError> {
+    sqlx::query!(
+        "DELETE FROM limit_rivals WHERE (replica, boot_id) IN \
+            (SELECT replica, boot_id FROM limit_rivals \
+              WHERE seen_at < now() - make_interval(secs => $1) FOR UPDATE SKIP LOCKED)",
         LIVE_SECONDS,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO limit_rivals (replica, boot_id, seen_at) VALUES ($1, $2, $3) \
+         ON CONFLICT (replica, boot_id) DO UPDATE SET seen_at = excluded.seen_at",
+        replica,
+        last,
+        seen_at,
+    )
+    .execute(&mut *connection)
+    .await?;
+    let returned = sqlx::query!(
+        r#"UPDATE limit_rivals SET returned_at = now() WHERE replica = $1 AND boot_id = $2
+           RETURNING NOT EXISTS (SELECT FROM limit_rivals AS b
+                                  WHERE b.replica = $1
+                                    AND b.returned_at >= now() - make_interval(secs => $3))
+                     AS "first!""#,
+        replica,
+        boot_id,
+        LIVE_SECONDS,
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    if returned.is_some_and(|returned| returned.first) {
+        tracing::warn!(
+            replica,
+            "two gateways report under one name; give each a name of its own"
+        );
+    }
+    Ok(())
+}
+
+/// Which gateways ask, without asking; with the name of one of them, how many
+/// share it.
+pub(crate) async fn fleet(
+    connection: &mut PgConnection,
+    replica: Option<&str>,
+) -> Result<Fleet, DbError> {
+    let row = sqlx::query!(
+        r#"SELECT count(*) AS "live!", count(*) FILTER (WHERE replica = $2) AS "namesakes!",
+                  now() AS "now!"
+             FROM limit_starts WHERE seen_at >= now() - make_interval(secs => $1)"#,
+        LIVE_SECONDS,
+        replica,
     )
     .fetch_one(connection)
     .await?;
     let now: OffsetDateTime = row.now;
+    let at_least_one = |count| usize::try_from(count).unwrap_or(1).max(1);
     Ok(Fleet {
-        live: usize::try_from(row.live).unwrap_or(1).max(1),
+        live: at_least_one(row.live),
+        namesakes: at_least_one(row.namesakes),
         now: clock::timestamp(now),
     })
 }

@@ -43,7 +43,7 @@ pub(crate) struct ShareRow {
     pub(crate) demand: f64,
     /// Since it was written; nothing before its first report.
     pub(crate) age_seconds: Option<f64>,
-    /// It is the present start of a gateway that is live.
+    /// It is the present start of a gateway that is live, or one of several.
     pub(crate) live: bool,
 }
 
@@ -128,7 +128,7 @@ impl Ledger {
                       r.replica IS NOT NULL AS "live!"
                  FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start)
                  JOIN budget_shares AS s USING (budget_id, window_start)
-                 LEFT JOIN limit_replicas AS r
+                 LEFT JOIN limit_starts AS r
                         ON r.replica = s.replica AND r.boot_id = s.boot_id
                        AND r.seen_at >= now() - make_interval(secs => $3)
                 WHERE r.replica IS NOT NULL
@@ -245,8 +245,8 @@ pub(crate) async fn in_use(
     let rows = sqlx::query!(
         r#"SELECT DISTINCT s.budget_id, s.window_start
              FROM budget_shares AS s
-             JOIN limit_replicas AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
-            WHERE s.replica <> $1
+             JOIN limit_starts AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
+            WHERE (s.replica, s.boot_id) <> ($1, $4)
               AND s.reported_at >= now() - make_interval(secs => $2)
               AND r.seen_at >= now() - make_interval(secs => $2)
               AND greatest(s.tokens_used, s.tokens_reserved,

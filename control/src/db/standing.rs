@@ -12,7 +12,7 @@ pub(crate) async fn read(db: &Db) -> Result<Standing, DbError> {
         .pool()
         .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .await?;
-    let fleet = reconcile::fleet(&mut transaction).await?;
+    let fleet = reconcile::fleet(&mut transaction, None).await?;
     let prices = prices(&mut transaction).await?;
     let windows: Vec<WindowId> = budgets::find(&mut transaction, None)
         .await?

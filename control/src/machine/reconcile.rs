@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::repeat_n;
 
 use axum::Json;
 use axum::extract::State;
@@ -52,6 +53,7 @@ pub(super) async fn post(
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
         allowances,
         budgets: shares,
+        name_taken: fleet.namesakes > 1,
     }))
 }
 
@@ -133,8 +135,12 @@ async fn limit_shares(
     for (key, (holder, own)) in asked {
         let others = others.remove(&key).unwrap_or_default();
         let of = |part: fn(&Demand) -> f64| {
-            let others: Vec<f64> = others.iter().map(part).collect();
-            share(part(&own), &others, fleet.live)
+            // Counts are kept by name: of what namesakes ask for each has an even
+            // part.
+            let own = part(&own) / float(fleet.namesakes as u64);
+            let others = others.iter().map(part);
+            let others: Vec<f64> = others.chain(repeat_n(own, fleet.namesakes - 1)).collect();
+            share(own, &others, fleet.live)
         };
         shares.push(LimitShare {
             holder,

@@ -103,6 +103,28 @@ impl Reconcile {
     /// How many counts and how many budgets a gateway reports at once, and
     /// control accepts.
     pub const MAX_ENTRIES: usize = 10_000;
+
+    /// The same in as few reports as control accepts, at least one. Full ones
+    /// come first: control adds budgets that others use to one that has room, and
+    /// by then knows all that are reported here.
+    pub fn split(self) -> Vec<Self> {
+        let Self {
+            replica_id,
+            boot_id,
+            counts,
+            budgets,
+        } = self;
+        let mut counts = counts.chunks(Self::MAX_ENTRIES);
+        let mut budgets = budgets.chunks(Self::MAX_ENTRIES);
+        let reports = counts.len().max(budgets.len()).max(1);
+        let mut next = || Self {
+            replica_id: replica_id.clone(),
+            boot_id: boot_id.clone(),
+            counts: counts.next().unwrap_or_default().to_vec(),
+            budgets: budgets.next().unwrap_or_default().to_vec(),
+        };
+        (0..reports).map(|_| next()).collect()
+    }
 }
 
 /// The entries that this release understands: another may know holders that
@@ -176,6 +198,25 @@ pub struct Reconciled {
     /// those that other gateways spend from: this one may begin to.
     #[serde(default)]
     pub budgets: Vec<BudgetShare>,
+    /// Another gateway asks under the same name: each of them counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub name_taken: bool,
+}
+
+impl Reconciled {
+    /// Adds what control said to a further report of the same round.
+    pub fn add(&mut self, more: Self) {
+        let Self {
+            replicas,
+            allowances,
+            budgets,
+            name_taken,
+        } = more;
+        self.replicas = replicas;
+        self.allowances.extend(allowances);
+        self.budgets.extend(budgets);
+        self.name_taken = name_taken;
+    }
 }
 
 /// A gateway's share of a holder's limits, from 0 to 1.

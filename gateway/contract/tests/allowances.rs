@@ -149,6 +149,7 @@ fn what_gateways_report_and_are_given_is_kept() {
             }),
             cost_micros: None,
         }],
+        name_taken: false,
     };
     is_kept(&shares, include_str!("golden/reconciled.json"));
 }
@@ -181,4 +182,52 @@ fn an_event_says_classes_quantities_and_metadata_in_their_types() {
         ("team", MetadataValue::Text("a")),
     ];
     assert!(said.iter().eq(expected));
+}
+
+#[test]
+fn a_report_of_any_length_is_told_in_full_and_in_parts_that_control_accepts() {
+    let most = u64::try_from(Reconcile::MAX_ENTRIES).unwrap();
+    let split = |counts: u64, budgets: u64| {
+        let report = Reconcile {
+            replica_id: "a".to_owned(),
+            boot_id: "b".to_owned(),
+            counts: (0..counts)
+                .map(|id| LimitCount {
+                    holder: Holder::Key(KeyId(id)),
+                    requests: 1,
+                    tokens: 2,
+                })
+                .collect(),
+            budgets: (0..budgets)
+                .map(|id| BudgetUse {
+                    budget: BudgetId(id),
+                    window_start: AT,
+                    tokens: Tokens(1),
+                    tokens_reserved: Tokens(0),
+                    cost_micros: Micros(0),
+                    cost_reserved_micros: Micros(0),
+                })
+                .collect(),
+        };
+        let parts = report.clone().split();
+        let mut whole = Reconcile {
+            counts: Vec::new(),
+            budgets: Vec::new(),
+            ..report.clone()
+        };
+        let mut sizes = Vec::new();
+        for part in parts {
+            assert_eq!((&*part.replica_id, &*part.boot_id), ("a", "b"));
+            sizes.push((part.counts.len() as u64, part.budgets.len() as u64));
+            whole.counts.extend(part.counts);
+            whole.budgets.extend(part.budgets);
+        }
+        assert_eq!(whole, report);
+        sizes
+    };
+    assert_eq!(split(0, 0), [(0, 0)]);
+    assert_eq!(split(most, 1), [(most, 1)]);
+    assert_eq!(split(1, most + 1), [(1, most), (0, 1)]);
+    let sizes = [(most, most), (most, 3), (5, 0)];
+    assert_eq!(split(2 * most + 5, most + 3), sizes);
 }

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use super::BackOff;
 use super::frozen::{Frozen, Identity};
-use super::queue::Waiting;
+use super::queue::{HIGH_MARK, Waiting};
 use super::spill::{Spill, SpillError, Stock};
 use crate::telemetry::{DropReason, Metrics};
 
@@ -17,21 +18,31 @@ use crate::telemetry::{DropReason, Metrics};
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
 /// How often it is looked for further events: to be woken by each of them would
-/// cost the threads that serve requests a system call for each.
+/// cost the threads that serve requests a system call for each. They wake it
+/// where many wait.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// So many events wait in memory before full batches go to the disk: enough for
 /// a control plane that is only slow, and few to lose in a crash.
 const MARK: usize = 2 * UsageBatch::MAX_EVENTS;
 
-/// So many events go to the disk even where control is only slow.
-const HIGH_MARK: usize = 5 * MARK;
-
 /// A batch that is answered sooner is no reason to write to the disk.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How long a file that could not be used is left alone.
+/// How long a file that could not be written is left alone.
 const RETRY_SPILL: Duration = Duration::from_secs(5);
+
+/// How long one that could not be read is left alone: at first, and at most.
+const FIRST_REREAD: Duration = Duration::from_secs(1);
+const LAST_REREAD: Duration = Duration::from_secs(30);
+
+/// A file that could not be read for so long may be given up, once newer usage
+/// would be lost for it.
+const UNREADABLE: Duration = Duration::from_secs(600);
+
+/// So many batches are written to the disk before it is waited for: that takes
+/// much longer than to write them.
+const AT_ONCE: usize = 8;
 
 /// What control has not taken yet, oldest first.
 ///
@@ -55,6 +66,19 @@ struct Spilling {
     is_open: bool,
     /// Since it has failed or was full.
     not_before: Option<Instant>,
+    rereads: BackOff,
+    /// Since when nothing that it holds could be read.
+    unread_since: Option<Instant>,
+}
+
+/// What is to be done next.
+#[derive(Debug)]
+pub(super) enum Next {
+    Send(Frozen),
+    /// Nothing waits that is frozen.
+    Gather,
+    /// What is oldest cannot be read before then, and nothing else may be sent.
+    Wait(Instant),
 }
 
 impl Backlog {
@@ -71,6 +95,8 @@ impl Backlog {
             stock: Stock::default(),
             is_open: false,
             not_before: None,
+            rereads: BackOff::new(FIRST_REREAD, LAST_REREAD),
+            unread_since: None,
         });
         Self {
             waiting,
@@ -82,17 +108,29 @@ impl Backlog {
     }
 
     /// The batch that is to be sent next, if there is one.
-    pub(super) async fn oldest(&mut self) -> Option<Frozen> {
+    pub(super) async fn next(&mut self) -> Next {
         self.open().await;
-        while self.has_spilled() {
+        while let Some(spill) = self.spill.as_mut().filter(|spill| spill.stock.events > 0) {
+            if let (false, Some(due)) = (spill.is_open, spill.not_before) {
+                if !self.may_give_up() {
+                    return Next::Wait(due);
+                }
+                self.give_up().await;
+                break;
+            }
             match self.on_disk(Spill::oldest).await {
-                Some(Ok(Some(batch))) => return Some(batch),
-                Some(Ok(None)) => {}
-                Some(Err(error)) => self.give_up(&error).await,
-                None => break,
+                Some(Ok(batch)) => {
+                    self.has_read();
+                    if let Some(batch) = batch {
+                        return Next::Send(batch);
+                    }
+                }
+                Some(Err(error)) => self.cannot_read(&error),
+                // The process ends.
+                None => return Next::Wait(Instant::now() + FIRST_REREAD),
             }
         }
-        self.frozen.front().cloned()
+        self.frozen.front().cloned().map_or(Next::Gather, Next::Send)
     }
 
     /// The batch that was to be sent next need not be sent any more.
@@ -101,21 +139,25 @@ impl Backlog {
             self.frozen.pop_front();
             return;
         }
-        if let Some(Err(error)) = self.on_disk(Spill::done).await {
-            self.give_up(&error).await;
+        match self.on_disk(Spill::done).await {
+            Some(Err(error)) => self.cannot_read(&error),
+            _ if !self.has_spilled() => self.held_up_by(None),
+            _ => {}
         }
-        if !self.has_spilled() {
-            self.held_up_by(None);
+    }
+
+    /// Lets a file that could not be read be read at once.
+    pub(super) fn read_now(&mut self) {
+        if let Some(spill) = &mut self.spill {
+            spill.not_before = None;
         }
     }
 
     /// Waits for a first event, then until a batch is full or time is up. Safe
     /// to cancel, and what was gathered is in `batch`.
     pub(super) async fn gather(&mut self, batch: &mut Vec<UsageEvent>) {
-        while batch.is_empty() {
-            self.waiting.take(batch).await;
-        }
-        let due = Instant::now() + FLUSH_EVERY;
+        let since = self.waiting.take(batch).await;
+        let due = since + FLUSH_EVERY;
         while batch.len() < UsageBatch::MAX_EVENTS && Instant::now() < due {
             sleep(LOOK_EVERY).await;
             self.waiting.take_waiting(batch);
@@ -139,7 +181,7 @@ impl Backlog {
             return std::future::pending().await;
         }
         loop {
-            sleep(LOOK_EVERY).await;
+            self.waiting.many(Instant::now() + LOOK_EVERY).await;
             if self.is_pressed(Instant::now() >= began + SLOW) {
                 return;
             }
@@ -171,11 +213,14 @@ impl Backlog {
     /// Puts what is frozen and what waits to the disk, as far as it fills
     /// batches. What has no room there stays in memory.
     pub(super) async fn relieve(&mut self) {
-        while self.spill_frozen().await {
-            if self.waiting.len() < UsageBatch::MAX_EVENTS {
+        loop {
+            while self.frozen.len() < AT_ONCE && self.waiting.len() >= UsageBatch::MAX_EVENTS {
+                self.freeze(Vec::new());
+            }
+            let all = self.spill_frozen().await;
+            if !all || self.waiting.len() < UsageBatch::MAX_EVENTS {
                 return;
             }
-            self.freeze(Vec::new());
         }
     }
 
@@ -245,21 +290,47 @@ impl Backlog {
             return;
         }
         match self.on_disk(Spill::open).await {
-            Some(Ok(())) => self.held_up_by(None),
-            Some(Err(error)) => {
-                self.say(&error);
-                self.held_up_by(Some(DropReason::SpillFailed));
-            }
+            Some(Ok(())) if self.has_spilled() => {}
+            Some(Ok(())) => self.has_read(),
+            Some(Err(error)) => self.cannot_read(&error),
             None => {}
         }
     }
 
-    /// Nothing there can be read: newer usage shall not wait for it.
-    async fn give_up(&mut self, error: &SpillError) {
+    fn has_read(&mut self) {
+        if let Some(spill) = &mut self.spill {
+            let was_unread = spill.unread_since.take().is_some();
+            spill.rereads.reset();
+            if was_unread {
+                self.held_up_by(None);
+            }
+        }
+    }
+
+    /// The file is closed by now, and looked at again later.
+    fn cannot_read(&mut self, error: &SpillError) {
         self.say(error);
-        if let Some(lost) = self.on_disk(|spill| Ok(spill.give_up())).await {
-            self.metrics
-                .usage_lost(DropReason::SpillFailed, lost.unwrap_or_default());
+        self.waiting.held_up_by(DropReason::SpillFailed);
+        if let Some(spill) = &mut self.spill {
+            let now = Instant::now();
+            spill.unread_since.get_or_insert(now);
+            spill.not_before = Some(now + spill.rereads.failed());
+        }
+    }
+
+    /// Whether newer usage shall not wait any longer for what the file holds.
+    fn may_give_up(&self) -> bool {
+        let spill = self.spill.as_ref();
+        let since = spill.and_then(|spill| spill.unread_since);
+        since.is_some_and(|since| since.elapsed() >= UNREADABLE) && self.waiting.is_full()
+    }
+
+    /// Its batches come behind newer ones if they can be read after all: control
+    /// takes those of this start for repetitions then, and stores none twice.
+    async fn give_up(&mut self) {
+        if let Some(Ok(lost)) = self.on_disk(|spill| Ok(spill.give_up())).await {
+            tracing::error!(events = lost, "usage in the spill cannot be read");
+            self.metrics.usage_lost(DropReason::SpillFailed, lost);
         }
     }
 

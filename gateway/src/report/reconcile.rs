@@ -1,9 +1,10 @@
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fastllm_contract::{Reconciled, Standing};
+use fastllm_contract::{BudgetUse, Grant, Reconcile, Reconciled, Standing};
 use fastllm_engine::Accounts;
 use http::{StatusCode, header};
 use reqwest::Method;
@@ -26,6 +27,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How long after a report the next one comes at the earliest.
 const AT_MOST_EVERY: Duration = Duration::from_millis(250);
+
+/// How soon a gateway that has just come asks again while another one holds all
+/// of a budget, and for how many intervals: by then that one has asked, too, and
+/// gives a part of it back.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+const INTERVALS: u32 = 2;
 
 /// How often it is asked how things stand where nothing is reconciled.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
@@ -126,6 +133,11 @@ struct Memory {
     kept: Option<Standing>,
     said: String,
     said_of_disk: bool,
+    /// When control answered first.
+    began: Option<Instant>,
+    /// A budget is not spent, and all that is left of it is held by others.
+    starves: bool,
+    name_taken: bool,
 }
 
 impl Reconciler {
@@ -149,7 +161,7 @@ impl Reconciler {
             memory.note(round);
             self.keep(accounts, &mut memory).await;
             tokio::select! {
-                () = self.pause(accounts) => {}
+                () = self.pause(accounts, &memory) => {}
                 () = stop.cancelled() => break,
             }
         }
@@ -158,9 +170,12 @@ impl Reconciler {
         }
     }
 
-    async fn pause(&self, accounts: &Accounts) {
+    async fn pause(&self, accounts: &Accounts, memory: &Memory) {
+        let came = memory.began.map(|began| began.elapsed());
         let every = if self.every.is_zero() {
             LEARN_EVERY
+        } else if memory.starves && came.is_some_and(|came| came < self.every * INTERVALS) {
+            self.every.min(ASK_AGAIN)
         } else {
             self.every
         };
@@ -176,7 +191,7 @@ impl Reconciler {
         let shared = if self.every.is_zero() {
             Ok(())
         } else {
-            self.share(accounts).await
+            self.share(accounts, memory).await
         };
         learnt.and(shared)
     }
@@ -189,25 +204,45 @@ impl Reconciler {
         Ok(())
     }
 
-    async fn share(&self, accounts: &Accounts) -> Result<(), LinkError> {
+    /// One round: as many posts as it takes. What a failed one would have told is
+    /// told by the next round.
+    async fn share(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
         let report = accounts.report(
             self.replica.clone(),
             self.boot_id.to_string(),
             clock::timestamp(),
         );
-        let body = serde_json::to_vec(&report)
-            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+        let mut said = Reconciled::default();
+        let reports = report.split();
+        for (at, report) in reports.iter().enumerate() {
+            match self.post(report).await {
+                Ok(more) => said.add(more),
+                Err(error) => {
+                    for untold in reports.iter().skip(at) {
+                        accounts.give_back(&untold.counts);
+                    }
+                    accounts.partly_reconciled(&said);
+                    return Err(error);
+                }
+            }
+        }
+        accounts.reconciled(&said);
+        memory.began.get_or_insert_with(Instant::now);
+        memory.starves = starves(&reports, &said);
+        memory.note_name(said.name_taken, &self.replica);
+        Ok(())
+    }
+
+    async fn post(&self, report: &Reconcile) -> Result<Reconciled, LinkError> {
+        let body =
+            serde_json::to_vec(report).map_err(|error| LinkError::Unreadable(error.to_string()))?;
         let said =
             self.source
                 .link
                 .post_limited("limits/reconcile", Bytes::from(body), PATIENCE, LIMIT);
         match said.await? {
-            (200, body) => {
-                let said: Reconciled = serde_json::from_slice(&body)
-                    .map_err(|error| LinkError::Unreadable(error.to_string()))?;
-                accounts.reconciled(&said);
-                Ok(())
-            }
+            (200, body) => serde_json::from_slice(&body)
+                .map_err(|error| LinkError::Unreadable(error.to_string())),
             (status, _) => Err(LinkError::Status(status)),
         }
     }
@@ -231,7 +266,39 @@ impl Reconciler {
     }
 }
 
+/// Whether this gateway may take nothing of a budget that is not spent.
+fn starves(reports: &[Reconcile], said: &Reconciled) -> bool {
+    let used: HashMap<_, _> = reports
+        .iter()
+        .flat_map(|report| &report.budgets)
+        .map(|used| ((used.budget, used.window_start), used))
+        .collect();
+    let nothing = |grant: Option<Grant>, used: u64| {
+        grant.is_some_and(|grant| {
+            grant.granted <= used && grant.elsewhere.saturating_add(used) < grant.total
+        })
+    };
+    said.budgets.iter().any(|share| {
+        let used = used.get(&(share.budget, share.window_start));
+        let of = |part: fn(&BudgetUse) -> u64| used.map_or(0, |used| part(used));
+        nothing(share.tokens, of(|used| used.tokens.0))
+            || nothing(share.cost_micros, of(|used| used.cost_micros.0))
+    })
+}
+
 impl Memory {
+    /// Says once that another gateway has the same name, or has no more.
+    fn note_name(&mut self, taken: bool, replica: &str) {
+        match (std::mem::replace(&mut self.name_taken, taken), taken) {
+            (false, true) => tracing::warn!(
+                replica,
+                "another gateway reports under this one's name; give each a name of its own"
+            ),
+            (true, false) => tracing::info!(replica, "no other gateway has this one's name"),
+            _ => {}
+        }
+    }
+
     /// Says once what goes wrong.
     fn note(&mut self, round: Result<(), LinkError>) {
         let text = round

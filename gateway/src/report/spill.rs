@@ -8,6 +8,9 @@
 //! when it is all, or most, of the file. A record that was torn by a crash has a
 //! wrong sum or no end.
 //!
+//! A file that cannot be read is closed, kept, and looked through again when it
+//! is opened next: only what is damaged is given up.
+//!
 //! Everything here blocks, and is done away from the threads that serve.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -66,6 +69,8 @@ pub(super) struct Spill {
     path: PathBuf,
     limit: u64,
     open: Option<Open>,
+    /// What it held when it was closed, since it could not be read.
+    closed: Stock,
     /// Events of damaged records that nobody has asked about.
     damaged: u64,
 }
@@ -97,17 +102,14 @@ impl Spill {
             path,
             limit,
             open: None,
+            closed: Stock::default(),
             damaged: 0,
         }
     }
 
-    /// What it holds, as far as it is open.
+    /// What it holds, or held when it was closed; nothing before it was opened.
     pub(super) fn stock(&self) -> Stock {
-        let open = self.open.as_ref();
-        open.map_or_else(Stock::default, |open| Stock {
-            events: open.events,
-            bytes: open.end,
-        })
+        self.open.as_ref().map_or(self.closed, Open::stock)
     }
 
     /// Whether what an earlier start left is known.
@@ -133,7 +135,9 @@ impl Spill {
             let file = locked(&self.path, false)?;
             sync_folder(&self.path)?;
             let (open, damaged) = Open::scan(file)?;
-            self.damaged += damaged;
+            // What waited and is not found any more is damaged, too.
+            let missing = self.closed.events.saturating_sub(open.events);
+            self.damaged += damaged.max(missing);
             open
         };
         Ok(self.open.insert(open))
@@ -161,8 +165,32 @@ impl Spill {
         appended
     }
 
-    /// The oldest batch that waits.
+    /// The oldest batch that waits. After an error it is closed, and holds what
+    /// it held.
     pub(super) fn oldest(&mut self) -> Result<Option<Frozen>, SpillError> {
+        self.or_closed(Self::find_oldest)
+    }
+
+    /// The oldest one need not be sent any more. After an error it is closed, and
+    /// may give that one again.
+    pub(super) fn done(&mut self) -> Result<(), SpillError> {
+        self.or_closed(Self::pass_oldest)
+    }
+
+    fn or_closed<R>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<R, SpillError>,
+    ) -> Result<R, SpillError> {
+        let result = work(self);
+        if result.is_err()
+            && let Some(open) = self.open.take()
+        {
+            self.closed = open.stock();
+        }
+        result
+    }
+
+    fn find_oldest(&mut self) -> Result<Option<Frozen>, SpillError> {
         loop {
             let open = self.opened()?;
             if open.head >= open.end {
@@ -175,16 +203,13 @@ impl Spill {
                     body: Bytes::from(body),
                 }));
             }
+            self.pass_oldest()?;
             // It was good when the file was opened.
-            if header.waits {
-                self.damaged += u64::from(header.events);
-            }
-            self.done()?;
+            self.damaged += header.waiting();
         }
     }
 
-    /// The oldest one need not be sent any more.
-    pub(super) fn done(&mut self) -> Result<(), SpillError> {
+    fn pass_oldest(&mut self) -> Result<(), SpillError> {
         let path = self.path.clone();
         let open = self.opened()?;
         if open.head >= open.end {
@@ -200,13 +225,12 @@ impl Spill {
         Ok(())
     }
 
-    /// Gives up what it holds, since it cannot be read.
+    /// Waits no longer for what it holds and does not give, and says how many
+    /// events that is. The file stays as it is.
     pub(super) fn give_up(&mut self) -> u64 {
-        let Some(open) = self.open.take() else {
-            return 0;
-        };
-        let _emptied = open.file.set_len(0);
-        open.events
+        let held = self.stock().events;
+        (self.open, self.closed) = (None, Stock::default());
+        held
     }
 }
 
@@ -225,7 +249,7 @@ impl Open {
         let mut first = None;
         let mut at = 0;
         while at < open.end {
-            let header = open.header(at);
+            let header = open.header(at)?;
             let Some(header) = header.filter(|header| header.next(at) <= open.end) else {
                 damaged += header.map_or(1, Header::waiting);
                 open.end = at;
@@ -252,17 +276,36 @@ impl Open {
         Ok((open, damaged))
     }
 
-    fn header(&self, at: u64) -> Option<Header> {
+    fn stock(&self) -> Stock {
+        Stock {
+            events: self.events,
+            bytes: self.end,
+        }
+    }
+
+    /// Nothing where there is none, or one that is damaged.
+    fn header(&self, at: u64) -> Result<Option<Header>, SpillError> {
         let mut bytes = [0; HEADER];
-        self.file.read_exact_at(&mut bytes, at).ok()?;
-        Header::parse(&bytes)
+        match self.read_at(&mut bytes, at) {
+            Err(SpillError::Damaged) => Ok(None),
+            read => read.map(|()| Header::parse(&bytes)),
+        }
     }
 
     fn read(&self, at: u64) -> Result<(Header, Vec<u8>), SpillError> {
-        let header = self.header(at).ok_or(SpillError::Damaged)?;
+        let header = self.header(at)?.ok_or(SpillError::Damaged)?;
         let mut body = vec![0; header.length as usize];
-        self.file.read_exact_at(&mut body, at + HEADER as u64)?;
+        self.read_at(&mut body, at + HEADER as u64)?;
         Ok((header, body))
+    }
+
+    /// A file that ends too early is damaged; any other error may pass.
+    fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), SpillError> {
+        let read = self.file.read_exact_at(bytes, at);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => SpillError::Damaged,
+            _ => error.into(),
+        })
     }
 
     fn append(
@@ -290,7 +333,7 @@ impl Open {
 
     /// Marks the oldest record and steps over it.
     fn pass(&mut self) -> Result<(), SpillError> {
-        let header = self.header(self.head).ok_or(SpillError::Damaged)?;
+        let header = self.header(self.head)?.ok_or(SpillError::Damaged)?;
         // Neither synced nor needed: what is sent twice is stored once.
         let _marked = self.file.write_all_at(&DONE, self.head);
         self.events = self.events.saturating_sub(header.waiting());

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::BackOff;
-use super::backlog::Backlog;
+use super::backlog::{Backlog, Next};
 use super::frozen::Frozen;
 use crate::link::{Link, LinkError};
 use crate::telemetry::{DropReason, Metrics};
@@ -55,10 +55,17 @@ impl UsageReporter {
     pub(crate) async fn run(mut self, stop: CancellationToken, late: CancellationToken) {
         let ends = Ends { stop, late };
         while !ends.late.is_cancelled() {
-            if let Some(batch) = self.backlog.oldest().await {
-                self.deliver(batch, &ends).await;
-                self.backlog.queue_up().await;
-                continue;
+            match self.backlog.next().await {
+                Next::Send(batch) => {
+                    self.deliver(batch, &ends).await;
+                    self.backlog.queue_up().await;
+                    continue;
+                }
+                Next::Wait(until) => {
+                    self.pause(until, &ends).await;
+                    continue;
+                }
+                Next::Gather => {}
             }
             let mut gathered = Vec::new();
             tokio::select! {
@@ -103,6 +110,20 @@ impl UsageReporter {
             if ends.late.is_cancelled() {
                 return;
             }
+        }
+    }
+
+    /// Waits for what is on the disk; little once the gateway is to end.
+    async fn pause(&mut self, until: Instant, ends: &Ends) {
+        let stopped = ends.stop.is_cancelled();
+        let last = Instant::now() + LAST_WAIT;
+        tokio::select! {
+            () = sleep_until(if stopped { until.min(last) } else { until }) => {}
+            () = ends.stop.cancelled(), if !stopped => {}
+            () = ends.late.cancelled() => {}
+        }
+        if ends.stop.is_cancelled() {
+            self.backlog.read_now();
         }
     }
 

@@ -385,6 +385,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     assert_eq!(used.tokens, Tokens(30));
     let share = |elsewhere| Reconciled {
         replicas: 4,
+        name_taken: false,
         allowances: Vec::new(),
         budgets: vec![BudgetShare {
             budget: used.budget,

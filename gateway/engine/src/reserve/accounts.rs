@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use fastllm_contract::{
-    Budget, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices, Reconcile, Reconciled,
+    Budget, BudgetId, BudgetShare, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices, Reconcile, Reconciled,
     Standing, Timestamp,
 };
 use parking_lot::Mutex;
@@ -70,7 +70,8 @@ impl Accounts {
         self.shared.wanted()
     }
 
-    /// What this gateway has to say when it reconciles. Counts begin anew.
+    /// What this gateway has to say when it reconciles, maybe more than control
+    /// accepts at once. Counts begin anew.
     pub fn report(&self, replica_id: String, boot_id: String, now: Timestamp) -> Reconcile {
         let mut report = Reconcile {
             replica_id,
@@ -95,17 +96,36 @@ impl Accounts {
         report
             .counts
             .sort_by_key(|count| std::cmp::Reverse(count.requests));
-        report.counts.truncate(Reconcile::MAX_ENTRIES);
-        report.budgets.truncate(Reconcile::MAX_ENTRIES);
         report
+    }
+
+    /// Control was not told of these counts: the next report has them, too.
+    pub fn give_back(&self, counts: &[LimitCount]) {
+        let held = self.held.lock();
+        for count in counts {
+            if let Some(account) = held.get(&count.holder).and_then(Weak::upgrade) {
+                account.give_back_asked(count.requests, count.tokens);
+            }
+        }
     }
 
     /// Takes on the shares that control has given out.
     pub fn reconciled(&self, said: &Reconciled) {
+        self.take_on(said, HashMap::new());
+    }
+
+    /// Takes on shares of a part of what was reported; others stay.
+    pub fn partly_reconciled(&self, said: &Reconciled) {
+        self.take_on(said, (**self.shared.told.load()).clone());
+    }
+
+    /// `shares` are those of budgets that stay.
+    fn take_on(&self, said: &Reconciled, mut shares: HashMap<BudgetId, BudgetShare>) {
         let Reconciled {
             replicas,
             allowances,
             budgets,
+            name_taken: _,
         } = said;
         self.set_replicas(*replicas);
         let held = self.held.lock();
@@ -118,7 +138,7 @@ impl Accounts {
             }
         }
         drop(held);
-        let shares: HashMap<_, _> = budgets.iter().map(|said| (said.budget, *said)).collect();
+        shares.extend(budgets.iter().map(|said| (said.budget, *said)));
         let shares = Arc::new(shares);
         self.shared.told.store(Arc::clone(&shares));
         for period in self

@@ -616,7 +616,7 @@ fn share(requests: f64, tokens: f64) -> Reconciled {
             requests_share: requests,
             tokens_share: tokens,
         }],
-        budgets: Vec::new(),
+        ..Reconciled::default()
     }
 }
 
@@ -670,7 +670,6 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
     settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
     let grant = |granted, elsewhere| Reconciled {
         replicas: 2,
-        allowances: Vec::new(),
         budgets: vec![BudgetShare {
             budget: BudgetId(7),
             window_start: at(0),
@@ -682,6 +681,7 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
             }),
             cost_micros: None,
         }],
+        ..Reconciled::default()
     };
     tables.accounts().reconciled(&grant(10, 85));
     settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
@@ -708,6 +708,71 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
 }
 
 #[test]
+fn what_control_was_not_told_is_told_the_next_time() {
+    let tables = alone(Some(limits(Some(9), None, None)), None);
+    let ask = |times| (0..times).for_each(|_| drop(one(&tables, at(0), 10)));
+    let report = || {
+        let accounts = tables.accounts();
+        accounts.report("a".to_owned(), "b".to_owned(), at(0))
+    };
+    ask(3);
+    let mut untold = report().counts;
+    let tokens = untold[0].tokens;
+    assert_eq!((untold[0].requests, report().counts[0].requests), (3, 0));
+    ask(2);
+    tables.accounts().give_back(&untold);
+    let counts = report().counts;
+    assert_eq!((counts[0].requests, counts[0].tokens), (5, tokens / 3 * 5));
+    // However much that is.
+    untold[0].requests = u64::MAX;
+    tables.accounts().give_back(&untold);
+    ask(1);
+    tables.accounts().give_back(&untold);
+    assert_eq!(report().counts[0].requests, u64::MAX);
+    untold[0].holder = Holder::Principal(PrincipalId(999));
+    tables.accounts().give_back(&untold);
+    assert_eq!(report().counts[0].requests, 0);
+}
+
+#[test]
+fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
+    let share = |id: u64| BudgetShare {
+        budget: BudgetId(id),
+        window_start: at(0),
+        share: 0.1,
+        tokens: Some(Grant {
+            total: 100,
+            granted: 7,
+            elsewhere: 0,
+        }),
+        cost_micros: None,
+    };
+    let said = |budgets: &[u64]| Reconciled {
+        replicas: 2,
+        budgets: budgets.iter().copied().map(share).collect(),
+        ..Reconciled::default()
+    };
+    // Of a budget that was not used yet, only what is told is known.
+    let told = |tables: &Tables| match one(tables, at(0), 7) {
+        Ok(first) => {
+            settle(first, at(0), 7);
+            one(tables, at(0), 1).is_err()
+        }
+        Err(_) => true,
+    };
+    for (then, kept) in [(said(&[8]), true), (Reconciled::default(), true)] {
+        let tables = alone(None, Some(budget(7, Some(100), None)));
+        tables.accounts().reconciled(&said(&[7]));
+        tables.accounts().partly_reconciled(&then);
+        assert_eq!(told(&tables), kept);
+    }
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    tables.accounts().reconciled(&said(&[7]));
+    tables.accounts().reconciled(&said(&[8]));
+    assert!(!told(&tables));
+}
+
+#[test]
 fn a_grant_holds_for_a_budget_that_was_not_used_before() {
     let tables = alone(None, Some(budget(7, Some(100), None)));
     let told = |day: i64| BudgetShare {
@@ -723,8 +788,8 @@ fn a_grant_holds_for_a_budget_that_was_not_used_before() {
     };
     let reconciled = |budgets| Reconciled {
         replicas: 2,
-        allowances: Vec::new(),
         budgets,
+        ..Reconciled::default()
     };
     tables.accounts().reconciled(&reconciled(vec![told(0)]));
     settle(one(&tables, at(0), 1).unwrap(), at(0), 8);

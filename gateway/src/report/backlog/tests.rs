@@ -3,8 +3,11 @@ use std::sync::Arc;
 
 use fastllm_contract::{ModelName, UsageBatch, UsageEvent};
 
-use super::{Backlog, HIGH_MARK, MARK};
+use tokio::time::{Instant, timeout};
+
+use super::{AT_ONCE, Backlog, FLUSH_EVERY, Frozen, HIGH_MARK, MARK, Next, UNREADABLE};
 use crate::report::fixture::event;
+use crate::report::queue::{BILLABLE, HANDFUL};
 use crate::report::{Identity, UsageQueue, queue};
 use crate::telemetry::Metrics;
 
@@ -42,11 +45,20 @@ impl Rig {
         }
     }
 
+    /// What is to be sent next.
+    async fn oldest(&mut self) -> Option<Frozen> {
+        match self.backlog.next().await {
+            Next::Send(batch) => Some(batch),
+            Next::Gather => None,
+            Next::Wait(_) => panic!("the file cannot be read"),
+        }
+    }
+
     /// Everything, as it is sent.
     async fn sent(&mut self) -> Vec<UsageBatch> {
         let mut batches = Vec::new();
         loop {
-            while let Some(batch) = self.backlog.oldest().await {
+            while let Some(batch) = self.oldest().await {
                 batches.push(serde_json::from_slice(&batch.body).unwrap());
                 self.backlog.done().await;
             }
@@ -79,10 +91,10 @@ async fn what_goes_over_the_disk_keeps_its_order() {
     rig.push(300);
     // A batch that is being sent when the others have to go to the disk.
     assert!(rig.backlog.freeze(Vec::new()));
-    let first = rig.backlog.oldest().await.unwrap();
+    let first = rig.oldest().await.unwrap();
     rig.push(MARK + 700);
     rig.backlog.relieve().await;
-    assert_eq!(rig.backlog.oldest().await, Some(first));
+    assert_eq!(rig.oldest().await, Some(first));
     assert_eq!(rig.backlog.waiting.len(), 200);
     rig.push(MARK);
     rig.backlog.queue_up().await;
@@ -97,7 +109,7 @@ async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     // As before each batch: whatever an earlier start left comes first.
-    assert!(rig.backlog.oldest().await.is_none());
+    assert!(rig.oldest().await.is_none());
     rig.push(MARK);
     rig.backlog.queue_up().await;
     assert_eq!(rig.backlog.waiting.len(), MARK);
@@ -118,11 +130,9 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     rig.push(10_000);
     rig.backlog.relieve().await;
     assert!(std::fs::metadata(&path).unwrap().len() <= 250_000);
-    let held = u32::try_from(rig.backlog.spill.as_ref().unwrap().stock.events).unwrap();
+    let held = rig.backlog.spill.as_ref().unwrap().stock.events;
     assert!(held >= 500, "{held}");
-    // One batch was frozen, and found no room.
-    let room = held as usize + 500;
-    rig.push(room);
+    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len());
     assert_eq!(rig.metrics.process(0).usage_dropped, 0);
     let kept = rig.pushed;
     rig.push(7);
@@ -131,11 +141,11 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     // Trying again in vain takes no more memory.
     for _ in 0..3 {
         rig.backlog.relieve().await;
-        assert_eq!(rig.backlog.frozen.len(), 1);
+        assert!(rig.backlog.frozen.len() <= AT_ONCE);
     }
     assert_all(&rig.sent().await, 0..kept);
     // It is empty by now, and not to blame any more.
-    rig.push(10_003);
+    rig.push(BILLABLE + HANDFUL + 3);
     assert_eq!(
         (
             rig.lost("queue_full").as_str(),
@@ -150,14 +160,116 @@ async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("none/spill"), LIMIT);
     rig.push(10_000);
-    assert_eq!(rig.backlog.oldest().await, None);
+    assert_eq!(rig.oldest().await, None);
     rig.backlog.relieve().await;
+    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len());
+    let kept = rig.pushed;
     rig.push(2);
     assert_eq!(rig.lost("spill_failed"), "2");
     std::fs::create_dir(folder.path().join("none")).unwrap();
     rig.backlog.relieve().await;
     assert!(rig.backlog.waiting.len() < UsageBatch::MAX_EVENTS);
-    assert_all(&rig.sent().await, 0..10_000);
+    assert_all(&rig.sent().await, 0..kept);
+}
+
+/// A file of two batches, a third in memory, and events that wait.
+async fn half_spilled(path: &Path) -> Rig {
+    let mut rig = rig(path, LIMIT);
+    rig.push(1_000);
+    rig.backlog.relieve().await;
+    assert!(rig.backlog.has_spilled());
+    rig.push(300);
+    assert!(rig.backlog.freeze(Vec::new()));
+    rig.push(20);
+    rig
+}
+
+impl Rig {
+    /// Closes the file with this in its place, as after a read that failed.
+    async fn swap(&mut self, path: &Path, with: impl FnOnce()) {
+        std::fs::rename(path, path.with_extension("away")).unwrap();
+        with();
+        let closed = self.backlog.on_disk(|spill| {
+            spill.fail_next_read();
+            spill.oldest()
+        });
+        assert!(closed.await.unwrap().is_err());
+        assert!(!self.backlog.spill.as_ref().unwrap().is_open);
+    }
+
+    async fn waits(&mut self) -> bool {
+        matches!(self.backlog.next().await, Next::Wait(_))
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spill");
+    let mut rig = half_spilled(&path).await;
+    let whole = std::fs::metadata(&path).unwrap().len();
+    // Whatever is there cannot be opened.
+    rig.swap(&path, || std::fs::create_dir(&path).unwrap()).await;
+    assert!(rig.waits().await);
+    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len() + 3);
+    assert_eq!(rig.lost("spill_failed"), "3");
+    assert!(rig.waits().await, "it was given up too soon");
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::rename(path.with_extension("away"), &path).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
+    rig.backlog.read_now();
+    assert_all(&rig.sent().await, 0..rig.pushed - 3);
+    assert_eq!(rig.lost("spill_damaged"), "0");
+    rig.push(BILLABLE + HANDFUL + 1);
+    assert_eq!(rig.lost("queue_full"), "1");
+}
+
+#[tokio::test]
+async fn what_can_never_be_read_is_given_up_once_newer_usage_is_lost_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spill");
+    let mut rig = half_spilled(&path).await;
+    rig.swap(&path, || std::fs::create_dir(&path).unwrap()).await;
+    assert!(rig.waits().await);
+    let spill = rig.backlog.spill.as_mut().unwrap();
+    spill.unread_since = Instant::now().checked_sub(UNREADABLE);
+    assert!(rig.waits().await, "there is room for newer usage");
+    rig.push(BILLABLE);
+    let newer = rig.oldest().await.unwrap();
+    let newer: UsageBatch = serde_json::from_slice(&newer.body).unwrap();
+    assert_eq!(newer.events[0].duration_ms, Some(1_000));
+    assert_eq!(rig.lost("spill_failed"), "1000");
+    assert!(path.with_extension("away").exists());
+    let batches = rig.sent().await;
+    assert_all(&batches, 1_000..rig.pushed);
+}
+
+#[tokio::test]
+async fn a_batch_that_was_sent_while_the_file_failed_is_not_another_one_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("spill");
+    let mut rig = half_spilled(&path).await;
+    let first = rig.oldest().await.unwrap();
+    let file = Arc::clone(&rig.backlog.spill.as_ref().unwrap().file);
+    file.lock().fail_next_read();
+    rig.backlog.done().await;
+    assert!(rig.waits().await);
+    rig.backlog.read_now();
+    // Repeated as it was: control tells it by its number.
+    assert_eq!(rig.oldest().await, Some(first));
+    assert_all(&rig.sent().await, 0..rig.pushed);
+}
+
+#[tokio::test]
+async fn what_waited_while_a_batch_was_sent_does_not_wait_as_long_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut rig = rig(&folder.path().join("spill"), LIMIT);
+    rig.push(1);
+    rig.backlog.waiting.emptied = Instant::now().checked_sub(FLUSH_EVERY).unwrap();
+    let mut batch = Vec::new();
+    let gathered = rig.backlog.gather(&mut batch);
+    timeout(FLUSH_EVERY / 2, gathered).await.unwrap();
+    assert_eq!(batch.len(), 1);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{Frozen, HEADER, Spill, SpillError, Stock, WORTH};
+use super::{Frozen, HEADER, Open, Spill, SpillError, Stock, WORTH};
 
 fn batch(number: u32, length: usize) -> Frozen {
     let mut body = format!("{number:08}").into_bytes();
@@ -143,6 +143,58 @@ fn a_damaged_record_is_counted_and_the_others_are_sent() {
     assert_eq!(second.take_damaged(), u64::from(batches[1].events));
     let left = [batches[0].clone(), batches[2].clone()];
     assert_eq!(drained(&mut second), left);
+}
+
+impl Spill {
+    /// Lets the next read fail, as on a disk that has a bad moment.
+    pub(in crate::report) fn fail_next_read(&mut self) {
+        let unreadable = fs::OpenOptions::new().write(true).open("/dev/null");
+        self.open.as_mut().unwrap().file = unreadable.unwrap();
+    }
+}
+
+#[test]
+fn a_read_that_fails_closes_the_file_and_gives_up_nothing() {
+    let folder = folder();
+    let mut spill = spill(&folder, 1 << 20);
+    let batches: Vec<_> = (0..3).map(|number| batch(number, 100)).collect();
+    spill.append(&batches).unwrap();
+    let stock = spill.stock();
+    spill.fail_next_read();
+    assert!(matches!(spill.oldest(), Err(SpillError::Io(_))));
+    assert_eq!((spill.is_open(), spill.stock()), (false, stock));
+    assert_eq!(spill.oldest().unwrap().as_ref(), Some(&batches[0]));
+    spill.fail_next_read();
+    assert!(matches!(spill.done(), Err(SpillError::Io(_))));
+    assert_eq!((spill.is_open(), spill.stock()), (false, stock));
+    assert_eq!(drained(&mut spill), batches);
+    assert_eq!((spill.stock(), spill.take_damaged()), (Stock::default(), 0));
+}
+
+#[test]
+fn a_read_that_fails_while_it_is_looked_through_cuts_nothing_off() {
+    let folder = folder();
+    let mut first = spill(&folder, 1 << 20);
+    let batches: Vec<_> = (0..3).map(|number| batch(number, 100)).collect();
+    first.append(&batches).unwrap();
+    let length = size(&first);
+    let unreadable = fs::OpenOptions::new().write(true).open(&first.path);
+    assert!(matches!(Open::scan(unreadable.unwrap()), Err(SpillError::Io(_))));
+    assert_eq!(size(&first), length);
+}
+
+#[test]
+fn what_is_damaged_while_it_is_closed_is_counted_to_the_event() {
+    let folder = folder();
+    let mut spill = spill(&folder, 1 << 20);
+    let batches: Vec<_> = (7..10).map(|number| batch(number, 100)).collect();
+    spill.append(&batches).unwrap();
+    spill.fail_next_read();
+    assert!(spill.oldest().is_err());
+    let bytes = fs::read(&spill.path).unwrap();
+    fs::write(&spill.path, &bytes[..HEADER + 100 + 3]).unwrap();
+    assert_eq!(drained(&mut spill), batches[..1]);
+    assert_eq!(spill.take_damaged(), u64::from(batches[1].events + batches[2].events));
 }
 
 proptest! {
