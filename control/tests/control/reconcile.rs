@@ -278,6 +278,68 @@ async fn a_start_that_is_over_holds_nothing() {
     assert_eq!(told.budgets[0].cost_micros, Some(grant(70, 70, 0)));
 }
 
+/// Each of them counts, and what there is is not given out twice.
+#[tokio::test]
+async fn two_gateways_under_one_name_are_told_and_share() {
+    let (database, first) = started().await;
+    let second = Control::start(&database).await;
+    let body = json!({ "tokens_total": 1000, "window": "daily" });
+    let none = budget(&database, &first, body).await;
+    let ask = async |control: &Control, replica: &str, boot_id: &str| {
+        let holder = Holder::Principal(PrincipalId(1));
+        let told = reconcile(
+            control,
+            &Reconcile {
+                boot_id: boot_id.to_owned(),
+                counts: vec![LimitCount {
+                    holder,
+                    requests: 10,
+                    tokens: 10,
+                }],
+                budgets: vec![none],
+                ..report(replica)
+            },
+        )
+        .await;
+        let share = told.allowances[0].requests_share;
+        let granted = told.budgets[0].tokens.unwrap().granted;
+        (told.replicas, told.name_taken, share, granted)
+    };
+    // A start that follows another is none of this, however often there is one.
+    for boot_id in ["boot-1", "boot-2", "boot-3", "boot-3"] {
+        let alone = ask(&first, "a", boot_id).await;
+        assert_eq!(alone, (1, false, 1.0, 1000), "{boot_id}");
+    }
+    // An earlier one is back. What the other one was granted stays its own.
+    assert_eq!(ask(&second, "a", "boot-2").await, (2, true, 0.5, 0));
+    let (replicas, taken, share, granted) = ask(&first, "a", "boot-3").await;
+    assert_eq!((replicas, taken, share), (2, true, 0.5));
+    assert!((300..700).contains(&granted), "{granted}");
+    let (replicas, taken, share, more) = ask(&second, "a", "boot-2").await;
+    assert_eq!((replicas, taken, share), (2, true, 0.5));
+    assert!(more > 200 && granted + more <= 1000, "{granted} and {more}");
+    let (replicas, taken, ..) = ask(&first, "b", "boot-1").await;
+    assert_eq!((replicas, taken), (3, false));
+    // One that has only used it less is told what there is, too.
+    let mut idle = report("a");
+    idle.boot_id = "boot-3".to_owned();
+    assert_eq!(reconcile(&first, &idle).await.replicas, 3);
+
+    // One of them ends.
+    silent(&database, "b", 31.0).await;
+    database
+        .execute("UPDATE limit_rivals SET seen_at = seen_at - interval '31 s', returned_at = returned_at - interval '31 s'")
+        .await;
+    let (replicas, taken, share, _) = ask(&second, "a", "boot-3").await;
+    assert_eq!((replicas, taken, share), (1, false, 1.0));
+    // Nobody keeps what is long over.
+    ask(&second, "a", "boot-4").await;
+    assert_eq!(
+        database.number("SELECT count(*) FROM limit_rivals").await,
+        1
+    );
+}
+
 /// A gateway begins with an even part of a budget of which it knows nothing.
 #[tokio::test]
 async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {

@@ -130,7 +130,10 @@ impl Backlog {
                 None => return Next::Wait(Instant::now() + FIRST_REREAD),
             }
         }
-        self.frozen.front().cloned().map_or(Next::Gather, Next::Send)
+        self.frozen
+            .front()
+            .cloned()
+            .map_or(Next::Gather, Next::Send)
     }
 
     /// The batch that was to be sent next need not be sent any more.

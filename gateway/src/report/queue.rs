@@ -378,7 +378,10 @@ mod tests {
         queue.push(event(None));
         let text = String::from_utf8(metrics.render(None, 0)).unwrap();
         let left = BILLABLE + REFUSED + 2 * HANDFUL - UsageBatch::MAX_EVENTS;
-        assert!(text.contains(&format!("reason=\"shutdown\"}} {left}\n")), "{text}");
+        assert!(
+            text.contains(&format!("reason=\"shutdown\"}} {left}\n")),
+            "{text}"
+        );
         assert!(text.contains("reason=\"spill_full\"} 2\n"), "{text}");
     }
 

@@ -4,14 +4,14 @@ use std::num::NonZeroU64;
 
 use fastllm_contract::{
     Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, Limits, Micros, ModelName,
-    ModelPrices, Prices, PrincipalId, Reconciled, RefusalKind, Standing, Timestamp, Tokens,
-    WindowLength,
+    ModelPrices, Prices, PrincipalId, Reconcile, Reconciled, RefusalKind, Standing, Timestamp,
+    Tokens, WindowLength,
 };
 use serde_json::Value;
 
 use crate::support::{
     Content, Control, Gate, KEY, Options, Reply, Rig, Step, Upstream, chat, content, events,
-    json_answer, post, raw, snapshot,
+    json_answer, logged, post, raw, snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
@@ -406,6 +406,91 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     rig.control.share(share(60));
     rig.until("the end of it", async || rig.chat(BODY).await.status == 402)
         .await;
+}
+
+fn asked(reports: &[Reconcile]) -> u64 {
+    let counts = reports.iter().flat_map(|report| &report.counts);
+    counts.map(|count| count.requests).sum()
+}
+
+#[tokio::test]
+async fn what_a_failed_report_told_is_told_again() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let content = limited(&upstream, Some(limits(Some(1000), None, None)), None);
+    let control = Control::start(snapshot(&content)).await;
+    control.refuse_shares(true);
+    let often = Options::flags(&["--rate-limit-reconcile-interval=1"]);
+    let rig = Rig::with_control(control, often);
+    rig.until_ready().await;
+    for _ in 0..3 {
+        assert_eq!(rig.chat(BODY).await.status, 200);
+    }
+    rig.control
+        .wait_for("a report that fails", |told| {
+            asked(&told.refused_reconciles) >= 3
+        })
+        .await;
+    rig.control.refuse_shares(false);
+    rig.control
+        .wait_for("its counts", |told| asked(&told.reconciles) > 0)
+        .await;
+    assert_eq!(asked(&rig.control.told().reconciles), 3);
+}
+
+/// Its interval is an hour, and nobody is refused.
+#[tokio::test]
+async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let control = Control::start(snapshot(&limited(&upstream, None, Some(budget(100))))).await;
+    let share = |granted| Reconciled {
+        replicas: 2,
+        budgets: vec![BudgetShare {
+            budget: BudgetId(7),
+            window_start: Timestamp(0),
+            share: 0.5,
+            tokens: Some(Grant {
+                total: 100,
+                granted,
+                elsewhere: 10,
+            }),
+            cost_micros: None,
+        }],
+        ..Reconciled::default()
+    };
+    control.share(share(0));
+    let rig = Rig::with_control(
+        control,
+        Options::flags(&["--rate-limit-reconcile-interval=3600"]),
+    );
+    rig.until_ready().await;
+    rig.control
+        .wait_for("reports long before their time", |told| {
+            told.reconciles.len() >= 3
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_gateway_says_once_that_another_one_has_its_name() {
+    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let control = Control::start(snapshot(&limited(&upstream, None, None))).await;
+    control.share(Reconciled {
+        replicas: 2,
+        name_taken: true,
+        ..Reconciled::default()
+    });
+    let flags = ["--rate-limit-reconcile-interval=1", "--replica=doubled-pod"];
+    let rig = Rig::with_control(control, Options::flags(&flags));
+    rig.until_ready().await;
+    // The first one is taken in by then.
+    rig.control
+        .wait_for("three reports", |told| told.reconciles.len() == 3)
+        .await;
+    let said = logged();
+    let said = said.lines().filter(|line| {
+        line.contains("WARN") && line.contains("another gateway") && line.contains("doubled-pod")
+    });
+    assert_eq!(said.count(), 1);
 }
 
 /// Control is away when the gateway starts anew: what was spent is known from

@@ -223,7 +223,10 @@ impl Account {
 
     /// Nobody was told of so much that was asked for.
     pub(super) fn give_back_asked(&self, requests: u64, tokens: u64) {
-        for (asked, more) in [(&self.asked_requests, requests), (&self.asked_tokens, tokens)] {
+        for (asked, more) in [
+            (&self.asked_requests, requests),
+            (&self.asked_tokens, tokens),
+        ] {
             let sum = |asked: u64| Some(asked.saturating_add(more));
             let _always = asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         }

@@ -2,8 +2,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices, Reconcile, Reconciled,
-    Standing, Timestamp,
+    Budget, BudgetId, BudgetShare, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices,
+    Reconcile, Reconciled, Standing, Timestamp,
 };
 use parking_lot::Mutex;
 

@@ -209,7 +209,8 @@ async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
     let mut rig = half_spilled(&path).await;
     let whole = std::fs::metadata(&path).unwrap().len();
     // Whatever is there cannot be opened.
-    rig.swap(&path, || std::fs::create_dir(&path).unwrap()).await;
+    rig.swap(&path, || std::fs::create_dir(&path).unwrap())
+        .await;
     assert!(rig.waits().await);
     rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len() + 3);
     assert_eq!(rig.lost("spill_failed"), "3");
@@ -229,7 +230,8 @@ async fn what_can_never_be_read_is_given_up_once_newer_usage_is_lost_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     let mut rig = half_spilled(&path).await;
-    rig.swap(&path, || std::fs::create_dir(&path).unwrap()).await;
+    rig.swap(&path, || std::fs::create_dir(&path).unwrap())
+        .await;
     assert!(rig.waits().await);
     let spill = rig.backlog.spill.as_mut().unwrap();
     spill.unread_since = Instant::now().checked_sub(UNREADABLE);

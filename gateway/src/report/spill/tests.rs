@@ -179,7 +179,10 @@ fn a_read_that_fails_while_it_is_looked_through_cuts_nothing_off() {
     first.append(&batches).unwrap();
     let length = size(&first);
     let unreadable = fs::OpenOptions::new().write(true).open(&first.path);
-    assert!(matches!(Open::scan(unreadable.unwrap()), Err(SpillError::Io(_))));
+    assert!(matches!(
+        Open::scan(unreadable.unwrap()),
+        Err(SpillError::Io(_))
+    ));
     assert_eq!(size(&first), length);
 }
 
@@ -194,7 +197,10 @@ fn what_is_damaged_while_it_is_closed_is_counted_to_the_event() {
     let bytes = fs::read(&spill.path).unwrap();
     fs::write(&spill.path, &bytes[..HEADER + 100 + 3]).unwrap();
     assert_eq!(drained(&mut spill), batches[..1]);
-    assert_eq!(spill.take_damaged(), u64::from(batches[1].events + batches[2].events));
+    assert_eq!(
+        spill.take_damaged(),
+        u64::from(batches[1].events + batches[2].events)
+    );
 }
 
 proptest! {

@@ -22,6 +22,8 @@ pub(crate) struct Told {
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
     pub(crate) reconciles: Vec<Reconcile>,
+    /// Those that got a 503 instead of shares.
+    pub(crate) refused_reconciles: Vec<Reconcile>,
     /// Fetches of the snapshot: the `ETag` that came with each.
     pub(crate) fetches: Vec<Option<String>>,
     /// Fetches that were answered with a part left out.
@@ -50,6 +52,7 @@ struct State {
     standing: Mutex<Option<Standing>>,
     shares: Mutex<Reconciled>,
     away: AtomicBool,
+    no_shares: AtomicBool,
 }
 
 impl Control {
@@ -70,6 +73,7 @@ impl Control {
             standing: Mutex::default(),
             shares: Mutex::default(),
             away: AtomicBool::new(false),
+            no_shares: AtomicBool::new(false),
         });
         let shared = Arc::clone(&state);
         let mut tasks = JoinSet::new();
@@ -116,6 +120,11 @@ impl Control {
     /// The statuses of the next usage posts; 200 after them.
     pub(crate) fn answer_usage(&self, statuses: &[u16]) {
         self.state.usage_statuses.lock().extend(statuses);
+    }
+
+    /// Whether shares are refused from now on.
+    pub(crate) fn refuse_shares(&self, refuse: bool) {
+        self.state.no_shares.store(refuse, Ordering::SeqCst);
     }
 
     /// How things stand from now on.
@@ -189,6 +198,11 @@ impl State {
             },
             ("POST", "/limits/reconcile") => {
                 let report = serde_json::from_slice(&request.body).unwrap();
+                if self.no_shares.load(Ordering::SeqCst) {
+                    self.told
+                        .send_modify(|told| told.refused_reconciles.push(report));
+                    return plain(503, "");
+                }
                 self.told.send_modify(|told| told.reconciles.push(report));
                 plain(200, &serde_json::to_string(&*self.shares.lock()).unwrap())
             }
