@@ -4,18 +4,17 @@ CREATE TABLE limit_rivals (
     replica text NOT NULL,
     boot_id text NOT NULL,
     seen_at timestamptz NOT NULL,
-    -- When it asked last after another one had.
-    returned_at timestamptz,
+    -- When it was known last to run beside another one.
+    beside_at timestamptz,
     PRIMARY KEY (replica, boot_id)
 );
 
--- The starts that share limits and budgets: of each name the last one, or, while
--- one comes back, all of them. How lately one must have been seen is for whoever
--- asks to say.
+-- The starts that share limits and budgets: of each name the last one, and those
+-- that run beside it. How lately one must have been seen is for whoever asks to
+-- say.
 CREATE VIEW limit_starts AS
 SELECT replica, boot_id, seen_at FROM limit_replicas
 UNION ALL
 SELECT v.replica, v.boot_id, v.seen_at
   FROM limit_rivals AS v JOIN limit_replicas AS r ON r.replica = v.replica AND r.boot_id <> v.boot_id
- WHERE EXISTS (SELECT FROM limit_rivals AS b
-                WHERE b.replica = v.replica AND b.returned_at >= now() - interval '30 seconds');
+ WHERE v.beside_at >= now() - interval '30 seconds';

@@ -70,26 +70,30 @@ async fn succeed(
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!(
-        "INSERT INTO limit_rivals (replica, boot_id, seen_at) VALUES ($1, $2, $3) \
-         ON CONFLICT (replica, boot_id) DO UPDATE SET seen_at = excluded.seen_at",
-        replica,
-        last,
-        seen_at,
-    )
-    .execute(&mut *connection)
-    .await?;
     let returned = sqlx::query!(
-        r#"UPDATE limit_rivals SET returned_at = now() WHERE replica = $1 AND boot_id = $2
+        r#"UPDATE limit_rivals SET beside_at = now() WHERE replica = $1 AND boot_id = $2
            RETURNING NOT EXISTS (SELECT FROM limit_rivals AS b
                                   WHERE b.replica = $1
-                                    AND b.returned_at >= now() - make_interval(secs => $3))
+                                    AND b.beside_at >= now() - make_interval(secs => $3))
                      AS "first!""#,
         replica,
         boot_id,
         LIVE_SECONDS,
     )
     .fetch_optional(&mut *connection)
+    .await?;
+    // What came in between runs as well as the one that is back.
+    sqlx::query!(
+        "INSERT INTO limit_rivals AS v (replica, boot_id, seen_at, beside_at) \
+         VALUES ($1, $2, $3, CASE WHEN $4 THEN now() END) \
+         ON CONFLICT (replica, boot_id) DO UPDATE \
+            SET seen_at = excluded.seen_at, beside_at = coalesce(excluded.beside_at, v.beside_at)",
+        replica,
+        last,
+        seen_at,
+        returned.is_some(),
+    )
+    .execute(&mut *connection)
     .await?;
     if returned.is_some_and(|returned| returned.first) {
         tracing::warn!(

@@ -328,7 +328,7 @@ async fn two_gateways_under_one_name_are_told_and_share() {
     // One of them ends.
     silent(&database, "b", 31.0).await;
     database
-        .execute("UPDATE limit_rivals SET seen_at = seen_at - interval '31 s', returned_at = returned_at - interval '31 s'")
+        .execute("UPDATE limit_rivals SET seen_at = seen_at - interval '31 s', beside_at = beside_at - interval '31 s'")
         .await;
     let (replicas, taken, share, _) = ask(&second, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (1, false, 1.0));

@@ -293,8 +293,12 @@ impl Backlog {
             return;
         }
         match self.on_disk(Spill::open).await {
-            Some(Ok(())) if self.has_spilled() => {}
-            Some(Ok(())) => self.has_read(),
+            Some(Ok(())) => {
+                self.held_up_by(None);
+                if !self.has_spilled() {
+                    self.has_read();
+                }
+            }
             Some(Err(error)) => self.cannot_read(&error),
             None => {}
         }
@@ -302,11 +306,8 @@ impl Backlog {
 
     fn has_read(&mut self) {
         if let Some(spill) = &mut self.spill {
-            let was_unread = spill.unread_since.take().is_some();
+            spill.unread_since = None;
             spill.rereads.reset();
-            if was_unread {
-                self.held_up_by(None);
-            }
         }
     }
 

@@ -166,11 +166,14 @@ impl Rig {
         ended.unwrap().unwrap().unwrap();
     }
 
-    /// Ends the gateway; gives the usage events that it reported.
+    /// Ends the gateway; gives the usage events that it reported, by the times of
+    /// their requests: threads report each on its own.
     pub(crate) async fn finish(mut self) -> Vec<UsageEvent> {
         self.stop();
         self.ended().await;
         let batches = self.control.batches();
-        batches.into_iter().flat_map(|batch| batch.events).collect()
+        let mut events: Vec<_> = batches.into_iter().flat_map(|batch| batch.events).collect();
+        events.sort_by_key(|event| event.at);
+        events
     }
 }
