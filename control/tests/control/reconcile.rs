@@ -573,7 +573,10 @@ async fn no_order_of_events_spends_more_than_there_is() {
     let none = budget(&database, &first, body).await;
     for seed in 0..3 {
         database
-            .execute("DELETE FROM budget_shares; DELETE FROM budget_spending; DELETE FROM limit_replicas")
+            .execute(
+                "DELETE FROM budget_shares; DELETE FROM budget_spending; \
+                 DELETE FROM limit_replicas; DELETE FROM limit_rivals",
+            )
             .await;
         let gateway = |number| Gateway {
             name: format!("gateway-{number}"),

@@ -38,7 +38,7 @@ const LAST_REREAD: Duration = Duration::from_secs(30);
 
 /// A file that could not be read for so long may be given up, once newer usage
 /// would be lost for it.
-const UNREADABLE: Duration = Duration::from_secs(600);
+const UNREADABLE: Duration = Duration::from_mins(10);
 
 /// So many batches are written to the disk before it is waited for: that takes
 /// much longer than to write them.
