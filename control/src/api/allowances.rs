@@ -4,21 +4,22 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::budgets::{self, BudgetView, NewBudget};
+use super::budgets::{BudgetView, NewBudget};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, PathOf};
-use super::limits::{self, LimitsView, NewLimits};
+use super::limits::{LimitsView, NewLimits};
+use super::page;
 use crate::app::App;
-use crate::db::HolderId;
 use crate::db::holder::{HolderRow, missing};
+use crate::db::{Change, HolderId, Page};
 
 /// Whose it is: a principal's, its use of one model's, a key's or a team's.
 #[derive(Serialize, ToSchema)]
@@ -78,6 +79,37 @@ impl From<HolderRow> for HolderView {
     }
 }
 
+/// Whose limits or budgets, and which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HeldParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+    /// Only this principal's, and those of its use of single models.
+    pub(super) principal_id: Option<i64>,
+}
+
+impl HeldParams {
+    /// Everything where nothing else is asked for.
+    pub(super) fn page(&self) -> Result<Page, ApiError> {
+        page::whole(self.limit, self.after)
+    }
+}
+
+/// Begins a change of what a holder has; 404 where the holder is not there.
+pub(super) async fn change_of(
+    app: &App,
+    caller: Caller,
+    holder: HolderId,
+) -> Result<Change, ApiError> {
+    let mut change = app.change(caller).await?;
+    found(change.connection(), holder).await?;
+    Ok(change)
+}
+
 /// 404 where the holder is not there.
 pub(super) async fn found(connection: &mut PgConnection, holder: HolderId) -> Result<(), ApiError> {
     match missing(connection, holder).await? {
@@ -101,99 +133,75 @@ pub(super) fn detail(holder: HolderId, what: &str) -> Detail {
     }
 }
 
-/// The six routes of one kind of holder, in a module of their own: `path` is the
-/// holder's, `ids` what it holds, `name` begins the operations' names.
-macro_rules! routes_of {
-    ($module:ident, $tag:literal, $name:literal, $path:literal, $parameters:tt,
+/// Three routes of one kind of holder, in a module of their own: for what
+/// `$handlers` has the handlers of.
+macro_rules! routes_of_one {
+    (($handlers:ident, $view:ident, $new:ident, $noun:literal),
+     [$show:literal, $set:literal, $remove:literal, $shown:literal],
+     $tag:literal, $name:literal, $path:literal, $parameters:tt,
      $ids:pat => $types:ty => $holder:expr) => {
-        mod $module {
-            use super::*;
+        pub(super) mod $handlers {
+            use super::super::*;
 
-            pub(super) fn routes() -> OpenApiRouter<App> {
+            pub(in super::super) fn routes() -> OpenApiRouter<App> {
                 OpenApiRouter::new()
-                    .routes(guarded(Verb::UsageRead, routes!(get_limits)))
-                    .routes(guarded(
-                        Verb::ConfigWrite,
-                        routes!(put_limits, delete_limits),
-                    ))
-                    .routes(guarded(Verb::UsageRead, routes!(get_budget)))
-                    .routes(guarded(
-                        Verb::ConfigWrite,
-                        routes!(put_budget, delete_budget),
-                    ))
+                    .routes(guarded(Verb::UsageRead, routes!(get)))
+                    .routes(guarded(Verb::ConfigWrite, routes!(put, delete)))
             }
 
-            /// Shows the limits.
-            #[utoipa::path(get, path = concat!($path, "/limits"), tag = $tag,
-                        operation_id = concat!("get_", $name, "limits"), params $parameters,
-                        responses((status = 200, body = LimitsView, description = "The limits")))]
-            async fn get_limits(
+            #[doc = $show]
+            #[utoipa::path(get, path = concat!($path, "/", $noun), tag = $tag,
+                        operation_id = concat!("get_", $name, $noun), params $parameters,
+                        responses((status = 200, body = $view, description = $shown)))]
+            async fn get(
                 State(app): State<App>,
                 PathOf($ids): PathOf<$types>,
-            ) -> Result<Json<LimitsView>, ApiError> {
-                limits::get_of(app, $holder).await
+            ) -> Result<Json<$view>, ApiError> {
+                crate::api::$handlers::get_of(app, $holder).await
             }
 
-            /// Sets the limits in place of those before.
-            #[utoipa::path(put, path = concat!($path, "/limits"), tag = $tag,
-                        operation_id = concat!("put_", $name, "limits"), params $parameters,
-                        request_body = NewLimits, responses((status = 204, description = "Set")))]
-            async fn put_limits(
+            #[doc = $set]
+            #[utoipa::path(put, path = concat!($path, "/", $noun), tag = $tag,
+                        operation_id = concat!("put_", $name, $noun), params $parameters,
+                        request_body = $new, responses((status = 204, description = "Set")))]
+            async fn put(
                 State(app): State<App>,
                 caller: Caller,
                 PathOf($ids): PathOf<$types>,
-                body: Body<NewLimits>,
+                body: Body<$new>,
             ) -> Result<StatusCode, ApiError> {
-                limits::put_of(app, caller, $holder, body).await
+                crate::api::$handlers::put_of(app, caller, $holder, body).await
             }
 
-            /// Takes the limits away.
-            #[utoipa::path(delete, path = concat!($path, "/limits"), tag = $tag,
-                        operation_id = concat!("delete_", $name, "limits"), params $parameters,
+            #[doc = $remove]
+            #[utoipa::path(delete, path = concat!($path, "/", $noun), tag = $tag,
+                        operation_id = concat!("delete_", $name, $noun), params $parameters,
                         responses((status = 204, description = "Unlimited")))]
-            async fn delete_limits(
+            async fn delete(
                 State(app): State<App>,
                 caller: Caller,
                 PathOf($ids): PathOf<$types>,
             ) -> Result<StatusCode, ApiError> {
-                limits::delete_of(app, caller, $holder).await
+                crate::api::$handlers::delete_of(app, caller, $holder).await
             }
+        }
+    };
+}
 
-            /// Shows the budget, and what is spent of it in its present window.
-            #[utoipa::path(get, path = concat!($path, "/budget"), tag = $tag,
-                        operation_id = concat!("get_", $name, "budget"), params $parameters,
-                        responses((status = 200, body = BudgetView, description = "The budget")))]
-            async fn get_budget(
-                State(app): State<App>,
-                PathOf($ids): PathOf<$types>,
-            ) -> Result<Json<BudgetView>, ApiError> {
-                budgets::get_of(app, $holder).await
-            }
-
-            /// Sets the budget in place of the one before; what is spent stays spent.
-            #[utoipa::path(put, path = concat!($path, "/budget"), tag = $tag,
-                        operation_id = concat!("put_", $name, "budget"), params $parameters,
-                        request_body = NewBudget, responses((status = 204, description = "Set")))]
-            async fn put_budget(
-                State(app): State<App>,
-                caller: Caller,
-                PathOf($ids): PathOf<$types>,
-                body: Body<NewBudget>,
-            ) -> Result<StatusCode, ApiError> {
-                budgets::put_of(app, caller, $holder, body).await
-            }
-
-            /// Takes the budget away, and forgets what was spent of it.
-            #[utoipa::path(delete, path = concat!($path, "/budget"), tag = $tag,
-                        operation_id = concat!("delete_", $name, "budget"), params $parameters,
-                        responses((status = 204, description = "Unlimited")))]
-            async fn delete_budget(
-                State(app): State<App>,
-                caller: Caller,
-                PathOf($ids): PathOf<$types>,
-            ) -> Result<StatusCode, ApiError> {
-                budgets::delete_of(app, caller, $holder).await
-            }
+/// The six routes of one kind of holder, in a module of their own: its tag, how the
+/// operations' names go on, its path and parameters, and what it holds.
+macro_rules! routes_of {
+    ($module:ident, $($holder:tt)*) => {
+        mod $module {
+            routes_of_one!((limits, LimitsView, NewLimits, "limits"),
+                ["Shows the limits.", "Sets the limits in place of those before.",
+                 "Takes the limits away.", "The limits"],
+                $($holder)*);
+            routes_of_one!((budgets, BudgetView, NewBudget, "budget"),
+                ["Shows the budget, and what is spent of it in its present window.",
+                 "Sets the budget in place of the one before; what is spent stays spent.",
+                 "Takes the budget away, and forgets what was spent of it.", "The budget"],
+                $($holder)*);
         }
     };
 }
@@ -209,9 +217,16 @@ routes_of!(of_teams, "teams", "", "/admin/teams/{id}",
     (("id" = i64, Path)), id => i64 => HolderId::Team(id));
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .merge(of_principals::routes())
-        .merge(of_models::routes())
-        .merge(of_keys::routes())
-        .merge(of_teams::routes())
+    [
+        of_principals::limits::routes(),
+        of_principals::budgets::routes(),
+        of_models::limits::routes(),
+        of_models::budgets::routes(),
+        of_keys::limits::routes(),
+        of_keys::budgets::routes(),
+        of_teams::limits::routes(),
+        of_teams::budgets::routes(),
+    ]
+    .into_iter()
+    .fold(OpenApiRouter::new(), OpenApiRouter::merge)
 }

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use fastllm_contract::Secret;
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,6 +16,7 @@ use super::error::ApiError;
 use super::extract::{Body, PathOf};
 use super::handling::{HandlingPatch, HandlingView};
 use super::patch::Patch;
+use super::resource::{self, Resource};
 use super::{checks, patch};
 use crate::app::App;
 use crate::crypto::{Sealed, Vault};
@@ -400,6 +402,24 @@ fn weight(value: i32) -> Result<i32, ApiError> {
     checks::between("weight", 1, 1000)(value)
 }
 
+async fn find(connection: &mut PgConnection, id: i64) -> Result<BackendRow, ApiError> {
+    backends::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("backend"))
+}
+
+impl Resource for BackendView {
+    const KIND: &'static str = "backend";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        Ok(find(connection, id).await?.into())
+    }
+}
+
 /// Shows one backend.
 #[utoipa::path(get, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     responses((status = 200, body = BackendView, description = "The backend")))]
@@ -407,11 +427,7 @@ async fn get(
     State(app): State<App>,
     PathOf(id): PathOf<i64>,
 ) -> Result<Json<BackendView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = backends::get(&mut connection, id)
-        .await
-        .map_err(ApiError::of_row("backend"))?;
-    Ok(Json(row.into()))
+    resource::show(&app, id).await
 }
 
 /// Changes a backend. An absent `upstream_api_key` keeps the credential, `null`
@@ -427,9 +443,7 @@ async fn update(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = backends::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("backend"))?;
+    let old = find(connection, id).await?;
     let secrets = [
         ("upstream_api_key", told(&patch.upstream_api_key)),
         ("extra_headers", told(&patch.extra_headers)),
@@ -449,8 +463,7 @@ async fn update(
             detail = detail.secret(name, is_set);
         }
     }
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::commit(&app, change, detail).await
 }
 
 /// Takes a backend out of its model's pool.
@@ -463,13 +476,7 @@ async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = backends::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("backend"))?;
+    let old = BackendView::find(connection, id).await?;
     backends::delete(connection, id).await?;
-    let detail = Detail::new("backend.delete")
-        .id(id)
-        .deleted(&BackendView::from(old));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }

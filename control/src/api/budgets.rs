@@ -10,18 +10,20 @@ use fastllm_engine::window::time_zone_name;
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::allowances::{HolderView, detail, found};
+use super::allowances::{HeldParams, HolderView, change_of, detail, found};
 use super::error::ApiError;
 use super::extract::{Body, Params};
+use super::resource::commit;
 use super::{checks, page};
 use crate::app::App;
 use crate::clock;
-use crate::db::budgets::{BudgetFields, BudgetRow};
+use crate::db::budgets::BudgetFields;
+use crate::db::holder::Held;
 use crate::db::spending::{InFlight, WindowId};
 use crate::db::standing::present;
 use crate::db::{DbError, HolderId, budgets, spending};
@@ -182,46 +184,34 @@ pub(crate) struct NewBudget {
     time_zone: Option<String>,
 }
 
-/// Which budgets.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
-    /// Only this principal's, and those of its use of single models.
-    principal_id: Option<i64>,
-}
-
 /// Lists the budgets of principals, keys, teams, and of principals' use of single
 /// models, by id.
-#[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(ListParams),
+#[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(HeldParams),
     responses((status = 200, body = Vec<HeldBudget>, description = "Budgets")))]
 async fn list(
     State(app): State<App>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Params(params): Params<HeldParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = budgets::list(&mut connection, params.principal_id, page).await?;
-    let budgets = rows.iter().map(|row| &row.budget);
+    let budgets = rows.iter().map(|row| &row.allowance);
     let spending = Spending::read(&mut connection, budgets).await?;
-    let rows = rows
-        .into_iter()
-        .map(|BudgetRow { holder, budget }| {
-            let id = budget.id.0;
-            let held = HeldBudget {
-                id,
-                holder: holder.into(),
-                budget: spending.view(budget),
-            };
-            (i64::try_from(id).unwrap_or(i64::MAX), held)
-        })
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: Held<Budget>| {
+        let Held {
+            id,
+            holder,
+            allowance,
+        } = row;
+        let held = HeldBudget {
+            id: allowance.id.0,
+            holder: holder.into(),
+            budget: spending.view(allowance),
+        };
+        (id, held)
+    };
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Answers with a holder's budget.
@@ -267,9 +257,8 @@ pub(super) async fn put_of(
             "give at least one of tokens_total and cost_total_micros",
         ));
     }
-    let mut change = app.change(caller).await?;
+    let mut change = change_of(&app, caller, holder).await?;
     let connection = change.connection();
-    found(connection, holder).await?;
     let old = budgets::get(connection, holder).await?;
     budgets::put(connection, holder, &fields).await?;
     let new = budgets::get(connection, holder).await?;
@@ -278,8 +267,7 @@ pub(super) async fn put_of(
     }
     let settings = |budget: Option<Budget>| budget.map(BudgetSettings::from);
     let detail = detail(holder, "budget.set").changed(&settings(old), &settings(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Where windows are others now, what was spent within the present one is spent
@@ -311,12 +299,10 @@ pub(super) async fn delete_of(
     caller: Caller,
     holder: HolderId,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = change_of(&app, caller, holder).await?;
     let connection = change.connection();
-    found(connection, holder).await?;
     let old = budgets::get(connection, holder).await?;
     budgets::delete(connection, holder).await?;
     let detail = detail(holder, "budget.delete").deleted(&old.map(BudgetSettings::from));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }

@@ -214,28 +214,25 @@ impl NewRule {
     /// The rule as a change from nothing, by default at `position`; with its
     /// targets.
     pub(super) fn fields(self, position: i32) -> Result<(RuleFields, Vec<NewTarget>), ApiError> {
-        fn set<T>(value: Option<T>) -> Patch<T> {
-            value.map_or(Patch::Clear, Patch::Set)
-        }
         let patch = RulePatch {
             position: self.position,
             targets: None,
-            principals: set(self.principals),
-            roles: set(self.roles),
-            min_prompt_tokens: set(self.min_prompt_tokens),
-            max_prompt_tokens: set(self.max_prompt_tokens),
-            min_max_tokens: set(self.min_max_tokens),
-            max_max_tokens: set(self.max_max_tokens),
-            stream: set(self.stream),
-            headers: set(self.headers),
-            min_budget_used_percent: set(self.min_budget_used_percent),
-            max_budget_used_percent: set(self.max_budget_used_percent),
-            max_inflight_per_backend: set(self.max_inflight_per_backend),
-            after: set(self.after),
-            before: set(self.before),
-            days: set(self.days),
-            utc_offset_minutes: set(self.utc_offset_minutes),
-            class: set(self.class),
+            principals: self.principals.into(),
+            roles: self.roles.into(),
+            min_prompt_tokens: self.min_prompt_tokens.into(),
+            max_prompt_tokens: self.max_prompt_tokens.into(),
+            min_max_tokens: self.min_max_tokens.into(),
+            max_max_tokens: self.max_max_tokens.into(),
+            stream: self.stream.into(),
+            headers: self.headers.into(),
+            min_budget_used_percent: self.min_budget_used_percent.into(),
+            max_budget_used_percent: self.max_budget_used_percent.into(),
+            max_inflight_per_backend: self.max_inflight_per_backend.into(),
+            after: self.after.into(),
+            before: self.before.into(),
+            days: self.days.into(),
+            utc_offset_minutes: self.utc_offset_minutes.into(),
+            class: self.class.into(),
         };
         let nothing = RuleFields {
             position,

@@ -120,6 +120,14 @@ impl ApiError {
         }
     }
 
+    /// What cannot be deleted says what refers to it.
+    pub(crate) fn of_reference(message: &'static str) -> impl FnOnce(DbError) -> Self {
+        move |error| match error {
+            DbError::Reference { .. } => Self::in_use(message),
+            other => other.into(),
+        }
+    }
+
     /// A taken unique value says which field it is.
     pub(crate) fn of_unique(
         field: &'static str,

@@ -5,16 +5,17 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
 use super::patch::Patch;
+use super::resource::{self, Resource};
 use super::{checks, page, patch};
 use crate::app::App;
 use crate::clock;
@@ -132,6 +133,19 @@ pub(crate) struct ListParams {
     principal_id: Option<i64>,
 }
 
+impl Resource for KeyView {
+    const KIND: &'static str = "key";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = keys::get(connection, id).await;
+        Ok(row.map_err(ApiError::of_row("key"))?.into())
+    }
+}
+
 fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
     checks::in_the_future(checks::time("expires_at", text)?)
 }
@@ -147,22 +161,15 @@ async fn list(
     let page = page::whole(params.limit, params.after)?;
     let mut connection = app.db.acquire().await?;
     let rows = keys::list(&mut connection, params.principal_id, page).await?;
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.id, KeyView::from(row)))
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: KeyRow| (row.id, KeyView::from(row));
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Shows one key, without the key itself.
 #[utoipa::path(get, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
     responses((status = 200, body = KeyView, description = "The key")))]
 async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<KeyView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = keys::get(&mut connection, id)
-        .await
-        .map_err(ApiError::of_row("key"))?;
-    Ok(Json(row.into()))
+    resource::show(&app, id).await
 }
 
 /// Makes a key. The answer is the only place where it is ever shown.
@@ -205,9 +212,7 @@ async fn create(
         expires_at,
     };
     let id = keys::insert(connection, &new).await?;
-    let view = KeyView::from(keys::get(connection, id).await?);
-    let detail = Detail::new("key.create").id(id).created(&view);
-    app.commit(change, detail.entry()).await?;
+    resource::created::<KeyView>(&app, change, id).await?;
     Ok(Json(CreatedKey {
         id,
         key: plaintext.expose().to_owned(),
@@ -233,19 +238,12 @@ async fn update(
     let expires_at = expires_at.try_map(|text| expiry(&text))?;
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = keys::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("key"))?;
+    let old = KeyView::find(connection, id).await?;
     let name = name.unwrap_or_else(|| old.name.clone());
     let expires_at = expires_at.apply(old.expires_at);
     let disabled = disabled.unwrap_or(old.disabled);
     keys::update(connection, id, &name, expires_at, disabled).await?;
-    let new = keys::get(connection, id).await?;
-    let detail = Detail::new("key.update")
-        .id(id)
-        .changed(&KeyView::from(old), &KeyView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "update", &old).await
 }
 
 /// Revokes a key: it is refused from now on, its row is kept.
@@ -258,14 +256,7 @@ async fn revoke(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = keys::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("key"))?;
+    let old = KeyView::find(connection, id).await?;
     keys::update(connection, id, &old.name, old.expires_at, true).await?;
-    let new = keys::get(connection, id).await?;
-    let detail = Detail::new("key.revoke")
-        .id(id)
-        .changed(&KeyView::from(old), &KeyView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "revoke", &old).await
 }

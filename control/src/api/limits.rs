@@ -6,17 +6,18 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use fastllm_contract::Limits;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::allowances::{HolderView, detail, found};
+use super::allowances::{HeldParams, HolderView, change_of, detail, found};
 use super::error::ApiError;
 use super::extract::{Body, Params};
+use super::resource::commit;
 use super::{checks, page};
 use crate::app::App;
-use crate::db::limits::LimitsRow;
+use crate::db::holder::Held;
 use crate::db::{HolderId, limits};
 
 const MOST_REQUESTS: i64 = 1_000_000_000;
@@ -62,17 +63,6 @@ struct HeldLimits {
     limits: LimitsView,
 }
 
-impl From<LimitsRow> for HeldLimits {
-    fn from(row: LimitsRow) -> Self {
-        let LimitsRow { id, holder, limits } = row;
-        Self {
-            id,
-            holder: holder.into(),
-            limits: limits.into(),
-        }
-    }
-}
-
 /// New limits, at least one. What is left out is unlimited.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -113,36 +103,32 @@ impl NewLimits {
     }
 }
 
-/// Which limits.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
-    /// Only this principal's, and those of its use of single models.
-    principal_id: Option<i64>,
-}
-
 /// Lists the limits of principals, keys, teams, and of principals' use of single
 /// models, by id.
-#[utoipa::path(get, path = "/admin/limits", tag = "limits", params(ListParams),
+#[utoipa::path(get, path = "/admin/limits", tag = "limits", params(HeldParams),
     responses((status = 200, body = Vec<HeldLimits>, description = "Limits")))]
 async fn list(
     State(app): State<App>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Params(params): Params<HeldParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = limits::list(&mut connection, params.principal_id, page).await?;
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.id, HeldLimits::from(row)))
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: Held<Limits>| {
+        let Held {
+            id,
+            holder,
+            allowance,
+        } = row;
+        let held = HeldLimits {
+            id,
+            holder: holder.into(),
+            limits: allowance.into(),
+        };
+        (id, held)
+    };
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Answers with a holder's limits.
@@ -163,15 +149,13 @@ pub(super) async fn put_of(
     Body(new): Body<NewLimits>,
 ) -> Result<StatusCode, ApiError> {
     let new = new.check()?;
-    let mut change = app.change(caller).await?;
+    let mut change = change_of(&app, caller, holder).await?;
     let connection = change.connection();
-    found(connection, holder).await?;
     let old = limits::get(connection, holder).await?;
     limits::put(connection, holder, &new).await?;
     let detail =
         detail(holder, "limits.set").changed(&old.map(LimitsView::from), &LimitsView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Takes a holder's limits away; nothing happens where there are none.
@@ -180,12 +164,10 @@ pub(super) async fn delete_of(
     caller: Caller,
     holder: HolderId,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = change_of(&app, caller, holder).await?;
     let connection = change.connection();
-    found(connection, holder).await?;
     let old = limits::get(connection, holder).await?;
     limits::delete(connection, holder).await?;
     let detail = detail(holder, "limits.delete").deleted(&old.map(LimitsView::from));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }

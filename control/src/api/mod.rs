@@ -22,6 +22,7 @@ mod page;
 mod patch;
 mod prices;
 mod principals;
+mod resource;
 mod roles;
 mod rules;
 mod settings;

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -15,11 +15,14 @@ use super::backends::{BackendView, NewBackend};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
+use super::page::ListParams;
 use super::patch::Patch;
-use super::prices::{PricesPatch, PricesView};
+use super::prices::{self, PricesView};
+use super::resource::{self, Resource};
 use super::{checks, page};
 use crate::app::App;
 use crate::db::models::{ModelFields, ModelRow};
+use crate::db::prices::PriceFields;
 use crate::db::targets::{self, TargetUse};
 use crate::db::{DbError, backends, models};
 
@@ -168,101 +171,73 @@ pub(crate) struct ModelPatch {
 impl ModelPatch {
     fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
         use checks::{not_negative, policy, positive, text};
-        let Self {
-            description,
-            input_price_per_mtok,
-            output_price_per_mtok,
-            cached_input_price_per_mtok,
-            cache_write_price_per_mtok,
-            reasoning_price_per_mtok,
-            audio_input_price_per_mtok,
-            audio_output_price_per_mtok,
-            image_price,
-            input_price_per_mchar,
-            audio_price_per_minute,
-            cache_ttl_seconds,
-            context_length,
-            policy: balancing,
-        } = self;
-        let prices = PricesPatch {
-            input_price_per_mtok,
-            output_price_per_mtok,
-            cached_input_price_per_mtok,
-            cache_write_price_per_mtok,
-            reasoning_price_per_mtok,
-            audio_input_price_per_mtok,
-            audio_output_price_per_mtok,
-            image_price,
-            input_price_per_mchar,
-            audio_price_per_minute,
+        let prices = old.prices;
+        let description = self
+            .description
+            .try_map(|value| text("description", value))?;
+        let ttl = self
+            .cache_ttl_seconds
+            .try_map(not_negative("cache_ttl_seconds"))?;
+        let context = self.context_length.try_map(positive("context_length"))?;
+        let prices = PriceFields {
+            input_price_per_mtok: self.input_price_per_mtok.apply(prices.input_price_per_mtok),
+            output_price_per_mtok: self
+                .output_price_per_mtok
+                .apply(prices.output_price_per_mtok),
+            cached_input_price_per_mtok: self
+                .cached_input_price_per_mtok
+                .apply(prices.cached_input_price_per_mtok),
+            cache_write_price_per_mtok: self
+                .cache_write_price_per_mtok
+                .apply(prices.cache_write_price_per_mtok),
+            reasoning_price_per_mtok: self
+                .reasoning_price_per_mtok
+                .apply(prices.reasoning_price_per_mtok),
+            audio_input_price_per_mtok: self
+                .audio_input_price_per_mtok
+                .apply(prices.audio_input_price_per_mtok),
+            audio_output_price_per_mtok: self
+                .audio_output_price_per_mtok
+                .apply(prices.audio_output_price_per_mtok),
+            image_price: self.image_price.apply(prices.image_price),
+            input_price_per_mchar: self
+                .input_price_per_mchar
+                .apply(prices.input_price_per_mchar),
+            audio_price_per_minute: self
+                .audio_price_per_minute
+                .apply(prices.audio_price_per_minute),
         };
-        let description = description.try_map(|value| text("description", value))?;
-        let ttl = cache_ttl_seconds.try_map(not_negative("cache_ttl_seconds"))?;
-        let context = context_length.try_map(positive("context_length"))?;
         Ok(ModelFields {
             description: description.apply(old.description),
-            prices: prices.apply(&old.prices)?,
+            prices: prices::checked(prices)?,
             cache_ttl_seconds: ttl.apply(old.cache_ttl_seconds),
             context_length: context.apply(old.context_length),
-            policy: balancing.try_map(policy)?.apply(old.policy),
+            policy: self.policy.try_map(policy)?.apply(old.policy),
         })
     }
 }
 
-/// A creation is the change from nothing.
-fn set<T>(value: Option<T>) -> Patch<T> {
-    value.map_or(Patch::Clear, Patch::Set)
-}
-
 impl NewModel {
     fn fields(self) -> Result<(String, ModelFields), ApiError> {
-        let Self {
-            name,
-            description,
-            input_price_per_mtok,
-            output_price_per_mtok,
-            cached_input_price_per_mtok,
-            cache_write_price_per_mtok,
-            reasoning_price_per_mtok,
-            audio_input_price_per_mtok,
-            audio_output_price_per_mtok,
-            image_price,
-            input_price_per_mchar,
-            audio_price_per_minute,
-            cache_ttl_seconds,
-            context_length,
-            policy,
-        } = self;
-        checks::granted_name(&name)?;
+        checks::granted_name(&self.name)?;
         let patch = ModelPatch {
-            description: set(description),
-            input_price_per_mtok: set(input_price_per_mtok),
-            output_price_per_mtok: set(output_price_per_mtok),
-            cached_input_price_per_mtok: set(cached_input_price_per_mtok),
-            cache_write_price_per_mtok: set(cache_write_price_per_mtok),
-            reasoning_price_per_mtok: set(reasoning_price_per_mtok),
-            audio_input_price_per_mtok: set(audio_input_price_per_mtok),
-            audio_output_price_per_mtok: set(audio_output_price_per_mtok),
-            image_price: set(image_price),
-            input_price_per_mchar: set(input_price_per_mchar),
-            audio_price_per_minute: set(audio_price_per_minute),
-            cache_ttl_seconds: set(cache_ttl_seconds),
-            context_length: set(context_length),
-            policy: set(policy),
+            description: self.description.into(),
+            input_price_per_mtok: self.input_price_per_mtok.into(),
+            output_price_per_mtok: self.output_price_per_mtok.into(),
+            cached_input_price_per_mtok: self.cached_input_price_per_mtok.into(),
+            cache_write_price_per_mtok: self.cache_write_price_per_mtok.into(),
+            reasoning_price_per_mtok: self.reasoning_price_per_mtok.into(),
+            audio_input_price_per_mtok: self.audio_input_price_per_mtok.into(),
+            audio_output_price_per_mtok: self.audio_output_price_per_mtok.into(),
+            image_price: self.image_price.into(),
+            input_price_per_mchar: self.input_price_per_mchar.into(),
+            audio_price_per_minute: self.audio_price_per_minute.into(),
+            cache_ttl_seconds: self.cache_ttl_seconds.into(),
+            context_length: self.context_length.into(),
+            policy: self.policy.into(),
         };
-        Ok((name, patch.apply(ModelFields::default())?))
+        Ok((self.name, patch.apply(ModelFields::default())?))
     }
-}
-
-/// Which part of the list.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
 }
 
 async fn views(
@@ -288,6 +263,26 @@ async fn views(
         .collect())
 }
 
+async fn find(connection: &mut PgConnection, id: i64) -> Result<ModelRow, ApiError> {
+    models::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("model"))
+}
+
+impl Resource for ModelView {
+    const KIND: &'static str = "model";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = find(connection, id).await?;
+        let view = views(connection, vec![row]).await?.pop();
+        view.ok_or_else(|| ApiError::not_found("model"))
+    }
+}
+
 /// Lists models with their backends, by id.
 #[utoipa::path(get, path = "/admin/models", tag = "models", params(ListParams),
     responses((status = 200, body = Vec<ModelView>, description = "Models")))]
@@ -296,24 +291,19 @@ async fn list(
     uri: Uri,
     Params(params): Params<ListParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
-    let rows = views.into_iter().map(|view| (view.id, view)).collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |view: ModelView| (view.id, view);
+    Ok(page::answer(&uri, page, "after", views, view))
 }
 
 /// Shows one model.
 #[utoipa::path(get, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
     responses((status = 200, body = ModelView, description = "The model")))]
 async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<ModelView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = models::get(&mut connection, id)
-        .await
-        .map_err(ApiError::of_row("model"))?;
-    let view = views(&mut connection, vec![row]).await?.pop();
-    view.map(Json).ok_or_else(|| ApiError::not_found("model"))
+    resource::show(&app, id).await
 }
 
 /// Makes a model, at first without backends.
@@ -348,18 +338,12 @@ async fn update(
     Body(patch): Body<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    let row = models::get(change.connection(), id)
-        .await
-        .map_err(ApiError::of_row("model"))?;
-    let fields = patch.apply(row.fields.clone())?;
+    let old = find(change.connection(), id).await?.fields;
+    let fields = patch.apply(old.clone())?;
     models::update(change.connection(), id, &fields).await?;
-    let (before, after) = (
-        ModelFieldsView::from(row.fields),
-        ModelFieldsView::from(fields),
-    );
+    let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(fields));
     let detail = Detail::new("model.update").id(id).changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::commit(&app, change, detail).await
 }
 
 /// A model that requests are routed to cannot be deleted.
@@ -400,16 +384,10 @@ async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let row = models::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("model"))?;
+    let old = ModelView::find(connection, id).await?;
     not_routed_to(connection, id).await?;
-    let view = views(connection, vec![row]).await?;
     models::delete(connection, id).await?;
-    let detail = Detail::new("model.delete").id(id);
-    let detail = view.iter().fold(detail, Detail::deleted);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }
 
 /// Adds an upstream address to a model's pool.
@@ -424,9 +402,7 @@ async fn add_backend(
 ) -> Result<(StatusCode, Json<BackendView>), ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let model = models::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("model"))?;
+    let model = find(connection, id).await?;
     let backend = backends::next_id(connection).await?;
     let row = new.row(backend, &model, &app.vault)?;
     backends::insert(connection, &row).await?;

@@ -1,7 +1,8 @@
 use axum::Json;
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
 
 use super::error::ApiError;
 use crate::db::Page;
@@ -9,6 +10,24 @@ use crate::db::Page;
 /// Most rows of an answer, and the default: a list without parameters is
 /// complete up to here.
 const MOST: i64 = 1000;
+
+/// Which part of a list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListParams {
+    /// At most so many, from 1 to 1000 (the default).
+    limit: Option<i64>,
+    /// Only ids above this one.
+    after: Option<i64>,
+}
+
+impl ListParams {
+    /// Everything where nothing else is asked for.
+    pub(crate) fn page(&self) -> Result<Page, ApiError> {
+        whole(self.limit, self.after)
+    }
+}
 
 /// Checks `limit` and `after`.
 pub(crate) fn page(limit: Option<i64>, default: i64, after: Option<i64>) -> Result<Page, ApiError> {
@@ -29,20 +48,21 @@ pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiE
 
 /// An array, with `Link: <…>; rel="next"` when there may be more. `cursor` is
 /// the parameter that continues: `after`, or `before` where the newest come
-/// first.
-pub(crate) fn answer<T: Serialize>(
+/// first; `view` gives a row's id and how it is shown.
+pub(crate) fn answer<R, V: Serialize>(
     uri: &Uri,
     page: Page,
     cursor: &str,
-    rows: Vec<(i64, T)>,
+    rows: Vec<R>,
+    view: impl FnMut(R) -> (i64, V),
 ) -> Response {
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == page.limit);
-    let next = rows
+    let (ids, views): (Vec<i64>, Vec<V>) = rows.into_iter().map(view).unzip();
+    let next = ids
         .last()
         .filter(|_| full)
-        .map(|(id, _)| next_link(uri, cursor, *id));
-    let items: Vec<T> = rows.into_iter().map(|(_, row)| row).collect();
-    let mut response = Json(items).into_response();
+        .map(|last| next_link(uri, cursor, *last));
+    let mut response = Json(views).into_response();
     if let Some(link) = next.and_then(|link| HeaderValue::from_str(&link).ok()) {
         response.headers_mut().insert(header::LINK, link);
     }

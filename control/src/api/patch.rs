@@ -33,6 +33,13 @@ impl<T> Patch<T> {
     }
 }
 
+impl<T> From<Option<T>> for Patch<T> {
+    /// A creation is the change from nothing.
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Clear, Self::Set)
+    }
+}
+
 /// A field of a change that cannot be cleared: absent keeps the value (with
 /// `#[serde(default)]`), `null` is refused.
 pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>

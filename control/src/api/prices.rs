@@ -5,7 +5,6 @@ use utoipa::ToSchema;
 
 use super::checks::not_negative;
 use super::error::ApiError;
-use super::patch::Patch;
 use crate::db::prices::PriceFields;
 
 /// What a model costs, in micro-units; `null`: unknown, not free. A class of
@@ -64,75 +63,34 @@ impl From<PriceFields> for PricesView {
     }
 }
 
-/// A change of prices.
-pub(super) struct PricesPatch {
-    pub(super) input_price_per_mtok: Patch<i64>,
-    pub(super) output_price_per_mtok: Patch<i64>,
-    pub(super) cached_input_price_per_mtok: Patch<i64>,
-    pub(super) cache_write_price_per_mtok: Patch<i64>,
-    pub(super) reasoning_price_per_mtok: Patch<i64>,
-    pub(super) audio_input_price_per_mtok: Patch<i64>,
-    pub(super) audio_output_price_per_mtok: Patch<i64>,
-    pub(super) image_price: Patch<i64>,
-    pub(super) input_price_per_mchar: Patch<i64>,
-    pub(super) audio_price_per_minute: Patch<i64>,
-}
-
-impl PricesPatch {
-    /// The new prices; a negative one is refused by name.
-    pub(super) fn apply(self, old: &PriceFields) -> Result<PriceFields, ApiError> {
-        let price = |field, change: Patch<i64>, old: Option<i64>| {
-            change
-                .try_map(not_negative(field))
-                .map(|change| change.apply(old))
-        };
-        Ok(PriceFields {
-            input_price_per_mtok: price(
-                "input_price_per_mtok",
-                self.input_price_per_mtok,
-                old.input_price_per_mtok,
-            )?,
-            output_price_per_mtok: price(
-                "output_price_per_mtok",
-                self.output_price_per_mtok,
-                old.output_price_per_mtok,
-            )?,
-            cached_input_price_per_mtok: price(
-                "cached_input_price_per_mtok",
-                self.cached_input_price_per_mtok,
-                old.cached_input_price_per_mtok,
-            )?,
-            cache_write_price_per_mtok: price(
-                "cache_write_price_per_mtok",
-                self.cache_write_price_per_mtok,
-                old.cache_write_price_per_mtok,
-            )?,
-            reasoning_price_per_mtok: price(
-                "reasoning_price_per_mtok",
-                self.reasoning_price_per_mtok,
-                old.reasoning_price_per_mtok,
-            )?,
-            audio_input_price_per_mtok: price(
-                "audio_input_price_per_mtok",
-                self.audio_input_price_per_mtok,
-                old.audio_input_price_per_mtok,
-            )?,
-            audio_output_price_per_mtok: price(
-                "audio_output_price_per_mtok",
-                self.audio_output_price_per_mtok,
-                old.audio_output_price_per_mtok,
-            )?,
-            image_price: price("image_price", self.image_price, old.image_price)?,
-            input_price_per_mchar: price(
-                "input_price_per_mchar",
-                self.input_price_per_mchar,
-                old.input_price_per_mchar,
-            )?,
-            audio_price_per_minute: price(
-                "audio_price_per_minute",
-                self.audio_price_per_minute,
-                old.audio_price_per_minute,
-            )?,
-        })
+/// A negative price is refused by name.
+pub(super) fn checked(prices: PriceFields) -> Result<PriceFields, ApiError> {
+    let named = [
+        ("input_price_per_mtok", prices.input_price_per_mtok),
+        ("output_price_per_mtok", prices.output_price_per_mtok),
+        (
+            "cached_input_price_per_mtok",
+            prices.cached_input_price_per_mtok,
+        ),
+        (
+            "cache_write_price_per_mtok",
+            prices.cache_write_price_per_mtok,
+        ),
+        ("reasoning_price_per_mtok", prices.reasoning_price_per_mtok),
+        (
+            "audio_input_price_per_mtok",
+            prices.audio_input_price_per_mtok,
+        ),
+        (
+            "audio_output_price_per_mtok",
+            prices.audio_output_price_per_mtok,
+        ),
+        ("image_price", prices.image_price),
+        ("input_price_per_mchar", prices.input_price_per_mchar),
+        ("audio_price_per_minute", prices.audio_price_per_minute),
+    ];
+    for (field, price) in named {
+        price.map(not_negative(field)).transpose()?;
     }
+    Ok(prices)
 }

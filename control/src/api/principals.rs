@@ -4,8 +4,9 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use fastllm_contract::Secret;
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -13,7 +14,9 @@ use super::access::{Caller, Verb, guarded};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
+use super::page::ListParams;
 use super::patch::Patch;
+use super::resource::{self, Resource, commit};
 use super::{checks, page, patch};
 use crate::app::App;
 use crate::crypto::check_policy;
@@ -139,17 +142,6 @@ pub(crate) struct Revoked {
     includes_caller: bool,
 }
 
-/// Which part of the list.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
-}
-
 /// Refuses a change after which nobody could administer any more. To be asked
 /// inside the change, after its statements: changes are serial.
 pub(super) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
@@ -167,10 +159,17 @@ fn of_team(error: DbError) -> Result<ApiError, DbError> {
     }
 }
 
-async fn row(change: &mut Change, id: i64) -> Result<PrincipalRow, ApiError> {
-    principals::get(change.connection(), id)
-        .await
-        .map_err(ApiError::of_row("principal"))
+impl Resource for PrincipalView {
+    const KIND: &'static str = "principal";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = principals::get(connection, id).await;
+        Ok(row.map_err(ApiError::of_row("principal"))?.into())
+    }
 }
 
 /// Lists principals, by id.
@@ -181,13 +180,10 @@ async fn list(
     uri: Uri,
     Params(params): Params<ListParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let rows = principals::list(&mut *app.db.acquire().await?, page).await?;
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.id, PrincipalView::from(row)))
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: PrincipalRow| (row.id, PrincipalView::from(row));
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Shows one principal.
@@ -198,11 +194,7 @@ async fn get(
     State(app): State<App>,
     PathOf(id): PathOf<i64>,
 ) -> Result<Json<PrincipalView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = principals::get(&mut connection, id)
-        .await
-        .map_err(ApiError::of_row("principal"))?;
-    Ok(Json(row.into()))
+    resource::show(&app, id).await
 }
 
 /// Makes a principal. It may do nothing until it is given a role.
@@ -228,10 +220,8 @@ async fn create(
     let id = principals::insert(change.connection(), &name, kind, email, team_id)
         .await
         .map_err(|error| of_team(error).unwrap_or_else(taken))?;
-    let view = PrincipalView::from(row(&mut change, id).await?);
-    let detail = Detail::new("principal.create").id(id).created(&view);
-    app.commit(change, detail.entry()).await?;
-    Ok((StatusCode::CREATED, Json(view)))
+    let made = resource::created(&app, change, id).await?;
+    Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// Changes a principal. Disabling one ends its sessions and disables its keys.
@@ -246,7 +236,7 @@ async fn update(
 ) -> Result<StatusCode, ApiError> {
     let email = patch.email.try_map(|email| checks::text("email", email))?;
     let mut change = app.change(caller).await?;
-    let old = row(&mut change, id).await?;
+    let old = PrincipalView::find(change.connection(), id).await?;
     let email = email.apply(old.email.clone());
     let disabled = patch.disabled.unwrap_or(old.disabled);
     let fields = PrincipalFields {
@@ -262,12 +252,7 @@ async fn update(
         sessions::delete_all(change.connection(), Some(id)).await?;
     }
     keep_an_administrator(&mut change).await?;
-    let new = row(&mut change, id).await?;
-    let detail = Detail::new("principal.update")
-        .id(id)
-        .changed(&PrincipalView::from(old), &PrincipalView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "update", &old).await
 }
 
 /// Deletes a principal with its keys and sessions; refused while a rule names
@@ -280,21 +265,13 @@ async fn delete(
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    let old = row(&mut change, id).await?;
+    let old = PrincipalView::find(change.connection(), id).await?;
+    let in_use = ApiError::of_reference("a rule of a virtual model names this principal");
     principals::delete(change.connection(), id)
         .await
-        .map_err(|error| match error {
-            DbError::Reference { .. } => {
-                ApiError::in_use("a rule of a virtual model names this principal")
-            }
-            other => other.into(),
-        })?;
+        .map_err(in_use)?;
     keep_an_administrator(&mut change).await?;
-    let detail = Detail::new("principal.delete")
-        .id(id)
-        .deleted(&PrincipalView::from(old));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }
 
 /// Gives a role; nothing happens when it is held already.
@@ -308,7 +285,7 @@ async fn add_role(
     Body(grant): Body<RoleGrant>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    row(&mut change, id).await?;
+    PrincipalView::find(change.connection(), id).await?;
     let role = roles::find(change.connection(), &grant.role)
         .await
         .map_err(ApiError::of_row("role"))?;
@@ -316,8 +293,7 @@ async fn add_role(
     let detail = Detail::new("principal.role.add")
         .id(id)
         .with("role", role.name);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Takes a role away.
@@ -330,7 +306,7 @@ async fn remove_role(
     PathOf((id, role)): PathOf<(i64, String)>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    row(&mut change, id).await?;
+    PrincipalView::find(change.connection(), id).await?;
     if !principals::remove_role(change.connection(), id, &role).await? {
         return Err(ApiError::not_found("role of this principal"));
     }
@@ -338,8 +314,7 @@ async fn remove_role(
     let detail = Detail::new("principal.role.remove")
         .id(id)
         .with("role", role);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Sets a password, makes the principal a user and ends its sessions.
@@ -364,8 +339,7 @@ async fn set_password(
         .id(id)
         .with("sessions_ended", ended)
         .secret("password", true);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Ends every session of everybody.

@@ -3,7 +3,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use sqlx::PgConnection;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -11,12 +12,14 @@ use super::access::{Caller, Verb, guarded};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
+use super::page::ListParams;
 use super::patch::Patch;
 use super::principals::keep_an_administrator;
+use super::resource::{self, Resource, commit};
 use super::{checks, page};
 use crate::app::App;
 use crate::db::roles::RoleRow;
-use crate::db::{Change, DbError, roles};
+use crate::db::{DbError, roles};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -105,21 +108,23 @@ fn everything() -> String {
     "*".to_owned()
 }
 
-/// Which part of the list.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
+impl Resource for RoleView {
+    const KIND: &'static str = "role";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = roles::get(connection, id).await;
+        Ok(row.map_err(ApiError::of_row("role"))?.into())
+    }
 }
 
-async fn find(change: &mut Change, name: &str) -> Result<RoleRow, ApiError> {
-    roles::find(change.connection(), name)
-        .await
-        .map_err(ApiError::of_row("role"))
+/// The role of that name; 404 where there is none.
+async fn named(connection: &mut PgConnection, name: &str) -> Result<RoleView, ApiError> {
+    let row = roles::find(connection, name).await;
+    Ok(row.map_err(ApiError::of_row("role"))?.into())
 }
 
 /// Lists roles and their grants, by id.
@@ -130,13 +135,10 @@ async fn list(
     uri: Uri,
     Params(params): Params<ListParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let rows = roles::list(&mut *app.db.acquire().await?, page).await?;
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.id, RoleView::from(row)))
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: RoleRow| (row.id, RoleView::from(row));
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Shows one role.
@@ -146,11 +148,7 @@ async fn get(
     State(app): State<App>,
     PathOf(name): PathOf<String>,
 ) -> Result<Json<RoleView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = roles::find(&mut connection, &name)
-        .await
-        .map_err(ApiError::of_row("role"))?;
-    Ok(Json(row.into()))
+    Ok(Json(named(&mut *app.db.acquire().await?, &name).await?))
 }
 
 /// Makes a role.
@@ -192,15 +190,10 @@ async fn update(
         .description
         .try_map(|text| checks::text("description", text))?;
     let mut change = app.change(caller).await?;
-    let old = find(&mut change, &name).await?;
+    let old = named(change.connection(), &name).await?;
     let description = description.apply(old.description.clone());
     roles::update(change.connection(), old.id, description.as_deref()).await?;
-    let new = find(&mut change, &name).await?;
-    let detail = Detail::new("role.update")
-        .id(old.id)
-        .changed(&RoleView::from(old), &RoleView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "update", &old).await
 }
 
 /// Deletes a role that nobody holds and no rule names.
@@ -212,9 +205,8 @@ async fn delete(
     PathOf(name): PathOf<String>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    let old = find(&mut change, &name).await?;
-    let id = old.id;
-    roles::delete(change.connection(), id)
+    let old = named(change.connection(), &name).await?;
+    roles::delete(change.connection(), old.id)
         .await
         .map_err(|error| match error {
             DbError::Reference { constraint } if constraint.starts_with("rule_") => {
@@ -223,11 +215,7 @@ async fn delete(
             DbError::Reference { .. } => ApiError::in_use("a principal holds this role"),
             other => other.into(),
         })?;
-    let detail = Detail::new("role.delete")
-        .id(id)
-        .deleted(&RoleView::from(old));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }
 
 /// Adds a grant; nothing happens when it is there already.
@@ -242,14 +230,13 @@ async fn grant(
 ) -> Result<StatusCode, ApiError> {
     checks::permission(&verb, &resource)?;
     let mut change = app.change(caller).await?;
-    let role = find(&mut change, &name).await?;
+    let role = named(change.connection(), &name).await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
     let detail = Detail::new("role.grant")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }
 
 /// Takes a grant away; nothing happens when it is not there.
@@ -264,13 +251,12 @@ async fn revoke(
 ) -> Result<StatusCode, ApiError> {
     checks::permission(&verb, &resource)?;
     let mut change = app.change(caller).await?;
-    let role = find(&mut change, &name).await?;
+    let role = named(change.connection(), &name).await?;
     roles::revoke(change.connection(), role.id, &verb, &resource).await?;
     keep_an_administrator(&mut change).await?;
     let detail = Detail::new("role.revoke")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    commit(&app, change, detail).await
 }

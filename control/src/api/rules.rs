@@ -14,6 +14,7 @@ use super::conditions::{ConditionsView, NewRule, RulePatch};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, PathOf};
+use super::resource::{self, Resource};
 use super::targets::{self, NewTarget, TargetView};
 use crate::app::App;
 use crate::db::rules::{RuleFields, RuleRow};
@@ -99,12 +100,20 @@ async fn find(connection: &mut PgConnection, id: i64) -> Result<RuleRow, ApiErro
         .map_err(ApiError::of_row("rule"))
 }
 
-async fn view(connection: &mut PgConnection, id: i64) -> Result<RuleView, ApiError> {
-    let virtual_model = find(connection, id).await?.virtual_model_id;
-    let views = views(connection, &[virtual_model]).await?;
-    let mut all = views.into_values().flatten();
-    all.find(|rule| rule.id == id)
-        .ok_or_else(|| ApiError::not_found("rule"))
+impl Resource for RuleView {
+    const KIND: &'static str = "rule";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let virtual_model = find(connection, id).await?.virtual_model_id;
+        let views = views(connection, &[virtual_model]).await?;
+        let mut all = views.into_values().flatten();
+        all.find(|rule| rule.id == id)
+            .ok_or_else(|| ApiError::not_found("rule"))
+    }
 }
 
 /// Whoever a rule names has to be there.
@@ -151,7 +160,7 @@ async fn all_can_be_tried(
 #[utoipa::path(get, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
     responses((status = 200, body = RuleView, description = "The rule")))]
 async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<RuleView>, ApiError> {
-    Ok(Json(view(&mut *app.db.acquire().await?, id).await?))
+    resource::show(&app, id).await
 }
 
 /// Makes a rule together with its targets, so that it never holds without one.
@@ -187,9 +196,7 @@ async fn create(
         .map_err(taken)?;
     targets::replace(connection, Owner::Rule, id, targets).await?;
     all_can_be_tried(connection, virtual_model_id, "position").await?;
-    let made = view(connection, id).await?;
-    let detail = Detail::new("rule.create").id(id).created(&made);
-    app.commit(change, detail.entry()).await?;
+    resource::created::<RuleView>(&app, change, id).await?;
     let position = fields.position;
     let made = CreatedRule {
         id,
@@ -210,7 +217,7 @@ async fn update(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let before = view(connection, id).await?;
+    let before = RuleView::find(connection, id).await?;
     let row = find(connection, id).await?;
     let targets = patch.targets.take();
     let fields = patch.apply(row.fields.clone())?;
@@ -223,10 +230,7 @@ async fn update(
         targets::replace(connection, Owner::Rule, id, targets).await?;
     }
     all_can_be_tried(connection, row.virtual_model_id, "position").await?;
-    let after = view(connection, id).await?;
-    let detail = Detail::new("rule.update").id(id).changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "update", &before).await
 }
 
 /// Gives all rules of a virtual model a new order.
@@ -260,8 +264,7 @@ async fn reorder(
         serde_json::json!({ "rules": order }),
     );
     let detail = Detail::new("rule.reorder").id(id).changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::commit(&app, change, detail).await
 }
 
 /// Deletes a rule with its targets.
@@ -274,11 +277,9 @@ async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = view(connection, id).await?;
+    let old = RuleView::find(connection, id).await?;
     rules::delete(connection, id).await?;
-    let detail = Detail::new("rule.delete").id(id).deleted(&old);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }
 
 /// Puts a list of targets, at least one, in place of all that the rule has.
@@ -293,12 +294,9 @@ async fn replace_targets(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let before = view(connection, id).await?;
+    let before = RuleView::find(connection, id).await?;
     targets::replace(connection, Owner::Rule, id, list).await?;
-    let after = view(connection, id).await?;
-    let detail = Detail::new("rule.targets").id(id).changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "targets", &before).await
 }
 
 /// Adds a target to a rule.
@@ -333,7 +331,7 @@ async fn remove_target(
     let rule = stored::owner(connection, Owner::Rule, id)
         .await
         .map_err(ApiError::of_row("target"))?;
-    let before = view(connection, rule).await?;
+    let before = RuleView::find(connection, rule).await?;
     if before.targets.len() == 1 {
         return Err(ApiError::new(
             StatusCode::CONFLICT,
@@ -342,10 +340,5 @@ async fn remove_target(
         ));
     }
     stored::delete(connection, Owner::Rule, id).await?;
-    let after = view(connection, rule).await?;
-    let detail = Detail::new("rule.remove_target")
-        .id(rule)
-        .changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::changed(&app, change, "remove_target", &before).await
 }

@@ -3,20 +3,22 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
-use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
+use super::page::ListParams;
 use super::patch::Patch;
+use super::resource::{self, Resource};
 use super::{checks, page, patch};
 use crate::app::App;
 use crate::db::teams::TeamRow;
-use crate::db::{Change, DbError, teams};
+use crate::db::{DbError, teams};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -77,21 +79,21 @@ pub(crate) struct TeamPatch {
     description: Patch<String>,
 }
 
-/// Which part of the list.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
+impl Resource for TeamView {
+    const KIND: &'static str = "team";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = teams::get(connection, id).await;
+        Ok(row.map_err(ApiError::of_row("team"))?.into())
+    }
 }
 
-async fn row(change: &mut Change, id: i64) -> Result<TeamRow, ApiError> {
-    teams::get(change.connection(), id)
-        .await
-        .map_err(ApiError::of_row("team"))
+fn taken(error: DbError) -> ApiError {
+    ApiError::of_unique("name", "there is a team of this name")(error)
 }
 
 /// Lists teams, by id.
@@ -102,24 +104,17 @@ async fn list(
     uri: Uri,
     Params(params): Params<ListParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let rows = teams::list(&mut *app.db.acquire().await?, page).await?;
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.id, TeamView::from(row)))
-        .collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |row: TeamRow| (row.id, TeamView::from(row));
+    Ok(page::answer(&uri, page, "after", rows, view))
 }
 
 /// Shows one team.
 #[utoipa::path(get, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
     responses((status = 200, body = TeamView, description = "The team")))]
 async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<TeamView>, ApiError> {
-    let mut connection = app.db.acquire().await?;
-    let row = teams::get(&mut connection, id)
-        .await
-        .map_err(ApiError::of_row("team"))?;
-    Ok(Json(row.into()))
+    resource::show(&app, id).await
 }
 
 /// Makes a team, at first without members.
@@ -138,11 +133,9 @@ async fn create(
     let mut change = app.change(caller).await?;
     let id = teams::insert(change.connection(), &name, description.as_deref())
         .await
-        .map_err(ApiError::of_unique("name", "there is a team of this name"))?;
-    let view = TeamView::from(row(&mut change, id).await?);
-    let detail = Detail::new("team.create").id(id).created(&view);
-    app.commit(change, detail.entry()).await?;
-    Ok((StatusCode::CREATED, Json(view)))
+        .map_err(taken)?;
+    let made = resource::created(&app, change, id).await?;
+    Ok((StatusCode::CREATED, Json(made)))
 }
 
 /// Changes a team's name or description.
@@ -162,18 +155,14 @@ async fn update(
         .description
         .try_map(|text| checks::text("description", text))?;
     let mut change = app.change(caller).await?;
-    let old = row(&mut change, id).await?;
+    let connection = change.connection();
+    let old = TeamView::find(connection, id).await?;
     let name = name.unwrap_or_else(|| old.name.clone());
     let description = description.apply(old.description.clone());
-    teams::update(change.connection(), id, &name, description.as_deref())
+    teams::update(connection, id, &name, description.as_deref())
         .await
-        .map_err(ApiError::of_unique("name", "there is a team of this name"))?;
-    let new = row(&mut change, id).await?;
-    let detail = Detail::new("team.update")
-        .id(id)
-        .changed(&TeamView::from(old), &TeamView::from(new));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+        .map_err(taken)?;
+    resource::changed(&app, change, "update", &old).await
 }
 
 /// Deletes a team with its limits and budget; refused while somebody belongs to
@@ -186,16 +175,9 @@ async fn delete(
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
-    let old = row(&mut change, id).await?;
-    teams::delete(change.connection(), id)
-        .await
-        .map_err(|error| match error {
-            DbError::Reference { .. } => ApiError::in_use("a principal belongs to this team"),
-            other => other.into(),
-        })?;
-    let detail = Detail::new("team.delete")
-        .id(id)
-        .deleted(&TeamView::from(old));
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let connection = change.connection();
+    let old = TeamView::find(connection, id).await?;
+    let in_use = ApiError::of_reference("a principal belongs to this team");
+    teams::delete(connection, id).await.map_err(in_use)?;
+    resource::deleted(&app, change, &old).await
 }

@@ -6,7 +6,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -14,14 +14,16 @@ use super::access::{Caller, Verb, guarded};
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
+use super::page::ListParams;
 use super::patch::{self, Patch};
+use super::resource::{self, Resource};
 use super::rules::{self, RuleView};
 use super::targets::{self, NewTarget, TargetView};
 use super::{checks, page};
 use crate::app::App;
+use crate::db::DbError;
 use crate::db::targets::{self as stored, Owner};
 use crate::db::virtual_models::{self, VirtualModelFields, VirtualModelRow};
-use crate::db::{Change, DbError};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -106,17 +108,6 @@ pub(crate) struct VirtualModelPatch {
     split_by: Option<Split>,
 }
 
-/// Which part of the list.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
-    limit: Option<i64>,
-    /// Only ids above this one.
-    after: Option<i64>,
-}
-
 async fn views(
     connection: &mut PgConnection,
     rows: Vec<VirtualModelRow>,
@@ -147,10 +138,18 @@ async fn views(
         .collect())
 }
 
-async fn view(connection: &mut PgConnection, id: i64) -> Result<VirtualModelView, ApiError> {
-    let row = find(connection, id).await?;
-    let view = views(connection, vec![row]).await?.pop();
-    view.ok_or_else(|| ApiError::not_found("virtual model"))
+impl Resource for VirtualModelView {
+    const KIND: &'static str = "virtual_model";
+
+    fn id(&self) -> i64 {
+        self.id
+    }
+
+    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+        let row = find(connection, id).await?;
+        let view = views(connection, vec![row]).await?.pop();
+        view.ok_or_else(|| ApiError::not_found("virtual model"))
+    }
 }
 
 async fn find(connection: &mut PgConnection, id: i64) -> Result<VirtualModelRow, ApiError> {
@@ -163,19 +162,6 @@ fn taken(error: DbError) -> ApiError {
     ApiError::of_unique("name", "there is a model or virtual model of this name")(error)
 }
 
-/// Commits a change of the virtual model that looked like `before`.
-async fn commit(
-    app: &App,
-    mut change: Change,
-    operation: &'static str,
-    before: &VirtualModelView,
-) -> Result<StatusCode, ApiError> {
-    let after = view(change.connection(), before.id).await?;
-    let detail = Detail::new(operation).id(before.id).changed(before, &after);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
 /// Lists virtual models with their rules and targets, by id.
 #[utoipa::path(get, path = "/admin/virtual-models", tag = "virtual_models", params(ListParams),
     responses((status = 200, body = Vec<VirtualModelView>, description = "Virtual models")))]
@@ -184,12 +170,12 @@ async fn list(
     uri: Uri,
     Params(params): Params<ListParams>,
 ) -> Result<Response, ApiError> {
-    let page = page::whole(params.limit, params.after)?;
+    let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = virtual_models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
-    let rows = views.into_iter().map(|view| (view.id, view)).collect();
-    Ok(page::answer(&uri, page, "after", rows))
+    let view = |view: VirtualModelView| (view.id, view);
+    Ok(page::answer(&uri, page, "after", views, view))
 }
 
 /// Shows one virtual model.
@@ -200,7 +186,7 @@ async fn get(
     State(app): State<App>,
     PathOf(id): PathOf<i64>,
 ) -> Result<Json<VirtualModelView>, ApiError> {
-    Ok(Json(view(&mut *app.db.acquire().await?, id).await?))
+    resource::show(&app, id).await
 }
 
 /// Makes a virtual model, at first without rules.
@@ -231,9 +217,7 @@ async fn create(
         .await
         .map_err(taken)?;
     targets::replace(connection, Owner::VirtualModel, id, default_targets).await?;
-    let made = view(connection, id).await?;
-    let detail = Detail::new("virtual_model.create").id(id).created(&made);
-    app.commit(change, detail.entry()).await?;
+    resource::created::<VirtualModelView>(&app, change, id).await?;
     let name = fields.name;
     Ok((StatusCode::CREATED, Json(CreatedVirtualModel { id, name })))
 }
@@ -259,7 +243,7 @@ async fn update(
     let description = description.try_map(|text| checks::text("description", text))?;
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let before = view(connection, id).await?;
+    let before = VirtualModelView::find(connection, id).await?;
     let old = find(connection, id).await?.fields;
     let fields = VirtualModelFields {
         name: name.unwrap_or(old.name),
@@ -269,7 +253,7 @@ async fn update(
     virtual_models::update(connection, id, &fields)
         .await
         .map_err(taken)?;
-    commit(&app, change, "virtual_model.update", &before).await
+    resource::changed(&app, change, "update", &before).await
 }
 
 /// Deletes a virtual model with its rules. The models behind it stay.
@@ -282,11 +266,9 @@ async fn delete(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let old = view(connection, id).await?;
+    let old = VirtualModelView::find(connection, id).await?;
     virtual_models::delete(connection, id).await?;
-    let detail = Detail::new("virtual_model.delete").id(id).deleted(&old);
-    app.commit(change, detail.entry()).await?;
-    Ok(StatusCode::NO_CONTENT)
+    resource::deleted(&app, change, &old).await
 }
 
 /// Puts a list of default targets in place of all that there are.
@@ -301,9 +283,9 @@ async fn replace_defaults(
 ) -> Result<StatusCode, ApiError> {
     let mut change = app.change(caller).await?;
     let connection = change.connection();
-    let before = view(connection, id).await?;
+    let before = VirtualModelView::find(connection, id).await?;
     targets::replace(connection, Owner::VirtualModel, id, list).await?;
-    commit(&app, change, "virtual_model.defaults", &before).await
+    resource::changed(&app, change, "defaults", &before).await
 }
 
 /// Adds a default target.
@@ -340,7 +322,7 @@ async fn remove_default(
     let owner = stored::owner(connection, Owner::VirtualModel, id)
         .await
         .map_err(ApiError::of_row("target"))?;
-    let before = view(connection, owner).await?;
+    let before = VirtualModelView::find(connection, owner).await?;
     stored::delete(connection, Owner::VirtualModel, id).await?;
-    commit(&app, change, "virtual_model.remove_default", &before).await
+    resource::changed(&app, change, "remove_default", &before).await
 }

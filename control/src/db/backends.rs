@@ -4,7 +4,7 @@ use fastllm_contract::{Concurrency, HealthCheck};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use super::DbError;
+use super::{DbError, only};
 
 /// One upstream address of a model.
 pub(crate) struct BackendRow {
@@ -152,11 +152,8 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<Backen
     let model_id = sqlx::query_scalar!("SELECT model_id FROM model_backends WHERE id = $1", id)
         .fetch_one(&mut *connection)
         .await?;
-    of_models(connection, &[model_id])
-        .await?
-        .into_iter()
-        .find(|row| row.id == id)
-        .ok_or(DbError::NotFound)
+    let rows = of_models(connection, &[model_id]).await?;
+    only(rows, |row| row.id == id)
 }
 
 /// An id for a new backend: its credential is sealed for the id before it is

@@ -2,15 +2,9 @@ use fastllm_contract::{Budget, BudgetId, Holder, Micros, Tokens, WindowLength};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::holder::{self, HolderColumns, HolderId, HolderRow};
+use super::holder::{self, Held, HolderColumns, HolderId, HolderRow};
 use super::{DbError, Page};
 use crate::clock;
-
-/// The budget of one holder.
-pub(crate) struct BudgetRow {
-    pub(crate) holder: HolderRow,
-    pub(crate) budget: Budget,
-}
 
 /// What can be said about a budget.
 pub(crate) struct BudgetFields<'a> {
@@ -71,7 +65,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
     page: Page,
-) -> Result<Vec<BudgetRow>, DbError> {
+) -> Result<Vec<Held<Budget>>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT b.id, b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
                   b.window_start, b.principal_id, p.name AS "principal?", b.model_id,
@@ -92,7 +86,8 @@ pub(crate) async fn list(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| BudgetRow {
+        .map(|row| Held {
+            id: row.id,
             holder: HolderRow {
                 principal_id: row.principal_id,
                 principal: row.principal,
@@ -103,7 +98,7 @@ pub(crate) async fn list(
                 team_id: row.team_id,
                 team: row.team,
             },
-            budget: Budget::from(BudgetColumns {
+            allowance: Budget::from(BudgetColumns {
                 id: row.id,
                 tokens_total: row.tokens_total,
                 cost_total_micros: row.cost_total_micros,
@@ -119,22 +114,17 @@ pub(crate) async fn get(
     connection: &mut PgConnection,
     holder: HolderId,
 ) -> Result<Option<Budget>, DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     let row = sqlx::query_as!(
         BudgetColumns,
         "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
            FROM budgets \
           WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
     )
     .fetch_optional(connection)
     .await?;
@@ -148,12 +138,7 @@ pub(crate) async fn put(
     holder: HolderId,
     fields: &BudgetFields<'_>,
 ) -> Result<(), DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     let BudgetFields {
         tokens_total,
         cost_total_micros,
@@ -166,10 +151,10 @@ pub(crate) async fn put(
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
          ON CONFLICT (principal_id, model_id, key_id, team_id) DO UPDATE \
             SET tokens_total = $5, cost_total_micros = $6, budget_window = $7, time_zone = $8",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
         tokens_total,
         cost_total_micros,
         stored(window),
@@ -182,19 +167,14 @@ pub(crate) async fn put(
 
 /// Idempotent. What was spent is forgotten.
 pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> Result<(), DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     sqlx::query!(
         "DELETE FROM budgets WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
     )
     .execute(connection)
     .await?;

@@ -54,6 +54,13 @@ pub(crate) struct HolderRow {
     pub(crate) team: Option<String>,
 }
 
+/// What a holder has: its limits or its budget.
+pub(crate) struct Held<T> {
+    pub(crate) id: i64,
+    pub(crate) holder: HolderRow,
+    pub(crate) allowance: T,
+}
+
 /// A holder as gateways know it. Nothing where a later release stored a kind, or
 /// a model's name, that this one does not know.
 pub(super) fn published(
@@ -82,21 +89,16 @@ pub(crate) async fn missing(
     connection: &mut PgConnection,
     holder: HolderId,
 ) -> Result<Option<&'static str>, DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     let there = sqlx::query!(
         r#"SELECT $1::bigint IS NULL OR EXISTS(SELECT FROM principals WHERE id = $1) AS "principal!",
                   $2::bigint IS NULL OR EXISTS(SELECT FROM models WHERE id = $2) AS "model!",
                   $3::bigint IS NULL OR EXISTS(SELECT FROM api_keys WHERE id = $3) AS "key!",
                   $4::bigint IS NULL OR EXISTS(SELECT FROM teams WHERE id = $4) AS "team!""#,
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
     )
     .fetch_one(connection)
     .await?;

@@ -2,7 +2,7 @@ use fastllm_contract::KeyHash;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::{DbError, Page};
+use super::{DbError, Page, only};
 
 /// An API key, without its hash.
 pub(crate) struct KeyRow {
@@ -48,12 +48,8 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<KeyRow, DbError> {
-    let page = Page {
-        after: id.checked_sub(1),
-        limit: 1,
-    };
-    let row = list(connection, None, page).await?.into_iter().next();
-    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+    let rows = list(connection, None, Page::from_id(id)).await?;
+    only(rows, |row| row.id == id)
 }
 
 pub(crate) async fn insert(

@@ -3,15 +3,8 @@ use std::num::NonZeroU64;
 use fastllm_contract::{Holder, Limits};
 use sqlx::PgConnection;
 
-use super::holder::{self, HolderColumns, HolderId, HolderRow};
+use super::holder::{self, Held, HolderColumns, HolderId, HolderRow};
 use super::{DbError, Page};
-
-/// The limits of one holder.
-pub(crate) struct LimitsRow {
-    pub(crate) id: i64,
-    pub(crate) holder: HolderRow,
-    pub(crate) limits: Limits,
-}
 
 fn limits(
     requests_per_min: Option<i64>,
@@ -35,7 +28,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
     page: Page,
-) -> Result<Vec<LimitsRow>, DbError> {
+) -> Result<Vec<Held<Limits>>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT l.id, l.requests_per_min, l.tokens_per_min, l.concurrency,
                   l.principal_id, p.name AS "principal?", l.model_id, m.name AS "model?",
@@ -56,9 +49,9 @@ pub(crate) async fn list(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| LimitsRow {
+        .map(|row| Held {
             id: row.id,
-            limits: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
+            allowance: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
             holder: HolderRow {
                 principal_id: row.principal_id,
                 principal: row.principal,
@@ -77,20 +70,15 @@ pub(crate) async fn get(
     connection: &mut PgConnection,
     holder: HolderId,
 ) -> Result<Option<Limits>, DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     let row = sqlx::query!(
         "SELECT requests_per_min, tokens_per_min, concurrency FROM limits \
           WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
     )
     .fetch_optional(connection)
     .await?;
@@ -103,12 +91,7 @@ pub(crate) async fn put(
     holder: HolderId,
     limits: &Limits,
 ) -> Result<(), DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     let Limits {
         requests_per_min,
         tokens_per_min,
@@ -120,10 +103,10 @@ pub(crate) async fn put(
          VALUES ($1, $2, $3, $4, $5, $6, $7) \
          ON CONFLICT (principal_id, model_id, key_id, team_id) DO UPDATE \
             SET requests_per_min = $5, tokens_per_min = $6, concurrency = $7",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
         stored(requests_per_min),
         stored(tokens_per_min),
         stored(concurrency),
@@ -135,19 +118,14 @@ pub(crate) async fn put(
 
 /// Idempotent.
 pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> Result<(), DbError> {
-    let HolderColumns {
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
-    } = holder.columns();
+    let of = holder.columns();
     sqlx::query!(
         "DELETE FROM limits WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
-        principal_id,
-        model_id,
-        key_id,
-        team_id,
+        of.principal_id,
+        of.model_id,
+        of.key_id,
+        of.team_id,
     )
     .execute(connection)
     .await?;

@@ -64,6 +64,22 @@ pub(crate) struct Page {
     pub(crate) limit: i64,
 }
 
+impl Page {
+    /// The row of that id, if it is there, else the next one.
+    fn from_id(id: i64) -> Self {
+        Self {
+            after: id.checked_sub(1),
+            limit: 1,
+        }
+    }
+}
+
+/// The row that is the one that was asked for.
+fn only<R>(rows: Vec<R>, asked_for: impl FnMut(&R) -> bool) -> Result<R, DbError> {
+    let row = rows.into_iter().find(asked_for);
+    row.ok_or(DbError::NotFound)
+}
+
 impl Db {
     /// Opens nothing yet.
     pub(crate) fn new(options: PgConnectOptions, max_connections: u32) -> Self {

@@ -1,7 +1,7 @@
 use sqlx::PgConnection;
 
 use super::prices::PriceFields;
-use super::{DbError, Page};
+use super::{DbError, Page, only};
 
 /// A model without its backends.
 pub(crate) struct ModelRow {
@@ -64,12 +64,8 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<ModelRow, DbError> {
-    let page = Page {
-        after: id.checked_sub(1),
-        limit: 1,
-    };
-    let row = list(connection, page).await?.into_iter().next();
-    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+    let rows = list(connection, Page::from_id(id)).await?;
+    only(rows, |row| row.id == id)
 }
 
 pub(crate) async fn insert(

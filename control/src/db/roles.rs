@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
 
-use super::{DbError, Page};
+use super::{DbError, Page, only};
 
 /// A role and what it grants, as (verb, resource) sorted.
 pub(crate) struct RoleRow {
@@ -50,19 +50,16 @@ pub(crate) async fn list(
         .collect())
 }
 
+pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RoleRow, DbError> {
+    let rows = list(connection, Page::from_id(id)).await?;
+    only(rows, |row| row.id == id)
+}
+
 pub(crate) async fn find(connection: &mut PgConnection, name: &str) -> Result<RoleRow, DbError> {
     let id = sqlx::query_scalar!("SELECT id FROM roles WHERE name = $1", name)
         .fetch_one(&mut *connection)
         .await?;
-    let page = Page {
-        after: Some(id - 1),
-        limit: 1,
-    };
-    list(connection, page)
-        .await?
-        .into_iter()
-        .next()
-        .ok_or(DbError::NotFound)
+    get(connection, id).await
 }
 
 pub(crate) async fn insert(

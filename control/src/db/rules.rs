@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgConnection;
 
-use super::DbError;
+use super::{DbError, only};
 
 /// A rule without its targets.
 #[derive(Debug, Clone)]
@@ -109,11 +109,8 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RuleRo
     )
     .fetch_one(&mut *connection)
     .await?;
-    of_virtual_models(connection, &[virtual_model_id])
-        .await?
-        .into_iter()
-        .find(|row| row.id == id)
-        .ok_or(DbError::NotFound)
+    let rows = of_virtual_models(connection, &[virtual_model_id]).await?;
+    only(rows, |row| row.id == id)
 }
 
 /// A position that is taken is a duplicate.

@@ -1,7 +1,7 @@
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::{DbError, Page};
+use super::{DbError, Page, only};
 
 /// Principals that share limits and a budget.
 pub(crate) struct TeamRow {
@@ -33,12 +33,8 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<TeamRow, DbError> {
-    let page = Page {
-        after: id.checked_sub(1),
-        limit: 1,
-    };
-    let row = list(connection, page).await?.into_iter().next();
-    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+    let rows = list(connection, Page::from_id(id)).await?;
+    only(rows, |row| row.id == id)
 }
 
 pub(crate) async fn insert(

@@ -1,6 +1,6 @@
 use sqlx::PgConnection;
 
-use super::{DbError, Page};
+use super::{DbError, Page, only};
 
 /// A virtual model without its rules and targets.
 #[derive(Debug, Clone)]
@@ -47,12 +47,8 @@ pub(crate) async fn get(
     connection: &mut PgConnection,
     id: i64,
 ) -> Result<VirtualModelRow, DbError> {
-    let page = Page {
-        after: id.checked_sub(1),
-        limit: 1,
-    };
-    let row = list(connection, page).await?.into_iter().next();
-    row.filter(|row| row.id == id).ok_or(DbError::NotFound)
+    let rows = list(connection, Page::from_id(id)).await?;
+    only(rows, |row| row.id == id)
 }
 
 pub(crate) async fn insert(

@@ -1,12 +1,13 @@
 use std::collections::BTreeSet;
 
-use fastllm_contract::{Budget, BudgetId, WindowLength};
+use fastllm_contract::Budget;
 use fastllm_engine::window::Window;
 use sqlx::PgConnection;
 
 use super::BatchId;
-use crate::accounting::{AppliedBudget, Spending, Used, timestamp};
+use crate::accounting::{AppliedBudget, Spending, Used};
 use crate::db::DbError;
+use crate::db::budgets::BudgetColumns;
 
 /// Raises every budget that applies to what was used, in the window of its
 /// time, and the part of it that this start of this gateway took.
@@ -89,14 +90,14 @@ async fn applied(
     .fetch_all(connection)
     .await?;
     let budgets = rows.into_iter().filter_map(|row| {
-        let budget = Budget {
-            id: BudgetId(row.id.unsigned_abs()),
+        let budget = Budget::from(BudgetColumns {
+            id: row.id,
             tokens_total: None,
             cost_total_micros: None,
-            window: length(&row.budget_window),
+            budget_window: row.budget_window,
             time_zone: row.time_zone,
-            window_start: timestamp(row.window_start),
-        };
+            window_start: row.window_start,
+        });
         let window = Window::of(&budget)
             .inspect_err(|error| tracing::error!(budget = row.id, %error, "not raised"))
             .ok()?;
@@ -110,13 +111,4 @@ async fn applied(
         })
     });
     Ok(budgets.collect())
-}
-
-fn length(name: &str) -> WindowLength {
-    match name {
-        "daily" => WindowLength::Daily,
-        "weekly" => WindowLength::Weekly,
-        "monthly" => WindowLength::Monthly,
-        _ => WindowLength::Unknown,
-    }
 }

@@ -1,0 +1,80 @@
+//! What changes of the admin API have in common: how one ends, and what the
+//! audit says of it.
+
+use std::future::Future;
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::Serialize;
+use sqlx::PgConnection;
+
+use super::detail::Detail;
+use super::error::ApiError;
+use crate::app::App;
+use crate::db::Change;
+
+/// Something that the admin API keeps, as it is shown. The audit tells its fields
+/// before and after a change.
+pub(super) trait Resource: Serialize + Send + Sync + Sized {
+    /// What the operations of its audit rows begin with.
+    const KIND: &'static str;
+
+    /// By what audit rows refer to it.
+    fn id(&self) -> i64;
+
+    /// As it is now; 404 where it is not there.
+    fn find(
+        connection: &mut PgConnection,
+        id: i64,
+    ) -> impl Future<Output = Result<Self, ApiError>> + Send;
+}
+
+/// Shows one.
+pub(super) async fn show<R: Resource>(app: &App, id: i64) -> Result<Json<R>, ApiError> {
+    Ok(Json(R::find(&mut *app.db.acquire().await?, id).await?))
+}
+
+/// Commits that `id` is there now: what was made.
+pub(super) async fn created<R: Resource>(
+    app: &App,
+    mut change: Change,
+    id: i64,
+) -> Result<R, ApiError> {
+    let made = R::find(change.connection(), id).await?;
+    commit(app, change, detail("create", &made).created(&made)).await?;
+    Ok(made)
+}
+
+/// Commits a change, by name, of what looked like `before`.
+pub(super) async fn changed<R: Resource>(
+    app: &App,
+    mut change: Change,
+    name: &str,
+    before: &R,
+) -> Result<StatusCode, ApiError> {
+    let after = R::find(change.connection(), before.id()).await?;
+    commit(app, change, detail(name, before).changed(before, &after)).await
+}
+
+/// Commits that `gone` is not there any more.
+pub(super) async fn deleted<R: Resource>(
+    app: &App,
+    change: Change,
+    gone: &R,
+) -> Result<StatusCode, ApiError> {
+    commit(app, change, detail("delete", gone).deleted(gone)).await
+}
+
+/// Commits a change with its audit row; there is nothing else to answer.
+pub(super) async fn commit(
+    app: &App,
+    change: Change,
+    detail: Detail,
+) -> Result<StatusCode, ApiError> {
+    app.commit(change, detail.entry()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn detail<R: Resource>(name: &str, of: &R) -> Detail {
+    Detail::new(format!("{}.{name}", R::KIND)).id(of.id())
+}
