@@ -107,6 +107,6 @@ async fn list(
         since,
     };
     let rows = audit::list(&mut *app.db.acquire().await?, &filter, page).await?;
-    let view = |row: AuditRow| (row.id, AuditView::from(row));
-    Ok(page::answer(&uri, page, "before", rows, view))
+    let rows = rows.into_iter().map(|row| (row.id, AuditView::from(row)));
+    Ok(page::answer(&uri, page, "before", rows))
 }

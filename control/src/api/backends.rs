@@ -444,10 +444,7 @@ async fn update(
     let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = find(connection, id).await?;
-    let secrets = [
-        ("upstream_api_key", told(&patch.upstream_api_key)),
-        ("extra_headers", told(&patch.extra_headers)),
-    ];
+    let (key, headers) = (told(&patch.upstream_api_key), told(&patch.extra_headers));
     let fields = patch.apply(old.fields.clone(), id, &app.vault)?;
     let new = BackendRow {
         id,
@@ -455,14 +452,11 @@ async fn update(
         fields,
     };
     backends::update(connection, id, &new.fields).await?;
-    let mut detail = Detail::new("backend.update")
+    let detail = Detail::new("backend.update")
         .id(id)
-        .changed(&BackendView::from(old), &BackendView::from(new));
-    for (name, is_set) in secrets {
-        if let Some(is_set) = is_set {
-            detail = detail.secret(name, is_set);
-        }
-    }
+        .changed(&BackendView::from(old), &BackendView::from(new))
+        .secret("upstream_api_key", key)
+        .secret("extra_headers", headers);
     resource::commit(&app, change, detail).await
 }
 

@@ -211,7 +211,12 @@ async fn list(
         };
         (id, held)
     };
-    Ok(page::answer(&uri, page, "after", rows, view))
+    Ok(page::answer(
+        &uri,
+        page,
+        "after",
+        rows.into_iter().map(view),
+    ))
 }
 
 /// Answers with a holder's budget.

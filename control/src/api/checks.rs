@@ -82,6 +82,11 @@ pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
     Ok(value)
 }
 
+/// What somebody says about a row.
+pub(crate) fn description(value: String) -> Result<String, ApiError> {
+    text("description", value)
+}
+
 /// One of the four balancing policies.
 pub(crate) fn policy(value: String) -> Result<String, ApiError> {
     match value.parse::<PolicyKind>() {

@@ -73,11 +73,13 @@ impl Detail {
         self
     }
 
-    /// A secret was set or cleared.
+    /// Whether a secret was set or cleared; with nothing, it stayed as it was.
     #[must_use]
-    pub(crate) fn secret(mut self, name: &str, is_set: bool) -> Self {
-        let word = if is_set { "set" } else { "cleared" };
-        self.changes.insert(name.to_owned(), json!(word));
+    pub(crate) fn secret(mut self, name: &str, is_set: Option<bool>) -> Self {
+        if let Some(is_set) = is_set {
+            let word = if is_set { "set" } else { "cleared" };
+            self.changes.insert(name.to_owned(), json!(word));
+        }
         self
     }
 

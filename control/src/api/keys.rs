@@ -161,8 +161,7 @@ async fn list(
     let page = page::whole(params.limit, params.after)?;
     let mut connection = app.db.acquire().await?;
     let rows = keys::list(&mut connection, params.principal_id, page).await?;
-    let view = |row: KeyRow| (row.id, KeyView::from(row));
-    Ok(page::answer(&uri, page, "after", rows, view))
+    Ok(resource::list::<KeyView>(&uri, page, rows))
 }
 
 /// Shows one key, without the key itself.

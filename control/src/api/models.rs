@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
 use super::backends::{BackendView, NewBackend};
+use super::checks;
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
@@ -19,7 +20,6 @@ use super::page::ListParams;
 use super::patch::Patch;
 use super::prices::{self, PricesView};
 use super::resource::{self, Resource};
-use super::{checks, page};
 use crate::app::App;
 use crate::db::models::{ModelFields, ModelRow};
 use crate::db::prices::PriceFields;
@@ -170,11 +170,9 @@ pub(crate) struct ModelPatch {
 
 impl ModelPatch {
     fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
-        use checks::{not_negative, policy, positive, text};
+        use checks::{not_negative, policy, positive};
         let prices = old.prices;
-        let description = self
-            .description
-            .try_map(|value| text("description", value))?;
+        let description = self.description.try_map(checks::description)?;
         let ttl = self
             .cache_ttl_seconds
             .try_map(not_negative("cache_ttl_seconds"))?;
@@ -295,8 +293,7 @@ async fn list(
     let mut connection = app.db.acquire().await?;
     let rows = models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
-    let view = |view: ModelView| (view.id, view);
-    Ok(page::answer(&uri, page, "after", views, view))
+    Ok(resource::list::<ModelView>(&uri, page, views))
 }
 
 /// Shows one model.
@@ -406,18 +403,15 @@ async fn add_backend(
     let backend = backends::next_id(connection).await?;
     let row = new.row(backend, &model, &app.vault)?;
     backends::insert(connection, &row).await?;
-    let secrets = [
-        ("upstream_api_key", row.fields.upstream_api_key.is_some()),
-        ("extra_headers", row.fields.handling.extra_headers.is_some()),
-    ];
+    let key = row.fields.upstream_api_key.is_some().then_some(true);
+    let headers = row.fields.handling.extra_headers.is_some().then_some(true);
     let view = BackendView::from(row);
-    let mut detail = Detail::new("backend.create")
+    let detail = Detail::new("backend.create")
         .id(backend)
         .with("model_id", id)
-        .created(&view);
-    for (name, _) in secrets.into_iter().filter(|(_, is_set)| *is_set) {
-        detail = detail.secret(name, true);
-    }
+        .created(&view)
+        .secret("upstream_api_key", key)
+        .secret("extra_headers", headers);
     app.commit(change, detail.entry()).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }

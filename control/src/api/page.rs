@@ -48,21 +48,20 @@ pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiE
 
 /// An array, with `Link: <…>; rel="next"` when there may be more. `cursor` is
 /// the parameter that continues: `after`, or `before` where the newest come
-/// first; `view` gives a row's id and how it is shown.
-pub(crate) fn answer<R, V: Serialize>(
+/// first; `rows` come with their ids.
+pub(crate) fn answer<T: Serialize>(
     uri: &Uri,
     page: Page,
     cursor: &str,
-    rows: Vec<R>,
-    view: impl FnMut(R) -> (i64, V),
+    rows: impl Iterator<Item = (i64, T)>,
 ) -> Response {
-    let full = i64::try_from(rows.len()).is_ok_and(|count| count == page.limit);
-    let (ids, views): (Vec<i64>, Vec<V>) = rows.into_iter().map(view).unzip();
+    let (ids, rows): (Vec<i64>, Vec<T>) = rows.unzip();
+    let full = i64::try_from(ids.len()).is_ok_and(|count| count == page.limit);
     let next = ids
         .last()
         .filter(|_| full)
         .map(|last| next_link(uri, cursor, *last));
-    let mut response = Json(views).into_response();
+    let mut response = Json(rows).into_response();
     if let Some(link) = next.and_then(|link| HeaderValue::from_str(&link).ok()) {
         response.headers_mut().insert(header::LINK, link);
     }

@@ -17,7 +17,7 @@ use super::extract::{Body, Params, PathOf};
 use super::page::ListParams;
 use super::patch::Patch;
 use super::resource::{self, Resource, commit};
-use super::{checks, page, patch};
+use super::{checks, patch};
 use crate::app::App;
 use crate::crypto::check_policy;
 use crate::db::principals::{PrincipalFields, PrincipalRow};
@@ -182,8 +182,7 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = principals::list(&mut *app.db.acquire().await?, page).await?;
-    let view = |row: PrincipalRow| (row.id, PrincipalView::from(row));
-    Ok(page::answer(&uri, page, "after", rows, view))
+    Ok(resource::list::<PrincipalView>(&uri, page, rows))
 }
 
 /// Shows one principal.
@@ -338,7 +337,7 @@ async fn set_password(
     let detail = Detail::new("principal.password")
         .id(id)
         .with("sessions_ended", ended)
-        .secret("password", true);
+        .secret("password", Some(true));
     commit(&app, change, detail).await
 }
 

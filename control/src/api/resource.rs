@@ -1,17 +1,19 @@
-//! What changes of the admin API have in common: how one ends, and what the
-//! audit says of it.
+//! What the resources of the admin API have in common: how they are shown, and
+//! how a change of one ends.
 
 use std::future::Future;
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use serde::Serialize;
 use sqlx::PgConnection;
 
 use super::detail::Detail;
 use super::error::ApiError;
+use super::page;
 use crate::app::App;
-use crate::db::Change;
+use crate::db::{Change, Page};
 
 /// Something that the admin API keeps, as it is shown. The audit tells its fields
 /// before and after a change.
@@ -19,7 +21,7 @@ pub(super) trait Resource: Serialize + Send + Sync + Sized {
     /// What the operations of its audit rows begin with.
     const KIND: &'static str;
 
-    /// By what audit rows refer to it.
+    /// Lists go by it, and audit rows tell it.
     fn id(&self) -> i64;
 
     /// As it is now; 404 where it is not there.
@@ -27,6 +29,12 @@ pub(super) trait Resource: Serialize + Send + Sync + Sized {
         connection: &mut PgConnection,
         id: i64,
     ) -> impl Future<Output = Result<Self, ApiError>> + Send;
+}
+
+/// Shows one page of them.
+pub(super) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) -> Response {
+    let views = rows.into_iter().map(Into::into);
+    page::answer(uri, page, "after", views.map(|view: R| (view.id(), view)))
 }
 
 /// Shows one.
@@ -71,7 +79,8 @@ pub(super) async fn commit(
     change: Change,
     detail: Detail,
 ) -> Result<StatusCode, ApiError> {
-    app.commit(change, detail.entry()).await?;
+    // Boxed: it is large, and callers would hold it beside their own state.
+    Box::pin(app.commit(change, detail.entry())).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

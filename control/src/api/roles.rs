@@ -9,6 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
+use super::checks;
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
@@ -16,7 +17,6 @@ use super::page::ListParams;
 use super::patch::Patch;
 use super::principals::keep_an_administrator;
 use super::resource::{self, Resource, commit};
-use super::{checks, page};
 use crate::app::App;
 use crate::db::roles::RoleRow;
 use crate::db::{DbError, roles};
@@ -137,8 +137,7 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = roles::list(&mut *app.db.acquire().await?, page).await?;
-    let view = |row: RoleRow| (row.id, RoleView::from(row));
-    Ok(page::answer(&uri, page, "after", rows, view))
+    Ok(resource::list::<RoleView>(&uri, page, rows))
 }
 
 /// Shows one role.
@@ -160,10 +159,7 @@ async fn create(
     Body(new): Body<NewRole>,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
     let name = checks::role_name(new.name)?;
-    let description = new
-        .description
-        .map(|text| checks::text("description", text))
-        .transpose()?;
+    let description = new.description.map(checks::description).transpose()?;
     let mut change = app.change(caller).await?;
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
@@ -186,9 +182,7 @@ async fn update(
     PathOf(name): PathOf<String>,
     Body(patch): Body<RolePatch>,
 ) -> Result<StatusCode, ApiError> {
-    let description = patch
-        .description
-        .try_map(|text| checks::text("description", text))?;
+    let description = patch.description.try_map(checks::description)?;
     let mut change = app.change(caller).await?;
     let old = named(change.connection(), &name).await?;
     let description = description.apply(old.description.clone());

@@ -15,7 +15,7 @@ use super::extract::{Body, Params, PathOf};
 use super::page::ListParams;
 use super::patch::Patch;
 use super::resource::{self, Resource};
-use super::{checks, page, patch};
+use super::{checks, patch};
 use crate::app::App;
 use crate::db::teams::TeamRow;
 use crate::db::{DbError, teams};
@@ -106,8 +106,7 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = teams::list(&mut *app.db.acquire().await?, page).await?;
-    let view = |row: TeamRow| (row.id, TeamView::from(row));
-    Ok(page::answer(&uri, page, "after", rows, view))
+    Ok(resource::list::<TeamView>(&uri, page, rows))
 }
 
 /// Shows one team.
@@ -126,10 +125,7 @@ async fn create(
     Body(new): Body<NewTeam>,
 ) -> Result<(StatusCode, Json<TeamView>), ApiError> {
     let name = checks::name("name", new.name)?;
-    let description = new
-        .description
-        .map(|text| checks::text("description", text))
-        .transpose()?;
+    let description = new.description.map(checks::description).transpose()?;
     let mut change = app.change(caller).await?;
     let id = teams::insert(change.connection(), &name, description.as_deref())
         .await
@@ -151,9 +147,7 @@ async fn update(
         .name
         .map(|name| checks::name("name", name))
         .transpose()?;
-    let description = patch
-        .description
-        .try_map(|text| checks::text("description", text))?;
+    let description = patch.description.try_map(checks::description)?;
     let mut change = app.change(caller).await?;
     let connection = change.connection();
     let old = TeamView::find(connection, id).await?;

@@ -175,8 +175,10 @@ async fn events(
     };
     let mut connection = app.db.acquire().await?;
     let rows = usage::list(&mut connection, &filter, page).await?;
-    let view = |row: UsageRow| (row.id, UsageEventView::from(row));
-    Ok(page::answer(&uri, page, "before", rows, view))
+    let rows = rows
+        .into_iter()
+        .map(|row| (row.id, UsageEventView::from(row)));
+    Ok(page::answer(&uri, page, "before", rows))
 }
 
 fn members(text: &str) -> Result<serde_json::Value, ApiError> {

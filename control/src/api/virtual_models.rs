@@ -11,6 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::access::{Caller, Verb, guarded};
+use super::checks;
 use super::detail::Detail;
 use super::error::ApiError;
 use super::extract::{Body, Params, PathOf};
@@ -19,7 +20,6 @@ use super::patch::{self, Patch};
 use super::resource::{self, Resource};
 use super::rules::{self, RuleView};
 use super::targets::{self, NewTarget, TargetView};
-use super::{checks, page};
 use crate::app::App;
 use crate::db::DbError;
 use crate::db::targets::{self as stored, Owner};
@@ -174,8 +174,7 @@ async fn list(
     let mut connection = app.db.acquire().await?;
     let rows = virtual_models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
-    let view = |view: VirtualModelView| (view.id, view);
-    Ok(page::answer(&uri, page, "after", views, view))
+    Ok(resource::list::<VirtualModelView>(&uri, page, views))
 }
 
 /// Shows one virtual model.
@@ -205,10 +204,9 @@ async fn create(
         default_targets,
     } = new;
     checks::granted_name(&name)?;
-    let description = description.map(|text| checks::text("description", text));
     let fields = VirtualModelFields {
         name,
-        description: description.transpose()?,
+        description: description.map(checks::description).transpose()?,
         split_by: split_by.name().to_owned(),
     };
     let mut change = app.change(caller).await?;
@@ -240,7 +238,7 @@ async fn update(
     if let Some(name) = &name {
         checks::granted_name(name)?;
     }
-    let description = description.try_map(|text| checks::text("description", text))?;
+    let description = description.try_map(checks::description)?;
     let mut change = app.change(caller).await?;
     let connection = change.connection();
     let before = VirtualModelView::find(connection, id).await?;

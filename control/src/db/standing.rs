@@ -1,7 +1,8 @@
-use fastllm_contract::{Budget, Micros, ModelName, ModelPrices, Prices, Standing, Timestamp};
+use fastllm_contract::{Budget, ModelName, ModelPrices, Prices, Standing, Timestamp};
 use fastllm_engine::Window;
 use sqlx::PgConnection;
 
+use super::prices::PriceFields;
 use super::spending::WindowId;
 use super::{Db, DbError, budgets, reconcile, spending};
 
@@ -50,24 +51,23 @@ async fn prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbErr
     )
     .fetch_all(connection)
     .await?;
-    let micros = |price: Option<i64>| price.map(|price| Micros(price.unsigned_abs()));
     Ok(rows
         .into_iter()
         .filter_map(|row| {
             Some(ModelPrices {
                 model: ModelName::new(&row.name).ok()?,
-                prices: Prices {
-                    input_price_per_mtok: micros(row.input_price_per_mtok),
-                    output_price_per_mtok: micros(row.output_price_per_mtok),
-                    cached_input_price_per_mtok: micros(row.cached_input_price_per_mtok),
-                    cache_write_price_per_mtok: micros(row.cache_write_price_per_mtok),
-                    reasoning_price_per_mtok: micros(row.reasoning_price_per_mtok),
-                    audio_input_price_per_mtok: micros(row.audio_input_price_per_mtok),
-                    audio_output_price_per_mtok: micros(row.audio_output_price_per_mtok),
-                    image_price: micros(row.image_price),
-                    input_price_per_mchar: micros(row.input_price_per_mchar),
-                    audio_price_per_minute: micros(row.audio_price_per_minute),
-                },
+                prices: Prices::from(&PriceFields {
+                    input_price_per_mtok: row.input_price_per_mtok,
+                    output_price_per_mtok: row.output_price_per_mtok,
+                    cached_input_price_per_mtok: row.cached_input_price_per_mtok,
+                    cache_write_price_per_mtok: row.cache_write_price_per_mtok,
+                    reasoning_price_per_mtok: row.reasoning_price_per_mtok,
+                    audio_input_price_per_mtok: row.audio_input_price_per_mtok,
+                    audio_output_price_per_mtok: row.audio_output_price_per_mtok,
+                    image_price: row.image_price,
+                    input_price_per_mchar: row.input_price_per_mchar,
+                    audio_price_per_minute: row.audio_price_per_minute,
+                }),
             })
         })
         .collect())
