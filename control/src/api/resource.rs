@@ -1,8 +1,6 @@
 //! What the resources of the admin API have in common: how they are shown, and
 //! how a change of one ends.
 
-use std::future::Future;
-
 use axum::Json;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
