@@ -123,7 +123,7 @@ async fn a_batch_with_all_the_metadata_that_it_may_have_is_taken() {
     // Six bytes for each character, as JSON escapes it.
     let text = "\u{1}".repeat(512);
     let metadata: serde_json::Map<String, Value> = (0..16)
-        .map(|n| (format!("{n:\u{2}>64}"), json!(text)))
+        .map(|n| (format!("{n:0>64}"), json!(text)))
         .collect();
     let full = with("m", json!({ "metadata": metadata }));
     let greatest = batch(1, &vec![full; 500]);
