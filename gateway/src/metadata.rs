@@ -45,6 +45,10 @@ fn parse(value: &[u8]) -> Result<Metadata, Refusal> {
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn text(token: &[u8]) -> Result<Cow<'_, str>, Refusal> {
+    // Each byte may be written as `\u00XX`: a longer one need not be decoded.
+    if token.len() > Metadata::TEXT * 6 + 2 {
+        return Err(invalid(InvalidMetadata::Text.as_str()));
+    }
     serde_json::from_slice(token)
         .map(|Text(text)| text)
         .map_err(|_| invalid("a text in `metadata` is not valid JSON"))

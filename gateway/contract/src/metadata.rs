@@ -64,11 +64,14 @@ impl Metadata {
     /// The longest text, in bytes.
     pub const TEXT: usize = 512;
 
-    /// None yet, with room for members that have so many bytes as JSON.
+    /// None yet, with room for members that have so many bytes as JSON, as far as
+    /// that is usual.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
+        /// JSON may hold any number of spaces.
+        const USUAL: usize = 1 << 10;
         Self {
-            packed: String::with_capacity(bytes),
+            packed: String::with_capacity(bytes.min(USUAL)),
         }
     }
 
@@ -358,6 +361,12 @@ mod tests {
         let more = metadata.push("more", MetadataValue::Flag(true));
         assert_eq!(more, Err(InvalidMetadata::Members));
         assert_eq!(metadata.iter().count(), 16);
+    }
+
+    #[test]
+    fn room_is_made_for_what_there_may_be_and_not_for_spaces() {
+        assert_eq!(Metadata::with_capacity(100).packed.capacity(), 100);
+        assert!(Metadata::with_capacity(64 << 20).packed.capacity() <= 1 << 10);
     }
 
     #[test]

@@ -413,11 +413,12 @@ impl Attempt {
     }
 
     /// The answer was good, and has come to its end, with so many tokens where
-    /// that is known.
+    /// that is known. None at all say nothing of other answers: it was no text, or
+    /// was not looked into.
     pub(super) fn succeeded(&self, tokens: Option<u64>) {
         let took = clock::now().saturating_duration_since(self.began);
         self.live.took(self.stream, took);
-        if let Some(tokens) = tokens {
+        if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
             self.live.answered_with(tokens.div_ceil(self.answers));
         }
     }

@@ -133,6 +133,8 @@ struct Memory {
     kept: Option<Standing>,
     said: String,
     said_of_disk: bool,
+    /// When the last report was made.
+    reported: Option<Instant>,
     /// When control answered first.
     began: Option<Instant>,
     /// A budget is not spent, and all that is left of it is held by others.
@@ -207,6 +209,9 @@ impl Reconciler {
     /// One round: as many posts as it takes. What a failed one would have told is
     /// told by the next round.
     async fn share(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
+        let now = Instant::now();
+        let last = memory.reported.replace(now);
+        let gathered = last.map_or(Duration::ZERO, |last| now - last);
         let report = accounts.report(
             self.replica.clone(),
             self.boot_id.to_string(),
@@ -219,9 +224,11 @@ impl Reconciler {
                 Ok(more) => said.add(more),
                 Err(error) => {
                     for untold in reports.iter().skip(at) {
-                        accounts.give_back(&untold.counts);
+                        accounts.give_back(&untold.counts, gathered);
                     }
-                    accounts.partly_reconciled(&said);
+                    if at > 0 {
+                        accounts.partly_reconciled(&said);
+                    }
                     return Err(error);
                 }
             }

@@ -121,7 +121,8 @@ impl Proxied {
     /// for usage: only where the fields have the option.
     pub(crate) fn body(self) -> BodyKind {
         match self {
-            Self::ChatCompletions | Self::Completions => BodyKind::Json(Fields::Completion),
+            Self::ChatCompletions => BodyKind::Json(Fields::Chat),
+            Self::Completions => BodyKind::Json(Fields::Completion),
             Self::Responses => BodyKind::Json(Fields::Response),
             Self::Speech => BodyKind::Json(Fields::Speech),
             Self::ImageGenerations => BodyKind::Json(Fields::Media),
@@ -263,9 +264,7 @@ mod tests {
                 "/images/edits"
             ]
         );
-        assert_eq!(
-            of(BodyKind::Json(Fields::Completion)),
-            ["/chat/completions", "/completions"]
-        );
+        assert_eq!(of(BodyKind::Json(Fields::Chat)), ["/chat/completions"]);
+        assert_eq!(of(BodyKind::Json(Fields::Completion)), ["/completions"]);
     }
 }

@@ -171,10 +171,11 @@ async fn all_answers_to_a_request_are_set_aside() {
     let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
     let rig = Rig::serving(&content, often()).await;
+    // Engines know nothing of `best_of` in a chat.
     let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
     let mut client = in_flight(&rig, &upstream, &chat(body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&rig, "what is set aside", (0, prompt + 4 * 10)).await;
+    told(&rig, "what is set aside", (0, prompt + 2 * 10)).await;
     gate.cancel();
     assert_eq!(client.reply().await.status, 200);
     told(&rig, "what was used", (21, 0)).await;

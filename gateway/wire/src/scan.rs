@@ -102,8 +102,9 @@ const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 /// member that the endpoint does not know is the upstream's to judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fields {
-    /// `stream`, `stream_options`, a ceiling, and how many answers: chat
-    /// completions, completions.
+    /// `stream`, `stream_options`, a ceiling, and `n`: chat completions.
+    Chat,
+    /// The same, `best_of` and the number of prompts: completions.
     Completion,
     /// `stream` and a ceiling, but usage comes unasked: responses.
     Response,
@@ -121,10 +122,11 @@ impl Fields {
             Acted::Model | Acted::Metadata => true,
             Acted::Input => self == Self::Speech,
             Acted::Stream => self != Self::ModelOnly,
-            Acted::N => matches!(self, Self::Completion | Self::Media),
-            Acted::StreamOptions | Acted::BestOf | Acted::Prompt => self == Self::Completion,
+            Acted::N => matches!(self, Self::Chat | Self::Completion | Self::Media),
+            Acted::StreamOptions => matches!(self, Self::Chat | Self::Completion),
+            Acted::BestOf | Acted::Prompt => self == Self::Completion,
             Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
-                matches!(self, Self::Completion | Self::Response)
+                matches!(self, Self::Chat | Self::Completion | Self::Response)
             }
         }
     }

@@ -89,7 +89,7 @@ mod tests {
         for size in [1 << 10, 64 << 10] {
             let body = chat(size);
             assert_eq!(body.len(), size);
-            assert_eq!(scan(&body, Fields::Completion).unwrap().ceiling(), Some(64));
+            assert_eq!(scan(&body, Fields::Chat).unwrap().ceiling(), Some(64));
         }
         let head = request_head(&key(1)).into_bytes();
         let read = RequestHead::default().parse(&head, Limits::default());

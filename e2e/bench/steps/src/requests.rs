@@ -16,10 +16,10 @@ pub(crate) fn run(watch: Stopwatch) -> anyhow::Result<()> {
     time_upstream_head(watch, parsed.on(&head))?;
     for (step, bytes) in [("members-1k", 1 << 10), ("members-64k", 64 << 10)] {
         let body = chat(bytes);
-        watch.time(step, || scan(black_box(&body), Fields::Completion))?;
+        watch.time(step, || scan(black_box(&body), Fields::Chat))?;
     }
     let body = chat(1 << 10);
-    let members = scan(&body, Fields::Completion)?;
+    let members = scan(&body, Fields::Chat)?;
     watch.time("splice-model-1k", || {
         let splice = Splice::new(black_box(&members)).model("the-upstream-calls-it-so");
         splice.to_vec(&body)

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use fastllm_contract::{
     Budget, BudgetId, BudgetShare, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices,
@@ -12,6 +13,21 @@ use super::account::{Account, Shared, Shares};
 /// For so long after its last request a holder's share is asked for,
 /// microseconds.
 const LATELY: i64 = 60_000_000;
+
+/// In so long control forgets all but a third (1/e) of what was asked for.
+const MEMORY: Duration = Duration::from_secs(20);
+
+/// What control would remember of a count after so long.
+fn fade(count: u64, after: Duration) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a weight, and a conversion to whole numbers keeps to their bounds"
+    )]
+    let faded = (count as f64 * (-after.as_secs_f64() / MEMORY.as_secs_f64()).exp()) as u64;
+    faded
+}
 
 /// All accounts of a gateway, and what control says about them. They outlive
 /// snapshots, as long as some snapshot in use names their holder.
@@ -99,12 +115,15 @@ impl Accounts {
         report
     }
 
-    /// Control was not told of these counts: the next report has them, too.
-    pub fn give_back(&self, counts: &[LimitCount]) {
+    /// Control was not told of these counts, which have gathered for so long: the
+    /// next report has them, too, as far as control would still remember them, so
+    /// that nobody comes out of an outage with more than all others.
+    pub fn give_back(&self, counts: &[LimitCount], gathered: Duration) {
+        let faded = |count: u64| fade(count, gathered);
         let held = self.held.lock();
         for count in counts {
             if let Some(account) = held.get(&count.holder).and_then(Weak::upgrade) {
-                account.give_back_asked(count.requests, count.tokens);
+                account.give_back_asked(faded(count.requests), faded(count.tokens));
             }
         }
     }
@@ -138,15 +157,16 @@ impl Accounts {
             }
         }
         drop(held);
-        shares.extend(budgets.iter().map(|said| (said.budget, *said)));
-        let shares = Arc::new(shares);
-        self.shared.told.store(Arc::clone(&shares));
+        let said: HashMap<_, _> = budgets.iter().map(|said| (said.budget, *said)).collect();
+        shares.extend(&said);
+        self.shared.told.store(Arc::new(shares));
+        // What is not said anew stays, with what was learnt since.
         for period in self
             .all()
             .iter()
             .filter_map(|account| account.spending.last())
         {
-            if let Some(said) = shares.get(&period.budget()) {
+            if let Some(said) = said.get(&period.budget()) {
                 period.share(said);
             }
         }

@@ -1,10 +1,11 @@
 use std::num::NonZeroU64;
 use std::thread;
+use std::time::Duration;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, LimitShare, Limits, Micros,
-    ModelAllowance, ModelPrices, Part, Prices, Principal, PrincipalId, Reconciled, Standing, Team,
-    TeamId, Timestamp, Tokens, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, LimitCount, LimitShare, Limits,
+    Micros, ModelAllowance, ModelPrices, Part, Prices, Principal, PrincipalId, Reconciled,
+    Standing, Team, TeamId, Timestamp, Tokens, WindowLength,
 };
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -720,17 +721,28 @@ fn what_control_was_not_told_is_told_the_next_time() {
     let tokens = untold[0].tokens;
     assert_eq!((untold[0].requests, report().counts[0].requests), (3, 0));
     ask(2);
-    tables.accounts().give_back(&untold);
+    let give_back = |counts: &[LimitCount]| tables.accounts().give_back(counts, Duration::ZERO);
+    give_back(&untold);
     let counts = report().counts;
     assert_eq!((counts[0].requests, counts[0].tokens), (5, tokens / 3 * 5));
+    // Of what was asked for long ago, as much as control would remember.
+    let mut long = 0;
+    for _ in 0..100 {
+        ask(8);
+        let counts = report().counts;
+        long = counts[0].requests;
+        tables.accounts().give_back(&counts, Duration::from_secs(5));
+    }
+    assert!((30..=37).contains(&long), "{long}");
+    let _all = report();
     // However much that is.
     untold[0].requests = u64::MAX;
-    tables.accounts().give_back(&untold);
+    give_back(&untold);
     ask(1);
-    tables.accounts().give_back(&untold);
+    give_back(&untold);
     assert_eq!(report().counts[0].requests, u64::MAX);
     untold[0].holder = Holder::Principal(PrincipalId(999));
-    tables.accounts().give_back(&untold);
+    give_back(&untold);
     assert_eq!(report().counts[0].requests, 0);
 }
 
@@ -770,6 +782,42 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
     tables.accounts().reconciled(&said(&[7]));
     tables.accounts().reconciled(&said(&[8]));
     assert!(!told(&tables));
+}
+
+#[test]
+fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
+    let share = |id: u64| BudgetShare {
+        budget: BudgetId(id),
+        window_start: at(0),
+        share: 0.5,
+        tokens: Some(Grant {
+            total: 100,
+            granted: 50,
+            elsewhere: 0,
+        }),
+        cost_micros: None,
+    };
+    let said = |id: u64| Reconciled {
+        replicas: 2,
+        budgets: vec![share(id)],
+        ..Reconciled::default()
+    };
+    let tables = alone(None, Some(budget(7, Some(100), None)));
+    tables.accounts().reconciled(&said(7));
+    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    tables.accounts().learn(&Standing {
+        replicas: 2,
+        prices: Vec::new(),
+        budgets: vec![BudgetStanding {
+            budget: BudgetId(7),
+            window_start: at(0),
+            tokens_used: Tokens(101),
+            cost_used_micros: Micros(0),
+        }],
+    });
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    tables.accounts().partly_reconciled(&said(8));
+    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
 }
 
 #[test]

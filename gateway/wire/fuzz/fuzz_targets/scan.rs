@@ -9,6 +9,7 @@ use serde_json::Value;
 
 const FIELDS: [Fields; 5] = [
     Fields::Completion,
+    Fields::Chat,
     Fields::Response,
     Fields::Media,
     Fields::Speech,
@@ -37,7 +38,7 @@ fn answers(body: &Value, fields: Fields) -> u64 {
     };
     let each = match fields {
         Fields::Completion => count("n").max(count("best_of")),
-        Fields::Media => count("n"),
+        Fields::Chat | Fields::Media => count("n"),
         _ => 1,
     };
     each * prompts as u64
@@ -73,7 +74,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     }
     assert_eq!(members.answers(), answers(&wanted, fields));
     wanted["model"] = "engine".into();
-    if fields == Fields::Completion {
+    if matches!(fields, Fields::Chat | Fields::Completion) {
         wanted["stream_options"]["include_usage"] = true.into();
     }
     let got: Value = serde_json::from_slice(&out).expect("still JSON");

@@ -124,7 +124,9 @@ fn the_answers_to_one_request_are_the_larger_of_n_and_best_of() {
         assert_eq!(answers(members, Fields::Completion), expected, "{members}");
     }
     let n = r#""n":3,"best_of":7,"prompt":["a","b"]"#;
-    assert_eq!(answers(n, Fields::Media), 3);
+    for fields in [Fields::Chat, Fields::Media] {
+        assert_eq!(answers(n, fields), 3, "{fields:?}");
+    }
     for fields in [Fields::Response, Fields::Speech, Fields::ModelOnly] {
         assert_eq!(answers(n, fields), 1, "{fields:?}");
     }
