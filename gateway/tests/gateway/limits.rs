@@ -422,19 +422,21 @@ async fn what_a_failed_report_told_is_told_again() {
     let often = Options::flags(&["--rate-limit-reconcile-interval=1"]);
     let rig = Rig::with_control(control, often);
     rig.until_ready().await;
-    for _ in 0..3 {
+    for _ in 0..30 {
         assert_eq!(rig.chat(BODY).await.status, 200);
     }
     rig.control
         .wait_for("a report that fails", |told| {
-            asked(&told.refused_reconciles) >= 3
+            asked(&told.refused_reconciles) >= 30
         })
         .await;
     rig.control.refuse_shares(false);
     rig.control
         .wait_for("its counts", |told| asked(&told.reconciles) > 0)
         .await;
-    assert_eq!(asked(&rig.control.told().reconciles), 3);
+    // Faded by a few seconds.
+    let told = asked(&rig.control.told().reconciles);
+    assert!((20..=30).contains(&told), "{told}");
 }
 
 /// Its interval is an hour, and nobody is refused.
