@@ -225,24 +225,36 @@ def test_nobody_hears_402_before_the_whole_is_spent(spent: tuple[str, list[Asked
         assert not [one for one in mine if one.began > broke and one.status == 200]
 
 
-def test_a_raised_total_admits_at_every_gateway_at_once(fleet: Fleet, spent: tuple[str, list[Asked]]) -> None:
-    key, _ = spent
+def raised(fleet: Fleet, key: str, total: int) -> list[float]:
+    """How many seconds after the API's answer the first request goes through each gateway."""
     raised: list[float] = []
     principal = fleet.principal("spender")
 
     def everywhere(asked: Sequence[Asked]) -> bool:
         if not raised:
             fleet.admin.put(
-                f"/admin/principals/{principal}/budget", tokens_total=2 * CAP, window="daily", time_zone="UTC"
+                f"/admin/principals/{principal}/budget", tokens_total=total, window="daily", time_zone="UTC"
             )
             raised.append(time.monotonic())
         return {one.gateway for one in asked if one.status == 200} == {0, 1, 2}
 
     asked = admitted(hammer(fleet, key, everywhere, seconds=5))
-    waited = [min(one.ended for one in asked if one.gateway == place) - raised[0] for place in range(3)]
-    progress.say("a raised budget admits after " + ", ".join(f"{1000 * one:.0f} ms" for one in waited))
-    # It is spent for the tests that follow.
-    hammer(fleet, key, all_broke, seconds=30)
+    return [min(one.ended for one in asked if one.gateway == place) - raised[0] for place in range(3)]
+
+
+def test_a_raised_total_admits_at_every_gateway_at_once(fleet: Fleet, spent: tuple[str, list[Asked]]) -> None:
+    key, _ = spent
+    slowest = []
+    # What else runs on a machine may hold up one of them, but not each.
+    for times in (2, 3, 4, 5):
+        waited = raised(fleet, key, times * CAP)
+        progress.say("a raised budget admits after " + ", ".join(f"{1000 * one:.0f} ms" for one in waited))
+        # It is spent for what follows.
+        hammer(fleet, key, all_broke, seconds=30)
+        slowest.append(max(waited))
+        if slowest[-1] <= 0.25:
+            break
+    assert min(slowest) <= 0.25, slowest
 
 
 PER_MINUTE = 600
