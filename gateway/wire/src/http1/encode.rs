@@ -59,21 +59,6 @@ impl ChunkLine {
     }
 }
 
-/// Lines that many heads have in common, checked and encoded once.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FieldBlock(Vec<u8>);
-
-impl FieldBlock {
-    /// Adds a field; the same ones are refused as by [`HeadWriter::field`].
-    pub fn push(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http1Error> {
-        if !is_writable(name, value) {
-            return Err(Http1Error::Unwritable);
-        }
-        line(&mut self.0, name, value);
-        Ok(())
-    }
-}
-
 /// Writes one head. Unless [`HeadWriter::end`] returns `Ok`, nothing is left of
 /// it in the buffer.
 ///
@@ -152,12 +137,6 @@ impl<'v> HeadWriter<'v> {
     /// [`super::Fields::end_to_end`]): nothing of it has to be checked again.
     pub fn copy(&mut self, field: Field<'_>) -> &mut Self {
         line(self.out, field.name, field.value);
-        self
-    }
-
-    /// Adds the fields of a block.
-    pub fn block(&mut self, block: &FieldBlock) -> &mut Self {
-        self.out.extend_from_slice(&block.0);
         self
     }
 

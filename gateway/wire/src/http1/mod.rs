@@ -36,7 +36,7 @@ mod target;
 
 pub use body::{BodyDecoder, Decoded};
 pub use client::{Arrived, Client, ClientEnd};
-pub use encode::{CHUNK_END, ChunkLine, FieldBlock, HeadWriter, LAST_CHUNK};
+pub use encode::{CHUNK_END, ChunkLine, HeadWriter, LAST_CHUNK};
 pub use error::Http1Error;
 pub use fields::{Field, Fields};
 pub use framing::{Framing, Persistence};
