@@ -7,13 +7,13 @@ use fastllm_wire::{Fields, Splice, scan, text_bytes};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-const FIELDS: [Fields; 5] = [
+const FIELDS: [Fields; 6] = [
     Fields::Completion,
-    Fields::Chat,
     Fields::Response,
     Fields::Media,
     Fields::Speech,
     Fields::ModelOnly,
+    Fields::Chat,
 ];
 
 /// How many answers a parser finds that a body asks for.
