@@ -6,8 +6,9 @@ tried. What an earlier run found worth keeping, and what broke a target, lies in
 ``corpus`` beside a target stay as they are.
 
 With ``--repeatable``, as the tests do it, every target makes the runs of its ``package.metadata.minute`` from a fixed
-seed and the checked-in corpus alone: the same inputs wherever the same code is built, so that a change answers for
-what it breaks and not for luck. Addresses and hash seeds are pinned for that (``setarch``, ``seeded.rs``).
+seed and the checked-in corpus alone: the same inputs whenever the same code is built at the same place, so that a
+change answers for what it breaks and not for luck. Addresses, environment and hash seeds are pinned for that. Cargo
+names symbols by where a crate lies, so that a checkout elsewhere is searched in another order.
 """
 
 from __future__ import annotations
@@ -135,8 +136,9 @@ def _build(folders: Iterable[Path]) -> Path:
 def _repeat(binary: Path, target: Target) -> Ran:
     listed = BUILT / f"{target.name}.seeds"
     listed.parent.mkdir(parents=True, exist_ok=True)
-    listed.write_text(",".join(str(seed) for seed in sorted(target.seeds().iterdir())))
-    return _fuzz(binary, target, SEED, target.minute, [f"-seed_inputs=@{listed}"])
+    seeds = sorted(target.seeds().iterdir())
+    listed.write_text(",".join(str(seed.relative_to(target.folder)) for seed in seeds))
+    return _fuzz(binary, target, SEED, target.minute, [f"-seed_inputs=@{_from(target.folder, listed)}"])
 
 
 def _explore(binary: Path, target: Target, duration: int) -> Ran:
@@ -151,14 +153,19 @@ def _explore(binary: Path, target: Target, duration: int) -> Ran:
     return total
 
 
+def _from(folder: Path, path: Path) -> Path:
+    """A path as it is named in a folder: one that names the checkout would move the stack."""
+    return Path(os.path.relpath(path, folder))
+
+
 def _fuzz(binary: Path, target: Target, seed: int, runs: int, corpus: Sequence[str | Path]) -> Ran:
     broken = BUILT / "artifacts" / target.name
     broken.mkdir(parents=True, exist_ok=True)
     log = BUILT / f"{target.name}.log"
     log.unlink(missing_ok=True)
     # Without randomness in addresses: the fuzzer remembers branches and comparisons by theirs.
-    command = ["setarch", "-R", binary, f"-seed={seed}", f"-runs={runs}"]
-    command += ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={broken}/", *corpus]
+    command = ["setarch", "-R", "env", "-i", _from(target.folder, binary), f"-seed={seed}", f"-runs={runs}"]
+    command += ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={_from(target.folder, broken)}/", *corpus]
     began = time.monotonic()
     try:
         said = progress.run(command, cwd=target.folder, log=log)
