@@ -1,9 +1,7 @@
 //! How gateways share limits and budgets: arithmetic only.
 
-use fastllm_contract::Grant;
+use fastllm_contract::{Grant, Reconcile};
 
-/// What was asked for counts for so long: after it, 37 % of it do.
-const MEMORY_SECONDS: f64 = 20.0;
 /// Less than this is nothing.
 const LEAST_COUNT: f64 = 1e-3;
 /// A gateway that asks for nothing keeps its even part divided by this, so that
@@ -19,7 +17,7 @@ pub(crate) fn with_newcomer(live: usize) -> usize {
 
 /// A count of a while ago, as it counts now.
 pub(crate) fn faded(count: f64, age_seconds: f64) -> f64 {
-    let now = count * (-age_seconds.max(0.0) / MEMORY_SECONDS).exp();
+    let now = Reconcile::remembered(count, age_seconds);
     if now < LEAST_COUNT { 0.0 } else { now }
 }
 

@@ -104,6 +104,13 @@ impl Reconcile {
     /// control accepts.
     pub const MAX_ENTRIES: usize = 10_000;
 
+    /// What control remembers of a count after so many seconds: 37 % after 20.
+    #[must_use]
+    pub fn remembered(count: f64, seconds: f64) -> f64 {
+        const MEMORY_SECONDS: f64 = 20.0;
+        count * (-seconds.max(0.0) / MEMORY_SECONDS).exp()
+    }
+
     /// The same in as few reports as control accepts, at least one. Full ones
     /// come first: control adds budgets that others use to one that has room, and
     /// by then knows all that are reported here.

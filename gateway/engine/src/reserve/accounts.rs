@@ -14,9 +14,6 @@ use super::account::{Account, Shared, Shares};
 /// microseconds.
 const LATELY: i64 = 60_000_000;
 
-/// In so long control forgets all but a third (1/e) of what was asked for.
-const MEMORY: Duration = Duration::from_secs(20);
-
 /// What control would remember of a count after so long.
 fn fade(count: u64, after: Duration) -> u64 {
     #[expect(
@@ -25,7 +22,7 @@ fn fade(count: u64, after: Duration) -> u64 {
         clippy::cast_sign_loss,
         reason = "a weight, and a conversion to whole numbers keeps to their bounds"
     )]
-    let faded = (count as f64 * (-after.as_secs_f64() / MEMORY.as_secs_f64()).exp()) as u64;
+    let faded = Reconcile::remembered(count as f64, after.as_secs_f64()) as u64;
     faded
 }
 
