@@ -24,7 +24,7 @@ mod pressure;
 mod requests;
 mod smuggling;
 mod streams;
-#[path = "../gateway/support/mod.rs"]
+#[path = "../gateway/support.rs"]
 #[expect(
     dead_code,
     unused_imports,
