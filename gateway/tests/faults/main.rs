@@ -24,7 +24,7 @@ mod pressure;
 mod requests;
 mod smuggling;
 mod streams;
-#[path = "../gateway/support.rs"]
+#[path = "../gateway/support/mod.rs"]
 #[expect(
     dead_code,
     unused_imports,
