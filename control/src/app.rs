@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use fastllm_contract::Secret;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{ApiError, Caller, Throttle};
-use crate::crypto::{Passwords, TokenSet, Vault};
+use crate::crypto::{LoginThrottle, Passwords, TokenSet, Vault};
 use crate::db::{AuditEntry, Change, Db, DbError};
 use crate::metrics::Metrics;
 use crate::snapshot::{DatabaseStatus, Publisher};
@@ -27,7 +26,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) status: Arc<DatabaseStatus>,
     pub(crate) passwords: Passwords,
-    pub(crate) throttle: Throttle,
+    pub(crate) throttle: LoginThrottle,
     pub(crate) tokens: TokenSet,
     /// Cancelled when the process is about to stop: it is unready, and whoever
     /// waits for a change is answered.
@@ -64,23 +63,13 @@ impl App {
             metrics,
             status: Arc::default(),
             passwords: Passwords::new()?,
-            throttle: Throttle::default(),
+            throttle: LoginThrottle::default(),
             tokens: TokenSet::new([&token]),
             draining: CancellationToken::new(),
             started: clock::monotonic(),
             tls: config.tls_cert.is_some(),
             operator_resource: config.operator_resource.clone(),
         })))
-    }
-
-    /// Begins a change on behalf of `caller`, who must still hold the
-    /// permission: changes are serial, and one before this may have taken it
-    /// away since the request came.
-    pub(crate) async fn change(&self, caller: Caller) -> Result<Change, ApiError> {
-        let Caller { actor, claim } = caller;
-        let mut change = Change::begin(&self.db, actor).await?;
-        claim.check(change.connection()).await?;
-        Ok(change)
     }
 
     /// Commits a change with its audit row, then publishes it. Publishing late

@@ -1,9 +1,11 @@
 //! Everything that keeps a secret: credentials at rest, passwords, tokens.
 
 mod password;
+mod throttle;
 mod token;
 mod vault;
 
 pub(crate) use password::{Passwords, check_policy, hash_now};
+pub(crate) use throttle::LoginThrottle;
 pub(crate) use token::{ApiKey, SessionToken, TokenSet, digest};
 pub(crate) use vault::{Sealed, Vault};

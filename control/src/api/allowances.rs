@@ -1,6 +1,9 @@
 //! The routes of limits and budgets of the four kinds of holders: the same six
 //! for each, which are written once.
 
+mod budgets;
+mod limits;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,20 +13,16 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::budgets::{BudgetView, NewBudget};
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, PathOf};
-use super::limits::{LimitsView, NewLimits};
-use super::page;
+use self::budgets::{BudgetView, NewBudget};
+use self::limits::{LimitsView, NewLimits};
+use crate::api::framework::{ApiError, Body, Caller, Detail, PathOf, Verb, guarded, page};
 use crate::app::App;
 use crate::db::holder::{HolderRow, missing};
 use crate::db::{Change, HolderId, Page};
 
 /// Whose it is: a principal's, its use of one model's, a key's or a team's.
 #[derive(Serialize, ToSchema)]
-pub(super) struct HolderView {
+pub(crate) struct HolderView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     principal_id: Option<i64>,
@@ -83,35 +82,35 @@ impl From<HolderRow> for HolderView {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct HeldParams {
+pub(crate) struct HeldParams {
     /// At most so many, from 1 to 1000 (the default).
     limit: Option<i64>,
     /// Only ids above this one.
     after: Option<i64>,
     /// Only this principal's, and those of its use of single models.
-    pub(super) principal_id: Option<i64>,
+    pub(crate) principal_id: Option<i64>,
 }
 
 impl HeldParams {
     /// Everything where nothing else is asked for.
-    pub(super) fn page(&self) -> Result<Page, ApiError> {
+    pub(crate) fn page(&self) -> Result<Page, ApiError> {
         page::whole(self.limit, self.after)
     }
 }
 
 /// Begins a change of what a holder has; 404 where the holder is not there.
-pub(super) async fn change_of(
+pub(crate) async fn change_of(
     app: &App,
     caller: Caller,
     holder: HolderId,
 ) -> Result<Change, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     found(change.connection(), holder).await?;
     Ok(change)
 }
 
 /// 404 where the holder is not there.
-pub(super) async fn found(connection: &mut PgConnection, holder: HolderId) -> Result<(), ApiError> {
+pub(crate) async fn found(connection: &mut PgConnection, holder: HolderId) -> Result<(), ApiError> {
     match missing(connection, holder).await? {
         Some(what) => Err(ApiError::not_found(what)),
         None => Ok(()),
@@ -119,7 +118,7 @@ pub(super) async fn found(connection: &mut PgConnection, holder: HolderId) -> Re
 }
 
 /// The audit detail of a change of a holder's limits or budget.
-pub(super) fn detail(holder: HolderId, what: &str) -> Detail {
+pub(crate) fn detail(holder: HolderId, what: &str) -> Detail {
     let (kind, id) = match holder {
         HolderId::Principal(id) => ("principal", id),
         HolderId::Model { principal, .. } => ("principal.model", principal),
@@ -157,7 +156,7 @@ macro_rules! routes_of_one {
                 State(app): State<App>,
                 PathOf($ids): PathOf<$types>,
             ) -> Result<Json<$view>, ApiError> {
-                crate::api::$handlers::get_of(app, $holder).await
+                crate::api::allowances::$handlers::get_of(app, $holder).await
             }
 
             #[doc = $set]
@@ -170,7 +169,7 @@ macro_rules! routes_of_one {
                 PathOf($ids): PathOf<$types>,
                 body: Body<$new>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::$handlers::put_of(app, caller, $holder, body).await
+                crate::api::allowances::$handlers::put_of(app, caller, $holder, body).await
             }
 
             #[doc = $remove]
@@ -182,7 +181,7 @@ macro_rules! routes_of_one {
                 caller: Caller,
                 PathOf($ids): PathOf<$types>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::$handlers::delete_of(app, caller, $holder).await
+                crate::api::allowances::$handlers::delete_of(app, caller, $holder).await
             }
         }
     };
@@ -228,5 +227,6 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         of_teams::budgets::routes(),
     ]
     .into_iter()
+    .chain([limits::routes(), budgets::routes()])
     .fold(OpenApiRouter::new(), OpenApiRouter::merge)
 }

@@ -1,3 +1,11 @@
+//! Models, their backends and prices.
+
+mod backend_options;
+mod backends;
+mod names;
+mod prices;
+mod upstream;
+
 use std::collections::BTreeMap;
 
 use axum::Json;
@@ -10,21 +18,21 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::backends::{BackendView, NewBackend};
-use super::checks;
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::page::ListParams;
-use super::patch::Patch;
-use super::prices::{self, PricesView};
-use super::resource::{self, Resource};
+use self::backends::{BackendView, NewBackend};
+use self::prices::PricesView;
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
+    guarded, resource,
+};
 use crate::app::App;
+
+pub(super) use names::granted_name;
+
 use crate::db::models::{ModelFields, ModelRow};
 use crate::db::prices::PriceFields;
 use crate::db::targets::{self, TargetUse};
-use crate::db::{DbError, backends, models};
+use crate::db::{self, DbError};
+use fastllm_contract::PolicyKind;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -33,6 +41,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(guarded(Verb::UsageRead, routes!(get)))
         .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
         .routes(guarded(Verb::ConfigWrite, routes!(add_backend)))
+        .merge(backends::routes())
 }
 
 /// A name that requests are routed to, and its pool.
@@ -170,7 +179,7 @@ pub(crate) struct ModelPatch {
 
 impl ModelPatch {
     fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
-        use checks::{not_negative, policy, positive};
+        use checks::{not_negative, positive};
         let prices = old.prices;
         let description = self.description.try_map(checks::description)?;
         let ttl = self
@@ -217,7 +226,7 @@ impl ModelPatch {
 
 impl NewModel {
     fn fields(self) -> Result<(String, ModelFields), ApiError> {
-        checks::granted_name(&self.name)?;
+        granted_name(&self.name)?;
         let patch = ModelPatch {
             description: self.description.into(),
             input_price_per_mtok: self.input_price_per_mtok.into(),
@@ -244,7 +253,7 @@ async fn views(
 ) -> Result<Vec<ModelView>, DbError> {
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     let mut pools: BTreeMap<i64, Vec<BackendView>> = BTreeMap::new();
-    for backend in backends::of_models(connection, &ids).await? {
+    for backend in db::backends::of_models(connection, &ids).await? {
         pools
             .entry(backend.model_id)
             .or_default()
@@ -262,7 +271,7 @@ async fn views(
 }
 
 async fn find(connection: &mut PgConnection, id: i64) -> Result<ModelRow, ApiError> {
-    models::get(connection, id)
+    db::models::get(connection, id)
         .await
         .map_err(ApiError::of_row("model"))
 }
@@ -291,7 +300,7 @@ async fn list(
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
-    let rows = models::list(&mut connection, page).await?;
+    let rows = db::models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
     Ok(resource::list::<ModelView>(&uri, page, views))
 }
@@ -312,9 +321,9 @@ async fn create(
     Body(new): Body<NewModel>,
 ) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
     let (name, fields) = new.fields()?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let taken = ApiError::of_unique("name", "there is a model or virtual model of this name");
-    let id = models::insert(change.connection(), &name, &fields)
+    let id = db::models::insert(change.connection(), &name, &fields)
         .await
         .map_err(taken)?;
     let detail = Detail::new("model.create")
@@ -334,10 +343,10 @@ async fn update(
     PathOf(id): PathOf<i64>,
     Body(patch): Body<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let old = find(change.connection(), id).await?.fields;
     let fields = patch.apply(old.clone())?;
-    models::update(change.connection(), id, &fields).await?;
+    db::models::update(change.connection(), id, &fields).await?;
     let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(fields));
     let detail = Detail::new("model.update").id(id).changed(&before, &after);
     resource::commit(&app, change, detail).await
@@ -364,7 +373,7 @@ async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), Api
         let places = places.join(", ");
         return Err(ApiError::in_use(&format!("it is a target of {places}")));
     }
-    match models::fallback(connection).await? {
+    match db::models::fallback(connection).await? {
         Some((fallback, _)) if fallback == id => Err(ApiError::in_use("it is the fallback model")),
         _ => Ok(()),
     }
@@ -379,11 +388,11 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = ModelView::find(connection, id).await?;
     not_routed_to(connection, id).await?;
-    models::delete(connection, id).await?;
+    db::models::delete(connection, id).await?;
     resource::deleted(&app, change, &old).await
 }
 
@@ -397,12 +406,12 @@ async fn add_backend(
     PathOf(id): PathOf<i64>,
     Body(new): Body<NewBackend>,
 ) -> Result<(StatusCode, Json<BackendView>), ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let model = find(connection, id).await?;
-    let backend = backends::next_id(connection).await?;
+    let backend = db::backends::next_id(connection).await?;
     let row = new.row(backend, &model, &app.vault)?;
-    backends::insert(connection, &row).await?;
+    db::backends::insert(connection, &row).await?;
     let key = row.fields.upstream_api_key.is_some().then_some(true);
     let headers = row.fields.handling.extra_headers.is_some().then_some(true);
     let view = BackendView::from(row);
@@ -414,4 +423,12 @@ async fn add_backend(
         .secret("extra_headers", headers);
     app.commit(change, detail.entry()).await?;
     Ok((StatusCode::CREATED, Json(view)))
+}
+
+/// One of the four balancing policies.
+fn policy(value: String) -> Result<String, ApiError> {
+    match value.parse::<PolicyKind>() {
+        Ok(_) => Ok(value),
+        Err(error) => Err(ApiError::invalid("policy", format!("policy: {error}"))),
+    }
 }

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::PeerAddress;
 use crate::Error;
+use crate::api::PeerAddress;
 
 /// Open connections at a time. More wait in the kernel's queue.
 const MOST_CONNECTIONS: usize = 1024;

@@ -7,10 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Verb, guarded};
-use super::error::ApiError;
-use super::extract::Params;
-use super::{checks, page};
+use crate::api::framework::{ApiError, Params, Verb, checks, guarded, page};
 use crate::app::App;
 use crate::db::audit;
 use crate::db::audit::{AuditFilter, AuditRow};

@@ -10,16 +10,13 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::checks;
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::page::ListParams;
-use super::patch::{self, Patch};
-use super::resource::{self, Resource};
 use super::rules::{self, RuleView};
 use super::targets::{self, NewTarget, TargetView};
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
+    guarded, patch, resource,
+};
+use crate::api::models::granted_name;
 use crate::app::App;
 use crate::db::DbError;
 use crate::db::targets::{self as stored, Owner};
@@ -203,13 +200,13 @@ async fn create(
         split_by,
         default_targets,
     } = new;
-    checks::granted_name(&name)?;
+    granted_name(&name)?;
     let fields = VirtualModelFields {
         name,
         description: description.map(checks::description).transpose()?,
         split_by: split_by.name().to_owned(),
     };
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let id = virtual_models::insert(connection, &fields)
         .await
@@ -236,10 +233,10 @@ async fn update(
         split_by,
     } = patch;
     if let Some(name) = &name {
-        checks::granted_name(name)?;
+        granted_name(name)?;
     }
     let description = description.try_map(checks::description)?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = VirtualModelView::find(connection, id).await?;
     let old = find(connection, id).await?.fields;
@@ -262,7 +259,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = VirtualModelView::find(connection, id).await?;
     virtual_models::delete(connection, id).await?;
@@ -279,7 +276,7 @@ async fn replace_defaults(
     PathOf(id): PathOf<i64>,
     Body(list): Body<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = VirtualModelView::find(connection, id).await?;
     targets::replace(connection, Owner::VirtualModel, id, list).await?;
@@ -296,7 +293,7 @@ async fn add_default(
     PathOf(id): PathOf<i64>,
     Body(target): Body<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     find(connection, id).await?;
     let added = targets::add(connection, Owner::VirtualModel, id, target).await?;
@@ -315,7 +312,7 @@ async fn remove_default(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let owner = stored::owner(connection, Owner::VirtualModel, id)
         .await

@@ -6,9 +6,8 @@ use http::HeaderName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::error::ApiError;
-use super::patch::{self, Patch};
 use super::targets::{self, NewTarget};
+use crate::api::framework::{ApiError, Patch, patch};
 use crate::db::rules::{Conditions, RuleFields};
 
 /// Most entries of a list of principals, roles or headers.
@@ -159,7 +158,7 @@ pub(crate) struct RulePatch {
     /// In place of all that it has; at least one.
     #[schema(nullable = false)]
     #[serde(default, deserialize_with = "patch::present")]
-    pub(super) targets: Option<Vec<NewTarget>>,
+    pub(crate) targets: Option<Vec<NewTarget>>,
     #[schema(value_type = Option<Vec<i64>>)]
     #[serde(default)]
     principals: Patch<Vec<i64>>,
@@ -213,7 +212,7 @@ pub(crate) struct RulePatch {
 impl NewRule {
     /// The rule as a change from nothing, by default at `position`; with its
     /// targets.
-    pub(super) fn fields(self, position: i32) -> Result<(RuleFields, Vec<NewTarget>), ApiError> {
+    pub(crate) fn fields(self, position: i32) -> Result<(RuleFields, Vec<NewTarget>), ApiError> {
         let patch = RulePatch {
             position: self.position,
             targets: None,
@@ -246,7 +245,7 @@ impl NewRule {
 
 impl RulePatch {
     /// The rule afterwards; its targets are not looked at.
-    pub(super) fn apply(self, old: RuleFields) -> Result<RuleFields, ApiError> {
+    pub(crate) fn apply(self, old: RuleFields) -> Result<RuleFields, ApiError> {
         let before = old.conditions.ok_or_else(unreadable)?;
         if let Patch::Set(_) = self.class {
             return Err(ApiError::invalid(

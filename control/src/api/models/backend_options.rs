@@ -9,9 +9,8 @@ use http::HeaderName;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::checks;
-use super::error::ApiError;
-use super::patch::Patch;
+use super::upstream;
+use crate::api::framework::{ApiError, Patch, checks};
 use crate::crypto::Vault;
 use crate::db::backends::{self, ExtraHeaders, Handling};
 
@@ -78,23 +77,23 @@ impl From<Handling> for HandlingView {
 }
 
 /// A change of it. A creation is a change of the defaults.
-pub(super) struct HandlingPatch {
-    pub(super) draining: Option<bool>,
-    pub(super) max_concurrency: Patch<i32>,
-    pub(super) max_queue: Option<i32>,
-    pub(super) queue_timeout_ms: Option<i32>,
-    pub(super) extra_headers: Patch<BTreeMap<String, Secret>>,
-    pub(super) extra_query: Patch<BTreeMap<String, String>>,
-    pub(super) path_template: Patch<String>,
-    pub(super) health_check: Option<bool>,
-    pub(super) health_path: Option<String>,
-    pub(super) health_method: Option<String>,
-    pub(super) health_expect: Option<String>,
+pub(crate) struct HandlingPatch {
+    pub(crate) draining: Option<bool>,
+    pub(crate) max_concurrency: Patch<i32>,
+    pub(crate) max_queue: Option<i32>,
+    pub(crate) queue_timeout_ms: Option<i32>,
+    pub(crate) extra_headers: Patch<BTreeMap<String, Secret>>,
+    pub(crate) extra_query: Patch<BTreeMap<String, String>>,
+    pub(crate) path_template: Patch<String>,
+    pub(crate) health_check: Option<bool>,
+    pub(crate) health_path: Option<String>,
+    pub(crate) health_method: Option<String>,
+    pub(crate) health_expect: Option<String>,
 }
 
 impl HandlingPatch {
     /// The new state of backend `id`, whose credential is in `auth_header`.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         self,
         old: Handling,
         id: i64,
@@ -170,7 +169,7 @@ fn sealed(
                 "may not hold a header of the connection or the body",
             ));
         }
-        let value = checks::credential(value.expose().to_owned()).map_err(|_| {
+        let value = upstream::credential(value.expose().to_owned()).map_err(|_| {
             wrong_header("must have values of printable ASCII without spaces around them")
         })?;
         if checked.insert(name.as_str().to_owned(), value).is_some() {

@@ -5,10 +5,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::Body;
+use crate::api::framework::{ApiError, Body, Caller, Detail, Verb, guarded};
 use crate::app::App;
 use crate::db::models;
 
@@ -67,7 +64,7 @@ async fn put(
     caller: Caller,
     Body(NewFallback { model_id }): Body<NewFallback>,
 ) -> Result<Json<ChosenFallback>, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = models::fallback(connection).await?;
     models::set_fallback(connection, model_id).await?;

@@ -10,12 +10,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::allowances::{HeldParams, HolderView, change_of, detail, found};
-use super::error::ApiError;
-use super::extract::{Body, Params};
-use super::resource::commit;
-use super::{checks, page};
+use super::{HeldParams, HolderView, change_of, detail, found};
+use crate::api::framework::{ApiError, Body, Caller, Params, Verb, checks, commit, guarded, page};
 use crate::app::App;
 use crate::db::holder::Held;
 use crate::db::{HolderId, limits};
@@ -137,7 +133,7 @@ async fn list(
 }
 
 /// Answers with a holder's limits.
-pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<LimitsView>, ApiError> {
+pub(crate) async fn get_of(app: App, holder: HolderId) -> Result<Json<LimitsView>, ApiError> {
     let mut connection = app.db.acquire().await?;
     found(&mut connection, holder).await?;
     let limits = limits::get(&mut connection, holder).await?;
@@ -147,7 +143,7 @@ pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<LimitsView
 }
 
 /// Sets a holder's limits.
-pub(super) async fn put_of(
+pub(crate) async fn put_of(
     app: App,
     caller: Caller,
     holder: HolderId,
@@ -164,7 +160,7 @@ pub(super) async fn put_of(
 }
 
 /// Takes a holder's limits away; nothing happens where there are none.
-pub(super) async fn delete_of(
+pub(crate) async fn delete_of(
     app: App,
     caller: Caller,
     holder: HolderId,

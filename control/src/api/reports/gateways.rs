@@ -5,8 +5,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Verb, guarded};
-use super::error::ApiError;
+use crate::api::framework::{ApiError, Verb, guarded};
 use crate::app::App;
 use crate::db::gateways;
 

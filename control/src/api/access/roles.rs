@@ -8,15 +8,12 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::checks;
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::page::ListParams;
-use super::patch::Patch;
+use super::grants;
 use super::principals::keep_an_administrator;
-use super::resource::{self, Resource, commit};
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
+    commit, guarded, resource,
+};
 use crate::app::App;
 use crate::db::roles::RoleRow;
 use crate::db::{DbError, roles};
@@ -158,9 +155,9 @@ async fn create(
     caller: Caller,
     Body(new): Body<NewRole>,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
-    let name = checks::role_name(new.name)?;
+    let name = role_name(new.name)?;
     let description = new.description.map(checks::description).transpose()?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
         .map_err(ApiError::of_unique("name", "there is a role of this name"))?;
@@ -183,7 +180,7 @@ async fn update(
     Body(patch): Body<RolePatch>,
 ) -> Result<StatusCode, ApiError> {
     let description = patch.description.try_map(checks::description)?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let old = named(change.connection(), &name).await?;
     let description = description.apply(old.description.clone());
     roles::update(change.connection(), old.id, description.as_deref()).await?;
@@ -198,7 +195,7 @@ async fn delete(
     caller: Caller,
     PathOf(name): PathOf<String>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let old = named(change.connection(), &name).await?;
     roles::delete(change.connection(), old.id)
         .await
@@ -222,8 +219,8 @@ async fn grant(
     PathOf(name): PathOf<String>,
     Body(Permission { verb, resource }): Body<Permission>,
 ) -> Result<StatusCode, ApiError> {
-    checks::permission(&verb, &resource)?;
-    let mut change = app.change(caller).await?;
+    grants::permission(&verb, &resource)?;
+    let mut change = caller.begin_change(&app).await?;
     let role = named(change.connection(), &name).await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
     let detail = Detail::new("role.grant")
@@ -243,8 +240,8 @@ async fn revoke(
     PathOf(name): PathOf<String>,
     Body(Permission { verb, resource }): Body<Permission>,
 ) -> Result<StatusCode, ApiError> {
-    checks::permission(&verb, &resource)?;
-    let mut change = app.change(caller).await?;
+    grants::permission(&verb, &resource)?;
+    let mut change = caller.begin_change(&app).await?;
     let role = named(change.connection(), &name).await?;
     roles::revoke(change.connection(), role.id, &verb, &resource).await?;
     keep_an_administrator(&mut change).await?;
@@ -253,4 +250,15 @@ async fn revoke(
         .with("verb", verb)
         .with("resource", resource);
     commit(&app, change, detail).await
+}
+
+/// A role's name is a part of paths.
+fn role_name(text: String) -> Result<String, ApiError> {
+    if text.contains(['/', '%', '?', '#']) {
+        return Err(ApiError::invalid(
+            "name",
+            "a role's name may not hold / % ? #",
+        ));
+    }
+    checks::name("name", text)
 }

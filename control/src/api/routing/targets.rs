@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
-use super::checks;
-use super::error::ApiError;
+use crate::api::framework::{ApiError, checks};
 use crate::db::DbError;
 use crate::db::targets::{self, NewTargetRow, Owner, TargetRow};
 
@@ -64,7 +63,7 @@ fn usual_weight() -> i32 {
 }
 
 /// The position of a target or rule.
-pub(super) fn position(value: i32) -> Result<i32, ApiError> {
+pub(crate) fn position(value: i32) -> Result<i32, ApiError> {
     checks::between("position", 0, MOST_NUMBER)(value)
 }
 
@@ -113,7 +112,7 @@ async fn checked(
 }
 
 /// Checks `list` and puts it in place of all that the owner has.
-pub(super) async fn replace(
+pub(crate) async fn replace(
     connection: &mut PgConnection,
     owner: Owner,
     id: i64,
@@ -131,7 +130,7 @@ pub(super) async fn replace(
 }
 
 /// Adds one target, by default at the end.
-pub(super) async fn add(
+pub(crate) async fn add(
     connection: &mut PgConnection,
     owner: Owner,
     id: i64,

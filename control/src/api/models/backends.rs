@@ -10,14 +10,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, PathOf};
-use super::handling::{HandlingPatch, HandlingView};
-use super::patch::Patch;
-use super::resource::{self, Resource};
-use super::{checks, patch};
+use super::backend_options::{HandlingPatch, HandlingView};
+use super::{names, upstream};
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, Patch, PathOf, Resource, Verb, checks, guarded, patch, resource,
+};
 use crate::app::App;
 use crate::crypto::{Sealed, Vault};
 use crate::db::backends;
@@ -272,7 +269,7 @@ pub(crate) struct BackendPatch {
 }
 
 impl NewBackend {
-    pub(super) fn row(
+    pub(crate) fn row(
         self,
         id: i64,
         model: &ModelRow,
@@ -282,18 +279,18 @@ impl NewBackend {
         let scheme = match self.auth_scheme {
             Patch::Keep => scheme.map(str::to_owned),
             Patch::Clear => None,
-            Patch::Set(scheme) => Some(checks::auth_scheme(scheme)?),
+            Patch::Set(scheme) => Some(upstream::auth_scheme(scheme)?),
         };
         let header = self
             .auth_header
             .as_deref()
-            .map_or(Ok(header.to_owned()), checks::auth_header);
+            .map_or(Ok(header.to_owned()), upstream::auth_header);
         let key = self
             .upstream_api_key
             .map(|key| seal(vault, id, &key))
             .transpose()?;
         let upstream = self.upstream_model.unwrap_or_else(|| model.name.clone());
-        checks::model_name(&upstream).map_err(|error| error.field("upstream_model"))?;
+        names::model_name(&upstream).map_err(|error| error.field("upstream_model"))?;
         let auth_header = header?;
         let handling = HandlingPatch {
             draining: self.draining,
@@ -309,7 +306,7 @@ impl NewBackend {
             health_expect: self.health_expect,
         };
         let fields = BackendFields {
-            api_base: checks::api_base(&self.api_base)?,
+            api_base: upstream::api_base(&self.api_base)?,
             upstream_model: upstream,
             upstream_api_key: key,
             protocol: self.protocol.name().to_owned(),
@@ -331,23 +328,27 @@ impl NewBackend {
 impl BackendPatch {
     fn apply(self, old: BackendFields, id: i64, vault: &Vault) -> Result<BackendFields, ApiError> {
         let key = self.upstream_api_key.try_map(|key| seal(vault, id, &key))?;
-        let scheme = self.auth_scheme.try_map(checks::auth_scheme)?;
+        let scheme = self.auth_scheme.try_map(upstream::auth_scheme)?;
         let ceiling = self.default_max_tokens.try_map(max_tokens)?;
-        let base = self.api_base.as_deref().map(checks::api_base).transpose()?;
+        let base = self
+            .api_base
+            .as_deref()
+            .map(upstream::api_base)
+            .transpose()?;
         let header = self
             .auth_header
             .as_deref()
-            .map(checks::auth_header)
+            .map(upstream::auth_header)
             .transpose()?;
         if let (Some(base), Patch::Keep, Some(_)) = (&base, &key, &old.upstream_api_key) {
-            checks::same_machine("upstream_api_key", &old.api_base, base)?;
+            upstream::same_machine("upstream_api_key", &old.api_base, base)?;
         }
         let moved = base.as_deref().unwrap_or(&old.api_base);
         if let (Patch::Keep, Some(_)) = (&self.extra_headers, &old.handling.extra_headers) {
-            checks::same_machine("extra_headers", &old.api_base, moved)?;
+            upstream::same_machine("extra_headers", &old.api_base, moved)?;
         }
         if let Some(upstream) = &self.upstream_model {
-            checks::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
+            names::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
         }
         let auth_header = header.unwrap_or(old.auth_header);
         let handling = HandlingPatch {
@@ -381,7 +382,7 @@ impl BackendPatch {
 }
 
 fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<Sealed, ApiError> {
-    let key = Secret::new(checks::credential(key.expose().to_owned())?);
+    let key = Secret::new(upstream::credential(key.expose().to_owned())?);
     Ok(vault.seal(&backends::identity(id), &key)?)
 }
 
@@ -441,7 +442,7 @@ async fn update(
     PathOf(id): PathOf<i64>,
     Body(patch): Body<BackendPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = find(connection, id).await?;
     let (key, headers) = (told(&patch.upstream_api_key), told(&patch.extra_headers));
@@ -468,7 +469,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = BackendView::find(connection, id).await?;
     backends::delete(connection, id).await?;

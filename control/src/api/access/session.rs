@@ -1,28 +1,22 @@
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use fastllm_contract::Secret;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::session_token;
-use super::error::{ApiError, ErrorBody};
-use super::extract::Body;
+use crate::api::framework::{ApiError, Body, COOKIE, ErrorBody, session_token};
 use crate::app::App;
 use crate::clock;
 use crate::crypto::{SessionToken, digest};
 use crate::db::sessions;
 use crate::metrics::LoginLabel;
 
-/// The cookie that holds a session's token.
-pub(crate) const COOKIE: &str = "fastllm_session";
 /// From the login on; using the session does not prolong it.
 pub(crate) const SESSION_HOURS: u32 = 12;
 
@@ -133,114 +127,4 @@ fn cookie(token: &str, max_age: u32, tls: bool) -> Result<HeaderValue, ApiError>
     let text =
         format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age}{secure}");
     HeaderValue::from_str(&text).map_err(|_| ApiError::internal())
-}
-
-/// Wrong passwords that cost nothing.
-const FREE_FAILURES: u32 = 5;
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// A name without failures for so long starts over.
-const FORGOTTEN_AFTER: Duration = Duration::from_mins(15);
-/// Names under watch at a time; the one that failed longest ago makes room.
-const MOST_NAMES: usize = 10_000;
-
-/// Slows down guessing: after [`FREE_FAILURES`] wrong passwords for a name each
-/// further failure doubles the wait before the next attempt, up to
-/// [`LONGEST_WAIT`], so that nobody can lock somebody else out for longer.
-#[derive(Default)]
-pub(crate) struct Throttle(Mutex<HashMap<[u8; 32], Failures>>);
-
-struct Failures {
-    count: u32,
-    last: Instant,
-}
-
-impl Failures {
-    fn wait(&self) -> Duration {
-        let over = self.count.saturating_sub(FREE_FAILURES - 1);
-        if over == 0 {
-            return Duration::ZERO;
-        }
-        Duration::from_secs(1 << over.min(6)).min(LONGEST_WAIT)
-    }
-}
-
-impl Throttle {
-    /// Whether an attempt may be made now, or how long to wait.
-    fn admit(&self, name: &str, now: Instant) -> Result<(), Duration> {
-        let held = self.0.lock();
-        let Some(failures) = held.get(&digest(name.as_bytes())) else {
-            return Ok(());
-        };
-        let wait = failures
-            .wait()
-            .saturating_sub(now.duration_since(failures.last));
-        if wait.is_zero() { Ok(()) } else { Err(wait) }
-    }
-
-    fn failed(&self, name: &str, now: Instant) {
-        let mut held = self.0.lock();
-        let key = digest(name.as_bytes());
-        if held.len() >= MOST_NAMES && !held.contains_key(&key) {
-            held.retain(|_, failures| now.duration_since(failures.last) < FORGOTTEN_AFTER);
-            let oldest = held
-                .iter()
-                .min_by_key(|(_, failures)| failures.last)
-                .map(|(key, _)| *key);
-            if let Some(oldest) = oldest.filter(|_| held.len() >= MOST_NAMES) {
-                held.remove(&oldest);
-            }
-        }
-        let failures = held.entry(key).or_insert(Failures {
-            count: 0,
-            last: now,
-        });
-        if now.duration_since(failures.last) >= FORGOTTEN_AFTER {
-            failures.count = 0;
-        }
-        failures.count = failures.count.saturating_add(1);
-        failures.last = now;
-    }
-
-    fn succeeded(&self, name: &str) {
-        self.0.lock().remove(&digest(name.as_bytes()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn guessing_becomes_slow_and_stays_bounded() {
-        let throttle = Throttle::default();
-        let mut now = clock::monotonic();
-        for _ in 0..FREE_FAILURES {
-            assert_eq!(throttle.admit("root", now), Ok(()));
-            throttle.failed("root", now);
-        }
-        assert_eq!(throttle.admit("root", now), Err(Duration::from_secs(2)));
-        assert_eq!(throttle.admit("other", now), Ok(()));
-        for _ in 0..20 {
-            throttle.failed("root", now);
-        }
-        assert_eq!(throttle.admit("root", now), Err(LONGEST_WAIT));
-        now += LONGEST_WAIT;
-        assert_eq!(throttle.admit("root", now), Ok(()));
-        throttle.succeeded("root");
-        throttle.failed("root", now);
-        assert_eq!(throttle.admit("root", now), Ok(()));
-    }
-
-    #[test]
-    fn the_map_has_a_bound() {
-        let throttle = Throttle::default();
-        let now = clock::monotonic();
-        for number in 0..MOST_NAMES + 50 {
-            throttle.failed(
-                &number.to_string(),
-                now + Duration::from_micros(number as u64),
-            );
-        }
-        assert_eq!(throttle.0.lock().len(), MOST_NAMES);
-    }
 }

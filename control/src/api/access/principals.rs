@@ -10,14 +10,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::page::ListParams;
-use super::patch::Patch;
-use super::resource::{self, Resource, commit};
-use super::{checks, patch};
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
+    commit, guarded, patch, resource,
+};
 use crate::app::App;
 use crate::crypto::check_policy;
 use crate::db::principals::{PrincipalFields, PrincipalRow};
@@ -144,7 +140,7 @@ pub(crate) struct Revoked {
 
 /// Refuses a change after which nobody could administer any more. To be asked
 /// inside the change, after its statements: changes are serial.
-pub(super) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
+pub(crate) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
     if principals::administrators(change.connection()).await? == 0 {
         return Err(ApiError::last_administrator());
     }
@@ -213,7 +209,7 @@ async fn create(
         Kind::User => "user",
         Kind::ServiceAccount => "service_account",
     };
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let taken = ApiError::of_unique("name", "there is a principal of this name or email");
     let (email, team_id) = (email.as_deref(), new.team_id);
     let id = principals::insert(change.connection(), &name, kind, email, team_id)
@@ -234,7 +230,7 @@ async fn update(
     Body(patch): Body<PrincipalPatch>,
 ) -> Result<StatusCode, ApiError> {
     let email = patch.email.try_map(|email| checks::text("email", email))?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let old = PrincipalView::find(change.connection(), id).await?;
     let email = email.apply(old.email.clone());
     let disabled = patch.disabled.unwrap_or(old.disabled);
@@ -263,7 +259,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let old = PrincipalView::find(change.connection(), id).await?;
     let in_use = ApiError::of_reference("a rule of a virtual model names this principal");
     principals::delete(change.connection(), id)
@@ -283,7 +279,7 @@ async fn add_role(
     PathOf(id): PathOf<i64>,
     Body(grant): Body<RoleGrant>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     PrincipalView::find(change.connection(), id).await?;
     let role = roles::find(change.connection(), &grant.role)
         .await
@@ -304,7 +300,7 @@ async fn remove_role(
     caller: Caller,
     PathOf((id, role)): PathOf<(i64, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     PrincipalView::find(change.connection(), id).await?;
     if !principals::remove_role(change.connection(), id, &role).await? {
         return Err(ApiError::not_found("role of this principal"));
@@ -330,7 +326,7 @@ async fn set_password(
     // Before the change, which keeps all others waiting.
     let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
     let hash = app.passwords.hash(turn, password).await?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let ended = principals::set_password(change.connection(), id, &hash)
         .await
         .map_err(ApiError::of_row("principal"))?;
@@ -345,7 +341,7 @@ async fn set_password(
 #[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
     responses((status = 200, body = Revoked, description = "Ended")))]
 async fn revoke_all(State(app): State<App>, caller: Caller) -> Result<Json<Revoked>, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let revoked = sessions::delete_all(change.connection(), None).await?;
     let detail = Detail::new("session.revoke_all").with("revoked", revoked);
     app.commit(change, detail.entry()).await?;

@@ -9,13 +9,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::page::ListParams;
-use super::patch::Patch;
-use super::resource::{self, Resource};
-use super::{checks, patch};
+use crate::api::framework::{
+    ApiError, Body, Caller, ListParams, Params, Patch, PathOf, Resource, Verb, checks, guarded,
+    patch, resource,
+};
 use crate::app::App;
 use crate::db::teams::TeamRow;
 use crate::db::{DbError, teams};
@@ -126,7 +123,7 @@ async fn create(
 ) -> Result<(StatusCode, Json<TeamView>), ApiError> {
     let name = checks::name("name", new.name)?;
     let description = new.description.map(checks::description).transpose()?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let id = teams::insert(change.connection(), &name, description.as_deref())
         .await
         .map_err(taken)?;
@@ -148,7 +145,7 @@ async fn update(
         .map(|name| checks::name("name", name))
         .transpose()?;
     let description = patch.description.try_map(checks::description)?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = TeamView::find(connection, id).await?;
     let name = name.unwrap_or_else(|| old.name.clone());
@@ -168,7 +165,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = TeamView::find(connection, id).await?;
     let in_use = ApiError::of_reference("a principal belongs to this team");

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::checks::not_negative;
-use super::error::ApiError;
+use crate::api::framework::ApiError;
+use crate::api::framework::checks::not_negative;
 use crate::db::prices::PriceFields;
 
 /// What a model costs, in micro-units; `null`: unknown, not free. A class of
@@ -64,7 +64,7 @@ impl From<PriceFields> for PricesView {
 }
 
 /// A negative price is refused by name.
-pub(super) fn checked(prices: PriceFields) -> Result<PriceFields, ApiError> {
+pub(crate) fn checked(prices: PriceFields) -> Result<PriceFields, ApiError> {
     let named = [
         ("input_price_per_mtok", prices.input_price_per_mtok),
         ("output_price_per_mtok", prices.output_price_per_mtok),

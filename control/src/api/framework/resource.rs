@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::detail::Detail;
+use super::audit_detail::Detail;
 use super::error::ApiError;
 use super::page;
 use crate::app::App;
@@ -15,7 +15,7 @@ use crate::db::{Change, Page};
 
 /// Something that the admin API keeps, as it is shown. The audit tells its fields
 /// before and after a change.
-pub(super) trait Resource: Serialize + Send + Sync + Sized {
+pub(crate) trait Resource: Serialize + Send + Sync + Sized {
     /// What the operations of its audit rows begin with.
     const KIND: &'static str;
 
@@ -30,18 +30,18 @@ pub(super) trait Resource: Serialize + Send + Sync + Sized {
 }
 
 /// Shows one page of them.
-pub(super) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) -> Response {
+pub(crate) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) -> Response {
     let views = rows.into_iter().map(Into::into);
     page::answer(uri, page, "after", views.map(|view: R| (view.id(), view)))
 }
 
 /// Shows one.
-pub(super) async fn show<R: Resource>(app: &App, id: i64) -> Result<Json<R>, ApiError> {
+pub(crate) async fn show<R: Resource>(app: &App, id: i64) -> Result<Json<R>, ApiError> {
     Ok(Json(R::find(&mut *app.db.acquire().await?, id).await?))
 }
 
 /// Commits that `id` is there now: what was made.
-pub(super) async fn created<R: Resource>(
+pub(crate) async fn created<R: Resource>(
     app: &App,
     mut change: Change,
     id: i64,
@@ -52,7 +52,7 @@ pub(super) async fn created<R: Resource>(
 }
 
 /// Commits a change, by name, of what looked like `before`.
-pub(super) async fn changed<R: Resource>(
+pub(crate) async fn changed<R: Resource>(
     app: &App,
     mut change: Change,
     name: &str,
@@ -63,7 +63,7 @@ pub(super) async fn changed<R: Resource>(
 }
 
 /// Commits that `gone` is not there any more.
-pub(super) async fn deleted<R: Resource>(
+pub(crate) async fn deleted<R: Resource>(
     app: &App,
     change: Change,
     gone: &R,
@@ -72,7 +72,7 @@ pub(super) async fn deleted<R: Resource>(
 }
 
 /// Commits a change with its audit row; there is nothing else to answer.
-pub(super) async fn commit(
+pub(crate) async fn commit(
     app: &App,
     change: Change,
     detail: Detail,

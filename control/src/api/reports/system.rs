@@ -5,9 +5,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::error::ApiError;
-use super::login::SESSION_HOURS;
+use crate::api::access::SESSION_HOURS;
+use crate::api::framework::{ApiError, Caller, Verb, guarded};
 use crate::app::App;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {

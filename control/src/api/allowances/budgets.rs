@@ -14,12 +14,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::allowances::{HeldParams, HolderView, change_of, detail, found};
-use super::error::ApiError;
-use super::extract::{Body, Params};
-use super::resource::commit;
-use super::{checks, page};
+use super::{HeldParams, HolderView, change_of, detail, found};
+use crate::api::framework::{ApiError, Body, Caller, Params, Verb, checks, commit, guarded, page};
 use crate::app::App;
 use crate::clock;
 use crate::db::budgets::BudgetFields;
@@ -220,7 +216,7 @@ async fn list(
 }
 
 /// Answers with a holder's budget.
-pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<BudgetView>, ApiError> {
+pub(crate) async fn get_of(app: App, holder: HolderId) -> Result<Json<BudgetView>, ApiError> {
     let mut connection = app.db.acquire().await?;
     found(&mut connection, holder).await?;
     let budget = budgets::get(&mut connection, holder)
@@ -231,7 +227,7 @@ pub(super) async fn get_of(app: App, holder: HolderId) -> Result<Json<BudgetView
 }
 
 /// Sets a holder's budget. What is spent stays spent.
-pub(super) async fn put_of(
+pub(crate) async fn put_of(
     app: App,
     caller: Caller,
     holder: HolderId,
@@ -299,7 +295,7 @@ async fn keep_spending(
 }
 
 /// Takes a holder's budget away; nothing happens where there is none.
-pub(super) async fn delete_of(
+pub(crate) async fn delete_of(
     app: App,
     caller: Caller,
     holder: HolderId,

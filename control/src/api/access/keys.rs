@@ -11,12 +11,10 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
-use super::error::ApiError;
-use super::extract::{Body, Params, PathOf};
-use super::patch::Patch;
-use super::resource::{self, Resource};
-use super::{checks, page, patch};
+use crate::api::framework::{
+    ApiError, Body, Caller, Params, Patch, PathOf, Resource, Verb, checks, guarded, page, patch,
+    resource,
+};
 use crate::app::App;
 use crate::clock;
 use crate::crypto::ApiKey;
@@ -147,7 +145,7 @@ impl Resource for KeyView {
 }
 
 fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
-    checks::in_the_future(checks::time("expires_at", text)?)
+    in_the_future(checks::time("expires_at", text)?)
 }
 
 /// Lists keys, by id.
@@ -190,7 +188,7 @@ async fn create(
         Patch::Clear => None,
         Patch::Set(text) => Some(expiry(&text)?),
     };
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     principals::get(connection, principal_id)
         .await
@@ -235,7 +233,7 @@ async fn update(
     } = patch;
     let name = name.map(|name| checks::name("name", name)).transpose()?;
     let expires_at = expires_at.try_map(|text| expiry(&text))?;
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = KeyView::find(connection, id).await?;
     let name = name.unwrap_or_else(|| old.name.clone());
@@ -253,9 +251,20 @@ async fn revoke(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = KeyView::find(connection, id).await?;
     keys::update(connection, id, &old.name, old.expires_at, true).await?;
     resource::changed(&app, change, "revoke", &old).await
+}
+
+/// When a key expires.
+fn in_the_future(at: OffsetDateTime) -> Result<OffsetDateTime, ApiError> {
+    if at <= clock::now() {
+        return Err(ApiError::invalid(
+            "expires_at",
+            "expires_at must be in the future",
+        ));
+    }
+    Ok(at)
 }

@@ -9,13 +9,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::access::{Caller, Verb, guarded};
 use super::conditions::{ConditionsView, NewRule, RulePatch};
-use super::detail::Detail;
-use super::error::ApiError;
-use super::extract::{Body, PathOf};
-use super::resource::{self, Resource};
 use super::targets::{self, NewTarget, TargetView};
+use crate::api::framework::{
+    ApiError, Body, Caller, Detail, PathOf, Resource, Verb, guarded, resource,
+};
 use crate::app::App;
 use crate::db::rules::{RuleFields, RuleRow};
 use crate::db::targets::{self as stored, Owner};
@@ -66,7 +64,7 @@ pub(crate) struct RuleOrder {
 }
 
 /// The rules of the given virtual models, by virtual model.
-pub(super) async fn views(
+pub(crate) async fn views(
     connection: &mut PgConnection,
     virtual_models: &[i64],
 ) -> Result<BTreeMap<i64, Vec<RuleView>>, DbError> {
@@ -174,7 +172,7 @@ async fn create(
     PathOf(virtual_model_id): PathOf<i64>,
     Body(new): Body<NewRule>,
 ) -> Result<(StatusCode, Json<CreatedRule>), ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     virtual_models::get(connection, virtual_model_id)
         .await
@@ -215,7 +213,7 @@ async fn update(
     PathOf(id): PathOf<i64>,
     Body(mut patch): Body<RulePatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = RuleView::find(connection, id).await?;
     let row = find(connection, id).await?;
@@ -243,7 +241,7 @@ async fn reorder(
     PathOf(id): PathOf<i64>,
     Body(RuleOrder { rules: order }): Body<RuleOrder>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     virtual_models::get(connection, id)
         .await
@@ -275,7 +273,7 @@ async fn delete(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let old = RuleView::find(connection, id).await?;
     rules::delete(connection, id).await?;
@@ -292,7 +290,7 @@ async fn replace_targets(
     PathOf(id): PathOf<i64>,
     Body(list): Body<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = RuleView::find(connection, id).await?;
     targets::replace(connection, Owner::Rule, id, list).await?;
@@ -309,7 +307,7 @@ async fn add_target(
     PathOf(id): PathOf<i64>,
     Body(target): Body<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     find(connection, id).await?;
     let added = targets::add(connection, Owner::Rule, id, target).await?;
@@ -326,7 +324,7 @@ async fn remove_target(
     caller: Caller,
     PathOf(id): PathOf<i64>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = app.change(caller).await?;
+    let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let rule = stored::owner(connection, Owner::Rule, id)
         .await

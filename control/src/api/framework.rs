@@ -1,0 +1,22 @@
+//! What every admin resource is built from: request extractors, errors, the
+//! permission check, paging, partial updates and the audit detail.
+
+mod audit_detail;
+pub(crate) mod checks;
+mod error;
+mod extract;
+pub(crate) mod openapi;
+pub(crate) mod page;
+pub(crate) mod patch;
+mod permission;
+pub(crate) mod resource;
+
+pub(crate) use audit_detail::Detail;
+pub(crate) use error::{ApiError, ErrorBody};
+pub(crate) use extract::PathOf;
+pub(crate) use extract::{Body, Params};
+pub(crate) use page::ListParams;
+pub(crate) use patch::Patch;
+pub(crate) use permission::{COOKIE, Caller, Verb, guarded, session_token};
+pub(crate) use permission::{PeerAddress, same_origin};
+pub(crate) use resource::{Resource, commit};

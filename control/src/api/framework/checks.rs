@@ -1,0 +1,107 @@
+//! What values of the admin API have to look like.
+
+use std::fmt::Display;
+
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
+
+use super::error::ApiError;
+
+const MAX_NAME: usize = 128;
+pub(crate) const MAX_TEXT: usize = 2048;
+
+/// Names of principals, roles and keys.
+pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
+    if text.is_empty() || text.len() > MAX_NAME {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must have 1 to {MAX_NAME} bytes"),
+        ));
+    }
+    if text.trim() != text || text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may not begin or end with a space or hold control characters"),
+        ));
+    }
+    Ok(text)
+}
+
+/// Descriptions and addresses of people.
+pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
+    if value.len() > MAX_TEXT {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may have {MAX_TEXT} bytes at most"),
+        ));
+    }
+    if value.contains('\0') {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} may not hold the character 0"),
+        ));
+    }
+    Ok(value)
+}
+
+/// What somebody says about a row.
+pub(crate) fn description(value: String) -> Result<String, ApiError> {
+    text("description", value)
+}
+
+/// A number within bounds, both included.
+pub(crate) fn between<T: PartialOrd + Display + Copy>(
+    field: &'static str,
+    least: T,
+    most: T,
+) -> impl Fn(T) -> Result<T, ApiError> {
+    move |value| {
+        if value < least || value > most {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be from {least} to {most}"),
+            ));
+        }
+        Ok(value)
+    }
+}
+
+/// A number that may be zero.
+pub(crate) fn not_negative(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
+    move |value| {
+        if value < 0 {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be 0 or more"),
+            ));
+        }
+        Ok(value)
+    }
+}
+
+/// A number that may not be zero.
+pub(crate) fn positive(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
+    move |value| {
+        if value < 1 {
+            return Err(ApiError::invalid(
+                field,
+                format!("{field} must be 1 or more"),
+            ));
+        }
+        Ok(value)
+    }
+}
+
+/// A time, in UTC and within the years that it can be written with.
+pub(crate) fn time(field: &str, text: &str) -> Result<OffsetDateTime, ApiError> {
+    OffsetDateTime::parse(text, &Rfc3339)
+        .ok()
+        .and_then(|at| at.checked_to_offset(UtcOffset::UTC))
+        .filter(|at| (1..=9999).contains(&at.year()))
+        .ok_or_else(|| {
+            ApiError::invalid(
+                field,
+                format!("{field} must be a time like 2030-01-31T00:00:00Z"),
+            )
+        })
+}

@@ -1,0 +1,203 @@
+use std::fmt;
+use std::net::SocketAddr;
+
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use sqlx::PgConnection;
+use utoipa::openapi::security::SecurityRequirement;
+use utoipa_axum::router::UtoipaMethodRouter;
+
+use super::error::ApiError;
+use super::openapi::{SCHEME, describe_errors, operations};
+use crate::app::App;
+use crate::crypto::digest;
+use crate::db::sessions::SessionRow;
+use crate::db::{Actor, Change, sessions};
+
+/// The cookie that holds a session's token.
+pub(crate) const COOKIE: &str = "fastllm_session";
+
+/// Where a request came from; in the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.ip().to_canonical().fmt(f)
+    }
+}
+
+/// The permissions of the admin API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    UsageRead,
+    KeyCreate,
+    KeyRevoke,
+    ConfigWrite,
+}
+
+impl Verb {
+    /// As roles grant it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::UsageRead => "usage:read",
+            Self::KeyCreate => "key:create",
+            Self::KeyRevoke => "key:revoke",
+            Self::ConfigWrite => "config:write",
+        }
+    }
+}
+
+/// Who sent the request, and that they may.
+///
+/// Invariant: only [`guarded`] makes one, so a handler that takes a `Caller`
+/// cannot be reached without its permission.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// For the audit log.
+    pub(crate) actor: Actor,
+    /// By what right.
+    pub(crate) claim: Claim,
+}
+
+impl Caller {
+    /// Begins a change on behalf of the caller, who must still hold the
+    /// permission: changes are serial, and one before this may have taken it
+    /// away since the request came.
+    pub(crate) async fn begin_change(self, app: &App) -> Result<Change, ApiError> {
+        let Self { actor, claim } = self;
+        let mut change = Change::begin(&app.db, actor).await?;
+        claim.check(change.connection()).await?;
+        Ok(change)
+    }
+}
+
+/// A session, and the permission that it is used for.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    token_hash: [u8; 32],
+    verb: Verb,
+}
+
+impl Claim {
+    /// Whose session it is; refused when it has ended, or the permission is not
+    /// held (any more).
+    pub(crate) async fn check(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<SessionRow, ApiError> {
+        let session = sessions::find(connection, &self.token_hash)
+            .await?
+            .ok_or_else(unauthenticated)?;
+        let verb = self.verb.name();
+        if !session.verbs.iter().any(|held| held == verb) {
+            tracing::info!(principal = session.principal_id, verb, "permission refused");
+            return Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "permission_denied",
+                format!("this needs the permission {verb}"),
+            ));
+        }
+        Ok(session)
+    }
+}
+
+fn unauthenticated() -> ApiError {
+    ApiError::unauthenticated("log in first")
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parts
+            .extensions
+            .get::<Self>()
+            .cloned()
+            .ok_or_else(ApiError::internal)
+    }
+}
+
+/// Lets only callers with `verb` through to these routes, and says so in the
+/// OpenAPI document.
+pub(crate) fn guarded(
+    verb: Verb,
+    (schemas, mut paths, router): UtoipaMethodRouter<App>,
+) -> UtoipaMethodRouter<App> {
+    for operation in paths.paths.values_mut().flat_map(operations) {
+        operation.security = Some(vec![SecurityRequirement::new(SCHEME, [verb.name()])]);
+        describe_errors(operation);
+    }
+    let check = from_fn(move |request: Request, next: Next| check(verb, request, next));
+    (schemas, paths, router.route_layer(check))
+}
+
+async fn check(verb: Verb, request: Request, next: Next) -> Response {
+    let (mut head, body) = request.into_parts();
+    match identify(verb, &head).await {
+        Ok(caller) => {
+            head.extensions.insert(caller);
+            next.run(Request::from_parts(head, body)).await
+        }
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn identify(verb: Verb, request: &Parts) -> Result<Caller, ApiError> {
+    let app = request
+        .extensions
+        .get::<App>()
+        .cloned()
+        .ok_or_else(ApiError::internal)?;
+    let source = request
+        .extensions
+        .get::<PeerAddress>()
+        .map(PeerAddress::to_string);
+    let token = session_token(&request.headers).ok_or_else(unauthenticated)?;
+    let claim = Claim {
+        token_hash: digest(token.as_bytes()),
+        verb,
+    };
+    let session = claim.check(&mut *app.db.acquire().await?).await?;
+    Ok(Caller {
+        actor: Actor {
+            id: Some(session.principal_id),
+            name: session.name,
+            action: request.method.to_string(),
+            target: request.uri.path().to_owned(),
+            source,
+        },
+        claim,
+    })
+}
+
+/// Lets browsers change something only from pages of this origin. `SameSite`
+/// keeps other sites out, but not other ports and subdomains of this one.
+pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
+    let site = request.headers().get("sec-fetch-site");
+    let foreign = site.is_some_and(|site| site == "same-site" || site == "cross-site");
+    if foreign && !request.method().is_safe() {
+        return ApiError::new(
+            StatusCode::FORBIDDEN,
+            "foreign_origin",
+            "pages of other origins may not change anything here",
+        )
+        .into_response();
+    }
+    next.run(request).await
+}
+
+/// The session's token of the request's cookies.
+pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == COOKIE)
+        .map(|(_, token)| token)
+}

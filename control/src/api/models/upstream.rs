@@ -1,0 +1,161 @@
+//! Checks of an upstream's address and credential.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fastllm_engine::is_reserved_header;
+use http::HeaderName;
+use url::{Host, Url};
+
+use crate::api::framework::ApiError;
+use crate::api::framework::checks::MAX_TEXT;
+
+const MAX_SECRET: usize = 16 * 1024;
+
+/// The base address of an upstream, without its trailing slash.
+pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
+    let wrong = |reason: &str| ApiError::invalid("api_base", format!("api_base {reason}"));
+    if text.len() > MAX_TEXT {
+        return Err(wrong("is too long"));
+    }
+    let url = Url::parse(text).map_err(|_| wrong("must be an absolute http or https URL"))?;
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err(wrong("must be an absolute http or https URL"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("may not hold credentials: use upstream_api_key"));
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(wrong("may not have a query or a fragment"));
+    }
+    if url.port() == Some(0) {
+        return Err(wrong("may not have the port 0"));
+    }
+    let host = url.host().ok_or_else(|| wrong("needs a host"))?;
+    if is_metadata_host(&host) {
+        return Err(wrong(
+            "may not be a link-local address: machines' metadata is served there",
+        ));
+    }
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+/// A credential that is held goes to the machine that it was given for, and
+/// nowhere else: who may change an address may not read it that way. `field` is
+/// the credential's.
+pub(crate) fn same_machine(field: &str, old: &str, new: &str) -> Result<(), ApiError> {
+    let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin());
+    if origin(old) == origin(new) {
+        return Ok(());
+    }
+    Err(ApiError::invalid(
+        field,
+        format!("give {field} again (or null): api_base names another machine"),
+    ))
+}
+
+/// Cloud machines hand out their credentials at such addresses.
+fn is_metadata_host(host: &Host<&str>) -> bool {
+    let link_local_v4 = |address: Ipv4Addr| address.is_link_local();
+    match host {
+        Host::Ipv4(address) => link_local_v4(*address),
+        Host::Ipv6(address) => {
+            address.to_ipv4().is_some_and(link_local_v4)
+                || address.is_unicast_link_local()
+                || *address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
+        }
+        Host::Domain(name) => {
+            let name = name.trim_end_matches('.');
+            name == "metadata.google.internal"
+                || name.parse::<IpAddr>().is_ok_and(|address| match address {
+                    IpAddr::V4(address) => link_local_v4(address),
+                    IpAddr::V6(address) => address.is_unicast_link_local(),
+                })
+        }
+    }
+}
+
+/// The header that carries a credential, in lower case.
+pub(crate) fn auth_header(text: &str) -> Result<String, ApiError> {
+    let header = HeaderName::from_bytes(text.as_bytes())
+        .map_err(|_| ApiError::invalid("auth_header", "auth_header must be a header's name"))?;
+    if is_reserved_header(&header) {
+        return Err(ApiError::invalid(
+            "auth_header",
+            "auth_header may not be a header of the connection or the body",
+        ));
+    }
+    Ok(header.as_str().to_owned())
+}
+
+/// The word before a credential.
+pub(crate) fn auth_scheme(text: String) -> Result<String, ApiError> {
+    if text.is_empty() || text.len() > 64 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(ApiError::invalid(
+            "auth_scheme",
+            "auth_scheme must be one word, or null to send the credential alone",
+        ));
+    }
+    Ok(text)
+}
+
+/// A credential must fit into a header. The error does not repeat it.
+pub(crate) fn credential(text: String) -> Result<String, ApiError> {
+    let fits = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if text.trim().is_empty() || text.trim() != text || text.len() > MAX_SECRET || !fits {
+        return Err(ApiError::invalid(
+            "upstream_api_key",
+            "upstream_api_key must be printable ASCII without spaces around it, or null",
+        ));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base_addresses() {
+        assert_eq!(
+            api_base("http://vllm:8000/v1/").unwrap(),
+            "http://vllm:8000/v1"
+        );
+        assert_eq!(
+            api_base("https://api.example.org").unwrap(),
+            "https://api.example.org"
+        );
+        for wrong in [
+            "vllm:8000/v1",
+            "/v1",
+            "ftp://h/v1",
+            "http://user:pw@h/v1",
+            "http://h/v1?x=1",
+            "http://h/v1#f",
+            "http://h:0/v1",
+            "http://169.254.169.254/latest",
+            "http://2852039166/",
+            "http://0xa9fea9fe/",
+            "http://[::ffff:169.254.169.254]/",
+            "http://[fe80::1]/",
+            "http://metadata.google.internal./v1",
+            "",
+        ] {
+            assert!(api_base(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn headers_and_credentials() {
+        assert_eq!(auth_header("X-Api-Key").unwrap(), "x-api-key");
+        for wrong in ["", "a b", "Transfer-Encoding", "host", "ä"] {
+            assert!(auth_header(wrong).is_err(), "{wrong}");
+        }
+        assert!(auth_scheme("Bearer".to_owned()).is_ok());
+        assert!(auth_scheme("a b".to_owned()).is_err());
+        assert!(credential("sk-x".to_owned()).is_ok());
+        let error = credential("canary\r\nx: y".to_owned()).unwrap_err();
+        assert!(!format!("{error:?}").contains("canary"));
+    }
+}

@@ -1,0 +1,117 @@
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::digest;
+
+/// Wrong passwords that cost nothing.
+const FREE_FAILURES: u32 = 5;
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// A name without failures for so long starts over.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(15);
+/// Names under watch at a time; the one that failed longest ago makes room.
+const MOST_NAMES: usize = 10_000;
+
+/// Slows down guessing: after [`FREE_FAILURES`] wrong passwords for a name each
+/// further failure doubles the wait before the next attempt, up to
+/// [`LONGEST_WAIT`], so that nobody can lock somebody else out for longer.
+#[derive(Default)]
+pub(crate) struct LoginThrottle(Mutex<HashMap<[u8; 32], Failures>>);
+
+struct Failures {
+    count: u32,
+    last: Instant,
+}
+
+impl Failures {
+    fn wait(&self) -> Duration {
+        let over = self.count.saturating_sub(FREE_FAILURES - 1);
+        if over == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_secs(1 << over.min(6)).min(LONGEST_WAIT)
+    }
+}
+
+impl LoginThrottle {
+    /// Whether an attempt may be made now, or how long to wait.
+    pub(crate) fn admit(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        let held = self.0.lock();
+        let Some(failures) = held.get(&digest(name.as_bytes())) else {
+            return Ok(());
+        };
+        let wait = failures
+            .wait()
+            .saturating_sub(now.duration_since(failures.last));
+        if wait.is_zero() { Ok(()) } else { Err(wait) }
+    }
+
+    pub(crate) fn failed(&self, name: &str, now: Instant) {
+        let mut held = self.0.lock();
+        let key = digest(name.as_bytes());
+        if held.len() >= MOST_NAMES && !held.contains_key(&key) {
+            held.retain(|_, failures| now.duration_since(failures.last) < FORGOTTEN_AFTER);
+            let oldest = held
+                .iter()
+                .min_by_key(|(_, failures)| failures.last)
+                .map(|(key, _)| *key);
+            if let Some(oldest) = oldest.filter(|_| held.len() >= MOST_NAMES) {
+                held.remove(&oldest);
+            }
+        }
+        let failures = held.entry(key).or_insert(Failures {
+            count: 0,
+            last: now,
+        });
+        if now.duration_since(failures.last) >= FORGOTTEN_AFTER {
+            failures.count = 0;
+        }
+        failures.count = failures.count.saturating_add(1);
+        failures.last = now;
+    }
+
+    pub(crate) fn succeeded(&self, name: &str) {
+        self.0.lock().remove(&digest(name.as_bytes()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn guessing_becomes_slow_and_stays_bounded() {
+        let throttle = LoginThrottle::default();
+        let mut now = clock::monotonic();
+        for _ in 0..FREE_FAILURES {
+            assert_eq!(throttle.admit("root", now), Ok(()));
+            throttle.failed("root", now);
+        }
+        assert_eq!(throttle.admit("root", now), Err(Duration::from_secs(2)));
+        assert_eq!(throttle.admit("other", now), Ok(()));
+        for _ in 0..20 {
+            throttle.failed("root", now);
+        }
+        assert_eq!(throttle.admit("root", now), Err(LONGEST_WAIT));
+        now += LONGEST_WAIT;
+        assert_eq!(throttle.admit("root", now), Ok(()));
+        throttle.succeeded("root");
+        throttle.failed("root", now);
+        assert_eq!(throttle.admit("root", now), Ok(()));
+    }
+
+    #[test]
+    fn the_map_has_a_bound() {
+        let throttle = LoginThrottle::default();
+        let now = clock::monotonic();
+        for number in 0..MOST_NAMES + 50 {
+            throttle.failed(
+                &number.to_string(),
+                now + Duration::from_micros(number as u64),
+            );
+        }
+        assert_eq!(throttle.0.lock().len(), MOST_NAMES);
+    }
+}
