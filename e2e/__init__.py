@@ -1,1 +1,1 @@
-"""What crosses process borders: a local Kubernetes, PostgreSQL, a model server, images."""
+"""End-to-end tests and benchmarks: everything that involves more than one process."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from e2e import paths, progress
 from e2e.bench import idle, limits, micro, path, peers, rig, scale, syscalls
 from e2e.bench.measure import Length
-from e2e.setup import venv
+from tools import paths, progress
+from tools.setup import venv
 
 _ABOUT = {
     "path": "CPU a request and a frame, ratios to nginx",

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import report, snapshot
 from e2e.bench.conversations import Cached, Size, hold
 from e2e.bench.rig import Tools
-from e2e.product import Gateway
-from e2e.services.engine import Engine
 from e2e.services.scripted_control import ScriptedControl
+from tools import progress
+from tools.product import Gateway
+from tools.services.engine import Engine
 
 MODEL = "smollm2"
 DIRECT = "one engine, directly"

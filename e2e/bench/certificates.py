@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from e2e.cluster.certs import Keys
-from e2e.setup import debian
+from tools.cluster.certs import Keys
+from tools.setup import debian
 
 
 class Certificates:

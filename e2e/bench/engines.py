@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import report, snapshot
 from e2e.bench.affinity import MODEL, engines
 from e2e.bench.intervals import interval, quantile
 from e2e.bench.peers.litellm import LiteLlmPool
 from e2e.bench.rig import Tools
 from e2e.bench.streams import Stream, volley
-from e2e.product import Gateway
 from e2e.services.scripted_control import ScriptedControl
+from tools import progress
+from tools.product import Gateway
 
 DIRECT, OURS = "direct", "fastllm"
 

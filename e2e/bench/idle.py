@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import measure, peers, procfs, report
 from e2e.bench.peers import Peer
 from e2e.bench.processes import many_files
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import BURST, Scenario
+from tools import progress
 
 # Of a gateway: its log, its listener, its timers, its connections to control.
 _OTHER_FILES = 500

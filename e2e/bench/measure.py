@@ -8,11 +8,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from e2e import progress
 from e2e.bench import procfs
 from e2e.bench.peers import Peer
 from e2e.bench.quiet import DISTURBED, Quiet
 from e2e.bench.scenarios import Scenario
+from tools import progress
 
 
 @dataclass(frozen=True)

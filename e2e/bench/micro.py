@@ -8,9 +8,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import paths, progress
 from e2e.bench import processes, report
 from e2e.bench.rig import Tools
+from tools import paths, progress
 
 _TEST = "steps::costs"
 

@@ -8,8 +8,8 @@ import socket
 import struct
 import time
 
-from e2e import progress
 from e2e.services.unruly import GOOD, RESET_HEAD, RESET_MIDDLE
+from tools import progress
 
 _RESET = struct.pack("ii", 1, 0)
 _PAUSE = 0.02

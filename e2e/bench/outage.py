@@ -8,12 +8,12 @@ from pathlib import Path
 
 import httpx
 
-from e2e import progress
 from e2e.bench import report
 from e2e.bench.rig import Tools
-from e2e.product import Gateway
-from e2e.services.postgres import Postgres
 from e2e.tests.scripted import KILLED, STAYS, Run
+from tools import progress
+from tools.product import Gateway
+from tools.services.postgres import Postgres
 
 
 class Outage(Run):

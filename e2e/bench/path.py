@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import measure, peers, report
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import PATH
+from tools import progress
 
 BASELINE = "nginx"
 

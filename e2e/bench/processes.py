@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import procfs
-from e2e.cluster.process import end
+from tools import progress
+from tools.cluster.process import end
 
 
 def cores() -> tuple[int, int]:

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 
-from e2e import progress
 from e2e.bench import procfs
+from tools import progress
 
 # Of all cores together: above this, a window is measured again.
 DISTURBED = 0.06

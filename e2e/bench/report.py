@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from e2e import paths, progress
 from e2e.bench.measure import Sample
 from e2e.bench.quiet import DISTURBED
+from tools import paths, progress
 
 
 def of(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[[Sample], float]) -> list[float]:

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import paths, progress
 from e2e.bench.processes import Program, cores, many_files
 from e2e.bench.snapshot import Population, snapshot
+from tools import paths, progress
 
 _BUILT = paths.CHECKOUT / "target" / "release"
 

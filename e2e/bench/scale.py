@@ -6,12 +6,12 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import measure, report
 from e2e.bench.peers.fastllm import FastLlm
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import PATH
 from e2e.bench.snapshot import Population
+from tools import progress
 
 KEYS = (1_000, 10_000, 100_000)
 MODELS = (10, 1_000)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import httpx
 
-from e2e import progress
 from e2e.bench import procfs, report, snapshot
 from e2e.bench.certificates import Certificates
 from e2e.bench.misuse import Misuse
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import BURST, Scenario
-from e2e.product import Gateway
 from e2e.services.scripted_control import ScriptedControl
 from e2e.services.unruly import Unruly
+from tools import progress
+from tools.product import Gateway
 
 LOADS = (
     Scenario("1k", 16),

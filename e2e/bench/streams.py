@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from e2e import progress
+from tools import progress
 
 _CONTENT = re.compile(rb'"content": ?"[^"]')
 _DONE = b"data: [DONE]"

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import measure, peers, procfs, report
 from e2e.bench.peers import Peer
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import PATH, Scenario
-from e2e.cluster.process import end
+from tools import progress
+from tools.cluster.process import end
 
 _ROW = re.compile(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)(?:\s+\d+)?\s+([a-z_0-9]+)$")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from e2e import paths, progress, setup
-from e2e.setup import venv
+from tools import paths, progress, setup
+from tools.setup import venv
 
 
 def main() -> int:

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from e2e import progress
-from e2e.product import Control, Gateway, binaries
-from e2e.services.engine import Engine
-from e2e.services.postgres import Postgres
+from tools import progress
+from tools.product import Control, Gateway, binaries
+from tools.services.engine import Engine
+from tools.services.postgres import Postgres
 
 CHAT = "smollm2"
 EMBEDDINGS = "smollm2-embeddings"

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from e2e.clients.conftest import CHAT, EMBEDDINGS, NOT_GRANTED, Target
-from e2e.setup import node
+from tools.setup import node
 
 
 @pytest.mark.parametrize(

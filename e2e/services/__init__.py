@@ -1,1 +1,1 @@
-"""Services that run on this machine, thrown away after use: PostgreSQL and a model server."""
+"""Test doubles of the services around the product, and a parser for strace output."""

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import procfs
-from e2e.cluster.process import end
+from tools import progress
+from tools.cluster.process import end
 
 __all__ = ["Call", "calls", "harmless", "serving", "threads", "traced"]
 

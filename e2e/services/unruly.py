@@ -12,8 +12,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from e2e.cluster.certs import Keys
-from e2e.setup import debian
+from tools.cluster.certs import Keys
+from tools.setup import debian
 
 __all__ = ["GOOD", "MODELS", "RESETS", "RESET_HEAD", "RESET_MIDDLE", "Unruly"]
 

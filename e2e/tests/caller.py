@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 from openai import OpenAI
 
-from e2e import progress
+from tools import progress
 
 __all__ = ["Caller"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e import progress
-from e2e.cluster import Cluster
-from e2e.product import Admin, Deployment, Secrets, binaries, images, install_operator
-from e2e.services.engine import Engine
-from e2e.services.postgres import Postgres
 from e2e.services.recorder import Recorder
 from e2e.tests.caller import Caller
+from tools import progress
+from tools.cluster import Cluster
+from tools.product import Admin, Deployment, Secrets, binaries, images, install_operator
+from tools.services.engine import Engine
+from tools.services.postgres import Postgres
 
 MODEL = "smollm2"
 UPSTREAM_KEY = "upstream-canary-77c1d0"

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench.processes import Program
-from e2e.product import Control, Gateway
 from e2e.services.forgetful import Forgetful
-from e2e.services.postgres import Postgres
+from tools import progress
+from tools.product import Control, Gateway
+from tools.services.postgres import Postgres
 
 REQUESTS = 100_000
 CLIENTS = 48

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e import progress
-from e2e.services.postgres import Postgres
 from e2e.tests import scripted
 from e2e.tests.scripted import CLIENTS, KILLED, PRINCIPALS, REPLICAS, REQUESTS, Found, Row, Run, Seen
+from tools import progress
+from tools.services.postgres import Postgres
 
 # A gateway takes 3.5 bytes of a request for a token, where engines make one of about 4, and an event of a stream for
 # one at least, that which ends it too: so far may an estimate be from what an engine counts that sends an event a

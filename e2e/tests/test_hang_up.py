@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from e2e import progress
-from e2e.services.engine import Engine
 from e2e.services.recorder import Recorder
 from e2e.tests.caller import Caller
+from tools import progress
+from tools.services.engine import Engine
 
 LONG = {"text": "Write a very long story about the sea.", "max_tokens": 1800}
 

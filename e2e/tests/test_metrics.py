@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 
-from e2e.cluster import Cluster
-from e2e.product import Admin, Deployment
-from e2e.setup import ensure, golang
 from e2e.tests.caller import Caller
+from tools.cluster import Cluster
+from tools.product import Admin, Deployment
+from tools.setup import ensure, golang
 
 
 def scrape(cluster: Cluster, namespace: str, pod: str, port: int) -> str:

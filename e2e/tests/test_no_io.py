@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from e2e import progress
 from e2e.bench import snapshot
 from e2e.bench.rig import Rig, Tools
-from e2e.product import Gateway
 from e2e.services import strace
 from e2e.services.scripted_control import ScriptedControl
-from e2e.setup import debian
+from tools import progress
+from tools.product import Gateway
+from tools.setup import debian
 
 # What the threads that serve are called.
 SERVING = re.compile(r"worker-\d+")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import httpx
 
-from e2e import progress
-from e2e.product import Admin, Deployment, operator_away
-from e2e.services.address import parse
-from e2e.services.postgres import Postgres
 from e2e.tests.caller import Caller
+from tools import progress
+from tools.product import Admin, Deployment, operator_away
+from tools.services.address import parse
+from tools.services.postgres import Postgres
 
 
 def rows(deployment: Deployment, caller: Caller) -> int:

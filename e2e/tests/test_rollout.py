@@ -6,12 +6,12 @@ import base64
 import json
 import threading
 
-from e2e import progress
-from e2e.cluster import Cluster
-from e2e.product import Deployment, Secrets, operator_away
-from e2e.services.postgres import Postgres
 from e2e.tests.caller import Caller
 from e2e.tests.conftest import NEXT, still_served
+from tools import progress
+from tools.cluster import Cluster
+from tools.product import Deployment, Secrets, operator_away
+from tools.services.postgres import Postgres
 
 MISSING = "fastllm/fastllm-proxy:9.9.9-missing"
 

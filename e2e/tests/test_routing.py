@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from e2e import progress
-from e2e.product import Admin
 from e2e.services.recorder import Recorder
 from e2e.tests.caller import Caller
+from tools import progress
+from tools.product import Admin
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import json
 import os
 import subprocess
 
-from e2e.cluster import Cluster
-from e2e.product import Admin, Deployment
-from e2e.services.postgres import Postgres
 from e2e.tests.caller import Caller
 from e2e.tests.conftest import UPSTREAM_KEY
+from tools.cluster import Cluster
+from tools.product import Admin, Deployment
+from tools.services.postgres import Postgres
 
 
 def places(deployment: Deployment, cluster: Cluster, admin: Admin, postgres: Postgres) -> dict[str, str]:

@@ -21,10 +21,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from e2e import progress
 from e2e.bench.processes import Program
-from e2e.product import Admin, Control, Gateway
-from e2e.services.postgres import Postgres
+from tools import progress
+from tools.product import Admin, Control, Gateway
+from tools.services.postgres import Postgres
 
 MODEL = "bench-json-0000"
 # What the upstream says of each answer. The request is so large that its estimate is no lower.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench.peers.peer import Peer
 from e2e.bench.rig import Rig
 from e2e.bench.snapshot import Population
+from tools import progress
 
 
 class FastLlm(Peer):

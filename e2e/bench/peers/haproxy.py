@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench.peers.peer import Peer
-from e2e.setup import debian
+from tools import progress
+from tools.setup import debian
 
 _CONFIG = """\
 global

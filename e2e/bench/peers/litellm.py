@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench.peers.peer import Peer
 from e2e.bench.processes import Program
 from e2e.bench.snapshot import CREDENTIAL, KINDS, key, model
-from e2e.services import address
-from e2e.setup import venv
+from tools import progress
+from tools.services import address
+from tools.setup import venv
 
 _PACKAGE = "litellm[proxy]==1.105.7"
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench.peers.peer import Peer
 from e2e.bench.rig import Rig
-from e2e.setup import debian
+from tools import progress
+from tools.setup import debian
 
 _CONFIG = """\
 daemon off;

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from e2e import progress
 from e2e.bench import procfs
 from e2e.bench.processes import Program
 from e2e.bench.rig import Rig
 from e2e.bench.snapshot import Population, key, model
-from e2e.services import address
+from tools import progress
+from tools.services import address
 
 
 class Peer:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e2e.bench.peers.peer import Peer
-from e2e.setup import venv
+from tools.setup import venv
 
 _PACKAGE = "sglang-router==0.3.2"
 

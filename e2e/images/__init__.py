@@ -1,7 +1,0 @@
-"""The product's images, built from the Dockerfiles without Docker and without an image registry."""
-
-from __future__ import annotations
-
-from e2e.images.build import REPOSITORY, Image, build
-
-__all__ = ["REPOSITORY", "Image", "build"]

@@ -1,0 +1,1 @@
+"""Developer tools: machine setup, local Kubernetes, services, image builds, demo, checks and test runs."""

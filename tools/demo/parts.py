@@ -1,0 +1,25 @@
+"""What the demo consists of, by name, so that ``up`` and ``down`` mean the same."""
+
+from __future__ import annotations
+
+from tools.cluster import Cluster
+from tools.services.engine import Engine
+from tools.services.postgres import Postgres
+
+NAMESPACE = "fastllm"
+MODEL = "smollm2"
+
+
+def cluster() -> Cluster:
+    """The Kubernetes."""
+    return Cluster("fastllm", profile="full")
+
+
+def postgres(machine_ip: str) -> Postgres:
+    """The database, where pods reach it."""
+    return Postgres("fastllm", f"{machine_ip}:5432")
+
+
+def engines(machine_ip: str) -> list[Engine]:
+    """Two model servers under one name: a pool."""
+    return [Engine(f"fastllm-{number}", f"{machine_ip}:{8100 + number}", MODEL) for number in (1, 2)]

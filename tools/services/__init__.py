@@ -1,0 +1,1 @@
+"""Disposable services on this machine: PostgreSQL and a model server."""

