@@ -2,9 +2,9 @@
 //! Unknown fields are ignored, so that any two releases can talk.
 
 mod health;
+mod limits_state;
 mod reconcile;
 mod snapshot;
-mod standing;
 mod usage;
 
 use axum::Router;
@@ -32,7 +32,7 @@ pub(crate) fn routes() -> Router<App> {
         )
         .route("/health-report", post(health::post))
         .route("/limits/reconcile", post(reconcile::post))
-        .route("/standing", get(standing::get))
+        .route("/limits-state", get(limits_state::get))
         .layer(from_fn(in_time))
         .route("/snapshot", get(snapshot::get))
         .layer(DefaultBodyLimit::max(MAX_BODY))

@@ -1,6 +1,6 @@
 //! How gateways share limits and budgets: arithmetic only.
 
-use fastllm_contract::{Grant, Reconcile};
+use fastllm_contract::{Grant, LimitReport};
 
 /// Less than this is nothing.
 const LEAST_COUNT: f64 = 1e-3;
@@ -17,7 +17,7 @@ pub(crate) fn with_newcomer(live: usize) -> usize {
 
 /// A count of a while ago, as it counts now.
 pub(crate) fn faded(count: f64, age_seconds: f64) -> f64 {
-    let now = Reconcile::remembered(count, age_seconds);
+    let now = LimitReport::decayed(count, age_seconds);
     if now < LEAST_COUNT { 0.0 } else { now }
 }
 
@@ -136,7 +136,7 @@ impl Account {
         Grant {
             total: *total,
             granted: own.used.saturating_add(part),
-            elsewhere: taken.saturating_sub(own.taken()),
+            used_by_others: taken.saturating_sub(own.taken()),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::link::Link;
 use crate::record::Ledger;
 use crate::report::{
-    Backlog, HealthReporter, Identity, Reconciler, StandingSource, UsageReporter, Waiting,
+    Backlog, HealthReporter, Identity, LimitsStateSource, Reconciler, UsageReporter, Waiting,
 };
 use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
 use crate::tasks::Background;
@@ -56,9 +56,9 @@ impl Plane {
             every: config.health_report_interval,
         };
         background.spawn("the health reporter", health.run(stop.clone()));
-        let standing = StandingSource::new(link.clone(), &config.snapshot_cache);
+        let limits_state = LimitsStateSource::new(link.clone(), &config.snapshot_cache);
         let reconciler = Reconciler {
-            source: standing.clone(),
+            source: limits_state.clone(),
             current: Arc::clone(&current),
             replica: config.replica.clone(),
             boot_id,
@@ -74,7 +74,7 @@ impl Plane {
             etag: None,
         };
         background.spawn("the snapshot's follower", async move {
-            if let Some(first) = stop.run_until_cancelled(standing.first()).await {
+            if let Some(first) = stop.run_until_cancelled(limits_state.first()).await {
                 follower.current.begin_with(first);
             }
             follower.run(stop).await;

@@ -15,7 +15,7 @@ pub(crate) use backlog::Backlog;
 pub(crate) use frozen::Identity;
 pub(crate) use health::HealthReporter;
 pub(crate) use queue::{UsageQueue, Waiting, queue};
-pub(crate) use reconcile::{Reconciler, StandingSource};
+pub(crate) use reconcile::{LimitsStateSource, Reconciler};
 pub(crate) use usage::UsageReporter;
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-use fastllm_contract::{Budget, BudgetId, Holder, Micros, Tokens, WindowLength};
+use fastllm_contract::{Budget, BudgetId, Micros, Subject, Tokens, WindowLength};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
@@ -185,7 +185,7 @@ pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> R
 pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],
-) -> Result<Vec<(Holder, Budget)>, DbError> {
+) -> Result<Vec<(Subject, Budget)>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT b.principal_id, b.model_id, b.key_id, b.team_id, m.name AS "model?", b.id,
                   b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,

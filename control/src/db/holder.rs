@@ -1,4 +1,4 @@
-use fastllm_contract::{Holder, KeyId, ModelName, PrincipalId, TeamId};
+use fastllm_contract::{KeyId, ModelName, PrincipalId, Subject, TeamId};
 use sqlx::PgConnection;
 
 use super::DbError;
@@ -71,15 +71,15 @@ pub(super) fn published(
         team_id,
     }: &HolderColumns,
     model: Option<&str>,
-) -> Option<Holder> {
+) -> Option<Subject> {
     match (principal_id, model_id, key_id, team_id) {
-        (Some(id), None, None, None) => Some(Holder::Principal(PrincipalId(id.unsigned_abs()))),
+        (Some(id), None, None, None) => Some(Subject::Principal(PrincipalId(id.unsigned_abs()))),
         (Some(id), Some(_), None, None) => {
             let model = ModelName::new(model?).ok()?;
-            Some(Holder::Model(PrincipalId(id.unsigned_abs()), model))
+            Some(Subject::Model(PrincipalId(id.unsigned_abs()), model))
         }
-        (None, None, Some(id), None) => Some(Holder::Key(KeyId(id.unsigned_abs()))),
-        (None, None, None, Some(id)) => Some(Holder::Team(TeamId(id.unsigned_abs()))),
+        (None, None, Some(id), None) => Some(Subject::Key(KeyId(id.unsigned_abs()))),
+        (None, None, None, Some(id)) => Some(Subject::Team(TeamId(id.unsigned_abs()))),
         _ => None,
     }
 }

@@ -1,6 +1,6 @@
 use std::num::NonZeroU64;
 
-use fastllm_contract::{Holder, Limits};
+use fastllm_contract::{Limits, Subject};
 use sqlx::PgConnection;
 
 use super::holder::{self, Held, HolderColumns, HolderId, HolderRow};
@@ -136,7 +136,7 @@ pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> R
 pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],
-) -> Result<Vec<(Holder, Limits)>, DbError> {
+) -> Result<Vec<(Subject, Limits)>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT l.principal_id, l.model_id, l.key_id, l.team_id, m.name AS "model?",
                   l.requests_per_min, l.tokens_per_min, l.concurrency

@@ -1,4 +1,4 @@
-use fastllm_contract::{Budget, Holder, KeyHash, Limits};
+use fastllm_contract::{Budget, KeyHash, Limits, Subject};
 use sqlx::PgTransaction;
 use time::OffsetDateTime;
 
@@ -29,8 +29,8 @@ pub(crate) struct PublishedTeam {
 
 /// Limits and budgets: of the keys of some shards, and of everybody else.
 pub(crate) struct AllowanceRows {
-    pub(crate) limits: Vec<(Holder, Limits)>,
-    pub(crate) budgets: Vec<(Holder, Budget)>,
+    pub(crate) limits: Vec<(Subject, Limits)>,
+    pub(crate) budgets: Vec<(Subject, Budget)>,
 }
 
 /// What the snapshot says about a model.

@@ -1,4 +1,4 @@
-use fastllm_contract::{BudgetId, BudgetStanding, Micros, Timestamp, Tokens};
+use fastllm_contract::{BudgetId, BudgetState, Micros, Timestamp, Tokens};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
@@ -34,7 +34,7 @@ pub(super) fn columns(windows: &[WindowId]) -> (Vec<i64>, Vec<OffsetDateTime>) {
 pub(crate) async fn stored(
     connection: &mut PgConnection,
     windows: &[WindowId],
-) -> Result<Vec<BudgetStanding>, DbError> {
+) -> Result<Vec<BudgetState>, DbError> {
     let (budgets, starts) = columns(windows);
     let rows = sqlx::query!(
         "SELECT s.budget_id, s.window_start, s.tokens_used, s.cost_used_micros \
@@ -49,7 +49,7 @@ pub(crate) async fn stored(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| BudgetStanding {
+        .map(|row| BudgetState {
             budget: BudgetId(row.budget_id.unsigned_abs()),
             window_start: clock::timestamp(row.window_start),
             tokens_used: Tokens(row.tokens_used.unsigned_abs()),

@@ -5,8 +5,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use fastllm_contract::{
-    Budget, BudgetShare, BudgetUse, Holder, LimitCount, LimitShare, Micros, Reconcile, Reconciled,
-    Timestamp, Tokens,
+    Budget, BudgetShare, BudgetUsage, LimitReport, LimitReportReply, LimitShare, LimitUsage,
+    Micros, Subject, Timestamp, Tokens,
 };
 use fastllm_engine::Window;
 use sqlx::PgConnection;
@@ -26,9 +26,9 @@ const WINDOWS_AT_ONCE: usize = 500;
 /// Tells a gateway its shares of limits and budgets.
 pub(super) async fn post(
     State(app): AppState,
-    Body(report): Body<Reconcile>,
-) -> Result<Json<Reconciled>, ApiError> {
-    let Reconcile {
+    Body(report): Body<LimitReport>,
+) -> Result<Json<LimitReportReply>, ApiError> {
+    let LimitReport {
         replica_id,
         boot_id,
         counts,
@@ -49,15 +49,15 @@ pub(super) async fn post(
     for uses in uses.chunks(WINDOWS_AT_ONCE) {
         shares.extend(gateway.budget_shares(&app.db, uses).await?);
     }
-    Ok(Json(Reconciled {
+    Ok(Json(LimitReportReply {
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
         allowances,
         budgets: shares,
-        name_taken: fleet.namesakes > 1,
+        duplicate_replica: fleet.namesakes > 1,
     }))
 }
 
-fn check(report: Reconcile) -> Result<Reconcile, ApiError> {
+fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
     check_name("replica_id", &report.replica_id)?;
     let boot_id = &report.boot_id;
     if boot_id.len() > MAX_NAME || boot_id.chars().any(char::is_control) {
@@ -70,8 +70,8 @@ fn check(report: Reconcile) -> Result<Reconcile, ApiError> {
         ("counts", report.counts.len()),
         ("budgets", report.budgets.len()),
     ] {
-        if entries > Reconcile::MAX_ENTRIES {
-            let most = Reconcile::MAX_ENTRIES;
+        if entries > LimitReport::MAX_ENTRIES {
+            let most = LimitReport::MAX_ENTRIES;
             return Err(ApiError::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "report_too_large",
@@ -94,18 +94,18 @@ struct Demand {
 async fn limit_shares(
     connection: &mut PgConnection,
     replica: &str,
-    counts: Vec<LimitCount>,
+    counts: Vec<LimitUsage>,
     fleet: &Fleet,
 ) -> Result<Vec<LimitShare>, ApiError> {
     if counts.is_empty() {
         return Ok(Vec::new());
     }
-    let mut asked: BTreeMap<String, (Holder, Demand)> = BTreeMap::new();
+    let mut asked: BTreeMap<String, (Subject, Demand)> = BTreeMap::new();
     for count in counts {
-        let key = serde_json::to_string(&count.holder).map_err(|_| ApiError::internal())?;
+        let key = serde_json::to_string(&count.subject).map_err(|_| ApiError::internal())?;
         let (_, demand) = asked
             .entry(key)
-            .or_insert_with(|| (count.holder, Demand::default()));
+            .or_insert_with(|| (count.subject, Demand::default()));
         demand.requests += float(count.requests);
         demand.tokens += float(count.tokens);
     }
@@ -113,7 +113,7 @@ async fn limit_shares(
     let mut others: BTreeMap<String, Vec<Demand>> = BTreeMap::new();
     for row in reconcile::counts(connection, &holders).await? {
         let CountRow {
-            holder,
+            holder: subject,
             replica: whose,
             requests,
             tokens,
@@ -124,15 +124,15 @@ async fn limit_shares(
             tokens: faded(tokens, age_seconds),
         };
         if whose != replica {
-            others.entry(holder).or_default().push(before);
-        } else if let Some((_, demand)) = asked.get_mut(&holder) {
+            others.entry(subject).or_default().push(before);
+        } else if let Some((_, demand)) = asked.get_mut(&subject) {
             demand.requests += before.requests;
             demand.tokens += before.tokens;
         }
     }
     let mut new = NewCounts::default();
     let mut shares = Vec::with_capacity(asked.len());
-    for (key, (holder, own)) in asked {
+    for (key, (subject, own)) in asked {
         let others = others.remove(&key).unwrap_or_default();
         let of = |part: fn(&Demand) -> f64| {
             // Counts are kept by name: of what namesakes ask for each has an even
@@ -143,7 +143,7 @@ async fn limit_shares(
             share(own, &others, fleet.live)
         };
         shares.push(LimitShare {
-            holder,
+            subject,
             requests_share: of(|demand| demand.requests),
             tokens_share: of(|demand| demand.tokens),
         });
@@ -166,18 +166,18 @@ fn float(count: u64) -> f64 {
 async fn with_others(
     connection: &mut PgConnection,
     (replica, boot_id): (&str, &str),
-    mut uses: Vec<BudgetUse>,
-) -> Result<Vec<BudgetUse>, DbError> {
-    let room = Reconcile::MAX_ENTRIES.saturating_sub(uses.len());
+    mut uses: Vec<BudgetUsage>,
+) -> Result<Vec<BudgetUsage>, DbError> {
+    let room = LimitReport::MAX_ENTRIES.saturating_sub(uses.len());
     let own: BTreeSet<_> = uses
         .iter()
         .map(|entry| (entry.budget, entry.window_start))
         .collect();
-    let others = shares::in_use(connection, (replica, boot_id), Reconcile::MAX_ENTRIES).await?;
+    let others = shares::in_use(connection, (replica, boot_id), LimitReport::MAX_ENTRIES).await?;
     let unused = others
         .into_iter()
         .filter(|window| !own.contains(window))
-        .map(|(budget, window_start)| BudgetUse {
+        .map(|(budget, window_start)| BudgetUsage {
             budget,
             window_start,
             tokens: Tokens(0),
@@ -193,9 +193,9 @@ async fn with_others(
 /// of each budget that exists, and the one before it. By window, each once.
 async fn known(
     connection: &mut PgConnection,
-    uses: Vec<BudgetUse>,
+    uses: Vec<BudgetUsage>,
     fleet: &Fleet,
-) -> Result<Vec<(WindowId, BudgetUse)>, DbError> {
+) -> Result<Vec<(WindowId, BudgetUsage)>, DbError> {
     if uses.is_empty() {
         return Ok(Vec::new());
     }
@@ -208,7 +208,7 @@ async fn known(
         .iter()
         .filter_map(|budget| Some((budget.id.0, open_windows(budget, fleet)?)))
         .collect();
-    let uses: BTreeMap<WindowId, BudgetUse> = uses
+    let uses: BTreeMap<WindowId, BudgetUsage> = uses
         .into_iter()
         .filter(|entry| {
             open.get(&entry.budget.0)
@@ -239,7 +239,7 @@ impl Gateway<'_> {
     async fn budget_shares(
         &self,
         db: &Db,
-        uses: &[(WindowId, BudgetUse)],
+        uses: &[(WindowId, BudgetUsage)],
     ) -> Result<Vec<BudgetShare>, DbError> {
         let windows = uses.iter().map(|(window, _)| *window).collect();
         let mut ledger = Ledger::open(db, windows).await?;
@@ -268,7 +268,7 @@ impl Gateway<'_> {
         row: &WindowRow,
         held: Vec<ShareRow>,
         window: WindowId,
-        reported: &BudgetUse,
+        reported: &BudgetUsage,
     ) -> (BudgetShare, NewShare) {
         let (own, held): (Vec<_>, Vec<_>) = held
             .into_iter()

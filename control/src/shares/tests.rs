@@ -25,7 +25,7 @@ fn alone_everything_is_ours() {
     let expected = Grant {
         total: u64::MAX - 1,
         granted: u64::MAX - 1 - 4,
-        elsewhere: 4,
+        used_by_others: 4,
     };
     assert_eq!(account.grant(1.0), expected);
 }
@@ -80,7 +80,7 @@ fn what_others_hold_is_not_given_twice() {
         ..other
     };
     let grant = account(Held::default(), ahead).grant(0.5);
-    assert_eq!((grant.granted, grant.elsewhere), (100, 600));
+    assert_eq!((grant.granted, grant.used_by_others), (100, 600));
 }
 
 #[test]

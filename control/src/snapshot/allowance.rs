@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Budget, Holder, KeyId, Limits, ModelAllowance, ModelName, PrincipalId, Team, TeamId,
+    Budget, KeyId, Limits, ModelAllowance, ModelName, PrincipalId, Subject, Team, TeamId,
 };
 
 use crate::db::snapshot::{AllowanceRows, PublishedTeam};
@@ -9,8 +9,8 @@ use crate::db::snapshot::{AllowanceRows, PublishedTeam};
 /// Limits and budgets by whose they are, to be handed out.
 #[derive(Default)]
 pub(super) struct Allowances {
-    limits: BTreeMap<Holder, Limits>,
-    budgets: BTreeMap<Holder, Budget>,
+    limits: BTreeMap<Subject, Limits>,
+    budgets: BTreeMap<Subject, Budget>,
     models: BTreeMap<PrincipalId, BTreeMap<ModelName, ModelAllowance>>,
 }
 
@@ -20,7 +20,7 @@ impl From<AllowanceRows> for Allowances {
         let mut by_holder = Self::default();
         for (holder, limits) in limits {
             match holder {
-                Holder::Model(id, model) => by_holder.model(id, model).limits = Some(limits),
+                Subject::Model(id, model) => by_holder.model(id, model).limits = Some(limits),
                 other => {
                     by_holder.limits.insert(other, limits);
                 }
@@ -28,7 +28,7 @@ impl From<AllowanceRows> for Allowances {
         }
         for (holder, budget) in budgets {
             match holder {
-                Holder::Model(id, model) => by_holder.model(id, model).budget = Some(budget),
+                Subject::Model(id, model) => by_holder.model(id, model).budget = Some(budget),
                 other => {
                     by_holder.budgets.insert(other, budget);
                 }
@@ -51,7 +51,7 @@ impl Allowances {
             })
     }
 
-    fn of(&mut self, holder: &Holder) -> (Option<Limits>, Option<Budget>) {
+    fn of(&mut self, holder: &Subject) -> (Option<Limits>, Option<Budget>) {
         (self.limits.remove(holder), self.budgets.remove(holder))
     }
 
@@ -60,14 +60,14 @@ impl Allowances {
         &mut self,
         id: PrincipalId,
     ) -> (Option<Limits>, Option<Budget>, Vec<ModelAllowance>) {
-        let (limits, budget) = self.of(&Holder::Principal(id));
+        let (limits, budget) = self.of(&Subject::Principal(id));
         let models = self.models.remove(&id).unwrap_or_default();
         (limits, budget, models.into_values().collect())
     }
 
     /// A key's.
     pub(super) fn of_key(&mut self, id: KeyId) -> (Option<Box<Limits>>, Option<Box<Budget>>) {
-        let (limits, budget) = self.of(&Holder::Key(id));
+        let (limits, budget) = self.of(&Subject::Key(id));
         (limits.map(Box::new), budget.map(Box::new))
     }
 
@@ -75,7 +75,7 @@ impl Allowances {
     pub(super) fn team(&mut self, row: PublishedTeam) -> Team {
         let PublishedTeam { id, name } = row;
         let id = TeamId(id.unsigned_abs());
-        let (limits, budget) = self.of(&Holder::Team(id));
+        let (limits, budget) = self.of(&Subject::Team(id));
         Team {
             id,
             name,

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use fastllm_contract::{Backend, BackendId, Concurrency, Dialect, HealthCheck, Protocol, Secret};
+use fastllm_contract::{
+    Backend, BackendId, Concurrency, HealthCheck, Protocol, RequestOptions, Secret,
+};
 
 use crate::crypto::Vault;
 use crate::db::backends::{self, BackendFields, BackendRow, ExtraHeaders, Handling};
@@ -56,7 +58,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
 struct Handled {
     draining: bool,
     concurrency: Concurrency,
-    dialect: Dialect,
+    dialect: RequestOptions,
     health: HealthCheck,
 }
 
@@ -81,7 +83,7 @@ fn handled(handling: Handling, id: i64, vault: &Vault) -> Result<Handled, String
             max_queue: max_queue.unsigned_abs(),
             queue_timeout_ms: u64::from(queue_timeout_ms.unsigned_abs()),
         },
-        dialect: Dialect {
+        dialect: RequestOptions {
             headers: extra_headers
                 .map_or(Ok(BTreeMap::new()), |headers| opened(&headers, id, vault))?,
             query: extra_query,

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastllm_contract::{
-    Backend, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Part, Principal,
-    PrincipalId, Snapshot, Team, TeamId, Tokens,
+    Backend, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Principal, PrincipalId,
+    Section, Snapshot, Team, TeamId, Tokens,
 };
 use serde::Serialize;
 
@@ -128,8 +128,8 @@ pub(super) fn assemble(
         open: false,
         models: part(models)?,
         principals: part::<Vec<Principal>>(principals)?,
-        teams: optional_part(teams)?,
-        virtual_models: optional_part(virtual_models)?,
+        teams: optional_section(teams)?,
+        virtual_models: optional_section(virtual_models)?,
         fallback_model,
         key_shards: key_shards(keys, allowances, &changed, held)?,
     };
@@ -205,17 +205,17 @@ fn published(
 }
 
 /// Without any, it is the part of a release that has none.
-fn optional_part<T: Serialize>(items: Vec<T>) -> Result<Part<Vec<T>>, serde_json::Error> {
+fn optional_section<T: Serialize>(items: Vec<T>) -> Result<Section<Vec<T>>, serde_json::Error> {
     if items.is_empty() {
-        Ok(Part::default())
+        Ok(Section::default())
     } else {
         part(items)
     }
 }
 
-fn part<T: Serialize>(items: T) -> Result<Part<T>, serde_json::Error> {
+fn part<T: Serialize>(items: T) -> Result<Section<T>, serde_json::Error> {
     let text = serde_json::to_vec(&items)?;
-    Ok(Part::complete(hex::encode(&digest(&text)[..16]), items))
+    Ok(Section::complete(hex::encode(&digest(&text)[..16]), items))
 }
 
 fn etag(snapshot: &Snapshot) -> Etag {

@@ -60,7 +60,7 @@ impl Published {
             return Ok(bytes.clone());
         }
         let bytes = Bytes::from(serde_json::to_vec(
-            &self.snapshot.without_parts_of(digests),
+            &self.snapshot.without_sections_of(digests),
         )?);
         // Bounded: only remembered versions come here.
         differences.push((held.to_owned(), bytes.clone()));

@@ -312,7 +312,7 @@ async fn wrong_limits_and_budgets_are_refused_by_name() {
     }
 }
 
-fn only<T: Clone>(part: &fastllm_contract::Part<Vec<T>>) -> T {
+fn only<T: Clone>(part: &fastllm_contract::Section<Vec<T>>) -> T {
     let items = part.items.as_ref().unwrap();
     assert_eq!(items.len(), 1);
     items[0].clone()

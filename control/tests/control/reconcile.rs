@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastllm_contract::{
-    BudgetId, BudgetShare, BudgetUse, Grant, Holder, LimitCount, Micros, PrincipalId, Reconcile,
-    Reconciled, Standing, Timestamp, Tokens,
+    BudgetId, BudgetShare, BudgetUsage, Grant, LimitReport, LimitReportReply, LimitUsage,
+    LimitsState, Micros, PrincipalId, Subject, Timestamp, Tokens,
 };
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
@@ -14,7 +14,7 @@ use time::OffsetDateTime;
 
 use crate::harness::{Control, Database, PASSWORD, answer, eventually, started};
 
-async fn reconcile(control: &Control, report: &Reconcile) -> Reconciled {
+async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply {
     let request = control.machine(Method::POST, "/limits/reconcile");
     let response = request.json(report).send().await.unwrap();
     let status = response.status();
@@ -23,27 +23,27 @@ async fn reconcile(control: &Control, report: &Reconcile) -> Reconciled {
     serde_json::from_str(&text).unwrap()
 }
 
-fn report(replica: &str) -> Reconcile {
-    Reconcile {
+fn report(replica: &str) -> LimitReport {
+    LimitReport {
         replica_id: replica.to_owned(),
         boot_id: "boot-1".to_owned(),
-        ..Reconcile::default()
+        ..LimitReport::default()
     }
 }
 
 /// Asks with counts of principal 1.
 async fn asked(control: &Control, replica: &str, requests: u64, tokens: u64) -> (u32, f64, f64) {
     let mut report = report(replica);
-    let holder = Holder::Principal(PrincipalId(1));
-    report.counts.push(LimitCount {
-        holder: holder.clone(),
+    let subject = Subject::Principal(PrincipalId(1));
+    report.counts.push(LimitUsage {
+        subject: subject.clone(),
         requests,
         tokens,
     });
     let told = reconcile(control, &report).await;
     assert_eq!(told.allowances.len(), 1);
     let share = &told.allowances[0];
-    assert_eq!(share.holder, holder);
+    assert_eq!(share.subject, subject);
     (told.replicas, share.requests_share, share.tokens_share)
 }
 
@@ -137,12 +137,12 @@ async fn other_releases_are_understood() {
     ] {
         assert_eq!(send(&body).await.0, status);
     }
-    let response = control.get("/standing").send().await.unwrap();
+    let response = control.get("/limits-state").send().await.unwrap();
     assert_eq!(response.status(), 401);
 }
 
 /// Sets a budget of principal 1 and tells its id and when its window began.
-async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUse {
+async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUsage {
     let root = control.session("root", PASSWORD).await;
     let (status, answer) = root.put("/admin/principals/1/budget", body).await;
     assert_eq!(status, 204, "{answer}");
@@ -151,7 +151,7 @@ async fn budget(database: &Database, control: &Control, body: serde_json::Value)
             .fetch_one(&database.pool)
             .await
             .unwrap();
-    BudgetUse {
+    BudgetUsage {
         budget: BudgetId(id.unsigned_abs()),
         window_start: timestamp(start),
         tokens: Tokens(0),
@@ -166,12 +166,12 @@ fn timestamp(at: OffsetDateTime) -> Timestamp {
 }
 
 /// Whether it does, beside what others use.
-fn tells_of(told: &Reconciled, entry: &BudgetUse) -> bool {
+fn tells_of(told: &LimitReportReply, entry: &BudgetUsage) -> bool {
     let mut shares = told.budgets.iter();
     shares.any(|share| share.budget == entry.budget)
 }
 
-async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<BudgetShare> {
+async fn used(control: &Control, replica: &str, use_of: BudgetUsage) -> Option<BudgetShare> {
     let mut report = report(replica);
     report.budgets.push(use_of);
     let told = reconcile(control, &report).await;
@@ -180,11 +180,11 @@ async fn used(control: &Control, replica: &str, use_of: BudgetUse) -> Option<Bud
     shares.find(|share| (share.budget, share.window_start) == window)
 }
 
-fn grant(total: u64, granted: u64, elsewhere: u64) -> Grant {
+fn grant(total: u64, granted: u64, used_by_others: u64) -> Grant {
     Grant {
         total,
         granted,
-        elsewhere,
+        used_by_others,
     }
 }
 
@@ -194,7 +194,7 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
-    let tokens = |tokens| BudgetUse {
+    let tokens = |tokens| BudgetUsage {
         tokens: Tokens(tokens),
         ..none
     };
@@ -240,7 +240,7 @@ async fn a_start_that_is_over_holds_nothing() {
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
     let tokens = Tokens(938);
-    used(&first, "a", BudgetUse { tokens, ..none }).await;
+    used(&first, "a", BudgetUsage { tokens, ..none }).await;
     database
         .execute(
             "UPDATE budget_shares SET tokens_stored = 150; \
@@ -286,13 +286,13 @@ async fn two_gateways_under_one_name_are_told_and_share() {
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
     let ask = async |control: &Control, replica: &str, boot_id: &str| {
-        let holder = Holder::Principal(PrincipalId(1));
+        let subject = Subject::Principal(PrincipalId(1));
         let told = reconcile(
             control,
-            &Reconcile {
+            &LimitReport {
                 boot_id: boot_id.to_owned(),
-                counts: vec![LimitCount {
-                    holder,
+                counts: vec![LimitUsage {
+                    subject,
                     requests: 10,
                     tokens: 10,
                 }],
@@ -303,7 +303,7 @@ async fn two_gateways_under_one_name_are_told_and_share() {
         .await;
         let share = told.allowances[0].requests_share;
         let granted = told.budgets[0].tokens.unwrap().granted;
-        (told.replicas, told.name_taken, share, granted)
+        (told.replicas, told.duplicate_replica, share, granted)
     };
     // A start that follows another is none of this, however often there is one.
     for boot_id in ["boot-1", "boot-2", "boot-3", "boot-3"] {
@@ -350,7 +350,7 @@ async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {
     for replica in ["a", "b", "c"] {
         assert_eq!(reconcile(&control, &report(replica)).await.budgets, []);
     }
-    let tokens = |tokens| BudgetUse {
+    let tokens = |tokens| BudgetUsage {
         tokens: Tokens(tokens),
         ..none
     };
@@ -383,7 +383,7 @@ async fn only_windows_that_can_still_be_spent_from_are_told_of() {
         (day, false),
         (1, false),
     ] {
-        let shifted = BudgetUse {
+        let shifted = BudgetUsage {
             window_start: Timestamp(present.window_start.0 + shift),
             cost_micros: Micros(10),
             ..present
@@ -394,13 +394,13 @@ async fn only_windows_that_can_still_be_spent_from_are_told_of() {
         let expected = (shifted.window_start, Some(grant(1000, 1000, 0)), None);
         assert_eq!(told, known.then_some(expected));
     }
-    let absurd = BudgetUse {
+    let absurd = BudgetUsage {
         window_start: Timestamp(i64::MIN),
         budget: BudgetId(u64::MAX),
         ..present
     };
     assert_eq!(used(&control, "a", absurd).await, None);
-    let most = BudgetUse {
+    let most = BudgetUsage {
         tokens: Tokens(u64::MAX),
         cost_micros: Micros(u64::MAX),
         cost_reserved_micros: Micros(u64::MAX),
@@ -441,7 +441,7 @@ struct World<'a> {
     database: &'a Database,
     controls: [&'a Control; 2],
     random: fastrand::Rng,
-    none: BudgetUse,
+    none: BudgetUsage,
     total: u64,
     /// What was taken, truly.
     taken: u64,
@@ -456,7 +456,7 @@ impl World<'_> {
         let gateway = &mut self.gateways[who];
         let mut report = report(&gateway.name);
         report.boot_id = gateway.boot_id();
-        report.budgets.push(BudgetUse {
+        report.budgets.push(BudgetUsage {
             tokens: Tokens(gateway.used),
             tokens_reserved: Tokens(gateway.in_flight),
             ..self.none
@@ -658,7 +658,7 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
                     if random.u8(..4) > 0 {
                         let most = granted.get(&id.unsigned_abs()).copied().unwrap_or(0);
                         used[index] = random.u64(..=most).max(used[index]);
-                        report.budgets.push(BudgetUse {
+                        report.budgets.push(BudgetUsage {
                             budget: BudgetId(id.unsigned_abs()),
                             window_start: timestamp(*start),
                             tokens: Tokens(used[index]),
@@ -667,8 +667,8 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
                             cost_reserved_micros: Micros(0),
                         });
                     }
-                    report.counts.push(LimitCount {
-                        holder: Holder::Principal(PrincipalId(id.unsigned_abs())),
+                    report.counts.push(LimitUsage {
+                        subject: Subject::Principal(PrincipalId(id.unsigned_abs())),
                         requests: 1,
                         tokens: 1,
                     });
@@ -694,8 +694,11 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
     assert_eq!(database.number(over).await, 0);
 }
 
-async fn standing(control: &Control, held: Option<&str>) -> (StatusCode, String, Option<Standing>) {
-    let mut request = control.machine(Method::GET, "/standing?of=later");
+async fn limits_state(
+    control: &Control,
+    held: Option<&str>,
+) -> (StatusCode, String, Option<LimitsState>) {
+    let mut request = control.machine(Method::GET, "/limits-state?of=later");
     if let Some(held) = held {
         request = request.header(header::IF_NONE_MATCH, held);
     }
@@ -718,12 +721,12 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let root = first.session("root", PASSWORD).await;
-    let (_, _, told) = standing(&first, None).await;
+    let (_, _, told) = limits_state(&first, None).await;
     assert_eq!(
         told,
-        Some(Standing {
+        Some(LimitsState {
             replicas: 1,
-            ..Standing::default()
+            ..LimitsState::default()
         })
     );
     root.model("unpriced").await;
@@ -733,7 +736,7 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
     }
     let body = json!({ "tokens_total": 10, "window": "daily" });
     let none = budget(&database, &first, body).await;
-    let (_, before, _) = standing(&first, None).await;
+    let (_, before, _) = limits_state(&first, None).await;
     let version = "SELECT config_version FROM config_state";
     let configured = database.number(version).await;
     database
@@ -747,7 +750,7 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
     for name in ["a", "b"] {
         reconcile(&second, &report(name)).await;
     }
-    let (status, tag, told) = standing(&first, Some(&before)).await;
+    let (status, tag, told) = limits_state(&first, Some(&before)).await;
     assert_eq!(status, StatusCode::OK);
     let told = told.unwrap();
     let prices: Vec<(&str, Option<Micros>)> = told
@@ -767,7 +770,7 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
         (Tokens(3), Micros(4))
     );
     assert_eq!(
-        standing(&second, Some(&tag)).await.0,
+        limits_state(&second, Some(&tag)).await.0,
         StatusCode::NOT_MODIFIED
     );
     assert_eq!(database.number(version).await, configured);

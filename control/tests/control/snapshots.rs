@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, HealthCheck, ModelName, Secret, Snapshot,
+    Backend, BackendId, Concurrency, HealthCheck, ModelName, RequestOptions, Secret, Snapshot,
 };
 use reqwest::{Method, Response, StatusCode, header};
 use serde_json::{Value, json};
@@ -386,7 +386,7 @@ fn told(id: BackendId, plain: &Backend) -> Backend {
             max_queue: 0,
             queue_timeout_ms: 250,
         },
-        dialect: Dialect {
+        dialect: RequestOptions {
             headers: [("x-team".to_owned(), Secret::new("blue"))].into(),
             query: [("api-version".to_owned(), "2024-10-21".to_owned())].into(),
             path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),
@@ -437,7 +437,7 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
     let mut same = plain.clone();
     same.draining = false;
     same.concurrency = Concurrency::default();
-    same.dialect = Dialect::default();
+    same.dialect = RequestOptions::default();
     same.health = HealthCheck::default();
     assert_eq!(*plain, same);
     assert_eq!(*full, told(full.id, plain));

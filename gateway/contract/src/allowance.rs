@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{BudgetId, KeyId, Micros, ModelName, PrincipalId, TeamId, Timestamp, Tokens};
 
-/// The most that a holder may take. What is absent is unlimited.
+/// The most that a subject may take. What is absent is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Requests a minute.
@@ -18,7 +18,7 @@ pub struct Limits {
     pub concurrency: Option<NonZeroU64>,
 }
 
-/// What a holder may spend in a window. A total that is absent is unlimited.
+/// What a subject may spend in a window. A total that is absent is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
     /// Another id is another budget: nothing of it is spent yet.
@@ -86,7 +86,7 @@ pub struct ModelAllowance {
 /// Whose limits and budget something is about. Written as the ids that name it:
 /// `principal_id`, with `model` for one model of it; `key_id`; `team_id`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Holder {
+pub enum Subject {
     /// A principal, with all its keys.
     Principal(PrincipalId),
     /// A principal's use of one concrete model.
@@ -98,7 +98,7 @@ pub enum Holder {
 }
 
 #[derive(Serialize, Deserialize)]
-struct HolderFields {
+struct SubjectMembers {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     principal_id: Option<PrincipalId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,9 +109,9 @@ struct HolderFields {
     team_id: Option<TeamId>,
 }
 
-impl Serialize for Holder {
+impl Serialize for Subject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = HolderFields {
+        let mut fields = SubjectMembers {
             principal_id: None,
             model: None,
             key_id: None,
@@ -130,14 +130,14 @@ impl Serialize for Holder {
     }
 }
 
-impl<'de> Deserialize<'de> for Holder {
+impl<'de> Deserialize<'de> for Subject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let HolderFields {
+        let SubjectMembers {
             principal_id,
             model,
             key_id,
             team_id,
-        } = HolderFields::deserialize(deserializer)?;
+        } = SubjectMembers::deserialize(deserializer)?;
         match (principal_id, model, key_id, team_id) {
             (Some(id), None, None, None) => Ok(Self::Principal(id)),
             (Some(id), Some(model), None, None) => Ok(Self::Model(id, model)),
@@ -157,27 +157,27 @@ mod tests {
     #[test]
     fn a_holder_is_written_as_the_ids_that_name_it() {
         let model = ModelName::new("small").unwrap();
-        for (holder, text) in [
+        for (subject, text) in [
             (
-                Holder::Principal(PrincipalId(7)),
+                Subject::Principal(PrincipalId(7)),
                 r#"{"principal_id":7}"#.to_owned(),
             ),
             (
-                Holder::Model(PrincipalId(7), model),
+                Subject::Model(PrincipalId(7), model),
                 r#"{"principal_id":7,"model":"small"}"#.to_owned(),
             ),
-            (Holder::Key(KeyId(9)), r#"{"key_id":9}"#.to_owned()),
-            (Holder::Team(TeamId(3)), r#"{"team_id":3}"#.to_owned()),
+            (Subject::Key(KeyId(9)), r#"{"key_id":9}"#.to_owned()),
+            (Subject::Team(TeamId(3)), r#"{"team_id":3}"#.to_owned()),
         ] {
-            assert_eq!(serde_json::to_string(&holder).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Holder>(&text).unwrap(), holder);
+            assert_eq!(serde_json::to_string(&subject).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Subject>(&text).unwrap(), subject);
         }
         for text in [
             "{}",
             r#"{"model":"small"}"#,
             r#"{"principal_id":7,"key_id":9}"#,
         ] {
-            assert!(serde_json::from_str::<Holder>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<Subject>(text).is_err(), "{text}");
         }
     }
 }

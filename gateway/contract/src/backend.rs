@@ -40,7 +40,7 @@ pub struct Backend {
     pub concurrency: Concurrency,
     /// How its requests differ from the usual ones.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub dialect: Dialect,
+    pub dialect: RequestOptions,
     /// How it is probed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: HealthCheck,
@@ -75,7 +75,7 @@ impl Default for Concurrency {
 /// What a backend wants in its requests beside what all of them have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Dialect {
+pub struct RequestOptions {
     /// Further headers, by name in lower case; they may hold credentials.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Secret>,

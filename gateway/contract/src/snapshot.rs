@@ -29,15 +29,15 @@ pub struct Snapshot {
     #[serde(default)]
     pub open: bool,
     /// The models that can be asked for, by name.
-    pub models: Part<Vec<Model>>,
+    pub models: Section<Vec<Model>>,
     /// Who may ask, by id.
-    pub principals: Part<Vec<Principal>>,
+    pub principals: Section<Vec<Principal>>,
     /// Principals that share limits and budgets, by id.
-    #[serde(default, skip_serializing_if = "Part::is_empty")]
-    pub teams: Part<Vec<Team>>,
+    #[serde(default, skip_serializing_if = "Section::is_empty")]
+    pub teams: Section<Vec<Team>>,
     /// Names that stand for other models, by name.
-    #[serde(default, skip_serializing_if = "Part::is_empty")]
-    pub virtual_models: Part<Vec<VirtualModel>>,
+    #[serde(default, skip_serializing_if = "Section::is_empty")]
+    pub virtual_models: Section<Vec<VirtualModel>>,
     /// The model that is tried after every other candidate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_model: Option<ModelName>,
@@ -49,7 +49,7 @@ pub struct Snapshot {
 /// A part of a snapshot under a digest of its content. Control leaves `items`
 /// out where the reader said that it holds the same digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part<T> {
+pub struct Section<T> {
     /// Opaque digest of the items; equal digests mean equal items.
     pub digest: String,
     /// The content, or nothing when it is unchanged.
@@ -61,7 +61,7 @@ fn none<T>() -> Option<T> {
     None
 }
 
-impl<T: Default> Default for Part<T> {
+impl<T: Default> Default for Section<T> {
     /// The part of a snapshot that has nothing of its kind: under the empty
     /// digest, and not written at all.
     fn default() -> Self {
@@ -69,7 +69,7 @@ impl<T: Default> Default for Part<T> {
     }
 }
 
-impl<T> Part<T> {
+impl<T> Section<T> {
     fn is_empty(&self) -> bool {
         self.digest.is_empty()
     }
@@ -82,14 +82,14 @@ impl<T> Part<T> {
         }
     }
 
-    fn fill(&mut self, held: Option<&Self>) -> Result<(), MissingPart> {
+    fn fill(&mut self, held: Option<&Self>) -> Result<(), MissingSection> {
         if self.items.is_none() {
             self.items = held
                 .filter(|held| held.digest == self.digest)
                 .and_then(|held| held.items.clone());
         }
         if self.items.is_none() {
-            return Err(MissingPart);
+            return Err(MissingSection);
         }
         Ok(())
     }
@@ -102,7 +102,7 @@ pub struct KeyShard {
     pub prefix: String,
     /// The keys themselves. An entry whose hash is malformed is skipped.
     #[serde(flatten)]
-    pub keys: Part<KeyMap>,
+    pub keys: Section<KeyMap>,
 }
 
 /// The key entries of a shard, by hash.
@@ -203,20 +203,20 @@ pub struct Model {
 /// A part came without items, and none with its digest is held: ask again for
 /// the whole snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissingPart;
+pub struct MissingSection;
 
-impl fmt::Display for MissingPart {
+impl fmt::Display for MissingSection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the snapshot leaves out a part that is not held")
+        f.write_str("the snapshot omits a section that this gateway does not hold")
     }
 }
 
-impl std::error::Error for MissingPart {}
+impl std::error::Error for MissingSection {}
 
 impl Snapshot {
     /// Completes a snapshot whose unchanged parts were left out with those of
     /// `held`. Shared parts are not copied.
-    pub fn merge(mut self, held: Option<&Snapshot>) -> Result<Self, MissingPart> {
+    pub fn merge(mut self, held: Option<&Snapshot>) -> Result<Self, MissingSection> {
         self.models.fill(held.map(|held| &held.models))?;
         self.principals.fill(held.map(|held| &held.principals))?;
         self.teams.fill(held.map(|held| &held.teams))?;
@@ -231,7 +231,7 @@ impl Snapshot {
 
     /// This snapshot without the parts whose digests `held` has, too.
     #[must_use]
-    pub fn without_parts_of(&self, held: &Snapshot) -> Self {
+    pub fn without_sections_of(&self, held: &Snapshot) -> Self {
         let mut delta = self.clone();
         if held.models.digest == delta.models.digest {
             delta.models.items = None;
@@ -263,10 +263,10 @@ impl Snapshot {
     /// a version to answer later requests with a difference.
     #[must_use]
     pub fn digests(&self) -> Self {
-        self.without_parts_of(self)
+        self.without_sections_of(self)
     }
 
-    fn shard(&self, prefix: &str) -> Option<&Part<KeyMap>> {
+    fn shard(&self, prefix: &str) -> Option<&Section<KeyMap>> {
         self.key_shards
             .binary_search_by(|shard| shard.prefix.as_str().cmp(prefix))
             .ok()

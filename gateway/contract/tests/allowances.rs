@@ -6,10 +6,10 @@ use std::fmt::Debug;
 use std::num::NonZeroU64;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, BudgetUse, Grant, Holder, KeyEntry, KeyId,
-    LimitCount, LimitShare, Limits, MetadataValue, Micros, ModelAllowance, ModelName, ModelPrices,
-    Prices, Principal, PrincipalId, Reconcile, Reconciled, Standing, Team, TeamId, Timestamp,
-    Tokens, UsageEvent, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetState, BudgetUsage, Grant, KeyEntry, KeyId, LimitReport,
+    LimitReportReply, LimitShare, LimitUsage, Limits, LimitsState, MetadataValue, Micros,
+    ModelAllowance, ModelName, ModelPrices, Prices, Principal, PrincipalId, Subject, Team, TeamId,
+    Timestamp, Tokens, UsageEvent, WindowLength,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -84,7 +84,7 @@ fn principals_keys_and_teams_say_what_they_may_take() {
 
 #[test]
 fn how_things_stand_is_kept() {
-    let standing = Standing {
+    let limits_state = LimitsState {
         replicas: 2,
         prices: vec![ModelPrices {
             model: model(),
@@ -95,33 +95,33 @@ fn how_things_stand_is_kept() {
                 ..Prices::default()
             },
         }],
-        budgets: vec![BudgetStanding {
+        budgets: vec![BudgetState {
             budget: BudgetId(7),
             window_start: AT,
             tokens_used: Tokens(10),
             cost_used_micros: Micros(20),
         }],
     };
-    is_kept(&standing, include_str!("golden/standing.json"));
+    is_kept(&limits_state, include_str!("golden/limits-state.json"));
 }
 
 #[test]
 fn what_gateways_report_and_are_given_is_kept() {
-    let count = |holder| LimitCount {
-        holder,
+    let count = |subject| LimitUsage {
+        subject,
         requests: 5,
         tokens: 700,
     };
-    let report = Reconcile {
+    let report = LimitReport {
         replica_id: "gateway-0".to_owned(),
         boot_id: "b00t".to_owned(),
         counts: vec![
-            count(Holder::Principal(PrincipalId(1))),
-            count(Holder::Model(PrincipalId(1), model())),
-            count(Holder::Key(KeyId(9))),
-            count(Holder::Team(TeamId(3))),
+            count(Subject::Principal(PrincipalId(1))),
+            count(Subject::Model(PrincipalId(1), model())),
+            count(Subject::Key(KeyId(9))),
+            count(Subject::Team(TeamId(3))),
         ],
-        budgets: vec![BudgetUse {
+        budgets: vec![BudgetUsage {
             budget: BudgetId(7),
             window_start: AT,
             tokens: Tokens(1),
@@ -130,11 +130,11 @@ fn what_gateways_report_and_are_given_is_kept() {
             cost_reserved_micros: Micros(4),
         }],
     };
-    is_kept(&report, include_str!("golden/reconcile.json"));
-    let shares = Reconciled {
+    is_kept(&report, include_str!("golden/limit-report.json"));
+    let shares = LimitReportReply {
         replicas: 2,
         allowances: vec![LimitShare {
-            holder: Holder::Principal(PrincipalId(1)),
+            subject: Subject::Principal(PrincipalId(1)),
             requests_share: 0.75,
             tokens_share: 0.5,
         }],
@@ -145,13 +145,13 @@ fn what_gateways_report_and_are_given_is_kept() {
             tokens: Some(Grant {
                 total: 100,
                 granted: 30,
-                elsewhere: 60,
+                used_by_others: 60,
             }),
             cost_micros: None,
         }],
-        name_taken: false,
+        duplicate_replica: false,
     };
-    is_kept(&shares, include_str!("golden/reconciled.json"));
+    is_kept(&shares, include_str!("golden/limit-report-reply.json"));
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn an_original_gateways_report_is_read_and_what_is_not_known_is_left_out() {
     let original = r#"{"replica_id": "a", "counts": [
         {"principal_id": 1, "requests": 2, "tokens": 3},
         {"planet": "mars", "requests": 2}]}"#;
-    let read: Reconcile = serde_json::from_str(original).unwrap();
+    let read: LimitReport = serde_json::from_str(original).unwrap();
     assert_eq!(read.counts.len(), 1);
     assert_eq!((read.counts[0].requests, read.counts[0].tokens), (2, 3));
     let newer = r#"{"id": 7, "window": "yearly", "window_start": 0, "mood": 1}"#;
@@ -186,20 +186,20 @@ fn an_event_says_classes_quantities_and_metadata_in_their_types() {
 
 #[test]
 fn a_report_of_any_length_is_told_in_full_and_in_parts_that_control_accepts() {
-    let most = u64::try_from(Reconcile::MAX_ENTRIES).unwrap();
+    let most = u64::try_from(LimitReport::MAX_ENTRIES).unwrap();
     let split = |counts: u64, budgets: u64| {
-        let report = Reconcile {
+        let report = LimitReport {
             replica_id: "a".to_owned(),
             boot_id: "b".to_owned(),
             counts: (0..counts)
-                .map(|id| LimitCount {
-                    holder: Holder::Key(KeyId(id)),
+                .map(|id| LimitUsage {
+                    subject: Subject::Key(KeyId(id)),
                     requests: 1,
                     tokens: 2,
                 })
                 .collect(),
             budgets: (0..budgets)
-                .map(|id| BudgetUse {
+                .map(|id| BudgetUsage {
                     budget: BudgetId(id),
                     window_start: AT,
                     tokens: Tokens(1),
@@ -210,7 +210,7 @@ fn a_report_of_any_length_is_told_in_full_and_in_parts_that_control_accepts() {
                 .collect(),
         };
         let parts = report.clone().split();
-        let mut whole = Reconcile {
+        let mut whole = LimitReport {
             counts: Vec::new(),
             budgets: Vec::new(),
             ..report.clone()

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId,
-    KeyMap, KeyShard, Micros, Model, ModelName, Part, PolicyKind, Principal, PrincipalId, Protocol,
-    RefusalKind, Rule, RuleCaller, RuleShape, Secret, Snapshot, SplitBy, Target, Timestamp, Tokens,
-    UsageBatch, UsageEvent, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap,
+    KeyShard, Micros, Model, ModelName, PolicyKind, Principal, PrincipalId, Protocol, RefusalKind,
+    RequestOptions, Rule, RuleCaller, RuleShape, Secret, Section, Snapshot, SplitBy, Target,
+    Timestamp, Tokens, UsageBatch, UsageEvent, VirtualModel, shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
@@ -33,7 +33,7 @@ fn backend(id: u64, api_key: Option<&str>) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: Dialect::default(),
+        dialect: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }
@@ -50,7 +50,7 @@ fn shard(first: u8, expires_at: Option<Timestamp>) -> KeyShard {
     };
     KeyShard {
         prefix: shard_prefix(&hash),
-        keys: Part::complete(
+        keys: Section::complete(
             format!("keys-{first}"),
             KeyMap(BTreeMap::from([(hash, entry)])),
         ),
@@ -60,11 +60,11 @@ fn shard(first: u8, expires_at: Option<Timestamp>) -> KeyShard {
 fn sample() -> Snapshot {
     let name = ModelName::new("qwen").unwrap();
     Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 42,
         open: false,
-        models: Part::complete(
+        models: Section::complete(
             "models-1",
             vec![Model {
                 cache_ttl_seconds: None,
@@ -74,7 +74,7 @@ fn sample() -> Snapshot {
                 backends: vec![backend(1, Some("upstream-secret")), backend(2, None)],
             }],
         ),
-        principals: Part::complete(
+        principals: Section::complete(
             "principals-1",
             vec![Principal {
                 team: None,
@@ -88,7 +88,7 @@ fn sample() -> Snapshot {
                 roles: vec!["inference".to_owned()],
             }],
         ),
-        virtual_models: Part::default(),
+        virtual_models: Section::default(),
         fallback_model: None,
         key_shards: vec![
             shard(0x0a, None),
@@ -139,8 +139,8 @@ fn sample_with_routing() -> Snapshot {
     models[0].policy = Some(PolicyKind::LowestLatency);
     models[0].context_length = Some(Tokens(32_768));
     models[0].backends[1].weight = 3;
-    sample.models = Part::complete("models-2", models);
-    sample.virtual_models = Part::complete(
+    sample.models = Section::complete("models-2", models);
+    sample.virtual_models = Section::complete(
         "virtual-1",
         vec![VirtualModel {
             name: ModelName::new("auto").unwrap(),
@@ -173,7 +173,7 @@ fn sample_with_backends() -> Snapshot {
         max_queue: 20,
         queue_timeout_ms: 500,
     };
-    second.dialect = Dialect {
+    second.dialect = RequestOptions {
         headers: BTreeMap::from([("api-key".to_owned(), Secret::new("extra-secret"))]),
         query: BTreeMap::from([("api-version".to_owned(), "2024-10-21".to_owned())]),
         path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),
@@ -184,7 +184,7 @@ fn sample_with_backends() -> Snapshot {
         method: "HEAD".to_owned(),
         expect: "2xx,401".to_owned(),
     };
-    sample.models = Part::complete("models-3", models);
+    sample.models = Section::complete("models-3", models);
     sample
 }
 
@@ -298,15 +298,15 @@ fn virtual_models_are_left_out_where_they_are_held() {
     let held = sample_with_routing();
     let mut next = held.clone();
     next.version = 43;
-    let delta = next.without_parts_of(&held.digests());
+    let delta = next.without_sections_of(&held.digests());
     assert!(delta.virtual_models.items.is_none());
     assert!(delta.clone().merge(Some(&sample())).is_err());
     assert_eq!(delta.merge(Some(&held)).unwrap(), next);
 
     // One that has none any more takes nothing over.
     let mut none = held.clone();
-    none.virtual_models = Part::default();
-    let sent = serde_json::to_string(&none.without_parts_of(&held.digests())).unwrap();
+    none.virtual_models = Section::default();
+    let sent = serde_json::to_string(&none.without_sections_of(&held.digests())).unwrap();
     let received: Snapshot = serde_json::from_str(&sent).unwrap();
     assert_eq!(received.merge(Some(&held)).unwrap(), none);
 }
@@ -363,7 +363,7 @@ fn one_new_key_costs_one_shard() {
     let mut next = held.clone();
     next.version = 43;
     next.key_shards.push(shard(0xff, None));
-    let delta = next.without_parts_of(&held.digests());
+    let delta = next.without_sections_of(&held.digests());
     let with_items = delta.key_shards.iter().filter(|s| s.keys.items.is_some());
     assert_eq!(with_items.count(), 1);
     assert!(delta.models.items.is_none() && delta.principals.items.is_none());

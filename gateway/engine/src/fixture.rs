@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyId, KeyMap,
-    KeyShard, Model, ModelName, Part, Principal, PrincipalId, Protocol, Rule, Snapshot, SplitBy,
+    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyId, KeyMap, KeyShard, Model,
+    ModelName, Principal, PrincipalId, Protocol, RequestOptions, Rule, Section, Snapshot, SplitBy,
     Target, Timestamp, VirtualModel, shard_prefix,
 };
 use http::HeaderMap;
@@ -30,7 +30,7 @@ pub(crate) fn backend(id: u64) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: Dialect::default(),
+        dialect: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }
@@ -100,19 +100,19 @@ pub(crate) fn snapshot(
             .insert(hash, entry);
     }
     Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 1,
         open: false,
-        models: Part::complete(format!("{models:?}"), models),
-        principals: Part::complete(format!("{principals:?}"), principals),
-        virtual_models: Part::default(),
+        models: Section::complete(format!("{models:?}"), models),
+        principals: Section::complete(format!("{principals:?}"), principals),
+        virtual_models: Section::default(),
         fallback_model: None,
         key_shards: shards
             .into_iter()
             .map(|(prefix, keys)| KeyShard {
                 prefix,
-                keys: Part::complete(format!("{keys:?}"), keys),
+                keys: Section::complete(format!("{keys:?}"), keys),
             })
             .collect(),
     }
@@ -157,7 +157,7 @@ pub(crate) fn virtual_model(
 
 /// The snapshot with these virtual models.
 pub(crate) fn with_virtual(mut snapshot: Snapshot, models: Vec<VirtualModel>) -> Snapshot {
-    snapshot.virtual_models = Part::complete(format!("{models:?}"), models);
+    snapshot.virtual_models = Section::complete(format!("{models:?}"), models);
     snapshot
 }
 

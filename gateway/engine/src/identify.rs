@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use fastllm_contract::{
-    Holder, KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, PrincipalId, Timestamp,
+    KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, PrincipalId, Subject, Timestamp,
 };
 
 use crate::refusal::Refusal;
@@ -130,7 +130,7 @@ impl KeyRecord {
             principal: *principal,
             expires_at: *expires_at,
             disabled: *disabled,
-            account: accounts.open(Holder::Key(*id), limits.as_deref(), budget.as_deref()),
+            account: accounts.open(Subject::Key(*id), limits.as_deref(), budget.as_deref()),
         }
     }
 }

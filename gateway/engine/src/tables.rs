@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fastllm_contract::{
-    BackendId, FORMAT, Holder, KeyShard, Model, ModelAllowance, ModelName, Part, PolicyKind,
-    Principal as DescribedPrincipal, PrincipalId, Snapshot, Team, TeamId,
+    BackendId, FORMAT, KeyShard, Model, ModelAllowance, ModelName, PolicyKind,
+    Principal as DescribedPrincipal, PrincipalId, Section, Snapshot, Subject, Team, TeamId,
     VirtualModel as DescribedVirtual,
 };
 
@@ -266,7 +266,7 @@ fn shared<T>(
 }
 
 /// The items of a part.
-fn items<'a, T>(part: &'a Part<T>, name: &'static str) -> Result<&'a T, InvalidSnapshot> {
+fn items<'a, T>(part: &'a Section<T>, name: &'static str) -> Result<&'a T, InvalidSnapshot> {
     part.items
         .as_deref()
         .ok_or(InvalidSnapshot::Incomplete(name))
@@ -285,7 +285,7 @@ fn keys(
 
 impl Models {
     fn build(
-        models: &Part<Vec<Model>>,
+        models: &Section<Vec<Model>>,
         held: Option<&Self>,
         (tuning, affinity): (&Tuning, &Arc<Affinity>),
         left_out: &mut Vec<LeftOut>,
@@ -333,7 +333,7 @@ impl Models {
 }
 
 impl VirtualModels {
-    fn build(described: &Part<Vec<DescribedVirtual>>) -> Result<Self, InvalidSnapshot> {
+    fn build(described: &Section<Vec<DescribedVirtual>>) -> Result<Self, InvalidSnapshot> {
         let mut by_name = BTreeMap::new();
         for described in items(described, "virtual models")? {
             let name = described.name.clone();
@@ -359,7 +359,7 @@ impl VirtualModels {
 
 impl Principals {
     fn build(
-        principals: &Part<Vec<DescribedPrincipal>>,
+        principals: &Section<Vec<DescribedPrincipal>>,
         accounts: &Accounts,
     ) -> Result<Self, InvalidSnapshot> {
         let digest = principals.digest.clone();
@@ -376,7 +376,7 @@ impl Principals {
 }
 
 impl Teams {
-    fn build(teams: &Part<Vec<Team>>, accounts: &Accounts) -> Result<Self, InvalidSnapshot> {
+    fn build(teams: &Section<Vec<Team>>, accounts: &Accounts) -> Result<Self, InvalidSnapshot> {
         let opened = items(teams, "teams")?.iter().filter_map(|team| {
             let Team {
                 id,
@@ -384,7 +384,7 @@ impl Teams {
                 limits,
                 budget,
             } = team;
-            let account = accounts.open(Holder::Team(*id), limits.as_ref(), budget.as_ref())?;
+            let account = accounts.open(Subject::Team(*id), limits.as_ref(), budget.as_ref())?;
             Some((*id, account))
         });
         Ok(Self {
@@ -403,14 +403,14 @@ impl Principal {
                 limits,
                 budget,
             } = allowance;
-            let holder = Holder::Model(id, model.clone());
-            let account = accounts.open(holder, limits.as_ref(), budget.as_ref())?;
+            let subject = Subject::Model(id, model.clone());
+            let account = accounts.open(subject, limits.as_ref(), budget.as_ref())?;
             Some((model.clone(), account))
         });
         let (limits, budget) = (described.limits.as_ref(), described.budget.as_ref());
         Self {
             team: described.team,
-            account: accounts.open(Holder::Principal(id), limits, budget),
+            account: accounts.open(Subject::Principal(id), limits, budget),
             models: models.collect(),
             id: described.id,
             name: Arc::from(described.name.as_str()),

@@ -33,8 +33,8 @@ mod tests {
     use std::time::Duration;
 
     use fastllm_contract::{
-        Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
-        Protocol, Snapshot, Timestamp,
+        Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+        RequestOptions, Section, Snapshot, Timestamp,
     };
     use fastllm_engine::{Pick, Pool, Tables, Tuning};
 
@@ -56,7 +56,7 @@ mod tests {
             weight: 1,
             draining: false,
             concurrency,
-            dialect: Dialect::default(),
+            dialect: RequestOptions::default(),
             health: HealthCheck::default(),
         }
     }
@@ -79,13 +79,13 @@ mod tests {
             backends,
         };
         let snapshot = Snapshot {
-            teams: Part::default(),
+            teams: Section::default(),
             format: FORMAT,
             version: 1,
             open: true,
-            models: Part::complete("m", vec![model]),
-            principals: Part::complete("p", Vec::new()),
-            virtual_models: Part::default(),
+            models: Section::complete("m", vec![model]),
+            principals: Section::complete("p", Vec::new()),
+            virtual_models: Section::default(),
             fallback_model: None,
             key_shards: Vec::new(),
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fastllm_contract::{BudgetUse, Grant, Reconcile, Reconciled, Standing};
+use fastllm_contract::{BudgetUsage, Grant, LimitReport, LimitReportReply, LimitsState};
 use fastllm_engine::Accounts;
 use http::{StatusCode, header};
 use reqwest::Method;
@@ -43,25 +43,25 @@ const LIMIT: usize = 32 << 20;
 /// Learns from control how things stand: what models cost, what of budgets is
 /// spent, how many gateways run.
 #[derive(Debug, Clone)]
-pub(crate) struct StandingSource {
+pub(crate) struct LimitsStateSource {
     link: Link,
     /// Where what was learnt is kept for a start without control.
     path: PathBuf,
 }
 
-impl StandingSource {
+impl LimitsStateSource {
     /// Beside the copy of the snapshot.
     pub(crate) fn new(link: Link, snapshot_cache: &Path) -> Self {
         Self {
             link,
-            path: snapshot_cache.with_file_name("standing.json"),
+            path: snapshot_cache.with_file_name("limits-state.json"),
         }
     }
 
     /// What holds at the start: what control says, else what was kept.
-    pub(crate) async fn first(&self) -> Standing {
+    pub(crate) async fn first(&self) -> LimitsState {
         match timeout(FIRST_PATIENCE, self.fetch(None)).await {
-            Ok(Ok(Some((standing, _)))) => return standing,
+            Ok(Ok(Some((limits_state, _)))) => return limits_state,
             Ok(Ok(None)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "control does not say how things stand"),
             Err(_) => tracing::warn!("control does not say in time how things stand"),
@@ -73,9 +73,9 @@ impl StandingSource {
             Ok(Err(error)) => {
                 let path = self.path.display();
                 tracing::error!(%path, %error, "what was spent is not known from disk");
-                Standing::default()
+                LimitsState::default()
             }
-            Err(_) => Standing::default(),
+            Err(_) => LimitsState::default(),
         }
     }
 
@@ -83,8 +83,8 @@ impl StandingSource {
     async fn fetch(
         &self,
         etag: Option<&str>,
-    ) -> Result<Option<(Standing, Option<String>)>, LinkError> {
-        let mut request = self.link.request(Method::GET, "standing", PATIENCE);
+    ) -> Result<Option<(LimitsState, Option<String>)>, LinkError> {
+        let mut request = self.link.request(Method::GET, "limits-state", PATIENCE);
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
@@ -97,14 +97,14 @@ impl StandingSource {
         let etag = answer.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
         let body = read_limited(answer, LIMIT).await?;
-        let standing = serde_json::from_slice(&body)
+        let limits_state = serde_json::from_slice(&body)
             .map_err(|error| LinkError::Unreadable(error.to_string()))?;
-        Ok(Some((standing, etag)))
+        Ok(Some((limits_state, etag)))
     }
 
-    async fn keep(&self, standing: Standing) -> Result<(), String> {
+    async fn keep(&self, limits_state: LimitsState) -> Result<(), String> {
         let path = self.path.clone();
-        let written = tokio::task::spawn_blocking(move || write_json(&path, &standing));
+        let written = tokio::task::spawn_blocking(move || write_json(&path, &limits_state));
         match written.await {
             Ok(written) => written.map_err(|error| error.to_string()),
             Err(_) => Err("writing was interrupted".to_owned()),
@@ -118,7 +118,7 @@ impl StandingSource {
 /// stay.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    pub(crate) source: StandingSource,
+    pub(crate) source: LimitsStateSource,
     pub(crate) current: Arc<Current>,
     pub(crate) replica: String,
     pub(crate) boot_id: Arc<str>,
@@ -130,7 +130,7 @@ pub(crate) struct Reconciler {
 #[derive(Default)]
 struct Memory {
     etag: Option<String>,
-    kept: Option<Standing>,
+    kept: Option<LimitsState>,
     said: String,
     said_of_disk: bool,
     /// When the last report was made.
@@ -139,7 +139,7 @@ struct Memory {
     began: Option<Instant>,
     /// A budget is not spent, and all that is left of it is held by others.
     starves: bool,
-    name_taken: bool,
+    duplicate_replica: bool,
 }
 
 impl Reconciler {
@@ -199,8 +199,8 @@ impl Reconciler {
     }
 
     async fn learn(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
-        if let Some((standing, etag)) = self.source.fetch(memory.etag.as_deref()).await? {
-            accounts.learn(&standing);
+        if let Some((limits_state, etag)) = self.source.fetch(memory.etag.as_deref()).await? {
+            accounts.learn(&limits_state);
             memory.etag = etag;
         }
         Ok(())
@@ -217,7 +217,7 @@ impl Reconciler {
             self.boot_id.to_string(),
             clock::timestamp(),
         );
-        let mut said = Reconciled::default();
+        let mut said = LimitReportReply::default();
         let reports = report.split();
         for (at, report) in reports.iter().enumerate() {
             match self.post(report).await {
@@ -236,11 +236,11 @@ impl Reconciler {
         accounts.reconciled(&said);
         memory.began.get_or_insert_with(Instant::now);
         memory.starves = starves(&reports, &said);
-        memory.note_name(said.name_taken, &self.replica);
+        memory.note_name(said.duplicate_replica, &self.replica);
         Ok(())
     }
 
-    async fn post(&self, report: &Reconcile) -> Result<Reconciled, LinkError> {
+    async fn post(&self, report: &LimitReport) -> Result<LimitReportReply, LinkError> {
         let body =
             serde_json::to_vec(report).map_err(|error| LinkError::Unreadable(error.to_string()))?;
         let said =
@@ -255,12 +255,12 @@ impl Reconciler {
     }
 
     async fn keep(&self, accounts: &Accounts, memory: &mut Memory) {
-        let standing = accounts.standing();
-        if memory.kept.as_ref() == Some(&standing) {
+        let limits_state = accounts.limits_state();
+        if memory.kept.as_ref() == Some(&limits_state) {
             return;
         }
-        let kept = self.source.keep(standing.clone()).await;
-        memory.kept = Some(standing);
+        let kept = self.source.keep(limits_state.clone()).await;
+        memory.kept = Some(limits_state);
         let said_before = std::mem::replace(&mut memory.said_of_disk, kept.is_err());
         match kept {
             Err(error) if !said_before => tracing::warn!(
@@ -274,7 +274,7 @@ impl Reconciler {
 }
 
 /// Whether this gateway may take nothing of a budget that is not spent.
-fn starves(reports: &[Reconcile], said: &Reconciled) -> bool {
+fn starves(reports: &[LimitReport], said: &LimitReportReply) -> bool {
     let used: HashMap<_, _> = reports
         .iter()
         .flat_map(|report| &report.budgets)
@@ -282,12 +282,12 @@ fn starves(reports: &[Reconcile], said: &Reconciled) -> bool {
         .collect();
     let nothing = |grant: Option<Grant>, used: u64| {
         grant.is_some_and(|grant| {
-            grant.granted <= used && grant.elsewhere.saturating_add(used) < grant.total
+            grant.granted <= used && grant.used_by_others.saturating_add(used) < grant.total
         })
     };
     said.budgets.iter().any(|share| {
         let used = used.get(&(share.budget, share.window_start));
-        let of = |part: fn(&BudgetUse) -> u64| used.map_or(0, |used| part(used));
+        let of = |part: fn(&BudgetUsage) -> u64| used.map_or(0, |used| part(used));
         nothing(share.tokens, of(|used| used.tokens.0))
             || nothing(share.cost_micros, of(|used| used.cost_micros.0))
     })
@@ -296,7 +296,7 @@ fn starves(reports: &[Reconcile], said: &Reconciled) -> bool {
 impl Memory {
     /// Says once that another gateway has the same name, or has no more.
     fn note_name(&mut self, taken: bool, replica: &str) {
-        match (std::mem::replace(&mut self.name_taken, taken), taken) {
+        match (std::mem::replace(&mut self.duplicate_replica, taken), taken) {
             (false, true) => tracing::warn!(
                 replica,
                 "another gateway reports under this one's name; give each a name of its own"

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
-use fastllm_contract::{Snapshot, Standing};
+use fastllm_contract::{LimitsState, Snapshot};
 use fastllm_engine::{InvalidSnapshot, Tables, Tuning};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ pub(crate) struct Current {
     metrics: Arc<Metrics>,
     tuning: Tuning,
     /// For the first tables.
-    standing: Mutex<Option<Standing>>,
+    limits_state: Mutex<Option<LimitsState>>,
 }
 
 impl Current {
@@ -30,14 +30,14 @@ impl Current {
             published: watch::Sender::new(0),
             metrics,
             tuning,
-            standing: Mutex::new(None),
+            limits_state: Mutex::new(None),
         }
     }
 
     /// How things stand when the first snapshot is served: callers' shares and
     /// what they have spent are known before anybody asks.
-    pub(crate) fn begin_with(&self, standing: Standing) {
-        *self.standing.lock() = Some(standing);
+    pub(crate) fn begin_with(&self, limits_state: LimitsState) {
+        *self.limits_state.lock() = Some(limits_state);
     }
 
     /// The tables for the length of one decision: not to be held across an
@@ -86,8 +86,8 @@ impl Current {
             );
         }
         let tables = Arc::new(built.tables);
-        if let Some(standing) = self.standing.lock().take() {
-            tables.accounts().learn(&standing);
+        if let Some(limits_state) = self.limits_state.lock().take() {
+            tables.accounts().learn(&limits_state);
         }
         self.metrics.attach(&tables);
         self.tables.store(Some(Arc::clone(&tables)));

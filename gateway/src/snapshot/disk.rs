@@ -159,19 +159,19 @@ impl DiskWriter {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use fastllm_contract::{FORMAT, Part, Snapshot};
+    use fastllm_contract::{FORMAT, Section, Snapshot};
 
     use super::DiskCache;
 
     fn snapshot(version: u64) -> Snapshot {
         Snapshot {
-            teams: Part::default(),
+            teams: Section::default(),
             format: FORMAT,
             version,
             open: false,
-            models: Part::complete("m", Vec::new()),
-            principals: Part::complete("p", Vec::new()),
-            virtual_models: Part::default(),
+            models: Section::complete("m", Vec::new()),
+            principals: Section::complete("p", Vec::new()),
+            virtual_models: Section::default(),
             fallback_model: None,
             key_shards: Vec::new(),
         }

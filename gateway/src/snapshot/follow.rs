@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fastllm_contract::{MissingPart, Snapshot};
+use fastllm_contract::{MissingSection, Snapshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ enum FollowError {
     #[error("{0}")]
     Invalid(#[from] fastllm_engine::InvalidSnapshot),
     #[error("{0}")]
-    Incomplete(#[from] MissingPart),
+    Incomplete(#[from] MissingSection),
     #[error("building was interrupted")]
     Interrupted,
 }

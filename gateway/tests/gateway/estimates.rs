@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use fastllm_contract::{Micros, ModelName, ModelPrices, Prices, Standing, UsageEvent};
+use fastllm_contract::{LimitsState, Micros, ModelName, ModelPrices, Prices, UsageEvent};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -218,7 +218,7 @@ async fn money_aside(path: &str, headers: &str, body: &str, wanted: u64) {
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(1_000_000));
     let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
-    control.stand(Standing {
+    control.set_limits_state(LimitsState {
         replicas: 1,
         prices: vec![ModelPrices {
             model: ModelName::new("small").unwrap(),

@@ -3,9 +3,9 @@
 use std::num::NonZeroU64;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, Limits, Micros, ModelName,
-    ModelPrices, Prices, PrincipalId, Reconcile, Reconciled, RefusalKind, Standing, Timestamp,
-    Tokens, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetState, Grant, LimitReport, LimitReportReply, Limits,
+    LimitsState, Micros, ModelName, ModelPrices, Prices, PrincipalId, RefusalKind, Subject,
+    Timestamp, Tokens, WindowLength,
 };
 use serde_json::Value;
 
@@ -324,7 +324,7 @@ async fn money_is_counted_with_the_prices_that_control_told() {
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(100));
     let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
-    control.stand(Standing {
+    control.set_limits_state(LimitsState {
         replicas: 1,
         prices: vec![ModelPrices {
             model: ModelName::new("small").unwrap(),
@@ -354,13 +354,13 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, None, Some(budget(100)));
     let control = Control::start(snapshot(&content)).await;
-    control.stand(Standing {
+    control.set_limits_state(LimitsState {
         replicas: 4,
-        ..Standing::default()
+        ..LimitsState::default()
     });
-    control.share(Reconciled {
+    control.share(LimitReportReply {
         replicas: 4,
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     });
     let seldom = Options::flags(&["--rate-limit-reconcile-interval=3600"]);
     let rig = Rig::with_control(control, seldom);
@@ -383,9 +383,9 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     let report = rig.control.told().reconciles.remove(1);
     let used = report.budgets[0];
     assert_eq!(used.tokens, Tokens(30));
-    let share = |elsewhere| Reconciled {
+    let share = |used_by_others| LimitReportReply {
         replicas: 4,
-        name_taken: false,
+        duplicate_replica: false,
         allowances: Vec::new(),
         budgets: vec![BudgetShare {
             budget: used.budget,
@@ -394,7 +394,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
             tokens: Some(Grant {
                 total: 100,
                 granted: 40,
-                elsewhere,
+                used_by_others,
             }),
             cost_micros: None,
         }],
@@ -408,7 +408,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
         .await;
 }
 
-fn asked(reports: &[Reconcile]) -> u64 {
+fn asked(reports: &[LimitReport]) -> u64 {
     let counts = reports.iter().flat_map(|report| &report.counts);
     counts.map(|count| count.requests).sum()
 }
@@ -444,7 +444,7 @@ async fn what_a_failed_report_told_is_told_again() {
 async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, Some(budget(100))))).await;
-    let share = |granted| Reconciled {
+    let share = |granted| LimitReportReply {
         replicas: 2,
         budgets: vec![BudgetShare {
             budget: BudgetId(7),
@@ -453,11 +453,11 @@ async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
             tokens: Some(Grant {
                 total: 100,
                 granted,
-                elsewhere: 10,
+                used_by_others: 10,
             }),
             cost_micros: None,
         }],
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     };
     control.share(share(0));
     let rig = Rig::with_control(
@@ -476,10 +476,10 @@ async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
 async fn a_gateway_says_once_that_another_one_has_its_name() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, None))).await;
-    control.share(Reconciled {
+    control.share(LimitReportReply {
         replicas: 2,
-        name_taken: true,
-        ..Reconciled::default()
+        duplicate_replica: true,
+        ..LimitReportReply::default()
     });
     let flags = ["--rate-limit-reconcile-interval=1", "--replica=doubled-pod"];
     let rig = Rig::with_control(control, Options::flags(&flags));
@@ -512,9 +512,9 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
         Some(budget(60)),
     );
     let control = Control::start(snapshot(&content)).await;
-    control.stand(Standing {
+    control.set_limits_state(LimitsState {
         replicas: 1,
-        ..Standing::default()
+        ..LimitsState::default()
     });
     let mut rig = Rig::with_control(control, options());
     rig.until_ready().await;
@@ -533,9 +533,9 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
     let rig = Rig::with_control(other, options());
     rig.until_ready().await;
     assert_eq!(rig.chat(BODY).await.status, 402);
-    let kept = std::fs::read(folder.path().join("standing.json")).unwrap();
-    let kept: Standing = serde_json::from_slice(&kept).unwrap();
-    let spent: Vec<BudgetStanding> = kept.budgets;
+    let kept = std::fs::read(folder.path().join("limits-state.json")).unwrap();
+    let kept: LimitsState = serde_json::from_slice(&kept).unwrap();
+    let spent: Vec<BudgetState> = kept.budgets;
     assert_eq!(spent[0].tokens_used, Tokens(60));
 }
 
@@ -549,7 +549,7 @@ async fn control_is_told_what_callers_ask_for_refused_requests_included() {
     }
     let asked = |told: &crate::support::Told| -> u64 {
         let reports = told.reconciles.iter().flat_map(|report| &report.counts);
-        let mine = reports.filter(|count| count.holder == Holder::Principal(PrincipalId(1)));
+        let mine = reports.filter(|count| count.subject == Subject::Principal(PrincipalId(1)));
         mine.map(|count| count.requests).sum()
     };
     rig.control

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use fastllm_contract::{Budget, BudgetStanding, Timestamp, WindowLength};
+use fastllm_contract::{Budget, BudgetState, Timestamp, WindowLength};
 use fastllm_engine::Window;
 use fastllm_engine::window::time_zone_name;
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,8 @@ use crate::app::App;
 use crate::clock;
 use crate::db::budgets::BudgetFields;
 use crate::db::holder::Held;
+use crate::db::limits_state::present;
 use crate::db::spending::{InFlight, WindowId};
-use crate::db::standing::present;
 use crate::db::{DbError, HolderId, budgets, spending};
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
@@ -117,7 +117,7 @@ struct HeldBudget {
 /// What is spent of some budgets in their present windows.
 struct Spending {
     now: Timestamp,
-    stored: BTreeMap<u64, BudgetStanding>,
+    stored: BTreeMap<u64, BudgetState>,
     in_flight: BTreeMap<u64, InFlight>,
 }
 

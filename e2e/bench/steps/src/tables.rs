@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use fastllm_contract::{
-    FORMAT, KeyEntry, KeyId, KeyShard, Part, PrincipalId, Snapshot, VirtualModel, shard_prefix,
+    FORMAT, KeyEntry, KeyId, KeyShard, PrincipalId, Section, Snapshot, VirtualModel, shard_prefix,
 };
 use fastllm_engine::identify::hash_key;
 use fastllm_engine::{Tables, Tuning};
@@ -25,13 +25,13 @@ pub struct Size {
 /// Where this and the contract do not fit together.
 pub fn snapshot(size: Size) -> anyhow::Result<Snapshot> {
     Ok(Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 1,
         open: false,
         models: part("models", models(size))?,
         principals: part("principals", principals(size))?,
-        virtual_models: Part::complete("virtual", vec![smart()?]),
+        virtual_models: Section::complete("virtual", vec![smart()?]),
         fallback_model: None,
         key_shards: shards(size),
     })
@@ -49,8 +49,8 @@ pub fn tables(size: Size) -> anyhow::Result<Tables> {
 fn part<T: serde::de::DeserializeOwned + Default>(
     digest: &str,
     items: serde_json::Value,
-) -> anyhow::Result<Part<T>> {
-    Ok(Part::complete(digest, serde_json::from_value(items)?))
+) -> anyhow::Result<Section<T>> {
+    Ok(Section::complete(digest, serde_json::from_value(items)?))
 }
 
 fn models(size: Size) -> serde_json::Value {
@@ -116,7 +116,7 @@ fn shards(size: Size) -> Vec<KeyShard> {
     shards
         .into_iter()
         .map(|(prefix, keys)| KeyShard {
-            keys: Part::complete(format!("keys-{prefix}"), keys),
+            keys: Section::complete(format!("keys-{prefix}"), keys),
             prefix,
         })
         .collect()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, Holder, Limits, ModelName, Prices, Timestamp,
+    Budget, BudgetId, BudgetShare, BudgetState, Limits, ModelName, Prices, Subject, Timestamp,
 };
 
 use super::bucket::{Bucket, Pace};
@@ -15,7 +15,7 @@ use super::spending::{self, Known, Period, Spending};
 pub(super) struct Shared {
     replicas: AtomicU32,
     pub(super) prices: ArcSwap<HashMap<ModelName, Prices>>,
-    pub(super) standing: ArcSwap<HashMap<BudgetId, BudgetStanding>>,
+    pub(super) limits_state: ArcSwap<HashMap<BudgetId, BudgetState>>,
     /// What this gateway may have of budgets, also of those that it has not used
     /// yet.
     pub(super) told: ArcSwap<HashMap<BudgetId, BudgetShare>>,
@@ -28,7 +28,7 @@ impl Default for Shared {
         Self {
             replicas: AtomicU32::new(1),
             prices: ArcSwap::default(),
-            standing: ArcSwap::default(),
+            limits_state: ArcSwap::default(),
             told: ArcSwap::default(),
             wanted: AtomicBool::new(false),
         }
@@ -59,21 +59,21 @@ impl Shared {
 
     fn known(&self, budget: BudgetId) -> Known {
         Known {
-            standing: self.standing.load().get(&budget).copied(),
+            limits_state: self.limits_state.load().get(&budget).copied(),
             told: self.told.load().get(&budget).copied(),
             replicas: self.replicas(),
         }
     }
 }
 
-/// This gateway's shares of a holder's limits.
+/// This gateway's shares of a subject's limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Shares {
     pub(super) requests: f64,
     pub(super) tokens: f64,
 }
 
-/// What a holder may take here: its limits and its budget, and this gateway's
+/// What a subject may take here: its limits and its budget, and this gateway's
 /// share of the former.
 #[derive(Debug)]
 pub(super) struct Terms {
@@ -132,10 +132,10 @@ fn share_at_once(limit: u64, share: f64) -> i64 {
     part.max(1)
 }
 
-/// What one holder has taken at this gateway. It outlives snapshots.
+/// What one subject has taken at this gateway. It outlives snapshots.
 #[derive(Debug)]
 pub(crate) struct Account {
-    holder: Holder,
+    subject: Subject,
     shared: Arc<Shared>,
     terms: ArcSwap<Terms>,
     pub(super) requests: Bucket,
@@ -149,9 +149,9 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(holder: Holder, shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(subject: Subject, shared: &Arc<Shared>) -> Self {
         Self {
-            holder,
+            subject,
             shared: Arc::clone(shared),
             terms: ArcSwap::from_pointee(Terms::new(Limits::default(), None, None, 1)),
             requests: Bucket::new(),
@@ -164,8 +164,8 @@ impl Account {
         }
     }
 
-    pub(super) fn holder(&self) -> &Holder {
-        &self.holder
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
     }
 
     pub(super) fn terms(&self) -> arc_swap::Guard<Arc<Terms>> {

@@ -3,14 +3,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, Holder, LimitCount, Limits, ModelName, ModelPrices, Prices,
-    Reconcile, Reconciled, Standing, Timestamp,
+    Budget, BudgetId, BudgetShare, LimitReport, LimitReportReply, LimitUsage, Limits, LimitsState,
+    ModelName, ModelPrices, Prices, Subject, Timestamp,
 };
 use parking_lot::Mutex;
 
 use super::account::{Account, Shared, Shares};
 
-/// For so long after its last request a holder's share is asked for,
+/// For so long after its last request a subject's share is asked for,
 /// microseconds.
 const LATELY: i64 = 60_000_000;
 
@@ -22,24 +22,24 @@ fn fade(count: u64, after: Duration) -> u64 {
         clippy::cast_sign_loss,
         reason = "a weight, and a conversion to whole numbers keeps to their bounds"
     )]
-    let faded = Reconcile::remembered(count as f64, after.as_secs_f64()) as u64;
+    let faded = LimitReport::decayed(count as f64, after.as_secs_f64()) as u64;
     faded
 }
 
 /// All accounts of a gateway, and what control says about them. They outlive
-/// snapshots, as long as some snapshot in use names their holder.
+/// snapshots, as long as some snapshot in use names their subject.
 #[derive(Debug, Default)]
 pub struct Accounts {
     shared: Arc<Shared>,
-    held: Mutex<HashMap<Holder, Weak<Account>>>,
+    held: Mutex<HashMap<Subject, Weak<Account>>>,
 }
 
 impl Accounts {
-    /// The account of a holder with limits or a budget, on these terms from now
+    /// The account of a subject with limits or a budget, on these terms from now
     /// on.
     pub(crate) fn open(
         &self,
-        holder: Holder,
+        subject: Subject,
         limits: Option<&Limits>,
         budget: Option<&Budget>,
     ) -> Option<Arc<Account>> {
@@ -47,10 +47,10 @@ impl Accounts {
             return None;
         }
         let mut held = self.held.lock();
-        let known = held.get(&holder).and_then(Weak::upgrade);
+        let known = held.get(&subject).and_then(Weak::upgrade);
         let account = known.unwrap_or_else(|| {
-            let account = Arc::new(Account::new(holder.clone(), &self.shared));
-            held.insert(holder, Arc::downgrade(&account));
+            let account = Arc::new(Account::new(subject.clone(), &self.shared));
+            held.insert(subject, Arc::downgrade(&account));
             account
         });
         account.set_terms(limits, budget);
@@ -85,8 +85,8 @@ impl Accounts {
 
     /// What this gateway has to say when it reconciles, maybe more than control
     /// accepts at once. Counts begin anew.
-    pub fn report(&self, replica_id: String, boot_id: String, now: Timestamp) -> Reconcile {
-        let mut report = Reconcile {
+    pub fn report(&self, replica_id: String, boot_id: String, now: Timestamp) -> LimitReport {
+        let mut report = LimitReport {
             replica_id,
             boot_id,
             counts: Vec::new(),
@@ -96,8 +96,8 @@ impl Accounts {
             let (requests, tokens, at) = account.take_asked();
             let limited = account.terms().limits() != &Limits::default();
             if limited && (requests > 0 || now.0.saturating_sub(at.0) < LATELY) {
-                report.counts.push(LimitCount {
-                    holder: account.holder().clone(),
+                report.counts.push(LimitUsage {
+                    subject: account.subject().clone(),
                     requests,
                     tokens,
                 });
@@ -115,38 +115,38 @@ impl Accounts {
     /// Control was not told of these counts, which have gathered for so long: the
     /// next report has them, too, as far as control would still remember them, so
     /// that nobody comes out of an outage with more than all others.
-    pub fn give_back(&self, counts: &[LimitCount], gathered: Duration) {
+    pub fn give_back(&self, counts: &[LimitUsage], gathered: Duration) {
         let faded = |count: u64| fade(count, gathered);
         let held = self.held.lock();
         for count in counts {
-            if let Some(account) = held.get(&count.holder).and_then(Weak::upgrade) {
+            if let Some(account) = held.get(&count.subject).and_then(Weak::upgrade) {
                 account.give_back_asked(faded(count.requests), faded(count.tokens));
             }
         }
     }
 
     /// Takes on the shares that control has given out.
-    pub fn reconciled(&self, said: &Reconciled) {
+    pub fn reconciled(&self, said: &LimitReportReply) {
         self.take_on(said, HashMap::new());
     }
 
     /// Takes on shares of a part of what was reported; others stay.
-    pub fn partly_reconciled(&self, said: &Reconciled) {
+    pub fn partly_reconciled(&self, said: &LimitReportReply) {
         self.take_on(said, (**self.shared.told.load()).clone());
     }
 
     /// `shares` are those of budgets that stay.
-    fn take_on(&self, said: &Reconciled, mut shares: HashMap<BudgetId, BudgetShare>) {
-        let Reconciled {
+    fn take_on(&self, said: &LimitReportReply, mut shares: HashMap<BudgetId, BudgetShare>) {
+        let LimitReportReply {
             replicas,
             allowances,
             budgets,
-            name_taken: _,
+            duplicate_replica: _,
         } = said;
         self.set_replicas(*replicas);
         let held = self.held.lock();
         for share in allowances {
-            if let Some(account) = held.get(&share.holder).and_then(Weak::upgrade) {
+            if let Some(account) = held.get(&share.subject).and_then(Weak::upgrade) {
                 account.set_shares(Some(Shares {
                     requests: share.requests_share,
                     tokens: share.tokens_share,
@@ -170,12 +170,12 @@ impl Accounts {
     }
 
     /// Takes on how things stand.
-    pub fn learn(&self, standing: &Standing) {
-        let Standing {
+    pub fn learn(&self, limits_state: &LimitsState) {
+        let LimitsState {
             replicas,
             prices,
             budgets,
-        } = standing;
+        } = limits_state;
         let prices = prices.iter().map(|of| (of.model.clone(), of.prices));
         self.shared.prices.store(Arc::new(prices.collect()));
         let budgets = budgets.iter().map(|budget| (budget.budget, *budget));
@@ -187,7 +187,7 @@ impl Accounts {
                 period.learn(known);
             }
         }
-        self.shared.standing.store(Arc::new(budgets));
+        self.shared.limits_state.store(Arc::new(budgets));
         self.set_replicas(*replicas);
     }
 
@@ -204,14 +204,14 @@ impl Accounts {
 
     /// How things stand as far as is known here, what this gateway has spent
     /// itself included: for a start without control.
-    pub fn standing(&self) -> Standing {
-        let mut budgets = (**self.shared.standing.load()).clone();
+    pub fn limits_state(&self) -> LimitsState {
+        let mut budgets = (**self.shared.limits_state.load()).clone();
         for period in self
             .all()
             .iter()
             .filter_map(|account| account.spending.last())
         {
-            let mine = period.standing();
+            let mine = period.limits_state();
             let known = budgets.entry(mine.budget).or_insert(mine);
             if known.window_start <= mine.window_start {
                 let newer = known.window_start == mine.window_start;
@@ -234,7 +234,7 @@ impl Accounts {
             })
             .collect();
         prices.sort_by(|one, other| one.model.cmp(&other.model));
-        Standing {
+        LimitsState {
             replicas: self.shared.replicas(),
             prices,
             budgets,

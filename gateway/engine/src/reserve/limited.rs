@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fastllm_contract::{Holder, Timestamp};
+use fastllm_contract::{Subject, Timestamp};
 
 use super::account::{Account, Terms};
 use super::bucket::{Level, Pace};
@@ -20,12 +20,12 @@ pub enum Scope {
 }
 
 impl Scope {
-    pub(super) fn of(holder: &Holder) -> Self {
-        match holder {
-            Holder::Principal(_) => Self::Principal,
-            Holder::Model(..) => Self::Model,
-            Holder::Key(_) => Self::Key,
-            Holder::Team(_) => Self::Team,
+    pub(super) fn of(subject: &Subject) -> Self {
+        match subject {
+            Subject::Principal(_) => Self::Principal,
+            Subject::Model(..) => Self::Model,
+            Subject::Key(_) => Self::Key,
+            Subject::Team(_) => Self::Team,
         }
     }
 }
@@ -79,7 +79,7 @@ impl Limited {
     ) -> Self {
         Self {
             what,
-            scope: Scope::of(account.holder()),
+            scope: Scope::of(account.subject()),
             retry_after: Duration::from_micros(wait).max(Duration::from_secs(1)),
             rates: Rates::of(account, terms, at),
         }

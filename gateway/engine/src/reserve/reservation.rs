@@ -2,7 +2,7 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fastllm_contract::{Holder, Micros, ModelName, Prices, Timestamp, Tokens};
+use fastllm_contract::{Micros, ModelName, Prices, Subject, Timestamp, Tokens};
 use smallvec::SmallVec;
 
 use super::MOST_SHARED;
@@ -78,8 +78,8 @@ impl Reservation {
     /// that did not answer is given back whole.
     pub fn settle(self, used: &Used<'_>) {
         for mut hold in self.holds {
-            match hold.account.holder() {
-                Holder::Model(_, model) if model != used.model => hold.cancel(used.at),
+            match hold.account.subject() {
+                Subject::Model(_, model) if model != used.model => hold.cancel(used.at),
                 _ => hold.settle(used),
             }
         }
@@ -89,7 +89,7 @@ impl Reservation {
     /// is there for whoever asks for them meanwhile.
     pub fn answered_by(&mut self, model: &ModelName, at: Timestamp) {
         self.holds.retain(|hold| {
-            let is_other = matches!(hold.account.holder(), Holder::Model(_, of) if of != model);
+            let is_other = matches!(hold.account.subject(), Subject::Model(_, of) if of != model);
             if is_other {
                 hold.cancel(at);
             }
@@ -256,7 +256,7 @@ fn fits_at_all(account: &Account, terms: &Terms, need: &Need<'_>) -> Result<(), 
     let limit = terms.tokens_per_min();
     match limit.filter(|limit| need.asked_for > *limit) {
         Some(limit) => Err(Refusal::LargerThanLimit {
-            scope: Scope::of(account.holder()),
+            scope: Scope::of(account.subject()),
             limit,
             need: need.asked_for,
         }),
@@ -273,7 +273,7 @@ pub(super) fn check(account: &Arc<Account>, need: &Need<'_>) -> Result<(), Refus
         .filter(|limit| need.asked_for > *limit)
     {
         return Err(Refusal::LargerThanLimit {
-            scope: Scope::of(account.holder()),
+            scope: Scope::of(account.subject()),
             limit,
             need: need.asked_for,
         });
@@ -317,7 +317,7 @@ fn limited(
 fn exhausted(account: &Account, terms: &Terms, why: Exhausted, need: &Need<'_>) -> Refusal {
     match why {
         Exhausted::Whole(what) => Refusal::BudgetExceeded {
-            scope: Scope::of(account.holder()),
+            scope: Scope::of(account.subject()),
             what,
         },
         Exhausted::Share(what) => {

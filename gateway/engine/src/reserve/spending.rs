@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, BudgetUse, Grant, Micros, Timestamp, Tokens,
+    Budget, BudgetId, BudgetShare, BudgetState, BudgetUsage, Grant, Micros, Timestamp, Tokens,
 };
 use parking_lot::Mutex;
 
@@ -67,7 +67,7 @@ pub(super) enum Exhausted {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
     /// What is stored, of whichever window.
-    pub(super) standing: Option<BudgetStanding>,
+    pub(super) limits_state: Option<BudgetState>,
     /// What control has said that this gateway may have, of whichever window.
     pub(super) told: Option<BudgetShare>,
     /// How many gateways run.
@@ -144,9 +144,9 @@ impl Period {
 
     fn begin(terms: &Terms, now: Timestamp, last: Option<&Self>, known: Known) -> Self {
         let span = terms.window.at(now);
-        let standing = known
-            .standing
-            .filter(|standing| standing.window_start == span.start);
+        let limits_state = known
+            .limits_state
+            .filter(|limits_state| limits_state.window_start == span.start);
         let even = 1.0 / f64::from(known.replicas.max(1));
         let share = match (last, known.told) {
             (Some(last), _) => last.tokens.grant.lock().share,
@@ -154,13 +154,13 @@ impl Period {
         };
         let told = known.told.filter(|told| told.window_start == span.start);
         let meter = |total: Option<i64>, used: Option<u64>, told: Option<Grant>| {
-            let (total, elsewhere) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
-            let most = part(total.saturating_sub(elsewhere), share);
+            let (total, used_by_others) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
+            let most = part(total.saturating_sub(used_by_others), share);
             Meter::new(told.map_or(
                 Granted {
                     total,
                     most,
-                    elsewhere,
+                    used_by_others,
                     share,
                 },
                 |grant| Granted::told(grant, share),
@@ -172,12 +172,12 @@ impl Period {
             span,
             tokens: meter(
                 terms.tokens,
-                standing.map(|standing| standing.tokens_used.0),
+                limits_state.map(|limits_state| limits_state.tokens_used.0),
                 told.and_then(|told| told.tokens),
             ),
             cost: meter(
                 terms.cost,
-                standing.map(|standing| standing.cost_used_micros.0),
+                limits_state.map(|limits_state| limits_state.cost_used_micros.0),
                 told.and_then(|told| told.cost_micros),
             ),
         }
@@ -234,10 +234,10 @@ impl Period {
         tokens.max(cost).unwrap_or(0)
     }
 
-    pub(super) fn report(&self) -> BudgetUse {
+    pub(super) fn report(&self) -> BudgetUsage {
         let (tokens, tokens_reserved) = self.tokens.report();
         let (cost, cost_reserved) = self.cost.report();
-        BudgetUse {
+        BudgetUsage {
             budget: self.budget,
             window_start: self.span.start,
             tokens: Tokens(tokens),
@@ -248,8 +248,8 @@ impl Period {
     }
 
     /// What is spent in all, as far as it is known here.
-    pub(super) fn standing(&self) -> BudgetStanding {
-        BudgetStanding {
+    pub(super) fn limits_state(&self) -> BudgetState {
+        BudgetState {
             budget: self.budget,
             window_start: self.span.start,
             tokens_used: Tokens(self.tokens.spent()),
@@ -259,10 +259,10 @@ impl Period {
 
     /// Takes on what is stored, if it is about this window: what others have
     /// spent is never less than what this gateway has not.
-    pub(super) fn learn(&self, standing: &BudgetStanding) {
-        if standing.budget == self.budget && standing.window_start == self.span.start {
-            self.tokens.learn(standing.tokens_used.0);
-            self.cost.learn(standing.cost_used_micros.0);
+    pub(super) fn learn(&self, limits_state: &BudgetState) {
+        if limits_state.budget == self.budget && limits_state.window_start == self.span.start {
+            self.tokens.learn(limits_state.tokens_used.0);
+            self.cost.learn(limits_state.cost_used_micros.0);
         }
     }
 
@@ -308,7 +308,7 @@ struct Granted {
     /// Since the gateway has used the window.
     most: i64,
     /// What others have spent.
-    elsewhere: i64,
+    used_by_others: i64,
     share: f64,
 }
 
@@ -317,7 +317,7 @@ impl Granted {
         Self {
             total: amount(grant.total),
             most: amount(grant.granted),
-            elsewhere: amount(grant.elsewhere),
+            used_by_others: amount(grant.used_by_others),
             share,
         }
     }
@@ -326,7 +326,7 @@ impl Granted {
     /// never more than others have left.
     fn of(self, total: i64) -> i64 {
         let more = part(total.saturating_sub(self.total), self.share);
-        let left = total.saturating_sub(self.elsewhere);
+        let left = total.saturating_sub(self.used_by_others);
         self.most.saturating_add(more).min(left)
     }
 }
@@ -394,9 +394,9 @@ impl Meter {
 
     fn learn(&self, stored: u64) {
         let settled = self.settled.load(Ordering::Acquire);
-        let elsewhere = amount(stored).saturating_sub(settled);
+        let used_by_others = amount(stored).saturating_sub(settled);
         self.change(|grant| Granted {
-            elsewhere: grant.elsewhere.max(elsewhere),
+            used_by_others: grant.used_by_others.max(used_by_others),
             ..grant
         });
     }
@@ -408,7 +408,7 @@ impl Meter {
 
     fn spent(&self) -> u64 {
         let settled = self.settled.load(Ordering::Acquire);
-        count(self.grant.lock().elsewhere.saturating_add(settled))
+        count(self.grant.lock().used_by_others.saturating_add(settled))
     }
 
     fn used_percent(&self, total: i64) -> u8 {

@@ -3,9 +3,9 @@ use std::thread;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetStanding, Grant, Holder, LimitCount, LimitShare, Limits,
-    Micros, ModelAllowance, ModelPrices, Part, Prices, Principal, PrincipalId, Reconciled,
-    Standing, Team, TeamId, Timestamp, Tokens, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetState, Grant, LimitReportReply, LimitShare, LimitUsage,
+    Limits, LimitsState, Micros, ModelAllowance, ModelPrices, Prices, Principal, PrincipalId,
+    Section, Subject, Team, TeamId, Timestamp, Tokens, WindowLength,
 };
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn world(principals: Vec<Principal>, teams: Vec<Team>, held: Option<&Tables>) ->
     let keys: Vec<_> = names.iter().map(|(name, id)| key(name, *id)).collect();
     let models = vec![model("large", &[1]), model("small", &[2])];
     let mut snapshot = fixture::snapshot(models, principals, &keys);
-    snapshot.teams = Part::complete(format!("{teams:?}"), teams);
+    snapshot.teams = Section::complete(format!("{teams:?}"), teams);
     snapshot.fallback_model = Some(name("small"));
     Tables::build(&snapshot, held, &Tuning::default())
         .unwrap()
@@ -223,7 +223,7 @@ fn money(tables: &Tables) -> (u64, u64) {
 fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
     let tables = alone(None, Some(budget(7, None, Some(1_000_000))));
     let learn = |prices| {
-        tables.accounts().learn(&Standing {
+        tables.accounts().learn(&LimitsState {
             replicas: 1,
             prices: vec![ModelPrices {
                 model: name("large"),
@@ -354,7 +354,7 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
             ..Prices::default()
         },
     };
-    tables.accounts().learn(&Standing {
+    tables.accounts().learn(&LimitsState {
         replicas: 1,
         prices: vec![price("large", 1_000_000), price("small", 10_000_000)],
         budgets: Vec::new(),
@@ -562,10 +562,10 @@ fn what_is_stored_is_learnt_without_a_grant() {
     let tables = alone(None, Some(budget(7, Some(100), None)));
     settle(one(&tables, at(0), 10).unwrap(), at(0), 10);
     let learn = |tokens| {
-        tables.accounts().learn(&Standing {
+        tables.accounts().learn(&LimitsState {
             replicas: 1,
             prices: Vec::new(),
-            budgets: vec![BudgetStanding {
+            budgets: vec![BudgetState {
                 budget: BudgetId(7),
                 window_start: at(0),
                 tokens_used: Tokens(tokens),
@@ -606,18 +606,23 @@ fn absurd_figures_do_not_open_a_budget_again() {
     }
     assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Tokens);
     assert_eq!(one(&tables, at(0), 0).unwrap_err().status(), 429);
-    assert!(tables.accounts().standing().budgets[0].cost_used_micros.0 > 1 << 60);
+    assert!(
+        tables.accounts().limits_state().budgets[0]
+            .cost_used_micros
+            .0
+            > 1 << 60
+    );
 }
 
-fn share(requests: f64, tokens: f64) -> Reconciled {
-    Reconciled {
+fn share(requests: f64, tokens: f64) -> LimitReportReply {
+    LimitReportReply {
         replicas: 4,
         allowances: vec![LimitShare {
-            holder: Holder::Principal(PrincipalId(1)),
+            subject: Subject::Principal(PrincipalId(1)),
             requests_share: requests,
             tokens_share: tokens,
         }],
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     }
 }
 
@@ -627,10 +632,10 @@ fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
         Some(limits(Some(8), None, Some(8))),
         Some(budget(7, Some(100), None)),
     );
-    tables.accounts().learn(&Standing {
+    tables.accounts().learn(&LimitsState {
         replicas: 4,
         prices: Vec::new(),
-        budgets: vec![BudgetStanding {
+        budgets: vec![BudgetState {
             budget: BudgetId(7),
             window_start: at(0),
             tokens_used: Tokens(60),
@@ -648,14 +653,14 @@ fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
         What::TokenBudget
     );
     assert_eq!(
-        tables.accounts().standing().budgets[0].tokens_used,
+        tables.accounts().limits_state().budgets[0].tokens_used,
         Tokens(70)
     );
     // Two requests a minute are its part; one was taken.
     let tables = alone(Some(limits(Some(8), None, None)), None);
-    tables.accounts().learn(&Standing {
+    tables.accounts().learn(&LimitsState {
         replicas: 4,
-        ..Standing::default()
+        ..LimitsState::default()
     });
     drop(one(&tables, at(0), 1).unwrap());
     drop(one(&tables, at(0), 1).unwrap());
@@ -669,7 +674,7 @@ fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
 fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
     let tables = alone(None, Some(budget(7, Some(100), None)));
     settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
-    let grant = |granted, elsewhere| Reconciled {
+    let grant = |granted, used_by_others| LimitReportReply {
         replicas: 2,
         budgets: vec![BudgetShare {
             budget: BudgetId(7),
@@ -678,11 +683,11 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
             tokens: Some(Grant {
                 total: 100,
                 granted,
-                elsewhere,
+                used_by_others,
             }),
             cost_micros: None,
         }],
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     };
     tables.accounts().reconciled(&grant(10, 85));
     settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
@@ -721,7 +726,7 @@ fn what_control_was_not_told_is_told_the_next_time() {
     let tokens = untold[0].tokens;
     assert_eq!((untold[0].requests, report().counts[0].requests), (3, 0));
     ask(2);
-    let give_back = |counts: &[LimitCount]| tables.accounts().give_back(counts, Duration::ZERO);
+    let give_back = |counts: &[LimitUsage]| tables.accounts().give_back(counts, Duration::ZERO);
     give_back(&untold);
     let counts = report().counts;
     assert_eq!((counts[0].requests, counts[0].tokens), (5, tokens / 3 * 5));
@@ -741,7 +746,7 @@ fn what_control_was_not_told_is_told_the_next_time() {
     ask(1);
     give_back(&untold);
     assert_eq!(report().counts[0].requests, u64::MAX);
-    untold[0].holder = Holder::Principal(PrincipalId(999));
+    untold[0].subject = Subject::Principal(PrincipalId(999));
     give_back(&untold);
     assert_eq!(report().counts[0].requests, 0);
 }
@@ -755,14 +760,14 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
         tokens: Some(Grant {
             total: 100,
             granted: 7,
-            elsewhere: 0,
+            used_by_others: 0,
         }),
         cost_micros: None,
     };
-    let said = |budgets: &[u64]| Reconciled {
+    let said = |budgets: &[u64]| LimitReportReply {
         replicas: 2,
         budgets: budgets.iter().copied().map(share).collect(),
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     };
     // Of a budget that was not used yet, only what is told is known.
     let told = |tables: &Tables| match one(tables, at(0), 7) {
@@ -772,7 +777,7 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
         }
         Err(_) => true,
     };
-    for (then, kept) in [(said(&[8]), true), (Reconciled::default(), true)] {
+    for (then, kept) in [(said(&[8]), true), (LimitReportReply::default(), true)] {
         let tables = alone(None, Some(budget(7, Some(100), None)));
         tables.accounts().reconciled(&said(&[7]));
         tables.accounts().partly_reconciled(&then);
@@ -793,22 +798,22 @@ fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
         tokens: Some(Grant {
             total: 100,
             granted: 50,
-            elsewhere: 0,
+            used_by_others: 0,
         }),
         cost_micros: None,
     };
-    let said = |id: u64| Reconciled {
+    let said = |id: u64| LimitReportReply {
         replicas: 2,
         budgets: vec![share(id)],
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     };
     let tables = alone(None, Some(budget(7, Some(100), None)));
     tables.accounts().reconciled(&said(7));
     settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
-    tables.accounts().learn(&Standing {
+    tables.accounts().learn(&LimitsState {
         replicas: 2,
         prices: Vec::new(),
-        budgets: vec![BudgetStanding {
+        budgets: vec![BudgetState {
             budget: BudgetId(7),
             window_start: at(0),
             tokens_used: Tokens(101),
@@ -830,14 +835,14 @@ fn a_grant_holds_for_a_budget_that_was_not_used_before() {
         tokens: Some(Grant {
             total: 100,
             granted: 8,
-            elsewhere: 60,
+            used_by_others: 60,
         }),
         cost_micros: None,
     };
-    let reconciled = |budgets| Reconciled {
+    let reconciled = |budgets| LimitReportReply {
         replicas: 2,
         budgets,
-        ..Reconciled::default()
+        ..LimitReportReply::default()
     };
     tables.accounts().reconciled(&reconciled(vec![told(0)]));
     settle(one(&tables, at(0), 1).unwrap(), at(0), 8);

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use fastllm_contract::{Backend, Dialect, Protocol, Secret, Timestamp};
+use fastllm_contract::{Backend, Protocol, RequestOptions, Secret, Timestamp};
 
 use super::queue::{self, Queue};
 use super::sizes::Sizes;
@@ -48,7 +48,7 @@ impl Identity {
     pub(crate) fn of(backend: &Backend) -> Self {
         let digest = |secret: &Secret| crate::identify::hash_key(secret.expose().as_bytes()).0;
         let credential = backend.api_key.as_ref().map(digest);
-        let Dialect {
+        let RequestOptions {
             headers,
             query,
             path_template,

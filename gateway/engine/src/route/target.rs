@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use fastllm_contract::{Backend as Described, Dialect};
+use fastllm_contract::{Backend as Described, RequestOptions};
 use http::header::HeaderValue;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -104,7 +104,7 @@ impl Location {
             host,
             base_path,
         } = Address::parse(&described.api_base)?;
-        let Dialect {
+        let RequestOptions {
             headers: _,
             query,
             path_template,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
-    Protocol, Snapshot,
+    Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+    RequestOptions, Section, Snapshot,
 };
 use fastllm_engine::{Origin, Tuning};
 use parking_lot::Mutex;
@@ -152,7 +152,7 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: Dialect::default(),
+        dialect: RequestOptions::default(),
         health: HealthCheck::default(),
     };
     let model = Model {
@@ -163,13 +163,13 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
         backends: api_bases.iter().zip(1..).map(backend).collect(),
     };
     Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 1,
         open: true,
-        models: Part::complete(format!("{api_bases:?}"), vec![model]),
-        principals: Part::complete("p", Vec::new()),
-        virtual_models: Part::default(),
+        models: Section::complete(format!("{api_bases:?}"), vec![model]),
+        principals: Section::complete("p", Vec::new()),
+        virtual_models: Section::default(),
         fallback_model: None,
         key_shards: Vec::new(),
     }

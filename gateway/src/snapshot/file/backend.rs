@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, HealthCheck, ModelName, Protocol, Secret,
+    Backend, BackendId, Concurrency, HealthCheck, ModelName, Protocol, RequestOptions, Secret,
 };
 
 use super::value::{Fields, Value};
@@ -104,7 +104,7 @@ fn concurrency(params: &mut Fields<'_>) -> Concurrency {
     }
 }
 
-fn dialect(params: &mut Fields<'_>) -> Dialect {
+fn dialect(params: &mut Fields<'_>) -> RequestOptions {
     let mut named = |name: &str| -> Vec<(String, String)> {
         let members = params.take(name).map(|value| value.members());
         members
@@ -119,7 +119,7 @@ fn dialect(params: &mut Fields<'_>) -> Dialect {
         .collect();
     let query = named("extra_query").into_iter().collect();
     let path_template = params.take("path_template").and_then(|value| value.text());
-    Dialect {
+    RequestOptions {
         headers,
         query,
         path_template: path_template.map(str::to_owned),

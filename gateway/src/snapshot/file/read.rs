@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use fastllm_contract::{
-    FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, Part, PolicyKind, Secret, Snapshot, shard_prefix,
+    FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, PolicyKind, Secret, Section, Snapshot,
+    shard_prefix,
 };
 use fastllm_engine::{Tables, Tuning};
 use ring::digest::{SHA256, digest};
@@ -169,7 +170,7 @@ fn describe(
         }
     }
     let mut snapshot = Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 0,
         open: auth.open,
@@ -242,8 +243,8 @@ fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) ->
 }
 
 /// Equal content has an equal digest, which stays inside of this process.
-fn part<T: Serialize>(items: Vec<T>) -> Part<Vec<T>> {
-    Part::complete(digest_of(&items), items)
+fn part<T: Serialize>(items: Vec<T>) -> Section<Vec<T>> {
+    Section::complete(digest_of(&items), items)
 }
 
 fn digest_of<T: Serialize>(content: &T) -> String {
@@ -268,7 +269,7 @@ fn shards(keys: impl IntoIterator<Item = (KeyHash, KeyEntry)>) -> Vec<KeyShard> 
         .into_iter()
         .map(|(prefix, keys)| KeyShard {
             prefix,
-            keys: Part::complete(digest_of(&keys), keys),
+            keys: Section::complete(digest_of(&keys), keys),
         })
         .collect()
 }

@@ -2,7 +2,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use fastllm_contract::{
-    Concurrency, Dialect, Model, PolicyKind, Secret, Snapshot, SplitBy, Timestamp, WindowLength,
+    Concurrency, Model, PolicyKind, RequestOptions, Secret, Snapshot, SplitBy, Timestamp,
+    WindowLength,
 };
 use fastllm_engine::identify;
 
@@ -126,7 +127,7 @@ fastllm: {unhealthy_after: 5}
         queue_timeout_ms,
     } = backend.concurrency;
     assert_eq!((max, max_queue, queue_timeout_ms), (Some(4), 0, 250));
-    let Dialect {
+    let RequestOptions {
         headers,
         query,
         path_template,

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, Model, ModelName, Part,
-    Protocol, Snapshot,
+    Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+    RequestOptions, Section, Snapshot,
 };
 use fastllm_engine::{Category, Occupancy, Tables, Tuning};
 use http::StatusCode;
@@ -35,19 +35,19 @@ fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
                 weight: 1,
                 draining: false,
                 concurrency: Concurrency::default(),
-                dialect: Dialect::default(),
+                dialect: RequestOptions::default(),
                 health: HealthCheck::default(),
             }],
         })
         .collect();
     let snapshot = Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: 7,
         open: true,
-        models: Part::complete(format!("{models:?}"), models),
-        principals: Part::complete("p", Vec::new()),
-        virtual_models: Part::default(),
+        models: Section::complete(format!("{models:?}"), models),
+        principals: Section::complete("p", Vec::new()),
+        virtual_models: Section::default(),
         fallback_model: None,
         key_shards: Vec::new(),
     };

@@ -3,7 +3,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fastllm_contract::{HealthReport, Reconcile, Reconciled, Snapshot, Standing, UsageBatch};
+use fastllm_contract::{
+    HealthReport, LimitReport, LimitReportReply, LimitsState, Snapshot, UsageBatch,
+};
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,9 +23,9 @@ pub(crate) struct Told {
     /// Bodies of usage posts, with the status that each got.
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
-    pub(crate) reconciles: Vec<Reconcile>,
+    pub(crate) reconciles: Vec<LimitReport>,
     /// Those that got a 503 instead of shares.
-    pub(crate) refused_reconciles: Vec<Reconcile>,
+    pub(crate) refused_reconciles: Vec<LimitReport>,
     /// Fetches of the snapshot: the `ETag` that came with each.
     pub(crate) fetches: Vec<Option<String>>,
     /// Fetches that were answered with a part left out.
@@ -49,8 +51,8 @@ struct State {
     told: watch::Sender<Told>,
     usage_statuses: Mutex<VecDeque<u16>>,
     /// 404 without it, as an older control plane.
-    standing: Mutex<Option<Standing>>,
-    shares: Mutex<Reconciled>,
+    limits_state: Mutex<Option<LimitsState>>,
+    shares: Mutex<LimitReportReply>,
     away: AtomicBool,
     no_shares: AtomicBool,
 }
@@ -70,7 +72,7 @@ impl Control {
             held: Mutex::default(),
             told: watch::Sender::default(),
             usage_statuses: Mutex::default(),
-            standing: Mutex::default(),
+            limits_state: Mutex::default(),
             shares: Mutex::default(),
             away: AtomicBool::new(false),
             no_shares: AtomicBool::new(false),
@@ -128,12 +130,12 @@ impl Control {
     }
 
     /// How things stand from now on.
-    pub(crate) fn stand(&self, standing: Standing) {
-        *self.state.standing.lock() = Some(standing);
+    pub(crate) fn set_limits_state(&self, limits_state: LimitsState) {
+        *self.state.limits_state.lock() = Some(limits_state);
     }
 
     /// What gateways that reconcile are given from now on.
-    pub(crate) fn share(&self, shares: Reconciled) {
+    pub(crate) fn share(&self, shares: LimitReportReply) {
         *self.state.shares.lock() = shares;
     }
 
@@ -192,8 +194,8 @@ impl State {
                 self.told.send_modify(|told| told.health.push(report));
                 plain(204, "")
             }
-            ("GET", "/standing") => match &*self.standing.lock() {
-                Some(standing) => plain(200, &serde_json::to_string(standing).unwrap()),
+            ("GET", "/limits-state") => match &*self.limits_state.lock() {
+                Some(limits_state) => plain(200, &serde_json::to_string(limits_state).unwrap()),
                 None => plain(404, ""),
             },
             ("POST", "/limits/reconcile") => {
@@ -249,7 +251,7 @@ impl State {
         let answer = match before {
             Some((_, before)) => {
                 self.told.send_modify(|told| told.differences += 1);
-                snapshot.without_parts_of(before)
+                snapshot.without_sections_of(before)
             }
             None => snapshot.clone(),
         };

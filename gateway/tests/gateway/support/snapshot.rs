@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, Dialect, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId,
-    KeyMap, KeyShard, Model, ModelName, Part, Principal, PrincipalId, Protocol, Secret, Snapshot,
-    Timestamp, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap,
+    KeyShard, Model, ModelName, Principal, PrincipalId, Protocol, RequestOptions, Secret, Section,
+    Snapshot, Timestamp, VirtualModel, shard_prefix,
 };
 use ring::digest::{SHA256, digest};
 
@@ -36,7 +36,7 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: Dialect::default(),
+        dialect: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }
@@ -102,14 +102,14 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
         shard.0.insert(hash, entry);
     }
     Snapshot {
-        teams: Part::default(),
+        teams: Section::default(),
         format: FORMAT,
         version: content.version,
         open: content.open,
         models: part(content.models.clone()),
         principals: part(content.principals.clone()),
         virtual_models: match content.virtual_models.as_slice() {
-            [] => Part::default(),
+            [] => Section::default(),
             some => part(some.to_vec()),
         },
         fallback_model: content.fallback.clone(),
@@ -123,9 +123,9 @@ pub(crate) fn snapshot(content: &Content) -> Snapshot {
     }
 }
 
-fn part<T: serde::Serialize>(items: T) -> Part<T> {
+fn part<T: serde::Serialize>(items: T) -> Section<T> {
     let text = serde_json::to_vec(&items).unwrap();
     let sum = digest(&SHA256, &text);
     let first = u64::from_be_bytes(sum.as_ref()[..8].try_into().unwrap());
-    Part::complete(format!("{first:016x}"), items)
+    Section::complete(format!("{first:016x}"), items)
 }

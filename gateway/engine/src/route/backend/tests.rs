@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use fastllm_contract::{
-    Backend as Described, BackendId, Concurrency, Dialect, HealthCheck, Protocol, Secret,
+    Backend as Described, BackendId, Concurrency, HealthCheck, Protocol, RequestOptions, Secret,
 };
 
 use super::{Backend, Unusable};
@@ -20,7 +20,7 @@ fn described(api_base: &str) -> Described {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: Dialect::default(),
+        dialect: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }

@@ -5,13 +5,13 @@ use axum::response::{IntoResponse, Response};
 use super::AppState;
 use crate::api::ApiError;
 use crate::crypto::digest;
-use crate::db::standing;
+use crate::db::limits_state;
 
 /// How things stand now; 304 when nothing is different from what
 /// `If-None-Match` names.
 pub(super) async fn get(State(app): AppState, headers: HeaderMap) -> Result<Response, ApiError> {
-    let standing = standing::read(&app.db).await?;
-    let bytes = serde_json::to_vec(&standing).map_err(|_| ApiError::internal())?;
+    let limits_state = limits_state::read(&app.db).await?;
+    let bytes = serde_json::to_vec(&limits_state).map_err(|_| ApiError::internal())?;
     let tag = format!("\"{}\"", hex::encode(&digest(&bytes)[..16]));
     let held = headers.get(header::IF_NONE_MATCH);
     let same = held.is_some_and(|held| held.as_bytes() == tag.as_bytes());

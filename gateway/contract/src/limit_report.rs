@@ -1,91 +1,12 @@
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{BudgetId, Holder, Micros, ModelName, Timestamp, Tokens};
-
-/// What gateways know beside the snapshot: how things stand now. It changes
-/// whenever something is spent, and never republishes the snapshot.
-/// `GET /standing`, with an `ETag`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
-    /// How many gateways are known to run.
-    #[serde(default)]
-    pub replicas: u32,
-    /// What models cost now, by name. One that is not listed has no price.
-    #[serde(default)]
-    pub prices: Vec<ModelPrices>,
-    /// What is spent of each budget in its present window, by id. Nothing is of
-    /// one that is not listed.
-    #[serde(default)]
-    pub budgets: Vec<BudgetStanding>,
-}
-
-/// What a model costs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelPrices {
-    /// Which model.
-    pub model: ModelName,
-    /// What it costs.
-    #[serde(flatten)]
-    pub prices: Prices,
-}
-
-/// Prices by class, in micro-units. What is absent is unknown, not free; a
-/// class of tokens without its own price costs as the input or output that it
-/// is a part of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prices {
-    /// A million tokens of prompts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input_price_per_mtok: Option<Micros>,
-    /// A million tokens of answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output_price_per_mtok: Option<Micros>,
-    /// A million tokens of prompts that came from the backend's cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cached_input_price_per_mtok: Option<Micros>,
-    /// A million tokens of prompts that were written to the backend's cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache_write_price_per_mtok: Option<Micros>,
-    /// A million tokens of answers that were spent on reasoning.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reasoning_price_per_mtok: Option<Micros>,
-    /// A million tokens of sound in prompts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub audio_input_price_per_mtok: Option<Micros>,
-    /// A million tokens of sound in answers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub audio_output_price_per_mtok: Option<Micros>,
-    /// An image of an answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_price: Option<Micros>,
-    /// A million characters that are read aloud.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input_price_per_mchar: Option<Micros>,
-    /// A minute of sound that is transcribed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub audio_price_per_minute: Option<Micros>,
-}
-
-/// What is spent of a budget in one window, by rows that are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BudgetStanding {
-    /// Which budget.
-    pub budget: BudgetId,
-    /// When the window began.
-    pub window_start: Timestamp,
-    /// Tokens so far.
-    #[serde(default)]
-    pub tokens_used: Tokens,
-    /// Money so far.
-    #[serde(default)]
-    pub cost_used_micros: Micros,
-}
+use crate::{BudgetId, Micros, Subject, Timestamp, Tokens};
 
 /// What a gateway let through since it said so last, and what it holds of
 /// budgets. `POST /limits/reconcile`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reconcile {
+pub struct LimitReport {
     /// The gateway's name.
     pub replica_id: String,
     /// A random text per start of the gateway.
@@ -93,20 +14,20 @@ pub struct Reconcile {
     pub boot_id: String,
     /// Holders with limits that it has seen lately.
     #[serde(default, deserialize_with = "readable")]
-    pub counts: Vec<LimitCount>,
+    pub counts: Vec<LimitUsage>,
     /// Budgets that it has used in their present windows.
     #[serde(default)]
-    pub budgets: Vec<BudgetUse>,
+    pub budgets: Vec<BudgetUsage>,
 }
 
-impl Reconcile {
+impl LimitReport {
     /// How many counts and how many budgets a gateway reports at once, and
     /// control accepts.
     pub const MAX_ENTRIES: usize = 10_000;
 
     /// What control remembers of a count after so many seconds: 37 % after 20.
     #[must_use]
-    pub fn remembered(count: f64, seconds: f64) -> f64 {
+    pub fn decayed(count: f64, seconds: f64) -> f64 {
         const MEMORY_SECONDS: f64 = 20.0;
         count * (-seconds.max(0.0) / MEMORY_SECONDS).exp()
     }
@@ -134,7 +55,7 @@ impl Reconcile {
     }
 }
 
-/// The entries that this release understands: another may know holders that
+/// The entries that this release understands: another may know subjects that
 /// this one does not.
 fn readable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
@@ -155,12 +76,12 @@ where
     Ok(read.collect())
 }
 
-/// What one holder asked for at one gateway since the report before.
+/// What one subject asked for at one gateway since the report before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitCount {
+pub struct LimitUsage {
     /// Whose.
     #[serde(flatten)]
-    pub holder: Holder,
+    pub subject: Subject,
     /// Requests, those that a limit refused included: they tell where a share is
     /// needed.
     #[serde(default)]
@@ -173,7 +94,7 @@ pub struct LimitCount {
 /// What one gateway has taken from a budget in its present window since it
 /// started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BudgetUse {
+pub struct BudgetUsage {
     /// Which budget.
     pub budget: BudgetId,
     /// Which window of it.
@@ -194,7 +115,7 @@ pub struct BudgetUse {
 
 /// The shares of the gateway that asked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Reconciled {
+pub struct LimitReportReply {
     /// How many gateways are known to run, this one included.
     #[serde(default)]
     pub replicas: u32,
@@ -207,31 +128,31 @@ pub struct Reconciled {
     pub budgets: Vec<BudgetShare>,
     /// Another gateway asks under the same name: each of them counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub name_taken: bool,
+    pub duplicate_replica: bool,
 }
 
-impl Reconciled {
+impl LimitReportReply {
     /// Adds what control said to a further report of the same round.
     pub fn add(&mut self, more: Self) {
         let Self {
             replicas,
             allowances,
             budgets,
-            name_taken,
+            duplicate_replica,
         } = more;
         self.replicas = replicas;
         self.allowances.extend(allowances);
         self.budgets.extend(budgets);
-        self.name_taken = name_taken;
+        self.duplicate_replica = duplicate_replica;
     }
 }
 
-/// A gateway's share of a holder's limits, from 0 to 1.
+/// A gateway's share of a subject's limits, from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitShare {
     /// Whose.
     #[serde(flatten)]
-    pub holder: Holder,
+    pub subject: Subject,
     /// Of requests a minute, and of requests at once.
     pub requests_share: f64,
     /// Of tokens a minute.
@@ -265,5 +186,5 @@ pub struct Grant {
     /// what it reported, and its part of what is left.
     pub granted: u64,
     /// What is spent by others, and by this gateway before it started.
-    pub elsewhere: u64,
+    pub used_by_others: u64,
 }

@@ -1,4 +1,4 @@
-use fastllm_contract::{Budget, ModelName, ModelPrices, Prices, Standing, Timestamp};
+use fastllm_contract::{Budget, LimitsState, ModelName, ModelPrices, Prices, Timestamp};
 use fastllm_engine::Window;
 use sqlx::PgConnection;
 
@@ -8,7 +8,7 @@ use super::{Db, DbError, budgets, reconcile, spending};
 
 /// How things stand, from one moment. Sorted, so that the same state is told in
 /// the same words by every control replica.
-pub(crate) async fn read(db: &Db) -> Result<Standing, DbError> {
+pub(crate) async fn read(db: &Db) -> Result<LimitsState, DbError> {
     let mut transaction = db
         .pool()
         .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -21,7 +21,7 @@ pub(crate) async fn read(db: &Db) -> Result<Standing, DbError> {
         .filter_map(|budget| present(budget, fleet.now))
         .collect();
     let budgets = spending::stored(&mut transaction, &windows).await?;
-    Ok(Standing {
+    Ok(LimitsState {
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
         prices,
         budgets,
