@@ -9,6 +9,10 @@ use std::thread::available_parallelism;
 
 use closing::Closing;
 use fastllm_engine::Tuning;
+use fastllm_process::accept::ListenError;
+use fastllm_process::logging::LogError;
+use fastllm_process::signals;
+use fastllm_process::tls::{ServerCertificate, TlsError};
 use rustls::ServerConfig;
 use tokio::signal::unix::Signal;
 
@@ -21,15 +25,15 @@ use crate::plane::Plane;
 use crate::probe::Prober;
 use crate::record::Ledger;
 use crate::report::{UsageQueue, Waiting, queue};
-use crate::serve::{
-    BodyLimits, ConnectionLimits, Cors, Crew, Door, ListenError, Listener, Service, Status,
-};
-use crate::signals::hang_up;
+use crate::serve::{BodyLimits, Cors, Crew, Door, Listener, Service, Status};
 use crate::snapshot::{Current, FileError, Watcher};
 use crate::tasks::{Background, Tasks};
-use crate::telemetry::{LogError, Metrics, TraceExporter, start_tracing};
-use crate::tls::{self, Certificate, TlsError};
+use crate::telemetry::{Metrics, TraceExporter, start_tracing};
+use crate::tls;
 use crate::workers::{Worker, Workers};
+
+/// Protocols that are offered to clients over TLS.
+const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Why a gateway does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +96,7 @@ struct Rooms {
     cached: Arc<Cached>,
     connector: Connector,
     workers: Arc<Workers>,
-    certificate: Option<Arc<Certificate>>,
+    certificate: Option<Arc<ServerCertificate>>,
     tls: Option<Arc<ServerConfig>>,
     traces: Option<TraceExporter>,
     boot_id: Arc<str>,
@@ -121,7 +125,7 @@ impl Source {
                 Ok((Self::Control { link, waiting }, usage))
             }
             Origin::File(file) => {
-                let hang_up = hang_up().map_err(|error| setup("signals")(&error))?;
+                let hang_up = signals::hangup().map_err(|error| setup("signals")(&error))?;
                 let (current, metrics) = (Arc::clone(current), Arc::clone(metrics));
                 let usage = UsageQueue::nowhere();
                 let watcher = Watcher::start(file, current, metrics, config.config_poll)?;
@@ -152,7 +156,7 @@ impl Rooms {
             ..Tuning::default()
         };
         let certificate = match (&config.gateway_tls_cert, &config.gateway_tls_key) {
-            (Some(chain), Some(key)) => Some(Certificate::read(chain, key)?),
+            (Some(chain), Some(key)) => Some(ServerCertificate::read(chain, key)?),
             _ => None,
         };
         let threads = match config.workers {
@@ -177,7 +181,10 @@ impl Rooms {
             cached,
             metrics,
             connector: Connector::new(tls),
-            tls: certificate.as_ref().map(Certificate::config).transpose()?,
+            tls: certificate
+                .as_ref()
+                .map(|certificate| certificate.server_config(&CLIENT_PROTOCOLS))
+                .transpose()?,
             certificate,
             workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
             traces: exporter,
@@ -198,10 +205,13 @@ impl Gateway {
     /// Builds everything and opens the ports. Needs a tokio runtime.
     pub fn bind(config: Config) -> Result<Self, Error> {
         let rooms = Rooms::build(&config)?;
-        let public = Listener::bind(SocketAddr::new(config.host, config.port))?;
+        let public = Listener::bind(
+            SocketAddr::new(config.host, config.port),
+            config.max_connections,
+        )?;
         let status = config
             .status_port
-            .map(|port| Listener::bind(SocketAddr::new(config.host, port)))
+            .map(|port| Listener::bind(SocketAddr::new(config.host, port), config.max_connections))
             .transpose()?;
         Ok(Self {
             config,
@@ -338,10 +348,7 @@ impl Rooms {
             workers: Arc::clone(&self.workers),
             services: self.workers.iter().map(service).collect(),
             tls,
-            limits: ConnectionLimits {
-                connections: config.max_connections,
-                head: config.header_timeout,
-            },
+            header_timeout: config.header_timeout,
         }
     }
 

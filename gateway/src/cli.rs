@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
+use fastllm_process::{error, logging, signals};
 
 use crate::configuration_file::ConfigFile;
-use crate::{Config, Error, init_logging, run, runtime, terminated};
+use crate::telemetry::ACCESS_TARGET;
+use crate::{Config, Error, run, runtime};
 
 /// An LLM gateway: OpenAI-compatible, in front of any number of upstreams.
 #[derive(Debug, Parser)]
@@ -32,7 +34,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match serve(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            error::print("fastllm-gateway", &error);
             ExitCode::from(if error.is_configuration() { 2 } else { 1 })
         }
     }
@@ -59,10 +61,16 @@ fn silent(mut error: clap::Error) -> clap::Error {
 }
 
 fn serve(config: Config) -> Result<(), Error> {
-    let _log = init_logging(&config.log, config.log_format)?;
+    let logging = logging::Config {
+        format: config.log_format,
+        flatten_fields: true,
+        include_spans: false,
+        preformatted_target: Some(ACCESS_TARGET),
+    };
+    let _log = logging.init_buffered(&config.log)?;
     let runtime = runtime().map_err(|error| setup("the runtime", &error))?;
     runtime.block_on(async {
-        let shutdown = terminated().map_err(|error| setup("signals", &error))?;
+        let shutdown = signals::shutdown().map_err(|error| setup("signals", &error))?;
         run(config, shutdown).await
     })
 }
@@ -70,9 +78,4 @@ fn serve(config: Config) -> Result<(), Error> {
 fn setup(what: &'static str, error: &std::io::Error) -> Error {
     let reason = error.to_string();
     Error::Setup { what, reason }
-}
-
-#[expect(clippy::print_stderr, reason = "the last words of the process")]
-fn complain(error: &Error) {
-    eprintln!("fastllm-gateway: {error}");
 }

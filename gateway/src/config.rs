@@ -1,7 +1,7 @@
 //! Flags and environment: the only place that reads either.
 
 use std::ffi::OsStr;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,20 +9,22 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use fastllm_contract::{PolicyKind, Secret};
+use fastllm_process::address::parse_host;
+use fastllm_process::logging::LogFormat;
 use url::Url;
 
 use crate::forward::ForwardedHeader;
 use crate::link::ControlUrl;
 use crate::serve::CorsOrigin;
 use crate::snapshot::ConfigFile;
-use crate::telemetry::{LogFormat, MetadataLabels, OtelProtocol};
+use crate::telemetry::{MetadataLabels, OtelProtocol};
 
 /// Everything that a gateway is told at its start. Its `Debug` output holds no
 /// secret.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Config {
     /// Address to listen on: IPv4, IPv6 or `localhost`
-    #[arg(long, env = "FASTLLM_HOST", default_value = "127.0.0.1", value_parser = host)]
+    #[arg(long, env = "FASTLLM_HOST", default_value = "127.0.0.1", value_parser = parse_host)]
     pub host: IpAddr,
     /// Port for clients
     #[arg(short, long, env = "FASTLLM_PORT", default_value_t = 4000)]
@@ -323,18 +325,6 @@ pub(crate) fn environment_variable(name: &str) -> Option<String> {
 
 fn unnamed() -> String {
     format!("unknown-{}", std::process::id())
-}
-
-fn host(text: &str) -> Result<IpAddr, String> {
-    if text == "localhost" {
-        return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    }
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(text);
-    bare.parse()
-        .map_err(|_| "expected an IPv4 or IPv6 address, or localhost".to_owned())
 }
 
 /// Reads a value that may hold a password: unlike clap's own parsers, its errors

@@ -23,7 +23,6 @@ mod record;
 mod report;
 mod scratch;
 mod serve;
-mod signals;
 mod snapshot;
 mod socket;
 #[cfg(test)]
@@ -37,11 +36,9 @@ pub use app::{Error, Gateway};
 pub use config::{CacheScope, Config, OriginError};
 pub use forward::ForwardedHeader;
 pub use link::ControlUrl;
-pub use serve::{CorsOrigin, ListenError};
-pub use signals::terminated;
+pub use serve::CorsOrigin;
 pub use snapshot::file as configuration_file;
-pub use telemetry::{LogError, LogFormat, LogGuard, MetadataLabels, OtelProtocol, init_logging};
-pub use tls::TlsError;
+pub use telemetry::{MetadataLabels, OtelProtocol};
 
 use std::future::Future;
 use std::io;

@@ -15,8 +15,7 @@ mod http2;
 mod rates;
 mod status;
 
-pub use accept::ListenError;
-pub(crate) use accept::{ConnectionLimits, Crew, Door, Listener};
+pub(crate) use accept::{Crew, Door, Listener};
 pub(crate) use answer::Answer;
 pub(crate) use body::{BodyBroken, BodyLimits, Client, Received, Share, misread};
 pub use cors::CorsOrigin;

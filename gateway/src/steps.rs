@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastllm_contract::{KeyId, ModelName, PrincipalId, Timestamp, Tokens, UsageBatch, UsageEvent};
 use fastllm_engine::{Caller, Tables, identify};
+use fastllm_process::logging::{self, LogFormat};
 use fastllm_steps::{Size, Stopwatch, chat, key, model, request_head, tables};
 use fastllm_wire::Usage;
 use http::StatusCode;
@@ -15,7 +16,7 @@ use crate::prompt::Prompt;
 use crate::record::{Ledger, Record};
 use crate::report::queue;
 use crate::serve::Head;
-use crate::telemetry::{AccessLine, LogFormat, Metrics, Outcome, Series, init_logging};
+use crate::telemetry::{ACCESS_TARGET, AccessLine, Metrics, Outcome, Series};
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
 const TOOK: Duration = Duration::from_millis(750);
@@ -164,7 +165,11 @@ fn time_access() {
         ttft_ms: None,
         ms: 750,
     };
-    let _log = init_logging("info", LogFormat::Text).unwrap();
+    let logging = logging::Config {
+        preformatted_target: Some(ACCESS_TARGET),
+        ..logging::Config::default()
+    };
+    let _log = logging.init_buffered("info").unwrap();
     WATCH
         .time("access-line", || black_box(&line).log(LogFormat::Text, AT))
         .unwrap();

@@ -1,12 +1,10 @@
 //! Metrics, logs and traces.
 
 mod access;
-mod logging;
 mod metrics;
 mod traces;
 
-pub(crate) use access::{AccessLine, Shown};
-pub use logging::{LogError, LogFormat, LogGuard, init_logging};
+pub(crate) use access::{AccessLine, Shown, TARGET as ACCESS_TARGET};
 pub use metrics::MetadataLabels;
 pub(crate) use metrics::{CacheUse, DropReason, Metrics, OpenConnection, Outcome, Series};
 pub use traces::OtelProtocol;

@@ -25,7 +25,7 @@ const SOCKETS: &[&str] = &[
 ];
 const PLANES: &[&str] = &["sqlx", "kube", "k8s-openapi", "axum"];
 
-const ARROWS: [Arrow; 12] = [
+const ARROWS: [Arrow; 13] = [
     (
         "gateway/contract",
         &[],
@@ -45,21 +45,28 @@ const ARROWS: [Arrow; 12] = [
             "fastllm-engine",
             "fastllm-wire",
             "fastllm-translate",
+            "fastllm-process",
         ],
         PLANES,
     ),
+    ("process", &[], PLANES),
     (
         "control",
-        &["fastllm-contract", "fastllm-engine", "fastllm-crds"],
+        &[
+            "fastllm-contract",
+            "fastllm-engine",
+            "fastllm-crds",
+            "fastllm-process",
+        ],
         &[],
     ),
     (
         "control/fastllm-proxy",
-        &["fastllm-gateway", "fastllm-control"],
+        &["fastllm-gateway", "fastllm-control", "fastllm-process"],
         PLANES,
     ),
     ("crds", &[], &["sqlx", "axum", "reqwest", "tokio"]),
-    ("operator", &["fastllm-crds"], &["sqlx"]),
+    ("operator", &["fastllm-crds", "fastllm-process"], &["sqlx"]),
     ("e2e/bench/load", &[], &["sqlx", "kube"]),
     (
         "e2e/bench/steps",

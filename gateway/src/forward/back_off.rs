@@ -1,10 +1,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastllm_contract::Timestamp;
+use fastllm_process::back_off::Jitter;
 use http::StatusCode;
 
 use crate::clock;
-use crate::report::jittered;
 
 /// How long to wait before retry number `retry` (from 0): 25, 50, then 100 ms,
 /// twice that where the upstream said 429, and up to half of it less at random.
@@ -15,7 +15,7 @@ pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
     } else {
         full
     };
-    jittered(full + full / 2)
+    Jitter::HALF.apply(full + full / 2)
 }
 
 /// How long an upstream that is overloaded asks to be left alone.

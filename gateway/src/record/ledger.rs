@@ -2,13 +2,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fastllm_process::logging::LogFormat;
 use http::header::HeaderValue;
 
 use super::REQUEST_ID;
 use crate::cached::Cached;
 use crate::report::UsageQueue;
 use crate::serve::Head;
-use crate::telemetry::{LogFormat, Metrics, Tracer};
+use crate::telemetry::{Metrics, Tracer};
 
 /// Where accounts go, and where request ids come from.
 #[derive(Debug)]

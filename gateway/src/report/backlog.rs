@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{UsageBatch, UsageEvent};
+use fastllm_process::back_off::{self, BackOff};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::BackOff;
 use super::frozen::{Frozen, Identity};
 use super::queue::{HIGH_MARK, Waiting};
 use super::spill::{Spill, SpillError, Stock};
@@ -95,7 +95,7 @@ impl Backlog {
             stock: Stock::default(),
             is_open: false,
             not_before: None,
-            rereads: BackOff::new(FIRST_REREAD, LAST_REREAD),
+            rereads: back_off::Config::new(FIRST_REREAD, LAST_REREAD).build(),
             unread_since: None,
         });
         Self {
@@ -318,7 +318,7 @@ impl Backlog {
         if let Some(spill) = &mut self.spill {
             let now = Instant::now();
             spill.unread_since.get_or_insert(now);
-            spill.not_before = Some(now + spill.rereads.failed());
+            spill.not_before = Some(now + spill.rereads.next_delay());
         }
     }
 

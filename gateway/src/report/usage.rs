@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastllm_contract::UsageReply;
+use fastllm_process::back_off;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::BackOff;
 use super::backlog::{Backlog, Next};
 use super::frozen::Frozen;
 use crate::link::{Link, LinkError};
@@ -82,7 +82,7 @@ impl UsageReporter {
     /// Sends the oldest batch, for as long as it takes, but not beyond the end.
     async fn deliver(&mut self, batch: Frozen, ends: &Ends) {
         let began = Instant::now();
-        let mut back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
         let mut said = false;
         loop {
             let posted = {
@@ -106,7 +106,7 @@ impl UsageReporter {
             if !std::mem::replace(&mut said, true) {
                 tracing::warn!(%error, "usage cannot be sent; trying again");
             }
-            self.wait(back_off.failed(), began, ends).await;
+            self.wait(back_off.next_delay(), began, ends).await;
             if ends.late.is_cancelled() {
                 return;
             }

@@ -3,11 +3,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastllm_process::accept::{self, Accepted, ListenError};
 use rustls::ServerConfig;
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -24,20 +23,9 @@ const BACKLOG: u32 = 4_096;
 /// memory): trying again at once would spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A port cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}")]
-pub struct ListenError {
-    address: SocketAddr,
-    source: io::Error,
-}
-
 /// An open port.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    listener: TcpListener,
-    address: SocketAddr,
-}
+pub(crate) struct Listener(accept::Listener);
 
 /// What serves the connections of a port: threads, each with its own rooms.
 #[derive(Debug, Clone)]
@@ -47,18 +35,9 @@ pub(crate) struct Crew {
     pub(crate) services: Arc<[Service]>,
     /// Does the handshakes, where clients speak TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    pub(crate) limits: ConnectionLimits,
-}
-
-/// What clients' connections are allowed.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionLimits {
-    /// That many are served at one time, on one port. Further ones wait in the
-    /// kernel's queue.
-    pub(crate) connections: u32,
     /// How long a client may take for the head of a request, idle time before
     /// it included.
-    pub(crate) head: Duration,
+    pub(crate) header_timeout: Duration,
 }
 
 /// When a port stops to accept, and when its connections shall end.
@@ -77,84 +56,49 @@ pub(crate) struct Door {
 }
 
 impl Listener {
-    pub(crate) fn bind(address: SocketAddr) -> Result<Self, ListenError> {
-        let bind = || {
-            let socket = if address.is_ipv4() {
-                TcpSocket::new_v4()?
-            } else {
-                TcpSocket::new_v6()?
-            };
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            let listener = socket.listen(BACKLOG)?;
-            let address = listener.local_addr()?;
-            Ok(Self { listener, address })
+    /// Opens a port on which at most `max_connections` are served at one time;
+    /// further ones wait in the kernel's queue.
+    pub(crate) fn bind(address: SocketAddr, max_connections: u32) -> Result<Self, ListenError> {
+        let config = accept::Config {
+            backlog: BACKLOG,
+            max_connections: usize::try_from(max_connections).unwrap_or(usize::MAX),
+            pause: PAUSE,
         };
-        bind().map_err(|source| ListenError { address, source })
+        accept::Listener::bind(address, config).map(Self)
     }
 
     /// The address with the port that was chosen.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 
     /// Accepts until the door is closed; connections that the kernel had
     /// accepted by then are still served.
     pub(crate) async fn run(self, crew: Crew, door: Door) {
         let _emptied = door.emptied.clone().drop_guard();
-        let room = usize::try_from(crew.limits.connections).unwrap_or(Semaphore::MAX_PERMITS);
-        let room = Arc::new(Semaphore::new(room));
         loop {
-            let accepted = tokio::select! {
-                accepted = self.accept(&room) => accepted,
+            let Accepted { stream, permit, .. } = tokio::select! {
+                accepted = self.0.accept() => accepted,
                 () = door.closed.cancelled() => break,
             };
-            match accepted {
-                Ok((place, stream)) => crew.serve(place, stream, &door),
-                Err(error) if concerns_one_connection(&error) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections");
-                    sleep(PAUSE).await;
-                }
+            // It belongs to the thread that will serve it.
+            match stream.into_std() {
+                Ok(stream) => crew.serve(permit, stream, &door),
+                Err(error) => tracing::debug!(%error, "a connection cannot be served"),
             }
         }
-        if let Err(error) = self.empty(&room, &crew, &door) {
+        let drained = self.0.drain(|Accepted { stream, permit, .. }| {
+            crew.serve(permit, stream, &door);
+        });
+        if let Err(error) = drained {
             tracing::warn!(%error, "cannot accept the last connections");
         }
-    }
-
-    /// Serves what waits in the kernel's queue. The runtime may not know of it
-    /// yet, so the kernel itself is asked.
-    fn empty(self, room: &Arc<Semaphore>, crew: &Crew, door: &Door) -> io::Result<()> {
-        let listener = self.listener.into_std()?;
-        for _ in 0..BACKLOG {
-            let Ok(place) = Arc::clone(room).try_acquire_owned() else {
-                return Ok(());
-            };
-            match listener.accept() {
-                Ok((stream, _)) => crew.serve(place, stream, door),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if concerns_one_connection(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    async fn accept(&self, room: &Arc<Semaphore>) -> io::Result<(OwnedSemaphorePermit, TcpStream)> {
-        let place = Arc::clone(room)
-            .acquire_owned()
-            .await
-            .map_err(io::Error::other)?;
-        let (stream, _) = self.listener.accept().await?;
-        // It belongs to the thread that will serve it.
-        Ok((place, stream.into_std()?))
     }
 }
 
 impl Crew {
     /// Hands a connection to the worker that has the fewest.
-    fn serve(&self, place: OwnedSemaphorePermit, stream: TcpStream, door: &Door) {
+    fn serve(&self, permit: OwnedSemaphorePermit, stream: TcpStream, door: &Door) {
         let Some((number, worker)) = self.workers.idlest() else {
             return;
         };
@@ -165,7 +109,7 @@ impl Crew {
         let counted = service.connected();
         let cut_off = door.cut_off.clone();
         let terms = Terms {
-            patience: self.limits.head,
+            patience: self.header_timeout,
             closing: door.last_request.clone(),
             tasks: door.connections.clone(),
         };
@@ -175,7 +119,7 @@ impl Crew {
                 () = serve(stream, tls, service, terms) => {}
                 () = cut_off.cancelled() => {}
             }
-            drop((place, load, counted));
+            drop((permit, load, counted));
         });
     }
 }
@@ -198,17 +142,6 @@ fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
     Ok(stream)
 }
 
-/// The client of one connection is gone before it was accepted.
-fn concerns_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -217,9 +150,8 @@ mod tests {
     use std::time::Duration;
 
     use socket2::SockRef;
-    use tokio::sync::Semaphore;
 
-    use super::{ConnectionLimits, Crew, Door, Listener, STALLED, prepare};
+    use super::{Crew, Door, Listener, STALLED, prepare};
     use crate::record::Ledger;
     use crate::report::queue;
     use crate::serve::{Service, Status};
@@ -237,15 +169,12 @@ mod tests {
             workers: Arc::new(Workers::start(1).unwrap()),
             services: Arc::from([Service::Status(status)]),
             tls: None,
-            limits: ConnectionLimits {
-                connections: 10,
-                head: Duration::from_secs(75),
-            },
+            header_timeout: Duration::from_secs(75),
         }
     }
 
     fn listener() -> Listener {
-        Listener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).unwrap()
+        Listener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), 10).unwrap()
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -271,7 +200,7 @@ mod tests {
         let stream = std::net::TcpStream::connect(listener.address()).unwrap();
         let service = crew.services[0].clone();
         let terms = super::Terms {
-            patience: crew.limits.head,
+            patience: crew.header_timeout,
             closing: door.last_request,
             tasks: door.connections,
         };
@@ -284,9 +213,8 @@ mod tests {
     async fn a_client_that_vanished_or_stalled_is_noticed() {
         let listener = listener();
         let _client = std::net::TcpStream::connect(listener.address()).unwrap();
-        let room = Arc::new(Semaphore::new(1));
-        let (_place, stream) = listener.accept(&room).await.unwrap();
-        let stream = prepare(stream).unwrap();
+        let accepted = listener.0.accept().await;
+        let stream = prepare(accepted.stream.into_std().unwrap()).unwrap();
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(STALLED));

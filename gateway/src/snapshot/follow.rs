@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fastllm_contract::{MissingSection, Snapshot};
+use fastllm_process::back_off::{self, BackOff, Jitter};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::http::Fetched;
 use super::{Current, DiskCache, HttpSource};
 use crate::link::LinkError;
-use crate::report::{BackOff, jittered};
 use crate::telemetry::Metrics;
 
 /// How long the first fetch may take before the copy on disk serves: a key
@@ -61,10 +61,10 @@ impl Follower {
 
     async fn follow(&mut self) {
         self.begin().await;
-        let mut back_off = BackOff::new(Duration::from_millis(100), self.poll);
+        let mut back_off = back_off::Config::new(Duration::from_millis(100), self.poll).build();
         // A control plane that shuts down says "nothing new" once, before its
         // time; one that never holds requests open ends up being polled.
-        let mut hasty = BackOff::new(Duration::from_millis(100), self.poll);
+        let mut hasty = back_off::Config::new(Duration::from_millis(100), self.poll).build();
         let mut said = String::new();
         loop {
             let asked = tokio::time::Instant::now();
@@ -75,7 +75,7 @@ impl Follower {
                     }
                     back_off.reset();
                     if matches!(round, Round::Unchanged) && asked.elapsed() < AT_ONCE {
-                        hasty.failed()
+                        hasty.next_delay()
                     } else {
                         hasty.reset();
                         Duration::ZERO
@@ -136,12 +136,12 @@ impl Follower {
             *said = text;
         }
         match error {
-            FollowError::Link(_) | FollowError::Interrupted => back_off.failed(),
+            FollowError::Link(_) | FollowError::Interrupted => back_off.next_delay(),
             // Asked again at once, for all of it.
             FollowError::Incomplete(_) if self.etag.take().is_some() => Duration::ZERO,
             // Control would answer with the same one again.
             FollowError::Incomplete(_) | FollowError::Unreadable(_) | FollowError::Invalid(_) => {
-                jittered(self.poll)
+                Jitter::HALF.apply(self.poll)
             }
         }
     }

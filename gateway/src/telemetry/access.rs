@@ -8,13 +8,12 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use fastllm_contract::Timestamp;
+use fastllm_process::logging::LogFormat;
 use serde::Serialize;
-
-use super::LogFormat;
 
 /// What the log calls these lines; `--log info,fastllm_gateway::access=off`
 /// turns them off.
-pub(super) const TARGET: &str = "fastllm_gateway::access";
+pub(crate) const TARGET: &str = "fastllm_gateway::access";
 
 /// More than nearly every line needs, in bytes.
 const USUAL: usize = 512;

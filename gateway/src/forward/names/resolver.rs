@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastllm_engine::Tables;
+use fastllm_process::back_off::Jitter;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
@@ -13,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::Names;
 use crate::clock;
-use crate::report::jittered;
 use crate::snapshot::Current;
 use crate::telemetry::Metrics;
 
@@ -183,7 +183,7 @@ impl Resolver {
             self.turns.remove(&name);
         }
         if let Some(turn) = self.turns.get_mut(&name) {
-            turn.next = Some(clock::now() + jittered(self.pace.every));
+            turn.next = Some(clock::now() + Jitter::HALF.apply(self.pace.every));
             match (&found, turn.failing) {
                 (Err(error), false) => {
                     tracing::warn!(name = &*name, %error, "a name cannot be resolved");

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use fastllm_process::back_off;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
@@ -12,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use super::collector::{Collector, Sent};
 use super::span::{self, Finished};
 use crate::clock;
-use crate::report::BackOff;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::SpanLoss;
 
@@ -143,7 +143,7 @@ impl TraceExporter {
             resource_spans: vec![span::batch(&self.resource, spans)],
         };
         let body = Bytes::from(request.encode_to_vec());
-        let mut back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
         for try_number in 1..=TRIES {
             match self.collector.send(body.clone()).await {
                 Sent::Taken => return self.metrics.spans_exported(count),
@@ -156,7 +156,7 @@ impl TraceExporter {
                 Sent::Away(reason) if try_number == TRIES => {
                     return self.lost(SpanLoss::Unreachable, count, &reason);
                 }
-                Sent::Away(_) => sleep(back_off.failed()).await,
+                Sent::Away(_) => sleep(back_off.next_delay()).await,
             }
         }
     }

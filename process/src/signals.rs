@@ -1,13 +1,13 @@
-//! The signals that end a process, and the one that makes it read its file.
+//! Unix signals that the programs handle.
 
 use std::future::Future;
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for SIGTERM and Ctrl-C from now on; the future resolves on the
-/// first of them. Needs a tokio runtime.
-pub fn terminated() -> io::Result<impl Future<Output = ()> + Send> {
+/// Handles SIGTERM and SIGINT from now on; the future resolves on the first of
+/// them. Needs a tokio runtime.
+pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -18,7 +18,7 @@ pub fn terminated() -> io::Result<impl Future<Output = ()> + Send> {
     })
 }
 
-/// SIGHUP from now on. Needs a tokio runtime.
-pub(crate) fn hang_up() -> io::Result<Signal> {
+/// Handles SIGHUP from now on. Needs a tokio runtime.
+pub fn hangup() -> io::Result<Signal> {
     signal(SignalKind::hangup())
 }
