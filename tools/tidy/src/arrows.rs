@@ -73,7 +73,7 @@ const ARROWS: [Arrow; 13] = [
         &["fastllm-contract", "fastllm-engine", "fastllm-wire"],
         SOCKETS,
     ),
-    ("e2e/tidy", &[], SOCKETS),
+    ("tools/tidy", &[], SOCKETS),
 ];
 
 /// Finds dependencies that the architecture does not allow, and workspace
@@ -84,7 +84,7 @@ pub fn broken_arrows(tree: &Tree) -> Vec<Finding> {
         match ARROWS.iter().find(|(folder, ..)| *folder == member) {
             Some(arrow) => findings.extend(check(tree, arrow)),
             None => findings.push(format!(
-                "{member}/Cargo.toml:1: no rule in e2e/tidy for this crate"
+                "{member}/Cargo.toml:1: no rule in tools/tidy for this crate"
             )),
         }
     }

@@ -31,7 +31,7 @@ pub fn banned(tree: &Tree) -> Vec<Finding> {
 }
 
 fn is_this_file(source: &Source) -> bool {
-    source.path == "e2e/tidy/src/bans.rs"
+    source.path == "tools/tidy/src/bans.rs"
 }
 
 fn vague_name(source: &Source) -> Option<Finding> {
