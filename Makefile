@@ -1,49 +1,52 @@
-# The commands of this project. `make` alone lists them.
-# KUBECONFIG never redirects any of them: they use a local cluster of their own.
+# The commands of this project; `make` alone lists them.
+# They start a local cluster of their own and ignore KUBECONFIG.
 
 unexport KUBECONFIG
 PYTHON ?= python3
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-down test test-clients check bench fuzz build fmt sqlx-prepare crds secrets-baseline
+.PHONY: help demo demo-down test test-unit test-clients check bench fuzz build fmt sqlx-prepare crds secrets-baseline
 
-help: ## this list
+help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: python ## a local Kubernetes with operator, deployment and a real model; stays up
+demo: python ## Start the demo: a local Kubernetes, the operator, a deployment and a real model
 	@$(PYTHON) -m tools.demo up
 
-demo-down: ## stops the demo; packages and caches stay
+demo-down: ## Stop the demo; keeps packages and caches
 	@$(PYTHON) -m tools.demo down
 
-test: python ## every check and every test, with the counts at the end
+test: python ## Run all checks and all tests
 	@$(PYTHON) -m tools.suite test
 
-test-clients: python ## OpenAI's clients, LangChain, LlamaIndex, Vercel's AI SDK through both planes to a real model
+test-unit: python ## Run the unit tests of Rust and Python and the repository's rules; needs no cluster or database
+	@$(PYTHON) -m tools.suite test-unit
+
+test-clients: python ## Test OpenAI's clients, LangChain, LlamaIndex and Vercel's AI SDK against a real model
 	@$(PYTHON) -m e2e.clients
 
-check: python ## format, lints, dependency policy, borders, secrets, links
+check: python ## Run formatters, linters, the dependency policy, the secrets scan and link checks
 	@$(PYTHON) -m tools.suite check
 
-bench: python ## CPU a request beside nginx, haproxy and a bare relay, on this machine
+bench: python ## Compare CPU time per request with nginx, haproxy and a minimal relay
 	@$(PYTHON) -m e2e.bench path
 
-fuzz: python ## every parser of outside bytes, FUZZ_SECONDS (60) each, one a core at a time
+fuzz: python ## Fuzz every parser of untrusted input for FUZZ_SECONDS (default 60) each
 	@$(PYTHON) -m tools.suite.fuzz
 
-build: ## the programs, into target/release
-	cargo build --release --locked --workspace --bins
+build: ## Build the programs into target/release
+	cargo build --release --locked --bins -p fastllm-gateway -p fastllm-control -p fastllm-proxy -p fastllm-operator
 
-fmt: ## formats the Rust sources
+fmt: ## Format the Rust sources
 	cargo fmt --all
 
-sqlx-prepare: ## writes .sqlx, the query data that builds use instead of a database
+sqlx-prepare: ## Regenerate .sqlx, the query metadata for builds without a database
 	@$(PYTHON) -m tools.setup postgres
 	@$(PYTHON) -m tools.suite.queries
 
-crds: ## writes the YAML of the custom resources from their Rust types
+crds: ## Regenerate the YAML of the custom resources from their Rust types
 	cargo run --release --locked -p fastllm-operator -- crd > config/crd/fastllmproxies.yaml
 
-secrets-baseline: ## accepts what the secrets scan finds now
+secrets-baseline: ## Accept the current findings of the secrets scan
 	@$(PYTHON) -m tools.suite.secrets
 
 .PHONY: python

@@ -1,1 +1,1 @@
-"""Every check and every test of the project, in the order in which they fail fastest."""
+"""Checks, tests, fuzzing, and the generators of checked-in files."""

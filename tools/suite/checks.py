@@ -1,4 +1,4 @@
-"""What can be told without running the product."""
+"""Static checks of the tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CARGO_ENV = {"SQLX_OFFLINE": "true", "CARGO_TERM_COLOR": os.environ.get("CARGO_T
 
 
 def run() -> None:
-    """Runs every check; raises StepFailed with what the first broken one said."""
+    """Runs every check. Raises StepFailed with the output of the first one that fails."""
     tools = venv.tools_venv() / "bin"
     commands: dict[str, list[str]] = {
         "format: Rust": ["cargo", "fmt", "--all", "--check"],
@@ -54,7 +54,7 @@ def run() -> None:
     with progress.step("secrets"):
         secrets.find()
     for folder in fuzz.FOLDERS:
-        # Workspaces of their own, which nothing else here resolves.
+        # Separate workspaces, which no other check resolves.
         with progress.step(f"lock file: {folder.relative_to(paths.CHECKOUT)}"):
             progress.run(["cargo", "metadata", "--quiet", "--locked", "--format-version=1"], cwd=folder, env=CARGO_ENV)
     for what, command in commands.items():

@@ -1,4 +1,4 @@
-"""sqlx's offline data: what the checked macros know of the schema, so that a build needs no database."""
+"""sqlx's offline data: the schema for the checked query macros, so that a build needs no database."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["prepare"]
 
 
 def prepare(server: str) -> Path:
-    """Migrates a fresh database on ``server`` (a URL) and writes the data into a new folder, which is returned."""
+    """Migrates a new database on ``server`` (a URL), writes the data into a new folder and returns that."""
     database = _migrated(server)
     fresh = Path(tempfile.mkdtemp(prefix="sqlx-"))
     environment = {"DATABASE_URL": database, "SQLX_OFFLINE": "false", "SQLX_OFFLINE_DIR": str(fresh)}
-    # A file that is newer than its build makes cargo expand the macros again; with its old time
-    # afterwards, nothing else is built again.
+    # A newer file makes cargo expand the macros again. Restoring its time afterwards avoids rebuilding everything
+    # that depends on it.
     root = paths.CHECKOUT / "control" / "src" / "lib.rs"
     before = root.stat()
     root.touch()
@@ -59,7 +59,7 @@ def _migrated(server: str) -> str:
 
 
 def main() -> int:
-    """``python3 -m tools.suite.queries``: writes ``.sqlx`` anew."""
+    """``python3 -m tools.suite.queries``: regenerates ``.sqlx``."""
     try:
         with Postgres("prepare", "127.0.0.1:0") as postgres:
             fresh = prepare(postgres.url)

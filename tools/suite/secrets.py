@@ -1,6 +1,6 @@
-"""The scan of every tracked file for credentials. Known samples stand in a baseline, as hashes.
+"""Scans every tracked file for credentials. A baseline contains the hashes of known samples.
 
-``python3 -m tools.suite.secrets`` accepts what it finds now.
+``python3 -m tools.suite.secrets`` accepts the current findings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SKIPPED = (".lock", "go.sum", _BASELINE.name)
 
 
 def find() -> None:
-    """Raises StepFailed with every finding that the baseline does not have."""
+    """Raises StepFailed with every finding that is not in the baseline."""
     known = {
         (name, found["hashed_secret"])
         for name, findings in json.loads(_BASELINE.read_text()).items()
@@ -34,7 +34,7 @@ def find() -> None:
         if (name, found["hashed_secret"]) not in known
     ]
     if new:
-        raise progress.StepFailed("these look like secrets (`make secrets-baseline` accepts them):\n" + "\n".join(new))
+        raise progress.StepFailed("possible secrets (`make secrets-baseline` accepts them):\n" + "\n".join(new))
 
 
 def _scan() -> dict[str, list[dict[str, Any]]]:
@@ -49,7 +49,7 @@ def _scan() -> dict[str, list[dict[str, Any]]]:
 
 
 def main() -> int:
-    """Writes the baseline anew; the exit status."""
+    """Regenerates the baseline; returns the exit status."""
     baseline = {
         name: [{"type": found["type"], "hashed_secret": found["hashed_secret"]} for found in findings]
         for name, findings in _scan().items()
