@@ -1,10 +1,11 @@
-"""What the user sees while things are made: one line a step, with the time it took."""
+"""Progress output of the tools: one line per step, with its duration."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,26 +14,44 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _START = time.monotonic()
+# Seconds between two reports of a step that is still running.
+_INTERVAL = 15.0
 
 
 class StepFailed(Exception):
-    """A step failed; the message carries the tail of the log that explains it."""
+    """A step failed; the message ends with the tail of the log that explains it."""
 
 
 def say(message: str) -> None:
-    """Prints ``[ 12.3s] message``, the seconds counted from the start of this process."""
+    """Prints ``[ 12.3s] message``, with the seconds since the start of this process."""
     print(f"[{time.monotonic() - _START:5.1f}s] {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def step(message: str) -> Iterator[None]:
-    """Says what was done and how long it took; says so, too, when it failed."""
+def step(message: str, status: Callable[[], str] | None = None, *, heartbeat: bool = True) -> Iterator[None]:
+    """Prints the message with the duration when the step ends, also when it fails.
+
+    While it runs, a line every few seconds shows ``status()`` and the elapsed time. ``heartbeat=False`` turns that
+    off, for steps whose programs print progress of their own.
+    """
     began = time.monotonic()
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_INTERVAL):
+            detail = f"{status()}, " if status else ""
+            say(f"  {message.strip()}: {detail}{time.monotonic() - began:.0f} s so far")
+
+    if heartbeat:
+        threading.Thread(target=report, daemon=True).start()
     try:
         yield
     except BaseException:
+        done.set()
         say(f"{message}: FAILED after {time.monotonic() - began:.1f} s")
         raise
+    finally:
+        done.set()
     say(f"{message} ({time.monotonic() - began:.1f} s)")
 
 
@@ -56,9 +75,9 @@ def run(
     cwd: Path | None = None,
     stdin: str | None = None,
 ) -> str:
-    """Runs a command to its end and returns its output; its output also goes to ``log``.
+    """Runs a command to completion and returns its output, which is also appended to ``log``.
 
-    Raises StepFailed with the tail of the output when it fails.
+    Raises StepFailed with the tail of the output if the command fails.
     """
     words = [str(word) for word in command]
     done = subprocess.run(
@@ -76,17 +95,17 @@ def run(
         with log.open("a") as out:
             out.write(f"$ {' '.join(words)}\n{done.stdout}")
     if done.returncode:
-        said = "\n".join((done.stdout + (done.stderr or "")).splitlines()[-25:])
-        raise StepFailed(f"`{' '.join(words)}` ended with {done.returncode}:\n{said}")
+        output = "\n".join((done.stdout + (done.stderr or "")).splitlines()[-25:])
+        raise StepFailed(f"`{' '.join(words)}` exited with status {done.returncode}:\n{output}")
     return done.stdout
 
 
 def wait_until(
     what: str, ready: Callable[[], _T], *, seconds: float, log: Path | None = None, every: float = 0.05
 ) -> _T:
-    """Polls ``ready()`` until it returns something true, and returns that.
+    """Polls ``ready()`` until it returns a true value, and returns that value.
 
-    Raises StepFailed with the tail of ``log`` when ``seconds`` have gone.
+    Raises StepFailed with the tail of ``log`` after ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -95,5 +114,5 @@ def wait_until(
             return result
         if time.monotonic() >= deadline:
             why = f"; the end of {log}:\n{tail(log)}" if log else ""
-            raise StepFailed(f"{what}: not within {seconds:g} s{why}")
+            raise StepFailed(f"{what}: not ready within {seconds:g} s{why}")
         time.sleep(every)

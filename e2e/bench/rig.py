@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import urllib.request
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from e2e.bench.processes import Program, cores, many_files
 from e2e.bench.snapshot import Population, snapshot
-from tools import paths, progress
+from tools import cargo, paths, progress
 
 _BUILT = paths.CHECKOUT / "target" / "release"
 
@@ -33,12 +32,8 @@ class Tools:
 
 
 def build() -> None:
-    """Builds the gateway and the tools."""
-    with progress.step("programs built by cargo"):
-        crates = [f"--package=fastllm-{name}" for name in ("gateway", "bench", "steps")]
-        command = ["cargo", "build", "--release", "--locked", "--bins", *crates]
-        if subprocess.run(command, cwd=paths.CHECKOUT, check=False).returncode:
-            raise progress.StepFailed("cargo build failed; its errors stand above")
+    """Builds the gateway and the benchmark programs."""
+    cargo.build([f"fastllm-{name}" for name in ("gateway", "bench", "steps")])
 
 
 class Rig:

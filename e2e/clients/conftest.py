@@ -8,8 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from tools import progress
-from tools.product import Control, Gateway, binaries
+from tools import cargo, progress
+from tools.product import Control, Gateway
 from tools.services.engine import Engine
 from tools.services.postgres import Postgres
 
@@ -37,7 +37,7 @@ class Target:
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A gateway that knows a key for two models, and a third model that the key may not use."""
-    programs = binaries(with_tests=True)
+    programs = cargo.build(with_tests=True)
     folder = tmp_path_factory.mktemp("planes")
     with (
         Postgres("clients") as postgres,

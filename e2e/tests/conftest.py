@@ -11,9 +11,9 @@ import pytest
 
 from e2e.services.recorder import Recorder
 from e2e.tests.caller import Caller
-from tools import progress
+from tools import cargo, progress
 from tools.cluster import Cluster
-from tools.product import Admin, Deployment, Secrets, binaries, images, install_operator
+from tools.product import Admin, Deployment, Secrets, images, install_operator
 from tools.services.engine import Engine
 from tools.services.postgres import Postgres
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """The folder of the compiled programs."""
-    return binaries(with_tests=True)
+    return cargo.build(with_tests=True)
 
 
 @pytest.fixture(scope="session")

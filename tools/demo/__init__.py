@@ -1,1 +1,1 @@
-"""The main job on a fresh machine: from nothing to a served and recorded request."""
+"""The demo: from an empty machine to a served request with its usage row."""

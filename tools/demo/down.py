@@ -1,4 +1,4 @@
-"""``make demo-down``: everything of the demo goes; packages and caches stay."""
+"""``make demo-down``: removes everything that the demo started; packages and caches stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.demo import parts
 
 def main() -> int:
     """Returns the exit status."""
-    # What is stopped is found by its name; the address does not matter.
+    # Parts are found by name; the address is irrelevant here.
     address = "127.0.0.1"
     failed = False
     for part in (*parts.engines(address), parts.postgres(address), parts.cluster()):

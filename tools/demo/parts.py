@@ -1,4 +1,4 @@
-"""What the demo consists of, by name, so that ``up`` and ``down`` mean the same."""
+"""The parts of the demo, by name, shared by ``up`` and ``down``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MODEL = "smollm2"
 
 
 def cluster() -> Cluster:
-    """The Kubernetes."""
+    """The Kubernetes cluster."""
     return Cluster("fastllm", profile="full")
 
 
 def postgres(machine_ip: str) -> Postgres:
-    """The database, where pods reach it."""
+    """The database, at an address that pods can reach."""
     return Postgres("fastllm", f"{machine_ip}:5432")
 
 
 def engines(machine_ip: str) -> list[Engine]:
-    """Two model servers under one name: a pool."""
+    """Two model servers with the same model: one pool."""
     return [Engine(f"fastllm-{number}", f"{machine_ip}:{8100 + number}", MODEL) for number in (1, 2)]

@@ -1,4 +1,4 @@
-"""``make demo``: a local Kubernetes, the operator, one FastllmProxy, a real model, a recorded request."""
+"""``make demo``: a local Kubernetes, the operator, one FastllmProxy, a real model, a request with its usage row."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from tools import paths, progress
+from tools import cargo, paths, progress
 from tools.demo import parts
-from tools.product import Admin, Deployment, Secrets, binaries, images, install_operator
+from tools.product import Admin, Deployment, Secrets, images, install_operator
 
-QUESTION = "Name three things that one finds in a harbour."
+PROMPT = "Name three things that one finds in a harbour."
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
         deployment, engines = start()
         with progress.step("model with two backends, principal with a role, key"):
             admin, key = configure(deployment, [engine.url for engine in engines])
-        tell(deployment, admin, key)
+        show(deployment, admin, key)
     except (progress.StepFailed, httpx.HTTPError, ValueError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
@@ -33,7 +33,7 @@ def start() -> tuple[Deployment, list]:
     with ThreadPoolExecutor(1) as background:
         cluster = parts.cluster()
         up = background.submit(cluster.up)
-        binaries()
+        cargo.build()
         up.result()
     cluster.load_image(*images())
     address = cluster.machine_ip
@@ -49,24 +49,24 @@ def start() -> tuple[Deployment, list]:
 
 
 def configure(deployment: Deployment, engines: list[str]) -> tuple[Admin, str]:
-    """What an administrator does first; a session and the text of a key."""
+    """Creates a model, a principal and a key; returns an admin session and the text of the key."""
     admin = deployment.admin()
     admin.model(parts.MODEL, *(f"{url}/v1" for url in engines))
     caller = admin.principal("harbour-guide", parts.MODEL)
     return admin, admin.key(caller, "demo")
 
 
-def ask(url: str, key: str, *, stream: bool) -> str:
-    """One chat completion as any OpenAI client sends it; prints a streamed answer while it comes."""
+def complete(url: str, key: str, *, stream: bool) -> str:
+    """Sends one chat completion with OpenAI's client and returns its text; prints a streamed response as it arrives."""
     from openai import OpenAI
 
     client = OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-    messages = [{"role": "user", "content": QUESTION}]
-    answer = client.chat.completions.create(model=parts.MODEL, messages=messages, max_tokens=80, stream=stream)
+    messages = [{"role": "user", "content": PROMPT}]
+    response = client.chat.completions.create(model=parts.MODEL, messages=messages, max_tokens=80, stream=stream)
     if not stream:
-        return answer.choices[0].message.content
+        return response.choices[0].message.content
     text = ""
-    for chunk in answer:
+    for chunk in response:
         piece = (chunk.choices[0].delta.content or "") if chunk.choices else ""
         print(piece, end="", flush=True)
         text += piece
@@ -74,8 +74,8 @@ def ask(url: str, key: str, *, stream: bool) -> str:
     return text
 
 
-def recorded(admin: Admin, count: int) -> list[dict]:
-    """The usage rows, once ``count`` of them have arrived."""
+def usage_rows(admin: Admin, count: int) -> list[dict]:
+    """Waits for ``count`` usage rows and returns them."""
 
     def rows() -> list[dict] | None:
         found = admin.usage()
@@ -84,19 +84,19 @@ def recorded(admin: Admin, count: int) -> list[dict]:
     return progress.wait_until("the usage rows", rows, seconds=30)
 
 
-def tell(deployment: Deployment, admin: Admin, key: str) -> None:
-    """Asks plain and streamed, and prints what a newcomer wants to see."""
+def show(deployment: Deployment, admin: Admin, key: str) -> None:
+    """Sends a plain and a streamed request; prints the resource, the response, its usage row and how to continue."""
     url = deployment.url("proxy")
     _until_served(url, key)
     with progress.step("a plain chat completion"):
-        ask(url, key, stream=False)
+        complete(url, key, stream=False)
     print(f"\n$ kubectl get fllm\n{deployment.kubectl('get', 'fllm')}")
-    print(f"{parts.MODEL}, asked {QUESTION!r}, streams:\n")
-    if not ask(url, key, stream=True):
-        raise progress.StepFailed("the streamed answer was empty")
-    row = recorded(admin, 2)[0]
+    print(f"Streamed response of {parts.MODEL} to {PROMPT!r}:\n")
+    if not complete(url, key, stream=True):
+        raise progress.StepFailed("the streamed response was empty")
+    row = usage_rows(admin, 2)[0]
     print(
-        "\nIts usage row: "
+        "\nUsage row: "
         + ", ".join(
             f"{name} {row[name]}"
             for name in ("model", "prompt_tokens", "completion_tokens", "status", "duration_ms", "ttft_ms")
@@ -113,12 +113,12 @@ curl {url}/v1/chat/completions -H "authorization: Bearer {key}" \\
 curl {deployment.url("control")}/login -c cookies -H "content-type: application/json" \\
   -d '{{"name": "admin", "password": "{deployment.values.password}"}}'
 {cluster.status().kubectl} -n {deployment.namespace} get fllm,pods
-make demo-down     stops all of it
+make demo-down     stops everything
 """)
 
 
 def _until_served(url: str, key: str) -> None:
-    """The new key is at the gateways within a quarter of a second; the Service's endpoints may take longer."""
+    """Waits until the gateway accepts the key. A new key takes 250 ms; the endpoints of the Service may take longer."""
 
     def served() -> bool:
         try:
@@ -127,7 +127,7 @@ def _until_served(url: str, key: str) -> None:
             return False
         return models.status_code == 200 and any(m["id"] == parts.MODEL for m in models.json()["data"])
 
-    progress.wait_until("the gateway knows the key", served, seconds=20)
+    progress.wait_until("the gateway accepts the key", served, seconds=20)
 
 
 if __name__ == "__main__":
@@ -136,5 +136,5 @@ if __name__ == "__main__":
     if status == 0:
         progress.say(f"the demo is up ({time.monotonic() - began:.0f} s)")
     else:
-        print("`make demo-down` clears what was started", file=sys.stderr)
+        print("`make demo-down` stops what was started", file=sys.stderr)
     sys.exit(status)

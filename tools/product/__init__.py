@@ -1,7 +1,7 @@
-"""The product as a user has it: built, in images, installed in a cluster, spoken to over HTTP."""
+"""The product as a user installs it: images, a deployment in a cluster, local processes, a client of the admin API."""
 
 from tools.product.admin import Admin
-from tools.product.build import binaries, images
+from tools.product.build import images
 from tools.product.deployment import Deployment, Secrets, install_operator, operator_away
 from tools.product.local import Control, Gateway
 
@@ -11,7 +11,6 @@ __all__ = [
     "Deployment",
     "Gateway",
     "Secrets",
-    "binaries",
     "images",
     "install_operator",
     "operator_away",

@@ -1,4 +1,4 @@
-"""Go programs: built once from pinned modules into the cache, keyed by what they are made of."""
+"""Go programs, built once from pinned modules into the cache, under a key of all their inputs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-import threading
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tools import progress
@@ -31,7 +30,7 @@ def version(module: GoModule) -> str:
 
 
 def ldflags(module: GoModule) -> str:
-    """Strips, and stamps the version where a program would otherwise report v0.0.0."""
+    """Linker flags: no debug information, and the version where a program would otherwise report v0.0.0."""
     flags = "-s -w"
     if module.version_in:
         whole = version(module)
@@ -42,7 +41,7 @@ def ldflags(module: GoModule) -> str:
 
 
 def folder(module: GoModule) -> Path:
-    """Where its programs lie: ``cache/bin/<name>-<version>-<hash>``."""
+    """The folder of its programs: ``cache/bin/<name>-<version>-<hash>``."""
     key = hashlib.sha256()
     for part in (
         (module.folder / "go.mod").read_bytes(),
@@ -64,7 +63,7 @@ def path(name: str) -> Path:
 
 
 def go_command() -> str:
-    """A go of this machine that is new enough, or one from a wheel in the cache."""
+    """The installed Go if it is recent enough, or one from a wheel in the cache."""
     for candidate in (shutil.which("go"), "/usr/local/go/bin/go"):
         if candidate and Path(candidate).exists() and _go_version(candidate) >= GO_OLDEST:
             return candidate
@@ -72,13 +71,13 @@ def go_command() -> str:
 
 
 def _go_version(go: str) -> tuple[int, int]:
-    said = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"go(\d+)\.(\d+)", said)
+    output = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"go(\d+)\.(\d+)", output)
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
 def build_missing(parts: set[str]) -> None:
-    """Builds the programs of ``parts`` that are not in the cache; the first time takes minutes."""
+    """Builds the programs of ``parts`` that are not in the cache, which takes minutes."""
     todo = []
     for module in GO_MODULES:
         for part, programs in module.programs.items():
@@ -88,7 +87,7 @@ def build_missing(parts: set[str]) -> None:
     if not todo:
         return
     names = ", ".join(name for _, lacking in todo for name in lacking)
-    progress.say(f"building {names}: once a machine, up to 15 minutes on two cores")
+    progress.say(f"building {names}: once per machine, about 15 minutes on two cores")
     (cache_dir() / "bin").mkdir(exist_ok=True)
     with (cache_dir() / "bin" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -113,7 +112,10 @@ def _build(go: str, module: GoModule, programs: dict[str, str]) -> None:
         "GOWORK": "off",
         "GOCACHE": str(cache_dir() / "go-build"),
     }
-    with progress.step(f"{module.name} {version(module)}: {', '.join(programs)}"):
+    compiled = 0
+    with progress.step(
+        f"{module.name} {version(module)}: {', '.join(programs)}", lambda: f"{compiled} packages compiled"
+    ):
         command = [
             go,
             "build",
@@ -125,31 +127,24 @@ def _build(go: str, module: GoModule, programs: dict[str, str]) -> None:
             ldflags(module),
             "-o",
             f"{unfinished}/",
+            *programs.values(),
         ]
-        _go(command, [*programs.values()], module, env, log)
+        for line in _go(command, module, env, log):
+            compiled += not line.startswith("go: downloading")
         target.mkdir(exist_ok=True)
         for name, package in programs.items():
-            # go names a binary after its package; a major version's suffix ("v3") is not a part of that name.
+            # Go names a binary after its package, without the suffix of a major version ("v3").
             built = [part for part in package.split("/") if not re.fullmatch(r"v\d+", part)][-1]
             (unfinished / built).rename(target / name)
         shutil.rmtree(unfinished)
 
 
-def _go(command: list[str], packages: list[str], module: GoModule, env: dict[str, str], log: Path) -> None:
-    """Runs the build, saying every 20 s how many packages are compiled. ``-v`` prints one line a package."""
-    compiled = 0
-    done = threading.Event()
-
-    def report() -> None:
-        began = time.monotonic()
-        while not done.wait(20):
-            progress.say(f"  {module.name}: {compiled} packages compiled, {time.monotonic() - began:.0f} s")
-
-    reporter = threading.Thread(target=report, daemon=True)
+def _go(command: list[str], module: GoModule, env: dict[str, str], log: Path) -> Iterator[str]:
+    """Runs the build and yields its output line by line; ``-v`` prints one line per compiled package."""
     with (
         log.open("w") as out,
         subprocess.Popen(
-            [*command, *packages],
+            command,
             cwd=module.folder,
             env=env,
             text=True,
@@ -157,12 +152,8 @@ def _go(command: list[str], packages: list[str], module: GoModule, env: dict[str
             stderr=subprocess.STDOUT,
         ) as build,
     ):
-        reporter.start()
-        try:
-            for line in build.stdout or ():
-                out.write(line)
-                compiled += not line.startswith("go: downloading")
-        finally:
-            done.set()
+        for line in build.stdout or ():
+            out.write(line)
+            yield line
     if build.returncode:
         raise progress.StepFailed(f"go build of {module.name} failed; the end of {log}:\n{progress.tail(log)}")
