@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! Execution of a plan.
 
 use std::sync::Arc;
 
@@ -11,27 +11,46 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use thiserror::Error;
 
 use crate::build::Object;
 use crate::error::{CallError, call};
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER, Ownership, ownership};
 use crate::observe::{Caches, Children, Observed};
-use crate::plan::{About, Plan, Precondition, Problem, Step, not_owned};
+use crate::plan::{Plan, Precondition, Step};
+use crate::problem::{Problem, ProblemScope};
 
-/// A step that did not work.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// A step that failed.
+#[derive(Debug, Error)]
 pub enum ApplyError {
-    /// The API server refuses the object, or it is somebody else's: trying
-    /// again does not help.
-    Refused(Problem),
-    /// It may work the next time.
-    Transient(String),
+    /// The API server rejected the object, or the object has another owner. A
+    /// retry does not help.
+    #[error("{0}")]
+    Rejected(Problem),
+    /// The call failed and may succeed when it is retried.
+    #[error("cannot write {kind} {name:?}")]
+    Call {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Name of the object.
+        name: String,
+        /// The failed call.
+        source: CallError,
+    },
+    /// The name is still taken by an object of a deleted resource.
+    #[error("{kind} {name:?} of a deleted resource with the same name still exists")]
+    Orphan {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Name of the object.
+        name: String,
+    },
 }
 
-/// Whatever steps are carried out on.
+/// The cluster that steps are executed on.
 pub trait Cluster: Send + Sync {
-    /// Applies an object and gives it back as it is now.
+    /// Applies an object and returns its new state.
     fn apply(
         &self,
         proxy: &FastllmProxy,
@@ -39,7 +58,7 @@ pub trait Cluster: Send + Sync {
         precondition: &Precondition,
     ) -> impl Future<Output = Result<Object, ApplyError>> + Send;
 
-    /// Removes the Job with this name and UID.
+    /// Deletes the Job with this name and UID.
     fn delete_job(
         &self,
         namespace: &str,
@@ -48,9 +67,11 @@ pub trait Cluster: Send + Sync {
     ) -> impl Future<Output = Result<(), ApplyError>> + Send;
 }
 
-/// What is there after a plan was carried out. Only [`run`] makes one, so a
-/// status can only speak of what was applied.
-#[derive(Clone, Debug, PartialEq)]
+/// The state of the cluster after a plan was executed.
+///
+/// Invariant: only [`execute`] creates one, so a status describes only objects
+/// that were applied.
+#[derive(Debug)]
 pub struct Applied {
     children: Children,
     done: Vec<Step>,
@@ -58,27 +79,27 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// The objects as they are now.
+    /// The objects in their current state.
     #[must_use]
     pub fn children(&self) -> &Children {
         &self.children
     }
 
-    /// The steps that were carried out.
+    /// The steps that succeeded.
     #[must_use]
     pub fn done(&self) -> &[Step] {
         &self.done
     }
 
-    /// The step that did not work, if one did not.
+    /// The error of the step that failed, if any.
     #[must_use]
     pub fn failure(&self) -> Option<&ApplyError> {
         self.failure.as_ref()
     }
 }
 
-/// Carries out a plan's steps in their order, up to the first that fails.
-pub async fn run<C: Cluster>(
+/// Executes the steps of a plan in order and stops at the first failure.
+pub async fn execute<C: Cluster>(
     cluster: &C,
     proxy: &FastllmProxy,
     plan: &Plan,
@@ -99,12 +120,16 @@ pub async fn run<C: Cluster>(
             Step::Apply {
                 object,
                 precondition,
-                why: _,
+                reason: _,
             } => cluster
                 .apply(proxy, object, precondition)
                 .await
-                .map(|object| keep(&mut applied.children, object)),
-            Step::DeleteJob { name, uid, why: _ } => {
+                .map(|object| set_child(&mut applied.children, object)),
+            Step::DeleteJob {
+                name,
+                uid,
+                reason: _,
+            } => {
                 let namespace = proxy.namespace().unwrap_or_default();
                 let deleted = cluster.delete_job(&namespace, name, uid).await;
                 deleted.map(|()| applied.children.bootstrap = None)
@@ -121,9 +146,10 @@ pub async fn run<C: Cluster>(
     applied
 }
 
-fn keep(children: &mut Children, object: Object) {
-    let of_gateway = object.component() == Some(Component::Gateway);
-    match (object, of_gateway) {
+/// Replaces one of the children.
+pub(crate) fn set_child(children: &mut Children, object: Object) {
+    let is_gateway = object.component() == Some(Component::Gateway);
+    match (object, is_gateway) {
         (Object::ServiceAccount(o), true) => children.gateway_account = Some(*o),
         (Object::ServiceAccount(o), false) => children.control_account = Some(*o),
         (Object::Service(o), true) => children.gateway_service = Some(*o),
@@ -134,7 +160,7 @@ fn keep(children: &mut Children, object: Object) {
     }
 }
 
-/// The real cluster, by server-side apply.
+/// The API server, written to by server-side apply.
 #[derive(Clone)]
 pub struct ApiServer {
     client: Client,
@@ -143,7 +169,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Writes through this client, and tells the caches.
+    /// Creates a writer that records its writes in the caches.
     #[must_use]
     pub fn new(client: Client, caches: Arc<Caches>, metrics: Arc<Metrics>) -> Self {
         Self {
@@ -168,22 +194,22 @@ impl ApiServer {
     {
         let api: Api<K> =
             Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
-        let mut body = object.body();
+        let mut body = object.to_json();
         match precondition {
             Precondition::Uid(uid) => body["metadata"]["uid"] = Value::from(uid.as_str()),
-            Precondition::Absent => absent(&api, proxy, object).await?,
+            Precondition::Absent => ensure_absent(&api, proxy, object).await?,
         }
-        self.metrics.wrote(object.kind(), "patch");
+        self.metrics.record_write(object.kind(), "patch");
         let params = PatchParams::apply(FIELD_MANAGER).force();
         call(api.patch(object.name(), &params, &Patch::Apply(&body)))
             .await
-            .map_err(|error| refusal(object.kind(), object.name(), &error))
+            .map_err(|error| write_error(object.kind(), object.name(), error))
     }
 
-    /// Writes a resource's status, all of it, in one call.
+    /// Replaces the status of a resource.
     ///
     /// # Errors
-    /// If the API server does not take it; the next pass tries again.
+    /// If the call fails; the next reconciliation tries again.
     pub async fn write_status(
         &self,
         proxy: &FastllmProxy,
@@ -191,53 +217,66 @@ impl ApiServer {
     ) -> Result<(), CallError> {
         let api: Api<FastllmProxy> =
             Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
-        // The UID keeps an old status away from a new resource of the same name.
+        // The UID prevents that a new resource of the same name gets this status.
         let body = json!({
             "apiVersion": FastllmProxy::api_version(&()),
             "kind": FastllmProxy::kind(&()),
             "metadata": { "name": proxy.name_any(), "uid": proxy.uid() },
             "status": status,
         });
-        self.metrics.wrote("FastllmProxy/status", "patch");
+        self.metrics.record_write("FastllmProxy/status", "patch");
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let written =
             call(api.patch_status(&proxy.name_any(), &params, &Patch::Apply(&body))).await?;
-        self.caches.proxies.wrote(written);
+        self.caches.proxies.record_write(written);
         Ok(())
     }
 }
 
-/// Looks once more before an object is created: what carries none of our
-/// labels is not in the caches.
-async fn absent<K>(api: &Api<K>, proxy: &FastllmProxy, object: &Object) -> Result<(), ApplyError>
+/// Checks that no object of the name exists. The caches do not show objects
+/// without the operator's labels.
+async fn ensure_absent<K>(
+    api: &Api<K>,
+    proxy: &FastllmProxy,
+    object: &Object,
+) -> Result<(), ApplyError>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
-    let found = call(api.get_metadata_opt(object.name()))
+    let (kind, name) = (object.kind(), object.name());
+    let found = call(api.get_metadata_opt(name))
         .await
-        .map_err(|error| ApplyError::Transient(error.to_string()))?;
+        .map_err(|source| call_error(kind, name, source))?;
     match found.map(|found| ownership(proxy, &found.metadata)) {
         None | Some(Ownership::Ours) => Ok(()),
-        Some(Ownership::Foreign) => {
-            Err(ApplyError::Refused(not_owned(object.kind(), object.name())))
-        }
-        Some(Ownership::Leftover) => Err(ApplyError::Transient(format!(
-            "{} {:?} of an earlier resource of this name is still being removed",
-            object.kind(),
-            object.name()
-        ))),
+        Some(Ownership::Foreign) => Err(ApplyError::Rejected(Problem::not_owned(kind, name))),
+        Some(Ownership::Orphan) => Err(ApplyError::Orphan {
+            kind,
+            name: name.to_owned(),
+        }),
     }
 }
 
-/// What an error means for the next try.
-fn refusal(kind: &str, name: &str, error: &CallError) -> ApplyError {
-    let message = format!("{kind} {name:?}: {error}");
+/// Classifies the error of a write by whether a retry can help.
+fn write_error(kind: &'static str, name: &str, error: CallError) -> ApplyError {
     match error {
         CallError::Api {
             code: 400 | 403 | 422,
             ..
-        } => ApplyError::Refused(Problem::new(About::Objects, Reason::ApplyRejected, message)),
-        _ => ApplyError::Transient(message),
+        } => ApplyError::Rejected(Problem::new(
+            ProblemScope::Objects,
+            Reason::ApplyRejected,
+            format!("{kind} {name:?}: {error}"),
+        )),
+        _ => call_error(kind, name, error),
+    }
+}
+
+fn call_error(kind: &'static str, name: &str, source: CallError) -> ApplyError {
+    ApplyError::Call {
+        kind,
+        name: name.to_owned(),
+        source,
     }
 }
 
@@ -251,22 +290,22 @@ impl Cluster for ApiServer {
         Ok(match object {
             Object::ServiceAccount(_) => {
                 let written: ServiceAccount = self.apply_as(proxy, object, precondition).await?;
-                self.caches.accounts.applied(written.clone());
+                self.caches.accounts.record_apply(written.clone());
                 Object::ServiceAccount(Box::new(written))
             }
             Object::Service(_) => {
                 let written: Service = self.apply_as(proxy, object, precondition).await?;
-                self.caches.services.applied(written.clone());
+                self.caches.services.record_apply(written.clone());
                 Object::Service(Box::new(written))
             }
             Object::Deployment(_) => {
                 let written: Deployment = self.apply_as(proxy, object, precondition).await?;
-                self.caches.deployments.applied(written.clone());
+                self.caches.deployments.record_apply(written.clone());
                 Object::Deployment(Box::new(written))
             }
             Object::Job(_) => {
                 let written: Job = self.apply_as(proxy, object, precondition).await?;
-                self.caches.jobs.wrote(written.clone());
+                self.caches.jobs.record_write(written.clone());
                 Object::Job(Box::new(written))
             }
         })
@@ -278,11 +317,11 @@ impl Cluster for ApiServer {
             uid: Some(uid.to_owned()),
             resource_version: None,
         });
-        self.metrics.wrote("Job", "delete");
+        self.metrics.record_write("Job", "delete");
         match call(api.delete(name, &params)).await {
             Ok(_) => {}
             Err(error) if error.is(404) || error.is(409) => {}
-            Err(error) => return Err(refusal("Job", name, &error)),
+            Err(error) => return Err(write_error("Job", name, error)),
         }
         self.caches.jobs.forget(namespace, name);
         Ok(())

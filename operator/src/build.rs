@@ -8,21 +8,20 @@ mod pod;
 mod service_account;
 mod services;
 
-use fastllm_crds::{FastllmProxy, SecretKeyRef};
+use fastllm_crds::FastllmProxy;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use ring::digest::{Context, SHA256};
-use serde::Serialize;
 use serde_json::Value;
 
-use crate::names::{APPLIED_HASH, COMPONENT, Component};
-use crate::secrets::Inputs;
+use crate::hash::{json_hash, to_json};
+use crate::names::{APPLIED_HASH, COMPONENT, Component, ObjectKey, annotate};
+use crate::secrets::InputHashes;
 
 pub use bootstrap::bootstrap;
-pub use control::{ADMIN_PORT, control};
-pub use gateway::{PUBLIC_PORT, STATUS_PORT, gateway};
+pub use control::control;
+pub use gateway::gateway;
 pub use service_account::service_account;
 pub use services::service;
 
@@ -78,6 +77,15 @@ impl Object {
         self.metadata().name.as_deref().unwrap_or_default()
     }
 
+    /// Its kind and name.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind(),
+            name: self.name().to_owned(),
+        }
+    }
+
     /// The component that its label names.
     #[must_use]
     pub fn component(&self) -> Option<Component> {
@@ -86,117 +94,31 @@ impl Object {
 
     /// The object as it goes over the wire.
     #[must_use]
-    pub fn body(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         match self {
-            Self::ServiceAccount(o) => body(o),
-            Self::Service(o) => body(o),
-            Self::Deployment(o) => body(o),
-            Self::Job(o) => body(o),
+            Self::ServiceAccount(o) => to_json(o),
+            Self::Service(o) => to_json(o),
+            Self::Deployment(o) => to_json(o),
+            Self::Job(o) => to_json(o),
         }
     }
 
     /// Adds the hash of the object itself; the last thing that is done to it.
     #[must_use]
-    pub fn sealed(mut self) -> Self {
-        let hash = hash(&self.body());
+    pub fn with_applied_hash(mut self) -> Self {
+        let hash = json_hash(&self.to_json());
         annotate(self.metadata_mut(), APPLIED_HASH, hash);
         self
     }
 }
 
-/// Sets an annotation.
-pub(crate) fn annotate(meta: &mut ObjectMeta, key: &str, value: String) {
-    meta.annotations
-        .get_or_insert_default()
-        .insert(key.to_owned(), value);
-}
-
-/// An annotation's value.
-#[must_use]
-pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    meta.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-/// A typed object as JSON. Kubernetes' types always serialise.
-pub(crate) fn body<T: Serialize>(object: &T) -> Value {
-    serde_json::to_value(object).unwrap_or_default()
-}
-
 /// What a resource's objects are built from.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct BuildContext<'a> {
     /// The resource.
     pub proxy: &'a FastllmProxy,
     /// The hashes of the Secrets that it references.
-    pub inputs: &'a Inputs,
-}
-
-/// The Secret values that a component reads, with the path of each field.
-#[must_use]
-pub fn inputs_of(proxy: &FastllmProxy, component: Component) -> Vec<(&'static str, &SecretKeyRef)> {
-    let spec = &proxy.spec;
-    match component {
-        Component::Control => vec![
-            ("database", &spec.database),
-            ("encryptionKey", &spec.encryption_key),
-            ("proxyToken", &spec.proxy_token),
-        ],
-        Component::Gateway => vec![("proxyToken", &spec.proxy_token)],
-        Component::Bootstrap => {
-            let mut inputs = vec![("database", &spec.database)];
-            inputs.extend(
-                spec.bootstrap
-                    .iter()
-                    .map(|b| ("bootstrap.password", &b.password)),
-            );
-            inputs
-        }
-    }
-}
-
-/// First 16 hexadecimal digits of the SHA-256 of a value whose members are in
-/// alphabetical order. Not secret and not keyed: it covers no Secret's value.
-#[must_use]
-pub fn hash(value: &Value) -> String {
-    let mut context = Context::new(&SHA256);
-    feed(&mut context, value);
-    hex(&context.finish().as_ref()[..8])
-}
-
-fn feed(context: &mut Context, value: &Value) {
-    match value {
-        Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_unstable_by_key(|(name, _)| name.as_str());
-            context.update(b"{");
-            for (name, member) in sorted {
-                context.update(Value::from(name.as_str()).to_string().as_bytes());
-                context.update(b":");
-                feed(context, member);
-                context.update(b",");
-            }
-            context.update(b"}");
-        }
-        Value::Array(items) => {
-            context.update(b"[");
-            for item in items {
-                feed(context, item);
-                context.update(b",");
-            }
-            context.update(b"]");
-        }
-        scalar => context.update(scalar.to_string().as_bytes()),
-    }
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    pub inputs: &'a InputHashes,
 }
 
 #[cfg(test)]

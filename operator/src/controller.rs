@@ -1,4 +1,6 @@
-//! The loop: what triggers a pass, and the pass itself.
+//! The controller: its triggers, and the reconciliation of one resource.
+
+mod watches;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -6,75 +8,99 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_crds::{ConditionType, FastllmProxy};
-use futures_util::stream::{self, BoxStream, SelectAll};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::StreamExt as _;
+use futures_util::stream::SelectAll;
 use jiff::Timestamp;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret, Service, ServiceAccount};
-use kube::api::{Api, PartialObjectMeta};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use kube::runtime::controller::{Action, Config as Concurrency, applier};
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
-use kube::runtime::watcher::{self, watcher};
-use kube::runtime::{Predicate as _, PredicateConfig, WatchStreamExt as _, predicates};
-use kube::{Client, Resource, ResourceExt as _};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::apply::{self, ApiServer};
-use crate::error::OperatorError;
+use crate::error::{Chain, OperatorError};
 use crate::events;
 use crate::metrics::Metrics;
-use crate::names::{Component, FIELD_MANAGER, INSTANCE, MANAGED_BY};
-use crate::observe::{Caches, Latest, ModelsProbe, SecretReader, gather};
-use crate::plan::{Problem, Step, Why, bootstrapped, plan};
-use crate::secrets::needed;
-use crate::status::{Pass, build};
+use crate::names::{Component, FIELD_MANAGER};
+use crate::observe::{Caches, ModelsProbe, MutationCache, SecretReader, gather};
+use crate::plan::{ApplyReason, Step, bootstrapped, plan};
+use crate::problem::Problem;
+use crate::status::{self, ReconcileOutcome};
 
-/// Passes that may run at once.
+use watches::{Trigger, Watches};
+
+/// Maximum number of concurrent reconciliations.
 const CONCURRENCY: u16 = 8;
-/// Events that come close together make one pass.
+/// Triggers within this time result in one reconciliation.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A look at a resource that is as wanted.
+/// Time until the next reconciliation of a resource that is ready.
 const REQUEUE_READY: Duration = Duration::from_mins(5);
-/// A look at a resource that is not.
+/// Time until the next reconciliation of a resource that is not ready.
 const REQUEUE: Duration = Duration::from_secs(15);
-/// Bounds of the wait after a pass that has to be repeated.
+/// Minimum and maximum of the back-off after a failed reconciliation.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
 
-type Trigger = BoxStream<'static, Result<ObjectRef<FastllmProxy>, Infallible>>;
+/// Configuration of a [`Controller`].
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'a> {
+    /// The only namespace to watch; `None` watches all of them.
+    pub namespace: Option<&'a str>,
+    /// Name of this replica in Events.
+    pub instance: &'a str,
+}
 
-/// The controller, ready to run.
+/// A controller that is ready to run.
 pub struct Controller<P> {
-    shared: Arc<Shared<P>>,
+    reconciler: Arc<Reconciler<P>>,
     triggers: SelectAll<Trigger>,
 }
 
-struct Shared<P> {
+struct Reconciler<P> {
     caches: Arc<Caches>,
     api: ApiServer,
     probe: P,
     recorder: Recorder,
     metrics: Arc<Metrics>,
-    /// Passes in a row that have to be repeated, by resource; cleared by one that has not.
+    /// Consecutive failures per resource; a success removes the entry.
     failures: Mutex<HashMap<ObjectRef<FastllmProxy>, u32>>,
     random: SystemRandom,
 }
 
+/// The result of a reconciliation, which decides when the next one follows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Requeue {
+    /// The resource is ready.
+    Ready,
+    /// The resource is not ready yet.
+    Waiting,
+    /// A call failed and is retried after a back-off.
+    Error,
+}
+
+impl Requeue {
+    /// Value of the metric label `outcome`.
+    fn outcome(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Waiting => "waiting",
+            Self::Error => "error",
+        }
+    }
+}
+
 impl<P: ModelsProbe> Controller<P> {
-    /// Sets up the watches, of one namespace or of all.
+    /// Creates the watches and the reconciler.
     #[must_use]
-    pub fn new(
-        client: &Client,
-        namespace: Option<&str>,
-        instance: &str,
-        probe: P,
-        metrics: &Arc<Metrics>,
-    ) -> Self {
+    pub fn new(config: Config<'_>, client: &Client, probe: P, metrics: &Arc<Metrics>) -> Self {
+        let Config {
+            namespace,
+            instance,
+        } = config;
         let watches = Watches {
             client,
             namespace,
@@ -96,11 +122,11 @@ impl<P: ModelsProbe> Controller<P> {
         let (secrets, stream) = watches.secrets(proxies.clone());
         triggers.push(stream);
         let caches = Arc::new(Caches {
-            proxies: Latest::new(proxies),
-            deployments: Latest::new(deployments),
-            services: Latest::new(services),
-            accounts: Latest::new(accounts),
-            jobs: Latest::new(jobs),
+            proxies: MutationCache::new(proxies),
+            deployments: MutationCache::new(deployments),
+            services: MutationCache::new(services),
+            accounts: MutationCache::new(accounts),
+            jobs: MutationCache::new(jobs),
             pods,
             secrets: SecretReader::new(client.clone(), secrets),
         });
@@ -108,7 +134,7 @@ impl<P: ModelsProbe> Controller<P> {
             controller: FIELD_MANAGER.to_owned(),
             instance: Some(instance.to_owned()),
         };
-        let shared = Shared {
+        let reconciler = Reconciler {
             api: ApiServer::new(client.clone(), Arc::clone(&caches), Arc::clone(metrics)),
             caches,
             probe,
@@ -118,58 +144,60 @@ impl<P: ModelsProbe> Controller<P> {
             random: SystemRandom::new(),
         };
         Self {
-            shared: Arc::new(shared),
+            reconciler: Arc::new(reconciler),
             triggers,
         }
     }
 
-    /// The resources, for counting them.
+    /// The cached resources.
     #[must_use]
     pub fn proxies(&self) -> Store<FastllmProxy> {
-        self.shared.caches.proxies.store().clone()
+        self.reconciler.caches.proxies.store().clone()
     }
 
-    /// Makes passes until the future is dropped. `filled` is called once the
-    /// caches hold what was there at the start.
+    /// Reconciles until the future is dropped. `on_synced` is called once the
+    /// caches are filled.
     ///
     /// # Errors
-    /// If the loop ends, which it should not.
-    pub async fn run(self, filled: impl FnOnce() + Send) -> Result<(), OperatorError> {
-        let Self { shared, triggers } = self;
-        let store = shared.caches.proxies.store().clone();
+    /// If the triggers end, which is unexpected.
+    pub async fn run(self, on_synced: impl FnOnce() + Send) -> Result<(), OperatorError> {
+        let Self {
+            reconciler,
+            triggers,
+        } = self;
+        let store = reconciler.caches.proxies.store().clone();
         let config = Concurrency::default()
             .concurrency(CONCURRENCY)
             .debounce(DEBOUNCE);
-        let caches = Arc::clone(&shared.caches);
-        let passes = applier(
-            |proxy, shared: Arc<Shared<P>>| {
-                Box::pin(async move { Ok::<_, Infallible>(shared.reconcile(&proxy).await) })
+        let caches = Arc::clone(&reconciler.caches);
+        let reconciliations = applier(
+            |proxy, reconciler: Arc<Reconciler<P>>| {
+                Box::pin(async move { Ok::<_, Infallible>(reconciler.reconcile(&proxy).await) })
             },
-            // A pass tells its own wait; it never ends in an error.
             |_, error, _| match *error {},
-            Arc::clone(&shared),
+            reconciler,
             store,
             triggers,
             config,
         );
-        let passes = passes.for_each(|_| std::future::ready(()));
-        let ready = async {
-            all_filled(&caches).await;
-            filled();
+        let reconciliations = reconciliations.for_each(|_| std::future::ready(()));
+        let synced = async {
+            wait_until_synced(&caches).await;
+            on_synced();
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = passes => {}
-            () = ready => {}
+            () = reconciliations => {}
+            () = synced => {}
         }
         Err(OperatorError::TaskEnded("the reconciler"))
     }
 }
 
-/// Waits until every cache holds what was there at the start: before that, an
-/// object that exists could be taken for absent. A writer that is gone ends
-/// the wait, too; the loop then ends by itself.
-async fn all_filled(caches: &Caches) {
+/// Waits until every cache is filled: before that, an existing object could be
+/// taken for absent. A dropped writer ends the wait, too; the controller then
+/// stops by itself.
+async fn wait_until_synced(caches: &Caches) {
     let _ = caches.proxies.store().wait_until_ready().await;
     let _ = caches.deployments.store().wait_until_ready().await;
     let _ = caches.services.store().wait_until_ready().await;
@@ -179,136 +207,13 @@ async fn all_filled(caches: &Caches) {
     let _ = caches.secrets.metadata().wait_until_ready().await;
 }
 
-/// How watches are set up.
-struct Watches<'a> {
-    client: &'a Client,
-    namespace: Option<&'a str>,
-    metrics: &'a Arc<Metrics>,
-}
-
-impl Watches<'_> {
-    fn api<K>(&self) -> Api<K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        match self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        }
-    }
-
-    fn of<K>(&self, writer: Writer<K>, config: watcher::Config) -> BoxStream<'static, K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
-    {
-        // Nobody asks who owns which field, and it is half of an object.
-        let events = watcher(self.api::<K>(), config)
-            .modify(|object| object.meta_mut().managed_fields = None);
-        self.touched(events.reflect(writer).default_backoff().touched_objects())
-    }
-
-    /// Objects, without the errors of a watch that is set up again.
-    fn touched<K: Send + 'static>(
-        &self,
-        stream: impl Stream<Item = Result<K, watcher::Error>> + Send + 'static,
-    ) -> BoxStream<'static, K> {
-        let metrics = Arc::clone(self.metrics);
-        let objects = stream.filter_map(move |item| {
-            let item = item.inspect_err(|error| {
-                metrics.watch_restarted();
-                tracing::warn!(%error, "a watch broke off");
-            });
-            std::future::ready(item.ok())
-        });
-        objects.boxed()
-    }
-
-    /// The resources themselves. Their status is ours: were a pass triggered by
-    /// the status that the last one wrote, an error whose words change from try
-    /// to try would be tried again at once, for ever.
-    fn resources(&self) -> (Store<FastllmProxy>, Trigger) {
-        let (store, writer) = reflector::store::<FastllmProxy>();
-        let events = watcher(self.api::<FastllmProxy>(), watcher::Config::default())
-            .modify(|proxy: &mut FastllmProxy| proxy.metadata.managed_fields = None);
-        let changed = events
-            .reflect(writer)
-            .default_backoff()
-            .touched_objects()
-            .predicate_filter(
-                predicates::generation.combine(predicates::annotations),
-                PredicateConfig::default(),
-            );
-        let stream = self.touched(changed);
-        let stream = stream.map(|proxy| Ok(ObjectRef::from_obj(&proxy)));
-        (store, stream.boxed())
-    }
-
-    /// What carries our label, by the label that names its resource.
-    fn children<K>(&self) -> (Store<K>, Trigger)
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
-    {
-        let (store, writer) = reflector::store::<K>();
-        let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
-        let stream = self.of(writer, ours).filter_map(|child| {
-            let resource = child.labels().get(INSTANCE).map(|name| {
-                Ok(ObjectRef::new(name).within(&child.namespace().unwrap_or_default()))
-            });
-            std::future::ready(resource)
-        });
-        (store, stream.boxed())
-    }
-
-    /// Metadata of Secrets, by the resources that reference them.
-    fn secrets(&self, proxies: Store<FastllmProxy>) -> (Store<PartialObjectMeta<Secret>>, Trigger) {
-        let (store, writer) = reflector::store::<PartialObjectMeta<Secret>>();
-        let events = watcher(
-            self.api::<PartialObjectMeta<Secret>>(),
-            watcher::Config::default(),
-        )
-        .modify(|secret: &mut PartialObjectMeta<Secret>| {
-            // Applied by kubectl, an annotation repeats the whole Secret.
-            secret.metadata.managed_fields = None;
-            secret.metadata.annotations = None;
-            secret.metadata.labels = None;
-        });
-        let touched = self.touched(events.reflect(writer).default_backoff().touched_objects());
-        let stream = touched.flat_map(move |secret| {
-            let referencing = proxies.state_filter(|proxy| {
-                proxy.namespace() == secret.namespace()
-                    && needed(proxy, false)
-                        .iter()
-                        .any(|(_, r)| r.name == secret.name_any())
-            });
-            stream::iter(
-                referencing
-                    .into_iter()
-                    .map(|proxy| Ok(ObjectRef::from_obj(proxy.as_ref()))),
-            )
-        });
-        (store, stream.boxed())
-    }
-}
-
-impl<P: ModelsProbe> Shared<P> {
-    /// One pass, and when to look again.
+impl<P: ModelsProbe> Reconciler<P> {
+    /// Reconciles a resource and schedules its next reconciliation.
     async fn reconcile(&self, proxy: &FastllmProxy) -> Action {
-        all_filled(&self.caches).await;
+        wait_until_synced(&self.caches).await;
         let started = Instant::now();
         let (namespace, name) = (proxy.namespace().unwrap_or_default(), proxy.name_any());
-        // The cache may lag behind the status that the last pass wrote.
+        // The watch may lag behind the status that was written last.
         let proxy = match self.caches.proxies.get(&namespace, &name) {
             Some(latest) if latest.uid() == proxy.uid() => latest,
             _ => Arc::new(proxy.clone()),
@@ -316,101 +221,101 @@ impl<P: ModelsProbe> Shared<P> {
         if proxy.metadata.deletion_timestamp.is_some() {
             return Action::await_change();
         }
-        let outcome = self.pass(&proxy).await;
-        let (word, wait) = match outcome {
-            Ok(true) => ("ready", REQUEUE_READY),
-            Ok(false) => ("waiting", REQUEUE),
-            Err(()) => ("error", Duration::ZERO),
-        };
-        self.metrics.reconciled(word, started.elapsed());
-        let wait = self.wait(ObjectRef::from_obj(&proxy), outcome.is_err(), wait);
-        Action::requeue(wait)
+        let requeue = self.reconcile_once(&proxy).await;
+        self.metrics
+            .record_reconcile(requeue.outcome(), started.elapsed());
+        Action::requeue(self.requeue_delay(ObjectRef::from_obj(&proxy), requeue))
     }
 
-    /// Observe, plan, apply, tell. The answer is whether the resource is as
-    /// wanted; an error is a pass that has to be repeated.
-    async fn pass(&self, proxy: &FastllmProxy) -> Result<bool, ()> {
+    /// Observes, plans, applies, and reports in the status and in Events.
+    async fn reconcile_once(&self, proxy: &FastllmProxy) -> Requeue {
         let namespace = proxy.namespace().unwrap_or_default();
         let job = Component::Bootstrap.object_name(&proxy.name_any());
         let job = self.caches.jobs.get(&namespace, &job);
-        let done = bootstrapped(proxy, job.as_deref());
-        let observed = gather(&self.caches, &self.probe, proxy, done).await;
+        let bootstrapped = bootstrapped(proxy, job.as_deref());
+        let observed = gather(&self.caches, &self.probe, proxy, bootstrapped).await;
         let plan = plan(proxy, &observed);
-        let applied = apply::run(&self.api, proxy, &plan, &observed).await;
+        let applied = apply::execute(&self.api, proxy, &plan, &observed).await;
         for step in applied.done() {
             tracing::info!("{step}");
-            self.count(step);
+            self.record_rollouts(step);
         }
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-        let pass = Pass {
+        let status = status::build(ReconcileOutcome {
             proxy,
             observed: &observed,
             plan: &plan,
             applied: &applied,
             now,
-        };
-        let status = build(pass);
+        });
         let previous = proxy.status.clone().unwrap_or_default();
         let mut failed = plan.problems.iter().any(Problem::is_unknown);
         if let Some(error) = applied.failure() {
-            tracing::warn!(?error, "a step did not work");
+            tracing::warn!(error = %Chain(error), "reconciliation failed");
             failed = true;
         }
         if status != previous {
             match self.api.write_status(proxy, &status).await {
                 Ok(()) => {}
-                Err(error) if error.is(404) => return Ok(false),
-                // A conflict too: another resource may have taken the name, or
-                // a write came between; the next pass sees which.
+                Err(error) if error.is(404) => return Requeue::Waiting,
+                // Includes a conflict: a new resource may have taken the name,
+                // or another write came first. The next reconciliation sees which.
                 Err(error) => {
-                    tracing::warn!(%error, "the status was not written");
+                    tracing::warn!(error = %Chain(&error), "cannot write the status");
                     failed = true;
                 }
             }
         }
-        let told = events::tell(&previous, &status, applied.done());
-        events::publish(&self.recorder, proxy, told).await;
+        let events = events::events_for(&previous, &status, applied.done());
+        events::publish(&self.recorder, proxy, events).await;
         if failed {
-            Err(())
+            Requeue::Error
+        } else if status.is_true(ConditionType::Ready) {
+            Requeue::Ready
         } else {
-            Ok(status.is_true(ConditionType::Ready))
+            Requeue::Waiting
         }
     }
 
-    fn count(&self, step: &Step) {
+    fn record_rollouts(&self, step: &Step) {
         let Step::Apply {
             object,
-            why: Why::Roll(reasons),
+            reason: ApplyReason::Rollout(reasons),
             ..
         } = step
         else {
             return;
         };
         for reason in reasons {
-            self.metrics.rolled(
+            self.metrics.record_rollout(
                 object.component().map_or("", Component::container),
-                reason.word(),
+                reason.as_str(),
             );
         }
     }
 
-    /// The wait before the next look: after a failure twice as long as after
-    /// the one before, give or take a fifth.
-    fn wait(&self, proxy: ObjectRef<FastllmProxy>, failed: bool, otherwise: Duration) -> Duration {
+    /// The time until the next reconciliation. After an error the back-off
+    /// doubles, with 20 % jitter.
+    fn requeue_delay(&self, proxy: ObjectRef<FastllmProxy>, requeue: Requeue) -> Duration {
         let mut failures = self.failures.lock();
-        if !failed {
+        let fixed = match requeue {
+            Requeue::Ready => Some(REQUEUE_READY),
+            Requeue::Waiting => Some(REQUEUE),
+            Requeue::Error => None,
+        };
+        if let Some(fixed) = fixed {
             failures.remove(&proxy);
-            return otherwise;
+            return fixed;
         }
         let exists = |key: &ObjectRef<FastllmProxy>| self.caches.proxies.store().get(key).is_some();
         failures.retain(|key, _| exists(key));
         let count = failures.entry(proxy).or_default();
-        let wait = backoff(*count);
+        let delay = backoff(*count);
         *count = count.saturating_add(1);
         let mut byte = [128];
-        // Without randomness the wait is the middle one.
+        // Without randomness the delay has no jitter.
         let _ = self.random.fill(&mut byte);
-        wait.mul_f64(0.8 + 0.4 * f64::from(byte[0]) / 255.0)
+        delay.mul_f64(0.8 + 0.4 * f64::from(byte[0]) / 255.0)
     }
 }
 
@@ -424,7 +329,7 @@ mod tests {
     use super::{BACKOFF, backoff};
 
     #[test]
-    fn waits_grow_from_a_second_to_five_minutes() {
+    fn the_back_off_grows_from_one_second_to_five_minutes() {
         assert_eq!(backoff(0), BACKOFF.0);
         assert_eq!(backoff(1), BACKOFF.0 * 2);
         assert_eq!(backoff(u32::MAX), BACKOFF.1);

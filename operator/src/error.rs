@@ -1,28 +1,30 @@
-//! What can go wrong at this crate's border, and the one way to call the API server.
+//! Error types shared by the crate, and the time limit on calls to the API server.
 
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use thiserror::Error;
-
-/// Longest time that a call to the API server may take.
+/// Maximum duration of a call to the API server.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A call to the API server that gave no result.
-#[derive(Debug, Error)]
+/// A failed call to the API server.
+#[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// No answer in [`CALL_TIMEOUT`].
-    #[error("the API server did not answer within 10 seconds")]
+    /// No response within [`CALL_TIMEOUT`].
+    #[error("the API server did not respond within 10 seconds")]
     Timeout,
-    /// The API server said no.
+    /// An error response.
     #[error("{message} ({code})")]
     Api {
-        /// HTTP status.
+        /// HTTP status code.
         code: u16,
-        /// The API server's own words.
+        /// Message of the API server.
         message: String,
     },
-    /// No answer at all, or one that could not be read.
-    #[error("the API server could not be reached: {0}")]
+    /// No response, or one that could not be read.
+    #[error("the API server could not be reached")]
     Transport(#[source] Box<kube::Error>),
 }
 
@@ -39,47 +41,82 @@ impl From<kube::Error> for CallError {
 }
 
 impl CallError {
-    /// Whether the API server answered with this status.
+    /// Whether the API server responded with this status code.
     #[must_use]
     pub fn is(&self, status: u16) -> bool {
         matches!(self, Self::Api { code, .. } if *code == status)
     }
 }
 
-/// Calls the API server, with the time limit that every call has.
+/// Runs a call to the API server under [`CALL_TIMEOUT`].
+///
+/// # Errors
+/// If the call fails or times out.
 pub async fn call<T>(
     request: impl Future<Output = Result<T, kube::Error>> + Send,
 ) -> Result<T, CallError> {
     match tokio::time::timeout(CALL_TIMEOUT, request).await {
-        Ok(answer) => Ok(answer?),
+        Ok(response) => Ok(response?),
         Err(_) => Err(CallError::Timeout),
     }
 }
 
-/// Why the operator ends.
-#[derive(Debug, Error)]
+/// The reason why the operator exits.
+#[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    /// Another replica took over, or the API server could not be reached for too long.
-    #[error("lost the leadership: {0}")]
+    /// Another replica acquired the lease, or it could not be renewed in time.
+    #[error("lost leadership: {0}")]
     LeadershipLost(&'static str),
-    /// A watch, the reconciler or the HTTP listener ended by itself.
+    /// A task that runs until shutdown ended.
     #[error("{0} ended unexpectedly")]
     TaskEnded(&'static str),
-    /// The metrics address cannot be listened on.
-    #[error("cannot listen on {address}: {source}")]
+    /// The metrics address cannot be bound.
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
-        address: std::net::SocketAddr,
-        /// What the system says.
-        source: std::io::Error,
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
     },
-    /// A client could not be set up.
-    #[error("cannot set up the HTTP client: {0}")]
+    /// The HTTP listener failed.
+    #[error("cannot serve HTTP")]
+    Serve(#[source] io::Error),
+    /// The HTTP client cannot be created.
+    #[error("cannot create the HTTP client")]
     Http(#[from] reqwest::Error),
-    /// The Kubernetes client could not be set up.
-    #[error("cannot set up the Kubernetes client: {0}")]
-    Kube(#[from] Box<kube::Error>),
-    /// A metric was registered twice.
-    #[error("cannot register a metric: {0}")]
+    /// The metrics cannot be registered.
+    #[error("cannot register the metrics")]
     Metrics(#[from] prometheus::Error),
+}
+
+/// Displays an error followed by its sources, separated by colons.
+pub struct Chain<'e>(pub &'e (dyn Error + 'static));
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::{Chain, OperatorError};
+
+    #[test]
+    fn every_source_is_displayed_once() {
+        let error = OperatorError::Listen {
+            address: ([127, 0, 0, 1], 80).into(),
+            source: io::Error::other("in use"),
+        };
+        let text = Chain(&error).to_string();
+        assert_eq!(text, "cannot listen on 127.0.0.1:80: in use");
+    }
 }

@@ -1,4 +1,4 @@
-//! Events tell the story of a resource. Losing one never fails a pass.
+//! Kubernetes Events about a resource. A lost Event never fails a reconciliation.
 
 use fastllm_crds::{ConditionType, FastllmProxy, FastllmProxyStatus, Reason};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -6,81 +6,94 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Resource as _, ResourceExt as _};
 
 use crate::build::Object;
-use crate::error::call;
-use crate::names::Component;
-use crate::plan::{RollReason, Step, Why};
+use crate::error::{Chain, call};
+use crate::names::{Component, ObjectKey};
+use crate::plan::{ApplyReason, RolloutReason, Step};
 
-/// Longest note that the API takes, in bytes.
+/// Maximum length of a note, in bytes.
 const MAX_NOTE: usize = 1024;
 
-/// Longest action that the API takes, in characters.
+/// Maximum length of an action, in characters.
 const MAX_ACTION: usize = 128;
 
-/// Something worth telling.
+/// An Event to publish.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Told {
-    /// Whether somebody should look.
+pub struct OperatorEvent {
+    /// Whether the type is `Warning` instead of `Normal`.
     pub warning: bool,
-    /// The stable word.
+    /// Reason, a CamelCase identifier.
     pub reason: &'static str,
-    /// What was done, in one word.
+    /// Action that was taken.
     pub action: String,
-    /// What happened.
+    /// Description for people.
     pub note: String,
-    /// The object that it is about besides the resource, as kind and name.
-    pub secondary: Option<(&'static str, String)>,
+    /// Related object, in addition to the resource.
+    pub related: Option<ObjectKey>,
 }
 
-impl Told {
+impl OperatorEvent {
     fn new(reason: &'static str, action: &str, note: String) -> Self {
         Self {
             warning: false,
             reason,
             action: action.chars().take(MAX_ACTION).collect(),
             note,
-            secondary: None,
+            related: None,
         }
     }
 }
 
-/// What a pass did and what changed by it.
+/// The Events of a reconciliation: its steps and the changes of the status.
 #[must_use]
-pub fn tell(previous: &FastllmProxyStatus, now: &FastllmProxyStatus, done: &[Step]) -> Vec<Told> {
-    let mut told: Vec<_> = done.iter().flat_map(step).collect();
+pub fn events_for(
+    previous: &FastllmProxyStatus,
+    current: &FastllmProxyStatus,
+    done: &[Step],
+) -> Vec<OperatorEvent> {
+    let mut events: Vec<_> = done.iter().flat_map(step_events).collect();
     let stalled = |status: &FastllmProxyStatus| {
         let found = status.condition(ConditionType::Stalled)?;
         (found.status == "True").then(|| (found.reason.clone(), found.message.clone()))
     };
-    if let Some((reason, note)) = stalled(now)
+    if let Some((reason, note)) = stalled(current)
         && stalled(previous).as_ref() != Some(&(reason.clone(), note.clone()))
     {
         let known = Reason::ALL.iter().find(|r| r.as_str() == reason);
         let reason = known.map_or("Stalled", |r| r.as_str());
-        told.push(Told {
+        events.push(OperatorEvent {
             warning: true,
-            ..Told::new(reason, "Stall", note)
+            ..OperatorEvent::new(reason, "Stall", note)
         });
     }
-    if now.bootstrapped && !previous.bootstrapped {
-        let note = "the first login exists".to_owned();
-        told.push(Told::new("Bootstrapped", "Bootstrap", note));
+    if current.bootstrapped && !previous.bootstrapped {
+        let note = "the bootstrap admin exists".to_owned();
+        events.push(OperatorEvent::new("Bootstrapped", "Bootstrap", note));
     }
-    if now.is_true(ConditionType::Ready) && !previous.is_true(ConditionType::Ready) {
-        let note = "every pod that was asked for is ready".to_owned();
-        told.push(Told::new(Reason::AllReplicasReady.as_str(), "Finish", note));
+    if current.is_true(ConditionType::Ready) && !previous.is_true(ConditionType::Ready) {
+        let note = "all desired pods are ready".to_owned();
+        events.push(OperatorEvent::new(
+            Reason::AllReplicasReady.as_str(),
+            "Finish",
+            note,
+        ));
     }
-    told
+    events
 }
 
-/// A roll is told once for each of its reasons, each with its Secret: events
-/// that differ in less are merged by the recorder.
-fn step(step: &Step) -> Vec<Told> {
-    let (object, why) = match step {
-        Step::Apply { object, why, .. } => (object, why),
+/// A rollout results in one Event for each of its reasons, each with its own
+/// related object: the recorder merges Events that differ in less.
+fn step_events(step: &Step) -> Vec<OperatorEvent> {
+    let (object, apply_reason) = match step {
+        Step::Apply { object, reason, .. } => (object, reason),
         Step::DeleteJob { name, .. } => {
-            let secondary = Some(("Job", name.clone()));
-            let told = Told::new(Reason::Bootstrapping.as_str(), "Replace", step.to_string());
-            return vec![Told { secondary, ..told }];
+            let key = ObjectKey {
+                kind: "Job",
+                name: name.clone(),
+            };
+            return vec![OperatorEvent {
+                related: Some(key),
+                ..OperatorEvent::new(Reason::Bootstrapping.as_str(), "Replace", step.to_string())
+            }];
         }
     };
     let reason = match (object, object.component()) {
@@ -89,39 +102,42 @@ fn step(step: &Step) -> Vec<Told> {
         (Object::Deployment(_), _) => Reason::RollingGateway,
         _ => return Vec::new(),
     };
-    let itself = Some((object.kind(), object.name().to_owned()));
-    let told = |action: &str, secondary| Told {
-        secondary,
-        ..Told::new(reason.as_str(), action, step.to_string())
+    let event = |action: &str, related| OperatorEvent {
+        related: Some(related),
+        ..OperatorEvent::new(reason.as_str(), action, step.to_string())
     };
-    match why {
-        Why::Roll(reasons) => {
-            let one = |reason: &RollReason| match reason {
-                RollReason::SecretChanged(s) => {
-                    told(&reason.to_string(), Some(("Secret", s.name.clone())))
-                }
-                RollReason::ImageChanged(_) | RollReason::TemplateChanged => {
-                    told(&reason.to_string(), itself.clone())
+    match apply_reason {
+        ApplyReason::Rollout(reasons) => {
+            let one = |reason: &RolloutReason| match reason {
+                RolloutReason::SecretChanged(s) => event(
+                    &reason.to_string(),
+                    ObjectKey {
+                        kind: "Secret",
+                        name: s.name.clone(),
+                    },
+                ),
+                RolloutReason::ImageChanged(_) | RolloutReason::TemplateChanged => {
+                    event(&reason.to_string(), object.key())
                 }
             };
             reasons.iter().map(one).collect()
         }
-        Why::Create => vec![told("Create", itself)],
-        Why::Update | Why::Replace => Vec::new(),
+        ApplyReason::Create => vec![event("Create", object.key())],
+        ApplyReason::Update | ApplyReason::Replace => Vec::new(),
     }
 }
 
-/// Sends events. They are told at most once in a few minutes for each reason
-/// and object; a repetition raises a counter.
-pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>) {
+/// Publishes Events. The recorder publishes the same reason and object once
+/// within a few minutes; a repetition increments a counter.
+pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, events: Vec<OperatorEvent>) {
     let reference = proxy.object_ref(&());
-    for Told {
+    for OperatorEvent {
         warning,
         reason,
         action,
         mut note,
-        secondary,
-    } in told
+        related,
+    } in events
     {
         note.truncate(note.floor_char_boundary(MAX_NOTE));
         let event = Event {
@@ -133,49 +149,53 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, told: Vec<Told>)
             reason: reason.to_owned(),
             note: Some(note),
             action,
-            secondary: secondary.map(|(kind, name)| ObjectReference {
-                kind: Some(kind.to_owned()),
-                name: Some(name),
+            secondary: related.map(|key| ObjectReference {
+                kind: Some(key.kind.to_owned()),
+                name: Some(key.name),
                 namespace: proxy.namespace(),
                 ..ObjectReference::default()
             }),
         };
         if let Err(error) = call(recorder.publish(&event, &reference)).await {
-            tracing::debug!(%error, reason, "event was lost");
+            tracing::debug!(error = %Chain(&error), reason, "cannot publish an Event");
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::tell;
-    use crate::world::World;
+    use super::{OperatorEvent, events_for};
+    use crate::fake_cluster::FakeCluster;
 
-    fn told(world: &mut World) -> Vec<String> {
-        let before = world.status();
-        let (_, applied) = world.pass();
-        let told = tell(&before, &world.status(), applied.done());
-        let line = |t: &super::Told| format!("{} {} {:?}", t.reason, t.action, t.secondary);
-        told.iter().map(line).collect()
+    fn reconcile(cluster: &mut FakeCluster) -> Vec<String> {
+        let before = cluster.status();
+        let (_, applied) = cluster.reconcile();
+        let events = events_for(&before, &cluster.status(), applied.done());
+        let line = |event: &OperatorEvent| {
+            let related = event.related.as_ref();
+            let related = related.map_or_else(String::new, |k| format!(" {}/{}", k.kind, k.name));
+            format!("{} {}{related}", event.reason, event.action)
+        };
+        events.iter().map(line).collect()
     }
 
     #[test]
-    fn a_roll_is_told_once_with_its_secret() {
-        let mut world = World::ready();
-        world.set_secret("db", "uri", "postgres://user:other@db/fastllm");
-        let secret = "RollingControlPlane SecretChanged(db/uri) Some((\"Secret\", \"db\"))";
-        assert_eq!(told(&mut world), [secret]);
-        assert_eq!(told(&mut world), [] as [&str; 0]);
-        world.settle();
+    fn a_rollout_is_published_once_with_its_secret() {
+        let mut cluster = FakeCluster::ready();
+        cluster.set_secret("db", "uri", "postgres://user:other@db/fastllm");
+        let secret = "RollingControlPlane SecretChanged(db/uri) Secret/db";
+        assert_eq!(reconcile(&mut cluster), [secret]);
+        assert_eq!(reconcile(&mut cluster), [] as [&str; 0]);
+        cluster.settle();
     }
 
     #[test]
-    fn a_stall_is_told_when_it_begins_and_when_it_changes() {
-        let mut world = World::ready();
-        world.secrets.remove("db");
-        assert_eq!(told(&mut world), ["SecretNotFound Stall None"]);
-        assert_eq!(told(&mut world), [] as [&str; 0]);
-        world.secrets.remove("token");
-        assert_eq!(told(&mut world), ["SecretNotFound Stall None"]);
+    fn a_stall_is_published_when_it_begins_and_when_it_changes() {
+        let mut cluster = FakeCluster::ready();
+        cluster.secrets.remove("db");
+        assert_eq!(reconcile(&mut cluster), ["SecretNotFound Stall"]);
+        assert_eq!(reconcile(&mut cluster), [] as [&str; 0]);
+        cluster.secrets.remove("token");
+        assert_eq!(reconcile(&mut cluster), ["SecretNotFound Stall"]);
     }
 }

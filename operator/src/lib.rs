@@ -11,14 +11,17 @@ pub mod config;
 pub mod controller;
 pub mod error;
 pub mod events;
+#[cfg(test)]
+mod fake_cluster;
+pub mod hash;
 pub mod lease;
 pub mod metrics;
 pub mod names;
 pub mod observe;
 pub mod plan;
+pub mod preflight;
+pub mod problem;
 pub mod secrets;
 pub mod serve;
 pub mod status;
 pub mod tasks;
-#[cfg(test)]
-mod world;

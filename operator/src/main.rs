@@ -1,4 +1,4 @@
-//! The operator's program: parse, configure, run.
+//! The `fastllm-operator` program.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Parser as _;
 use fastllm_operator::config::{Cli, Command, LogFormat, RunConfig};
-use fastllm_operator::controller::Controller;
+use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::error::OperatorError;
-use fastllm_operator::lease::Candidate;
+use fastllm_operator::lease::{self, Candidate};
 use fastllm_operator::metrics::Metrics;
-use fastllm_operator::observe::HttpModels;
-use fastllm_operator::serve::{self, Served};
+use fastllm_operator::observe::HttpModelsProbe;
+use fastllm_operator::serve::{self, ServerState};
 use fastllm_operator::tasks::Tasks;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "fastllm-operator ends");
+            tracing::error!(error = format!("{error:#}"), "exiting");
             ExitCode::FAILURE
         }
     }
@@ -50,33 +50,38 @@ fn start(config: &RunConfig) -> anyhow::Result<()> {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),
     }
-    // Only fails if one is installed already, which is as good.
+    // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .context("cannot start the async runtime")?;
     runtime.block_on(run(config))
 }
 
 async fn run(config: &RunConfig) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(version, pod = config.pod_name, "fastllm-operator starts");
-    let client = Client::try_default().await.context("no way to a cluster")?;
+    tracing::info!(version, pod = config.pod_name, "starting");
+    let client = Client::try_default()
+        .await
+        .context("cannot configure the Kubernetes client")?;
     let metrics = Arc::new(Metrics::new()?);
-    let served = Arc::new(Served::new(Arc::clone(&metrics)));
+    let state = Arc::new(ServerState::new(Arc::clone(&metrics)));
     let mut tasks = Tasks::default();
     let listener = serve::bind(config.metrics_addr).await?;
-    tasks.start(
+    tasks.spawn(
         "the HTTP listener",
-        serve::serve(listener, Arc::clone(&served)),
+        serve::serve(listener, Arc::clone(&state)),
     );
 
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let (namespace, pod) = (&config.pod_namespace, &config.pod_name);
-    let mut candidate = Candidate::new(client.clone(), namespace, pod, Arc::clone(&metrics));
+    let lease = lease::Config {
+        namespace: &config.pod_namespace,
+        pod: &config.pod_name,
+    };
+    let mut candidate = Candidate::new(lease, client.clone(), Arc::clone(&metrics));
     if config.leader_elect {
         tokio::select! {
             () = candidate.acquire() => {}
@@ -88,14 +93,15 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
         metrics.set_leader(true);
     }
 
-    let probe = HttpModels::new().map_err(OperatorError::Http)?;
-    let watched = config.namespace.as_deref().filter(|n| !n.is_empty());
-    let controller = Controller::new(&client, watched, pod, probe, &metrics);
-    served.syncing(controller.proxies());
-    let filled = {
-        let served = Arc::clone(&served);
-        move || served.acting()
+    let probe = HttpModelsProbe::new().map_err(OperatorError::Http)?;
+    let controller = controller::Config {
+        namespace: config.namespace.as_deref().filter(|n| !n.is_empty()),
+        instance: &config.pod_name,
     };
+    let controller = Controller::new(controller, &client, probe, &metrics);
+    let proxies = controller.proxies();
+    state.set_syncing(proxies.clone());
+    let on_synced = || state.set_leading(proxies);
     let hold = async {
         if config.leader_elect {
             candidate.hold().await
@@ -103,10 +109,10 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
             std::future::pending().await
         }
     };
-    // Not a task of its own: when the lease is lost, the loop is dropped in
-    // the same moment, and nothing more is written.
+    // Not a task of its own: when the lease is lost, the controller is dropped
+    // immediately and writes nothing more.
     let ended = tokio::select! {
-        ended = controller.run(filled) => ended,
+        ended = controller.run(on_synced) => ended,
         error = hold => Err(error),
         error = tasks.first_end() => Err(error),
         _ = stop.recv() => Ok(()),

@@ -84,7 +84,7 @@ impl Metrics {
     }
 
     /// A pass ended.
-    pub fn reconciled(&self, outcome: &str, took: Duration) {
+    pub fn record_reconcile(&self, outcome: &str, took: Duration) {
         self.reconcile_total.with_label_values(&[outcome]).inc();
         self.reconcile_duration.observe(took.as_secs_f64());
         if outcome == "error" {
@@ -93,17 +93,17 @@ impl Metrics {
     }
 
     /// A rollout was started.
-    pub fn rolled(&self, plane: &str, reason: &str) {
+    pub fn record_rollout(&self, plane: &str, reason: &str) {
         self.rollout_total.with_label_values(&[plane, reason]).inc();
     }
 
     /// A write is about to be sent.
-    pub fn wrote(&self, kind: &str, verb: &str) {
+    pub fn record_write(&self, kind: &str, verb: &str) {
         self.writes.with_label_values(&[kind, verb]).inc();
     }
 
     /// A watch broke off and is set up again.
-    pub fn watch_restarted(&self) {
+    pub fn record_watch_restart(&self) {
         self.watch_restarts.inc();
     }
 

@@ -26,9 +26,16 @@ pub const APPLIED_HASH: &str = "fastllm.io/applied-hash";
 /// On Deployments: keyed hash of each Secret value, so that a roll can say which one changed.
 pub const INPUT_HASHES: &str = "fastllm.io/input-hashes";
 /// On Deployments: why the pods were last replaced.
-pub const ROLL_REASON: &str = "fastllm.io/roll-reason";
+pub const ROLLOUT_REASON: &str = "fastllm.io/roll-reason";
 /// On a resource: the operator changes nothing while it is `"true"`.
 pub const PAUSE: &str = "fastllm.io/pause";
+
+/// Port of the admin API and of `/snapshot`.
+pub const ADMIN_PORT: i32 = 4001;
+/// Port of the API that clients call.
+pub const PUBLIC_PORT: i32 = 4000;
+/// Port of the gateway's probes, metrics and the detailed `/health`.
+pub const STATUS_PORT: u16 = 4002;
 
 /// A part of a deployment that has pods.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -120,6 +127,28 @@ fn owner(proxy: &FastllmProxy) -> OwnerReference {
     }
 }
 
+/// An object in the resource's namespace.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ObjectKey {
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+}
+
+/// Sets an annotation.
+pub(crate) fn annotate(meta: &mut ObjectMeta, key: &str, value: String) {
+    meta.annotations
+        .get_or_insert_default()
+        .insert(key.to_owned(), value);
+}
+
+/// The value of an annotation.
+#[must_use]
+pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
 /// Whose an object is, seen from a resource.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
@@ -127,7 +156,7 @@ pub enum Ownership {
     Ours,
     /// A resource of the same name, now gone, controlled it: the garbage
     /// collector is about to remove it.
-    Leftover,
+    Orphan,
     /// Somebody else's.
     Foreign,
 }
@@ -143,9 +172,9 @@ pub fn ownership(proxy: &FastllmProxy, meta: &ObjectMeta) -> Ownership {
         .find(|o| o.controller == Some(true));
     match controller {
         Some(o) if o.uid == own.uid && meta.deletion_timestamp.is_none() => Ownership::Ours,
-        Some(o) if o.uid == own.uid => Ownership::Leftover,
+        Some(o) if o.uid == own.uid => Ownership::Orphan,
         Some(o) if o.kind == own.kind && o.name == own.name && o.api_version == own.api_version => {
-            Ownership::Leftover
+            Ownership::Orphan
         }
         _ => Ownership::Foreign,
     }

@@ -1,8 +1,8 @@
 //! What the cluster says, gathered into one value.
 
-mod cache;
 mod gather;
 mod models;
+mod mutation_cache;
 mod pods;
 mod rollout;
 
@@ -15,21 +15,21 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use kube::Resource;
 
-use crate::names::{Ownership, ownership};
+use crate::names::{ObjectKey, Ownership, ownership};
 use crate::secrets::SecretData;
 
-pub use cache::Latest;
-#[cfg(test)]
-pub(crate) use cache::form;
 pub use gather::{Caches, SecretReader, gather};
-pub use models::{HttpModels, ModelsProbe};
+pub use models::{HttpModelsProbe, ModelsProbe};
+pub use mutation_cache::MutationCache;
+#[cfg(test)]
+pub(crate) use mutation_cache::content_hash;
 pub use pods::PodView;
 pub use rollout::{Rollout, image_of, template_hash};
 
 /// The outcome of a read that can fail. Nothing is removed, and nothing is
 /// applied, on `Unknown`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Read<T> {
+pub enum ReadOutcome<T> {
     /// The answer.
     Known(T),
     /// There is none.
@@ -120,23 +120,23 @@ pub struct Observed {
     pub children: Children,
     /// Those of them, by kind and name, that are as the API server made them of
     /// what was applied last, be it something else.
-    pub as_applied: BTreeSet<(String, String)>,
+    pub unmodified: BTreeSet<ObjectKey>,
     /// Pods of all components.
     pub pods: Vec<PodView>,
     /// The Secrets that are referenced and needed, by name.
-    pub secrets: BTreeMap<String, Read<Option<SecretData>>>,
+    pub secrets: BTreeMap<String, ReadOutcome<Option<SecretData>>>,
     /// Number of models that a ready gateway serves.
-    pub models: Read<usize>,
+    pub models: ReadOutcome<usize>,
 }
 
 impl Default for Observed {
     fn default() -> Self {
         Self {
             children: Children::default(),
-            as_applied: BTreeSet::new(),
+            unmodified: BTreeSet::new(),
             pods: Vec::new(),
             secrets: BTreeMap::new(),
-            models: Read::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
         }
     }
 }

@@ -8,7 +8,7 @@
 //! - the encryption key never changes under a control plane that has used it.
 
 mod compare;
-mod roll;
+mod rollout_reason;
 
 use std::fmt;
 
@@ -18,53 +18,18 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-use crate::build::{self, Object, Wanted, annotate, annotation};
-use crate::names::{APPLIED_HASH, Component, Ownership, PAUSE, ROLL_REASON, ownership};
+use crate::build::{self, BuildContext, Object};
+use crate::names::{
+    ADMIN_PORT, APPLIED_HASH, Component, Ownership, PAUSE, PUBLIC_PORT, ROLLOUT_REASON, annotate,
+    annotation, ownership,
+};
 use crate::observe::{Observed, PodView, Rollout, template_hash};
-use crate::secrets::{Inputs, preflight};
+use crate::preflight::preflight;
+use crate::problem::{Problem, ProblemScope};
+use crate::secrets::InputHashes;
 
 pub use compare::covers;
-pub use roll::{RollReason, roll_reasons};
-
-/// What a problem is about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum About {
-    /// The resource's own fields.
-    Spec,
-    /// The Secrets that it references.
-    Secrets,
-    /// The objects that are made from it.
-    Objects,
-}
-
-/// Something that stands in the way.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Problem {
-    /// What it is about.
-    pub about: About,
-    /// The stable word.
-    pub reason: Reason,
-    /// What a person should know, with the path of the field.
-    pub message: String,
-}
-
-impl Problem {
-    /// A problem with its message.
-    #[must_use]
-    pub fn new(about: About, reason: Reason, message: String) -> Self {
-        Self {
-            about,
-            reason,
-            message,
-        }
-    }
-
-    /// Whether it is only that something could not be read, which may pass by itself.
-    #[must_use]
-    pub fn is_unknown(&self) -> bool {
-        matches!(self.reason, Reason::ReadFailed | Reason::Forbidden)
-    }
-}
+pub use rollout_reason::{RolloutReason, rollout_reasons};
 
 /// What must still hold when a step is carried out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -77,24 +42,24 @@ pub enum Precondition {
 
 /// Why a step is taken.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Why {
+pub enum ApplyReason {
     /// The object does not exist.
     Create,
     /// It differs from what is wanted, and its pods stay.
     Update,
     /// Its pods are replaced.
-    Roll(Vec<RollReason>),
+    Rollout(Vec<RolloutReason>),
     /// A Job is replaced, because it failed or was made from other values.
     Replace,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ApplyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create => f.write_str("Create"),
             Self::Update => f.write_str("Update"),
             Self::Replace => f.write_str("Replace"),
-            Self::Roll(reasons) => write!(f, "RollReason={}", roll::join(reasons)),
+            Self::Rollout(reasons) => write!(f, "RolloutReason={}", rollout_reason::join(reasons)),
         }
     }
 }
@@ -109,7 +74,7 @@ pub enum Step {
         /// What must still hold.
         precondition: Precondition,
         /// Why.
-        why: Why,
+        reason: ApplyReason,
     },
     /// Removal of a Job, so that the next pass creates another.
     DeleteJob {
@@ -118,17 +83,17 @@ pub enum Step {
         /// The one that was seen.
         uid: String,
         /// Why.
-        why: Why,
+        reason: ApplyReason,
     },
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Apply { object, why, .. } => {
-                write!(f, "apply {} {} ({why})", object.kind(), object.name())
+            Self::Apply { object, reason, .. } => {
+                write!(f, "apply {} {} ({reason})", object.kind(), object.name())
             }
-            Self::DeleteJob { name, why, .. } => write!(f, "delete Job {name} ({why})"),
+            Self::DeleteJob { name, reason, .. } => write!(f, "delete Job {name} ({reason})"),
         }
     }
 }
@@ -152,7 +117,7 @@ pub struct Plan {
     /// The templates to be reached; `None` while Secrets are not usable.
     pub targets: Option<Targets>,
     /// Whether objects of an earlier resource of this name are still going away.
-    pub leftovers: bool,
+    pub orphans: bool,
     /// Whether the resource is paused: the steps are shown and not taken.
     pub paused: bool,
 }
@@ -184,7 +149,7 @@ pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
     plan.problems.extend(
         violations
             .iter()
-            .map(|v| Problem::new(About::Spec, Reason::InvalidValue, v.to_string())),
+            .map(|v| Problem::new(ProblemScope::Spec, Reason::InvalidValue, v.to_string())),
     );
     let done = bootstrapped(proxy, observed.children.bootstrap.as_ref());
     let inputs = match preflight(proxy, &observed.secrets, done) {
@@ -202,7 +167,7 @@ pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
         }
         .run(&inputs, done);
     }
-    if !plan.problems.is_empty() || plan.leftovers {
+    if !plan.problems.is_empty() || plan.orphans {
         plan.steps.clear();
     }
     plan
@@ -215,9 +180,9 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    fn run(&mut self, inputs: &Inputs, bootstrapped: bool) {
+    fn run(&mut self, inputs: &InputHashes, bootstrapped: bool) {
         let children = &self.observed.children;
-        let wanted = Wanted {
+        let wanted = BuildContext {
             proxy: self.proxy,
             inputs,
         };
@@ -252,20 +217,20 @@ impl Planner<'_> {
         self.plan.targets = Some(targets);
     }
 
-    fn network_and_identity(&mut self, wanted: Wanted<'_>) {
+    fn network_and_identity(&mut self, wanted: BuildContext<'_>) {
         let children = &self.observed.children;
         for (component, account, service, port) in [
             (
                 Component::Control,
                 &children.control_account,
                 &children.control_service,
-                build::ADMIN_PORT,
+                ADMIN_PORT,
             ),
             (
                 Component::Gateway,
                 &children.gateway_account,
                 &children.gateway_service,
-                build::PUBLIC_PORT,
+                PUBLIC_PORT,
             ),
         ] {
             let object =
@@ -286,11 +251,11 @@ impl Planner<'_> {
             return;
         };
         let may_have_written = bootstrapped || children.gateway.is_some();
-        let changed = roll::changed_inputs(live, wanted);
+        let changed = rollout_reason::changed_inputs(live, wanted);
         if may_have_written && changed.iter().any(|field| field == "encryptionKey") {
             let reference = &self.proxy.spec.encryption_key;
             self.plan.problems.push(Problem::new(
-                About::Secrets,
+                ProblemScope::Secrets,
                 Reason::EncryptionKeyChanged,
                 format!(
                     "spec.encryptionKey: the value of key {:?} of Secret {:?} is not the one that \
@@ -306,12 +271,12 @@ impl Planner<'_> {
         let name = live.name.as_deref().unwrap_or_default();
         match ownership(self.proxy, live) {
             Ownership::Ours => true,
-            Ownership::Leftover => {
-                self.plan.leftovers = true;
+            Ownership::Orphan => {
+                self.plan.orphans = true;
                 false
             }
             Ownership::Foreign => {
-                self.plan.problems.push(not_owned(kind, name));
+                self.plan.problems.push(Problem::not_owned(kind, name));
                 false
             }
         }
@@ -323,10 +288,10 @@ impl Planner<'_> {
         {
             return;
         }
-        let object = object.sealed();
+        let object = object.with_applied_hash();
         match live {
-            Some(live) if self.is_as_wanted(&object, live) => {}
-            live => self.push(object, live.map(Object::metadata), Why::Update),
+            Some(live) if self.is_up_to_date(&object, live) => {}
+            live => self.push(object, live.map(Object::metadata), ApplyReason::Update),
         }
     }
 
@@ -337,39 +302,39 @@ impl Planner<'_> {
         component: Component,
     ) {
         let Some(live) = live else {
-            let object = Object::Deployment(Box::new(wanted)).sealed();
-            return self.push(object, None, Why::Create);
+            let object = Object::Deployment(Box::new(wanted)).with_applied_hash();
+            return self.push(object, None, ApplyReason::Create);
         };
         if !self.owned("Deployment", &live.metadata) {
             return;
         }
-        let reasons = roll_reasons(self.proxy, live, &wanted, component);
+        let reasons = rollout_reasons(self.proxy, live, &wanted, component);
         // The reason of the last roll stays until the next one.
-        let reason = match annotation(&live.metadata, ROLL_REASON) {
+        let reason = match annotation(&live.metadata, ROLLOUT_REASON) {
             carried if reasons.is_empty() => carried.map(str::to_owned),
-            _ => Some(roll::join(&reasons)),
+            _ => Some(rollout_reason::join(&reasons)),
         };
         if let Some(reason) = reason {
-            annotate(&mut wanted.metadata, ROLL_REASON, reason);
+            annotate(&mut wanted.metadata, ROLLOUT_REASON, reason);
         }
-        let object = Object::Deployment(Box::new(wanted)).sealed();
-        if !self.is_as_wanted(&object, &Object::Deployment(Box::new(live.clone()))) {
-            let why = if reasons.is_empty() {
-                Why::Update
+        let object = Object::Deployment(Box::new(wanted)).with_applied_hash();
+        if !self.is_up_to_date(&object, &Object::Deployment(Box::new(live.clone()))) {
+            let reason = if reasons.is_empty() {
+                ApplyReason::Update
             } else {
-                Why::Roll(reasons)
+                ApplyReason::Rollout(reasons)
             };
-            self.push(object, Some(&live.metadata), why);
+            self.push(object, Some(&live.metadata), reason);
         }
     }
 
-    fn first_login(&mut self, wanted: Wanted<'_>, bootstrapped: bool) {
+    fn first_login(&mut self, wanted: BuildContext<'_>, bootstrapped: bool) {
         let Some(login) = self.proxy.spec.bootstrap.as_ref().filter(|_| !bootstrapped) else {
             return;
         };
-        let object = Object::Job(Box::new(build::bootstrap(wanted, login))).sealed();
+        let object = Object::Job(Box::new(build::bootstrap(wanted, login))).with_applied_hash();
         let Some(live) = &self.observed.children.bootstrap else {
-            return self.push(object, None, Why::Create);
+            return self.push(object, None, ApplyReason::Create);
         };
         // A Job's template cannot be changed: one that was made from other
         // values is replaced. One that failed is left for its log to be read,
@@ -380,7 +345,7 @@ impl Planner<'_> {
             self.plan.steps.push(Step::DeleteJob {
                 name: live.name_any(),
                 uid: live.uid().unwrap_or_default(),
-                why: Why::Replace,
+                reason: ApplyReason::Replace,
             });
         }
     }
@@ -388,39 +353,33 @@ impl Planner<'_> {
     /// Whether an object is as wanted: it was applied from the same manifest,
     /// and nobody has changed a field of it since. A field that the API server
     /// itself made something else of is not written again and again.
-    fn is_as_wanted(&self, wanted: &Object, live: &Object) -> bool {
+    fn is_up_to_date(&self, wanted: &Object, live: &Object) -> bool {
         let same = annotation(wanted.metadata(), APPLIED_HASH)
             == annotation(live.metadata(), APPLIED_HASH);
         if !same {
             return false;
         }
-        let key = (live.kind().to_owned(), live.name().to_owned());
-        let (live, wanted) = (live.body(), wanted.body());
+        let key = live.key();
+        let (live, wanted) = (live.to_json(), wanted.to_json());
         covers(&live, &wanted)
-            || self.observed.as_applied.contains(&key)
+            || self.observed.unmodified.contains(&key)
                 && covers(&live["metadata"], &wanted["metadata"])
     }
 
-    fn push(&mut self, object: Object, live: Option<&ObjectMeta>, why: Why) {
-        let (precondition, why) = match live {
-            Some(live) => (Precondition::Uid(live.uid.clone().unwrap_or_default()), why),
-            None => (Precondition::Absent, Why::Create),
+    fn push(&mut self, object: Object, live: Option<&ObjectMeta>, reason: ApplyReason) {
+        let (precondition, reason) = match live {
+            Some(live) => (
+                Precondition::Uid(live.uid.clone().unwrap_or_default()),
+                reason,
+            ),
+            None => (Precondition::Absent, ApplyReason::Create),
         };
         self.plan.steps.push(Step::Apply {
             object,
             precondition,
-            why,
+            reason,
         });
     }
-}
-
-/// Says that an object of our name is somebody else's.
-#[must_use]
-pub fn not_owned(kind: &str, name: &str) -> Problem {
-    let message = format!(
-        "{kind} {name:?} exists and does not belong to this resource; it is left untouched"
-    );
-    Problem::new(About::Objects, Reason::NotOwned, message)
 }
 
 /// Whether control has finished rolling out what it should run: all pods of

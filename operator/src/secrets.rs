@@ -1,19 +1,16 @@
 //! What the referenced Secrets say: checks before anything is applied, and the
 //! hashes by which a changed value is noticed.
 
-mod hash;
-mod preflight;
+mod keyed_hasher;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use fastllm_crds::{FastllmProxy, SecretKeyRef};
 
-use crate::build::inputs_of;
 use crate::names::Component;
 
-pub use hash::Keyed;
-pub use preflight::preflight;
+pub use keyed_hasher::KeyedHasher;
 
 /// A Secret's value. Neither `Debug` nor `Display` shows it.
 #[derive(Clone, Eq, PartialEq)]
@@ -44,21 +41,21 @@ pub type SecretData = BTreeMap<String, SecretValue>;
 
 /// The hashes of the values that a resource references; the values stay behind.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Inputs {
+pub struct InputHashes {
     values: BTreeMap<&'static str, String>,
-    keyed: Keyed,
+    hasher: KeyedHasher,
 }
 
-impl Inputs {
+impl InputHashes {
     /// Hashes each value under a key that is derived from the encryption key.
     #[must_use]
     pub fn new(encryption_key: &SecretValue, values: &BTreeMap<&'static str, SecretValue>) -> Self {
-        let keyed = Keyed::derive(encryption_key);
+        let hasher = KeyedHasher::derive(encryption_key);
         let values = values
             .iter()
-            .map(|(field, value)| (*field, keyed.digest(&[field.as_bytes(), value.expose()])))
+            .map(|(field, value)| (*field, hasher.digest(&[field.as_bytes(), value.expose()])))
             .collect();
-        Self { values, keyed }
+        Self { values, hasher }
     }
 
     /// Hash of the value of a field, empty if the field was not read.
@@ -71,20 +68,49 @@ impl Inputs {
     /// are left out, so that they do not roll this one.
     #[must_use]
     pub fn plane_hash(&self, proxy: &FastllmProxy, component: Component) -> String {
-        let fields = inputs_of(proxy, component);
+        let fields = input_references(proxy, component);
         let mut parts: Vec<&[u8]> = vec![component.container().as_bytes()];
         for (field, _) in &fields {
             parts.push(field.as_bytes());
             parts.push(self.value_hash(field).as_bytes());
         }
-        self.keyed.digest(&parts)
+        self.hasher.digest(&parts)
+    }
+}
+
+/// The Secret values that a component reads, with the path of each field.
+#[must_use]
+pub fn input_references(
+    proxy: &FastllmProxy,
+    component: Component,
+) -> Vec<(&'static str, &SecretKeyRef)> {
+    let spec = &proxy.spec;
+    match component {
+        Component::Control => vec![
+            ("database", &spec.database),
+            ("encryptionKey", &spec.encryption_key),
+            ("proxyToken", &spec.proxy_token),
+        ],
+        Component::Gateway => vec![("proxyToken", &spec.proxy_token)],
+        Component::Bootstrap => {
+            let mut inputs = vec![("database", &spec.database)];
+            inputs.extend(
+                spec.bootstrap
+                    .iter()
+                    .map(|b| ("bootstrap.password", &b.password)),
+            );
+            inputs
+        }
     }
 }
 
 /// Every reference that has to resolve, with the path of its field. The first
 /// login's password is needed until the login exists, and never again.
 #[must_use]
-pub fn needed(proxy: &FastllmProxy, bootstrapped: bool) -> Vec<(&'static str, &SecretKeyRef)> {
+pub fn required_references(
+    proxy: &FastllmProxy,
+    bootstrapped: bool,
+) -> Vec<(&'static str, &SecretKeyRef)> {
     let spec = &proxy.spec;
     let mut all = vec![
         ("database", &spec.database),

@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/readyz`.
+//! The HTTP endpoints `/metrics`, `/healthz` and `/readyz`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,80 +15,81 @@ use tokio::net::TcpListener;
 use crate::error::OperatorError;
 use crate::metrics::Metrics;
 
-/// Where this replica stands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Standing {
-    /// It waits for its turn, which is what a standby should do.
+/// The state of this replica.
+enum ReplicaState {
+    /// Another replica holds the lease.
     Standby,
-    /// It leads and fills its caches.
-    Syncing,
-    /// It leads and acts.
-    Acting,
+    /// This replica is the leader and fills its caches.
+    Syncing(Store<FastllmProxy>),
+    /// This replica is the leader and reconciles.
+    Leading(Store<FastllmProxy>),
 }
 
-/// What the endpoints read.
-pub struct Served {
+/// State of the HTTP endpoints.
+pub struct ServerState {
     metrics: Arc<Metrics>,
-    standing: Mutex<(Standing, Option<Store<FastllmProxy>>)>,
+    replica: Mutex<ReplicaState>,
 }
 
-impl Served {
-    /// A standby.
+impl ServerState {
+    /// The state of a standby replica.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             metrics,
-            standing: Mutex::new((Standing::Standby, None)),
+            replica: Mutex::new(ReplicaState::Standby),
         }
     }
 
-    /// The caches exist and are being filled.
-    pub fn syncing(&self, proxies: Store<FastllmProxy>) {
-        *self.standing.lock() = (Standing::Syncing, Some(proxies));
+    /// Records that this replica became the leader and fills its caches.
+    pub fn set_syncing(&self, proxies: Store<FastllmProxy>) {
+        *self.replica.lock() = ReplicaState::Syncing(proxies);
     }
 
-    /// The caches are full.
-    pub fn acting(&self) {
-        self.standing.lock().0 = Standing::Acting;
+    /// Records that the caches are filled.
+    pub fn set_leading(&self, proxies: Store<FastllmProxy>) {
+        *self.replica.lock() = ReplicaState::Leading(proxies);
     }
 }
 
 /// Binds the address.
 ///
 /// # Errors
-/// If it cannot be listened on.
+/// If the address cannot be bound.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, OperatorError> {
     TcpListener::bind(address)
         .await
         .map_err(|source| OperatorError::Listen { address, source })
 }
 
-/// Serves until the process ends.
+/// Serves the endpoints until the process exits.
 ///
 /// # Errors
-/// If the listener breaks.
-pub async fn serve(listener: TcpListener, served: Arc<Served>) -> Result<(), OperatorError> {
+/// If the listener fails.
+pub async fn serve(listener: TcpListener, state: Arc<ServerState>) -> Result<(), OperatorError> {
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(ready))
-        .with_state(served);
+        .with_state(state);
     axum::serve(listener, router)
         .await
-        .map_err(|_| OperatorError::TaskEnded("the HTTP listener"))
+        .map_err(OperatorError::Serve)
 }
 
-async fn metrics(State(served): State<Arc<Served>>) -> String {
-    let proxies = served.standing.lock().1.clone();
-    let proxies = proxies.map(|store| store.state()).unwrap_or_default();
-    served.metrics.count(proxies.iter().map(AsRef::as_ref));
-    served.metrics.render()
+async fn metrics(State(state): State<Arc<ServerState>>) -> String {
+    let proxies = match &*state.replica.lock() {
+        ReplicaState::Standby => Vec::new(),
+        ReplicaState::Syncing(store) | ReplicaState::Leading(store) => store.state(),
+    };
+    state.metrics.count(proxies.iter().map(AsRef::as_ref));
+    state.metrics.render()
 }
 
-async fn ready(State(served): State<Arc<Served>>) -> (StatusCode, &'static str) {
-    match served.standing.lock().0 {
-        Standing::Standby => (StatusCode::OK, "standby"),
-        Standing::Acting => (StatusCode::OK, "acting"),
-        Standing::Syncing => (StatusCode::SERVICE_UNAVAILABLE, "filling the caches"),
+async fn ready(State(state): State<Arc<ServerState>>) -> (StatusCode, &'static str) {
+    match &*state.replica.lock() {
+        ReplicaState::Standby => (StatusCode::OK, "standby"),
+        ReplicaState::Leading(_) => (StatusCode::OK, "leader"),
+        ReplicaState::Syncing(_) => (StatusCode::SERVICE_UNAVAILABLE, "syncing caches"),
     }
 }

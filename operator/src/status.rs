@@ -1,11 +1,11 @@
-//! The status of a resource, from what is there after a pass.
+//! The status of a resource after a reconciliation.
 //!
-//! The only place where a status is made. Invariants: every condition type is
-//! always present; each carries the generation that the pass looked at; nothing
-//! of an earlier status survives but transition times and `bootstrapped`.
+//! The only place that creates a status. Invariants: every condition type is
+//! always present; each condition has the generation that was reconciled; only
+//! transition times and `bootstrapped` are taken from the previous status.
 
+mod assessment;
 mod conditions;
-mod facts;
 mod phase;
 
 use fastllm_crds::{FastllmProxy, FastllmProxyStatus};
@@ -13,61 +13,60 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::apply::Applied;
-use crate::build::annotation;
-use crate::names::{CONFIG_HASH, Component, selector};
+use crate::names::{CONFIG_HASH, Component, annotation, selector};
 use crate::observe::Observed;
 use crate::plan::Plan;
 
-use facts::Facts;
+use assessment::Assessment;
 pub use phase::phase;
 
-/// One pass over a resource, after its plan was carried out.
+/// The outcome of a reconciliation.
 #[derive(Clone, Copy, Debug)]
-pub struct Pass<'a> {
+pub struct ReconcileOutcome<'a> {
     /// The resource.
     pub proxy: &'a FastllmProxy,
-    /// What was seen before.
+    /// The state of the cluster before.
     pub observed: &'a Observed,
-    /// What was decided.
+    /// The plan.
     pub plan: &'a Plan,
-    /// What is there now.
+    /// The state of the cluster after.
     pub applied: &'a Applied,
-    /// The time of the pass, to the second.
+    /// Time of the reconciliation, in whole seconds.
     pub now: Timestamp,
 }
 
-/// The status after a pass.
+/// The status after a reconciliation.
 #[must_use]
-pub fn build(pass: Pass<'_>) -> FastllmProxyStatus {
-    let facts = Facts::of(pass);
-    let previous = pass.proxy.status.clone().unwrap_or_default();
-    let generation = pass.proxy.metadata.generation;
-    // While paused, the specification is not looked at.
-    let observed_generation = if pass.plan.paused {
+pub fn build(outcome: ReconcileOutcome<'_>) -> FastllmProxyStatus {
+    let assessment = Assessment::of(outcome);
+    let previous = outcome.proxy.status.clone().unwrap_or_default();
+    let generation = outcome.proxy.metadata.generation;
+    // A paused specification is not reconciled.
+    let observed_generation = if outcome.plan.paused {
         previous.observed_generation
     } else {
         generation
     };
-    let conditions = conditions::all(&facts)
+    let conditions = conditions::all(&assessment)
         .into_iter()
-        .map(|verdict| verdict.condition(&previous, observed_generation, pass.now))
+        .map(|draft| draft.condition(&previous, observed_generation, outcome.now))
         .collect::<Vec<_>>();
-    let control = pass.applied.children().control.as_ref();
+    let control = outcome.applied.children().control.as_ref();
     let template = control.and_then(|c| c.spec.template.metadata.as_ref());
     FastllmProxyStatus {
         phase: Some(phase(&conditions)),
         proxy_replicas: Some(format!(
             "{}/{}",
-            facts.gateway.figures.ready, pass.proxy.spec.proxy.replicas
+            assessment.gateway.rollout.ready, outcome.proxy.spec.proxy.replicas
         )),
-        control_ready: facts.control.done,
-        observed_image: facts.observed_image(),
-        bootstrapped: facts.bootstrapped,
+        control_ready: assessment.control.complete,
+        observed_image: assessment.observed_image(),
+        bootstrapped: assessment.bootstrapped,
         config_hash: template
             .and_then(|t| annotation(t, CONFIG_HASH))
             .map(str::to_owned),
-        replicas: facts.gateway.figures.current,
-        selector: Some(selector_text(&pass.proxy.name_any())),
+        replicas: assessment.gateway.rollout.current,
+        selector: Some(selector_text(&outcome.proxy.name_any())),
         observed_generation,
         conditions,
     }

@@ -1,6 +1,5 @@
-//! The one place that starts tasks. Each has an owner that sees it end: a task
-//! that ends by itself ends the process, so that there is no operator that is
-//! ready but idle.
+//! The only place that spawns tasks. A task that ends makes the process exit,
+//! so that no operator is ready but idle.
 
 use tokio::task::JoinSet;
 
@@ -11,8 +10,8 @@ use crate::error::OperatorError;
 pub struct Tasks(JoinSet<(&'static str, Result<(), OperatorError>)>);
 
 impl Tasks {
-    /// Starts a task.
-    pub fn start(
+    /// Spawns a task.
+    pub fn spawn(
         &mut self,
         name: &'static str,
         task: impl Future<Output = Result<(), OperatorError>> + Send + 'static,
@@ -20,12 +19,12 @@ impl Tasks {
         self.0.spawn(async move { (name, task.await) });
     }
 
-    /// Waits for the first task that ends; that is an error in any case.
+    /// Waits for the first task to end, which is an error in any case.
     pub async fn first_end(&mut self) -> OperatorError {
         match self.0.join_next().await {
             Some(Ok((_, Err(error)))) => error,
             Some(Ok((name, Ok(())))) => OperatorError::TaskEnded(name),
-            Some(Err(_)) => OperatorError::TaskEnded("a task (it panicked)"),
+            Some(Err(_)) => OperatorError::TaskEnded("a task that panicked"),
             None => OperatorError::TaskEnded("every task"),
         }
     }

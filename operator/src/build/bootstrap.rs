@@ -4,7 +4,7 @@ use fastllm_crds::Bootstrap;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::Container;
 
-use super::{Wanted, pod};
+use super::{BuildContext, pod};
 use crate::names::{Component, metadata};
 
 /// Seconds that a finished Job stays for its log to be read. A failed one is
@@ -18,7 +18,7 @@ const DEADLINE: i64 = 600;
 /// The Job. `--create-only` leaves a password alone that is already there, so
 /// running it twice does no harm.
 #[must_use]
-pub fn bootstrap(wanted: Wanted<'_>, login: &Bootstrap) -> Job {
+pub fn bootstrap(wanted: BuildContext<'_>, login: &Bootstrap) -> Job {
     let container = Container {
         command: Some(vec!["fastllm-control".to_owned()]),
         args: Some(vec![
@@ -42,7 +42,7 @@ pub fn bootstrap(wanted: Wanted<'_>, login: &Bootstrap) -> Job {
             backoff_limit: Some(6),
             active_deadline_seconds: Some(DEADLINE),
             ttl_seconds_after_finished: Some(TTL),
-            template: pod::sealed(template),
+            template: pod::with_template_hash(template),
             ..JobSpec::default()
         }),
         ..Job::default()

@@ -5,16 +5,13 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort};
 use kube::ResourceExt as _;
 
 use super::deployment::deployment;
-use super::{Wanted, pod};
-use crate::names::Component;
-
-/// Port of the admin API and of `/snapshot`.
-pub const ADMIN_PORT: i32 = 4001;
+use super::{BuildContext, pod};
+use crate::names::{ADMIN_PORT, Component};
 
 /// The control plane. Every replica is active, so an upgrade rolls with one
 /// pod more and none less: a bad image takes nothing down.
 #[must_use]
-pub fn control(wanted: Wanted<'_>) -> Deployment {
+pub fn control(wanted: BuildContext<'_>) -> Deployment {
     let proxy = wanted.proxy;
     let spec = &proxy.spec;
     let mut args = vec![

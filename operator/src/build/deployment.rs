@@ -8,18 +8,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-use super::{Wanted, annotate, inputs_of, pod};
-use crate::names::{Component, INPUT_HASHES, metadata, selector};
+use super::{BuildContext, pod};
+use crate::names::{Component, INPUT_HASHES, annotate, metadata, selector};
+use crate::secrets::input_references;
 
 /// One pod more and none less while it rolls, for either plane.
 pub(super) fn deployment(
-    wanted: Wanted<'_>,
+    wanted: BuildContext<'_>,
     component: Component,
     replicas: i32,
     template: PodTemplateSpec,
 ) -> Deployment {
     let mut meta = metadata(wanted.proxy, component);
-    let hashes: Vec<_> = inputs_of(wanted.proxy, component)
+    let hashes: Vec<_> = input_references(wanted.proxy, component)
         .into_iter()
         .map(|(field, _)| format!("{field}={}", wanted.inputs.value_hash(field)))
         .collect();
@@ -40,7 +41,7 @@ pub(super) fn deployment(
                     max_unavailable: Some(IntOrString::Int(0)),
                 }),
             }),
-            template: pod::sealed(template),
+            template: pod::with_template_hash(template),
             ..DeploymentSpec::default()
         },
         ..Deployment::default()

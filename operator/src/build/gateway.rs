@@ -8,21 +8,16 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt as _;
 
-use super::control::ADMIN_PORT;
 use super::deployment::deployment;
-use super::{Wanted, pod};
-use crate::names::{Component, selector};
+use super::{BuildContext, pod};
+use crate::names::{ADMIN_PORT, Component, PUBLIC_PORT, STATUS_PORT, selector};
 
-/// Port of the API that clients call.
-pub const PUBLIC_PORT: i32 = 4000;
-/// Port of probes, metrics and the detailed `/health`.
-pub const STATUS_PORT: u16 = 4002;
 /// Where the gateway keeps the last snapshot.
 const CACHE_DIR: &str = "/var/lib/fastllm";
 
 /// The gateway. It is spread over nodes and rolls with one pod more and none less.
 #[must_use]
-pub fn gateway(wanted: Wanted<'_>) -> Deployment {
+pub fn gateway(wanted: BuildContext<'_>) -> Deployment {
     let spec = &wanted.proxy.spec;
     let container = Container {
         resources: spec.proxy.resources.clone(),
@@ -52,7 +47,7 @@ pub fn gateway(wanted: Wanted<'_>) -> Deployment {
     deployment(wanted, Component::Gateway, spec.proxy.replicas, template)
 }
 
-fn container(wanted: Wanted<'_>) -> Container {
+fn container(wanted: BuildContext<'_>) -> Container {
     let proxy = wanted.proxy;
     let control_url = format!(
         "http://{}.{}.svc:{ADMIN_PORT}/snapshot",

@@ -11,8 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-use super::{Wanted, annotate, body, hash};
-use crate::names::{CONFIG_HASH, Component, TEMPLATE_HASH, labels};
+use super::BuildContext;
+use crate::hash::{json_hash, to_json};
+use crate::names::{CONFIG_HASH, Component, TEMPLATE_HASH, annotate, labels};
 
 /// User and group of every container.
 const NOBODY: i64 = 65532;
@@ -51,7 +52,7 @@ pub(super) fn from_secret(name: &str, reference: &fastllm_crds::SecretKeyRef) ->
 }
 
 /// The flags about logs, which both planes take.
-pub(super) fn log_args(wanted: Wanted<'_>) -> [String; 2] {
+pub(super) fn log_args(wanted: BuildContext<'_>) -> [String; 2] {
     let logs = &wanted.proxy.spec.observability;
     [
         format!("--log={}", logs.log_level),
@@ -75,7 +76,7 @@ pub(super) fn probe(path: &str, port: &str, period: i32, failures: i32) -> Probe
 }
 
 /// A container of the product's image.
-pub(super) fn container(wanted: Wanted<'_>, component: Component) -> Container {
+pub(super) fn container(wanted: BuildContext<'_>, component: Component) -> Container {
     let spec = &wanted.proxy.spec;
     Container {
         name: component.container().to_owned(),
@@ -97,7 +98,7 @@ pub(super) fn container(wanted: Wanted<'_>, component: Component) -> Container {
 /// A pod template around a container, with both hashes. Service links stay
 /// off: they would set `FASTLLM_…` variables that the planes read as flags.
 pub(super) fn template(
-    wanted: Wanted<'_>,
+    wanted: BuildContext<'_>,
     component: Component,
     account: Component,
     container: Container,
@@ -140,8 +141,8 @@ pub(super) fn template(
 }
 
 /// Adds the hash of the template to it; the last thing that is done to it.
-pub(super) fn sealed(mut template: PodTemplateSpec) -> PodTemplateSpec {
-    let hash = hash(&body(&template));
+pub(super) fn with_template_hash(mut template: PodTemplateSpec) -> PodTemplateSpec {
+    let hash = json_hash(&to_json(&template));
     annotate(
         template.metadata.get_or_insert_default(),
         TEMPLATE_HASH,

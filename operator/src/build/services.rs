@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
-use super::Wanted;
+use super::BuildContext;
 use crate::names::{Component, metadata, selector};
 
 /// The Service of a plane, with the one port that others call.
 #[must_use]
-pub fn service(wanted: Wanted<'_>, component: Component, port: i32) -> Service {
+pub fn service(wanted: BuildContext<'_>, component: Component, port: i32) -> Service {
     Service {
         metadata: metadata(wanted.proxy, component),
         spec: Some(ServiceSpec {

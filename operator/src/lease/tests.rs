@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
-use super::{Candidate, DURATION, Election, Move, RENEW_DEADLINE};
+use super::{Candidate, Config, DURATION, Election, LeaseAction, RENEW_DEADLINE};
 use crate::metrics::Metrics;
 
 fn seconds(n: u64) -> Duration {
@@ -23,50 +23,57 @@ fn wall(n: i64) -> Timestamp {
 }
 
 #[test]
-fn a_holder_that_shows_no_life_is_succeeded_by_our_own_clock() {
-    let theirs = Election::new("other".to_owned()).record(None, wall(100_000));
+fn an_unchanged_lease_expires_by_the_local_clock() {
+    let theirs = Election::new("other".to_owned()).renewed_spec(None, wall(100_000));
     let mut me = Election::new("me".to_owned());
-    assert_eq!(me.look(&theirs, seconds(0)), Move::Wait);
-    assert_eq!(me.look(&theirs, DURATION), Move::Wait);
-    assert_eq!(me.look(&theirs, DURATION + seconds(1)), Move::Take);
+    assert_eq!(me.decide(&theirs, seconds(0)), LeaseAction::Wait);
+    assert_eq!(me.decide(&theirs, DURATION), LeaseAction::Wait);
+    assert_eq!(
+        me.decide(&theirs, DURATION + seconds(1)),
+        LeaseAction::Acquire
+    );
 }
 
 #[test]
-fn a_renewal_starts_the_wait_again() {
+fn a_renewal_restarts_the_wait() {
     let mut other = Election::new("other".to_owned());
-    let first = other.record(None, wall(0));
-    let second = other.record(Some(&first), wall(10));
-    assert_eq!(other.look(&second, seconds(0)), Move::Renew);
+    let first = other.renewed_spec(None, wall(0));
+    let second = other.renewed_spec(Some(&first), wall(10));
+    assert_eq!(other.decide(&second, seconds(0)), LeaseAction::Renew);
     let mut me = Election::new("me".to_owned());
-    me.look(&first, seconds(0));
-    assert_eq!(me.look(&second, seconds(14)), Move::Wait);
-    assert_eq!(me.look(&second, seconds(20)), Move::Wait);
-    assert_eq!(me.look(&second, seconds(30)), Move::Take);
+    me.decide(&first, seconds(0));
+    assert_eq!(me.decide(&second, seconds(14)), LeaseAction::Wait);
+    assert_eq!(me.decide(&second, seconds(20)), LeaseAction::Wait);
+    assert_eq!(me.decide(&second, seconds(30)), LeaseAction::Acquire);
 }
 
 #[test]
-fn a_released_lease_is_taken_at_once_and_counts_a_transition() {
-    let mut released = Election::new("other".to_owned()).record(None, wall(0));
+fn a_released_lease_is_acquired_immediately_and_counts_a_transition() {
+    let mut released = Election::new("other".to_owned()).renewed_spec(None, wall(0));
     released.holder_identity = Some(String::new());
     let mut me = Election::new("me".to_owned());
-    assert_eq!(me.look(&released, seconds(0)), Move::Take);
-    let mine = me.record(Some(&released), wall(1));
+    assert_eq!(me.decide(&released, seconds(0)), LeaseAction::Acquire);
+    let mine = me.renewed_spec(Some(&released), wall(1));
     assert_eq!(mine.lease_transitions, Some(1));
-    assert_eq!(me.record(Some(&mine), wall(2)).lease_transitions, Some(1));
+    assert_eq!(
+        me.renewed_spec(Some(&mine), wall(2)).lease_transitions,
+        Some(1)
+    );
 }
 
-/// How an API server treats renewals.
+/// How the API server responds to renewals.
 #[derive(Clone, Copy)]
-enum Renewals {
-    Refused,
-    NotAnswered,
+enum RenewalBehavior {
+    Rejected,
+    Unresponsive,
 }
 
-/// An API server that takes a new Lease at once, answers late, and lets nobody renew.
-fn api_server(late: Duration, renewals: Renewals) -> Client {
-    let taken = Arc::new(AtomicBool::new(false));
-    let answer = move |request: Request<Body>| {
-        let taken = Arc::clone(&taken);
+/// An API server that creates a Lease immediately, responds after `delay`, and
+/// accepts no renewal.
+fn api_server(delay: Duration, renewals: RenewalBehavior) -> Client {
+    let created = Arc::new(AtomicBool::new(false));
+    let respond = move |request: Request<Body>| {
+        let created = Arc::clone(&created);
         async move {
             let failure = |code: u16, reason: &str| {
                 let text = format!(
@@ -77,53 +84,56 @@ fn api_server(late: Duration, renewals: Renewals) -> Client {
                     .body(Body::from(text.into_bytes()))
             };
             let response = if request.method() == Method::POST {
-                taken.store(true, Ordering::Relaxed);
-                sleep(late).await;
+                created.store(true, Ordering::Relaxed);
+                sleep(delay).await;
                 let lease =
                     r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{}}"#;
                 Response::builder()
                     .status(StatusCode::CREATED)
                     .body(Body::from(lease.as_bytes().to_vec()))
-            } else if !taken.load(Ordering::Relaxed) {
+            } else if !created.load(Ordering::Relaxed) {
                 failure(404, "NotFound")
             } else {
                 match renewals {
-                    Renewals::Refused => failure(500, "InternalError"),
-                    Renewals::NotAnswered => std::future::pending().await,
+                    RenewalBehavior::Rejected => failure(500, "InternalError"),
+                    RenewalBehavior::Unresponsive => std::future::pending().await,
                 }
             };
             Ok::<_, BoxError>(response.unwrap())
         }
     };
-    Client::new(service_fn(answer), "ns")
+    Client::new(service_fn(respond), "ns")
 }
 
-// OP-51
 #[tokio::test(start_paused = true)]
-async fn a_holder_acts_for_ten_seconds_after_it_asked_and_no_longer() {
-    for (late, renewals) in [
-        (seconds(0), Renewals::Refused),
-        (seconds(0), Renewals::NotAnswered),
-        (seconds(3), Renewals::Refused),
-        (seconds(9), Renewals::NotAnswered),
+async fn a_leader_acts_for_at_most_ten_seconds_after_it_sent_a_renewal() {
+    for (delay, renewals) in [
+        (seconds(0), RenewalBehavior::Rejected),
+        (seconds(0), RenewalBehavior::Unresponsive),
+        (seconds(3), RenewalBehavior::Rejected),
+        (seconds(9), RenewalBehavior::Unresponsive),
     ] {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let client = api_server(late, renewals);
-        let mut candidate = Candidate::new(client, "ns", "pod", metrics);
-        let asked = Instant::now();
+        let config = Config {
+            namespace: "ns",
+            pod: "pod",
+        };
+        let client = api_server(delay, renewals);
+        let mut candidate = Candidate::new(config, client, metrics);
+        let sent = Instant::now();
         timeout(DURATION, candidate.acquire()).await.unwrap();
-        assert_eq!(asked.elapsed().as_secs(), late.as_secs());
+        assert_eq!(sent.elapsed().as_secs(), delay.as_secs());
         timeout(DURATION * 2, candidate.hold()).await.unwrap();
-        let held = asked.elapsed();
+        let held = sent.elapsed();
         assert!(
             held <= RENEW_DEADLINE + Duration::from_millis(50),
-            "{held:?} after an answer {late:?} late"
+            "{held:?} with a delay of {delay:?}"
         );
     }
 }
 
-/// A replica as the driver runs it: it acts until it has failed to renew for
-/// the deadline, by its own clock.
+/// A replica that acts until it could not renew for [`RENEW_DEADLINE`] by its
+/// own clock.
 struct Replica {
     election: Election,
     skew: i64,
@@ -140,9 +150,9 @@ impl Replica {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // Clocks differ by minutes and any call may fail: there are never two that act.
+    // Wall clocks differ by minutes and any call may fail.
     #[test]
-    fn two_never_act_at_once(
+    fn two_replicas_never_act_at_the_same_time(
         skew in -600_i64..600,
         calls in prop::collection::vec((0..2_usize, 0..4_u64, prop::bool::weighted(0.7)), 1..120),
     ) {
@@ -159,10 +169,10 @@ proptest! {
             let replica = &mut replicas[who];
             if works {
                 let spec = lease.clone().unwrap_or_default();
-                let step = replica.election.look(&spec, seconds(now));
+                let step = replica.election.decide(&spec, seconds(now));
                 let stopped = replica.renewed.is_some() && !replica.acts(now);
-                if step == Move::Wait || stopped {
-                    // A replica that stopped acting has ended; another process takes its place.
+                if step == LeaseAction::Wait || stopped {
+                    // A replica that stopped acting has exited; a new process replaces it.
                     if stopped {
                         replica.election = Election::new(format!("{who}-{now}"));
                         replica.renewed = None;
@@ -170,7 +180,7 @@ proptest! {
                 } else {
                     let elapsed = SignedDuration::from_secs(i64::try_from(now).unwrap() + replica.skew);
                     let clock = wall(0).saturating_add(elapsed).unwrap();
-                    lease = Some(replica.election.record(lease.as_ref(), clock));
+                    lease = Some(replica.election.renewed_spec(lease.as_ref(), clock));
                     replica.renewed = Some(now);
                 }
             }

@@ -1,4 +1,4 @@
-//! The one place that reads.
+//! The only place that reads the state of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -14,26 +14,26 @@ use kube::{Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::{Children, Latest, ModelsProbe, Observed, PodView, Read, ReadFailure};
+use super::{Children, ModelsProbe, MutationCache, Observed, PodView, ReadFailure, ReadOutcome};
 use crate::error::{CallError, call};
-use crate::names::{Component, INSTANCE};
-use crate::secrets::{SecretData, SecretValue, needed};
+use crate::names::{Component, INSTANCE, ObjectKey};
+use crate::secrets::{SecretData, SecretValue, required_references};
 
 /// The watch caches.
 pub struct Caches {
     /// The resources.
-    pub proxies: Latest<FastllmProxy>,
-    /// Deployments that carry our label.
-    pub deployments: Latest<Deployment>,
-    /// Services that carry our label.
-    pub services: Latest<Service>,
-    /// `ServiceAccounts` that carry our label.
-    pub accounts: Latest<ServiceAccount>,
-    /// Jobs that carry our label.
-    pub jobs: Latest<Job>,
-    /// Pods that carry our label.
+    pub proxies: MutationCache<FastllmProxy>,
+    /// Deployments with the operator's label.
+    pub deployments: MutationCache<Deployment>,
+    /// Services with the operator's label.
+    pub services: MutationCache<Service>,
+    /// `ServiceAccounts` with the operator's label.
+    pub accounts: MutationCache<ServiceAccount>,
+    /// Jobs with the operator's label.
+    pub jobs: MutationCache<Job>,
+    /// Pods with the operator's label.
     pub pods: Store<Pod>,
-    /// Metadata of every Secret; never data.
+    /// Metadata of all Secrets, and the data of those that were read by name.
     pub secrets: SecretReader,
 }
 
@@ -43,41 +43,28 @@ impl Caches {
         let gateway = Component::Gateway.object_name(name);
         let bootstrap = Component::Bootstrap.object_name(name);
         Children {
-            control_account: self.accounts.get(namespace, &control).map(owned),
-            gateway_account: self.accounts.get(namespace, &gateway).map(owned),
-            control_service: self.services.get(namespace, &control).map(owned),
-            gateway_service: self.services.get(namespace, &gateway).map(owned),
-            control: self.deployments.get(namespace, &control).map(owned),
-            gateway: self.deployments.get(namespace, &gateway).map(owned),
-            bootstrap: self.jobs.get(namespace, &bootstrap).map(owned),
+            control_account: get(&self.accounts, namespace, &control),
+            gateway_account: get(&self.accounts, namespace, &gateway),
+            control_service: get(&self.services, namespace, &control),
+            gateway_service: get(&self.services, namespace, &gateway),
+            control: get(&self.deployments, namespace, &control),
+            gateway: get(&self.deployments, namespace, &gateway),
+            bootstrap: get(&self.jobs, namespace, &bootstrap),
         }
     }
 
-    fn as_applied(&self, children: &Children) -> BTreeSet<(String, String)> {
-        let mut found = BTreeSet::new();
-        note(
-            &self.accounts,
-            children.control_account.as_ref(),
-            &mut found,
-        );
-        note(
-            &self.accounts,
-            children.gateway_account.as_ref(),
-            &mut found,
-        );
-        note(
-            &self.services,
-            children.control_service.as_ref(),
-            &mut found,
-        );
-        note(
-            &self.services,
-            children.gateway_service.as_ref(),
-            &mut found,
-        );
-        note(&self.deployments, children.control.as_ref(), &mut found);
-        note(&self.deployments, children.gateway.as_ref(), &mut found);
-        found
+    fn unmodified(&self, children: &Children) -> BTreeSet<ObjectKey> {
+        [
+            unmodified_key(&self.accounts, children.control_account.as_ref()),
+            unmodified_key(&self.accounts, children.gateway_account.as_ref()),
+            unmodified_key(&self.services, children.control_service.as_ref()),
+            unmodified_key(&self.services, children.gateway_service.as_ref()),
+            unmodified_key(&self.deployments, children.control.as_ref()),
+            unmodified_key(&self.deployments, children.gateway.as_ref()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 
     fn pods(&self, namespace: &str, name: &str) -> Vec<PodView> {
@@ -91,34 +78,46 @@ impl Caches {
     }
 }
 
-fn note<K>(latest: &Latest<K>, child: Option<&K>, found: &mut BTreeSet<(String, String)>)
+fn get<K>(cache: &MutationCache<K>, namespace: &str, name: &str) -> Option<K>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + 'static,
+    K: Resource<DynamicType = ()> + Clone + Debug + 'static,
 {
-    if let Some(child) = child.filter(|child| latest.is_as_applied(child)) {
-        found.insert((K::kind(&()).into_owned(), child.name_any()));
-    }
+    cache.get(namespace, name).map(Arc::unwrap_or_clone)
 }
 
-fn owned<K: Clone>(object: Arc<K>) -> K {
-    Arc::unwrap_or_clone(object)
+fn unmodified_key<K>(cache: &MutationCache<K>, child: Option<&K>) -> Option<ObjectKey>
+where
+    K: Resource<DynamicType = ()> + k8s_openapi::Resource + Clone + Debug + Serialize + 'static,
+{
+    child
+        .filter(|child| cache.is_unmodified(child))
+        .map(|child| ObjectKey {
+            kind: K::KIND,
+            name: child.name_any(),
+        })
 }
 
-/// Reads Secrets by name, and only when their metadata says that they changed.
+/// The data of a Secret and the resource version that it was read at.
+struct CachedSecret {
+    resource_version: String,
+    data: SecretData,
+}
+
+/// Reads Secrets by name, and again only after their resource version changed.
 pub struct SecretReader {
     client: Client,
     metadata: Store<PartialObjectMeta<Secret>>,
-    read: Mutex<HashMap<ObjectRef<Secret>, (String, SecretData)>>,
+    cached: Mutex<HashMap<ObjectRef<Secret>, CachedSecret>>,
 }
 
 impl SecretReader {
-    /// Wraps a cache of metadata.
+    /// Creates a reader from a cache of metadata.
     #[must_use]
     pub fn new(client: Client, metadata: Store<PartialObjectMeta<Secret>>) -> Self {
         Self {
             client,
             metadata,
-            read: Mutex::default(),
+            cached: Mutex::default(),
         }
     }
 
@@ -128,56 +127,62 @@ impl SecretReader {
         &self.metadata
     }
 
-    /// One Secret's data; `None` if there is no such Secret.
-    pub async fn read(&self, namespace: &str, name: &str) -> Read<Option<SecretData>> {
+    /// The data of a Secret; `None` if the Secret does not exist.
+    pub async fn read(&self, namespace: &str, name: &str) -> ReadOutcome<Option<SecretData>> {
         let key = ObjectRef::<Secret>::new(name).within(namespace);
-        let version = self.version(&key);
-        if let Some((seen, data)) = self.read.lock().get(&key)
-            && version.as_ref() == Some(seen)
+        let version = self.resource_version(&key);
+        if let Some(cached) = self.cached.lock().get(&key)
+            && version.as_ref() == Some(&cached.resource_version)
         {
-            return Read::Known(Some(data.clone()));
+            return ReadOutcome::Known(Some(cached.data.clone()));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         match call(api.get_opt(name)).await {
-            Ok(found) => Read::Known(found.map(|secret| self.remember(key, secret))),
-            Err(error) => Read::Unknown(failure(&error)),
+            Ok(found) => ReadOutcome::Known(found.map(|secret| self.insert(key, secret))),
+            Err(error) => ReadOutcome::Unknown(read_failure(&error)),
         }
     }
 
-    fn version(&self, key: &ObjectRef<Secret>) -> Option<String> {
+    fn resource_version(&self, key: &ObjectRef<Secret>) -> Option<String> {
         let key = ObjectRef::<PartialObjectMeta<Secret>>::new(&key.name)
             .within(key.namespace.as_deref().unwrap_or_default());
         self.metadata.get(&key)?.resource_version()
     }
 
-    /// Keeps what was read for as long as the Secret exists.
-    fn remember(&self, key: ObjectRef<Secret>, secret: Secret) -> SecretData {
-        let version = secret.resource_version().unwrap_or_default();
+    /// Caches the data for as long as the Secret exists.
+    fn insert(&self, key: ObjectRef<Secret>, secret: Secret) -> SecretData {
+        let resource_version = secret.resource_version().unwrap_or_default();
         let data: SecretData = secret
             .data
             .unwrap_or_default()
             .into_iter()
             .map(|(name, value)| (name, SecretValue::new(value.0)))
             .collect();
-        let mut read = self.read.lock();
-        read.retain(|key, _| self.version(key).is_some());
-        read.insert(key, (version, data.clone()));
+        let mut cached = self.cached.lock();
+        cached.retain(|key, _| self.resource_version(key).is_some());
+        cached.insert(
+            key,
+            CachedSecret {
+                resource_version,
+                data: data.clone(),
+            },
+        );
         data
     }
 }
 
-fn failure(error: &CallError) -> ReadFailure {
+fn read_failure(error: &CallError) -> ReadFailure {
     match error {
-        CallError::Timeout => ReadFailure::Failed("the API server did not answer in time"),
+        CallError::Timeout => ReadFailure::Failed("the API server did not respond in time"),
         CallError::Api {
             code: 401 | 403, ..
         } => ReadFailure::Forbidden,
-        CallError::Api { .. } => ReadFailure::Failed("the API server refused the read"),
+        CallError::Api { .. } => ReadFailure::Failed("the API server rejected the read"),
         CallError::Transport(_) => ReadFailure::Failed("the API server could not be reached"),
     }
 }
 
-/// Gathers everything that a decision about a resource is made from.
+/// Reads everything that a plan depends on.
 pub async fn gather<P: ModelsProbe>(
     caches: &Caches,
     probe: &P,
@@ -187,7 +192,7 @@ pub async fn gather<P: ModelsProbe>(
     let namespace = proxy.namespace().unwrap_or_default();
     let name = proxy.name_any();
     let mut secrets = BTreeMap::new();
-    for (_, reference) in needed(proxy, bootstrapped) {
+    for (_, reference) in required_references(proxy, bootstrapped) {
         if !secrets.contains_key(&reference.name) {
             let read = caches.secrets.read(&namespace, &reference.name).await;
             secrets.insert(reference.name.clone(), read);
@@ -203,7 +208,7 @@ pub async fn gather<P: ModelsProbe>(
     };
     let children = caches.children(&namespace, &name);
     Observed {
-        as_applied: caches.as_applied(&children),
+        unmodified: caches.unmodified(&children),
         children,
         pods,
         secrets,

@@ -6,8 +6,8 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use serde::Deserialize;
 
-use super::{Read, ReadFailure};
-use crate::build::STATUS_PORT;
+use super::{ReadFailure, ReadOutcome};
+use crate::names::STATUS_PORT;
 
 /// Longest time that a gateway may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -17,19 +17,19 @@ const LIMIT: usize = 4 << 20;
 /// Asks a gateway how many models it serves.
 pub trait ModelsProbe: Send + Sync + 'static {
     /// Number of models at the gateway pod with this address.
-    fn models(&self, ip: &str) -> impl Future<Output = Read<usize>> + Send;
+    fn models(&self, ip: &str) -> impl Future<Output = ReadOutcome<usize>> + Send;
 }
 
 /// Asks over HTTP.
 #[derive(Clone, Debug)]
-pub struct HttpModels(reqwest::Client);
+pub struct HttpModelsProbe(reqwest::Client);
 
 #[derive(Deserialize)]
 struct Health {
     models: Vec<serde::de::IgnoredAny>,
 }
 
-impl HttpModels {
+impl HttpModelsProbe {
     /// # Errors
     /// If the HTTP client cannot be set up.
     pub fn new() -> Result<Self, reqwest::Error> {
@@ -60,14 +60,14 @@ impl HttpModels {
     }
 }
 
-impl ModelsProbe for HttpModels {
-    async fn models(&self, ip: &str) -> Read<usize> {
+impl ModelsProbe for HttpModelsProbe {
+    async fn models(&self, ip: &str) -> ReadOutcome<usize> {
         let Ok(ip) = ip.parse::<IpAddr>() else {
-            return Read::Unknown(ReadFailure::Failed("the gateway pod has no address"));
+            return ReadOutcome::Unknown(ReadFailure::Failed("the gateway pod has no address"));
         };
         match self.ask(SocketAddr::new(ip, STATUS_PORT)).await {
-            Ok(count) => Read::Known(count),
-            Err(what) => Read::Unknown(ReadFailure::Failed(what)),
+            Ok(count) => ReadOutcome::Known(count),
+            Err(what) => ReadOutcome::Unknown(ReadFailure::Failed(what)),
         }
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    use super::HttpModels;
+    use super::HttpModelsProbe;
 
     /// Answers one request, and says what it was.
     async fn answer(listener: &TcpListener, with: &str) -> String {
@@ -96,7 +96,7 @@ mod tests {
         let gateway = listener.local_addr().unwrap();
         // Only fails if another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let probe = HttpModels::new().unwrap();
+        let probe = HttpModelsProbe::new().unwrap();
         let (request, found) = tokio::join!(answer(&listener, with), probe.ask(gateway));
         assert!(request.starts_with("GET /health "), "{request}");
         found

@@ -2,8 +2,7 @@
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 
-use crate::build::annotation;
-use crate::names::{Component, TEMPLATE_HASH};
+use crate::names::{Component, TEMPLATE_HASH, annotation};
 
 /// The figures of a Deployment's status, and whether they speak of its present
 /// specification.

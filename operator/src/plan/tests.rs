@@ -6,26 +6,25 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
-use super::{RollReason, Step, Why, control_complete, covers, plan};
-use crate::build::annotation;
-use crate::names::{Component, PAUSE, ROLL_REASON};
-use crate::observe::{Read, ReadFailure, template_hash};
-use crate::world::World;
+use super::{ApplyReason, RolloutReason, Step, control_complete, covers, plan};
+use crate::fake_cluster::FakeCluster;
+use crate::names::{Component, PAUSE, ROLLOUT_REASON, annotation};
+use crate::observe::{ReadFailure, ReadOutcome, template_hash};
 
 fn template(deployment: Option<&Deployment>) -> Option<PodTemplateSpec> {
     deployment.map(|d| d.spec.template.clone())
 }
 
-fn rolls(steps: &[Step]) -> Vec<(Component, Vec<RollReason>)> {
-    let roll = |step: &Step| match step {
+fn rollouts(steps: &[Step]) -> Vec<(Component, Vec<RolloutReason>)> {
+    let rollout = |step: &Step| match step {
         Step::Apply {
             object,
-            why: Why::Roll(reasons),
+            reason: ApplyReason::Rollout(reasons),
             ..
         } => Some((object.component().unwrap(), reasons.clone())),
         _ => None,
     };
-    steps.iter().filter_map(roll).collect()
+    steps.iter().filter_map(rollout).collect()
 }
 
 fn kinds(steps: &[Step]) -> Vec<String> {
@@ -34,8 +33,8 @@ fn kinds(steps: &[Step]) -> Vec<String> {
 
 #[test]
 fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
-    let mut world = World::new();
-    let (plan, _) = world.pass();
+    let mut cluster = FakeCluster::new();
+    let (plan, _) = cluster.reconcile();
     assert_eq!(
         kinds(&plan.steps),
         [
@@ -46,9 +45,9 @@ fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
             "apply Deployment llm-control (Create)",
         ]
     );
-    while world.children.gateway.is_none() {
-        world.tick();
-        let (plan, _) = world.pass();
+    while cluster.children.gateway.is_none() {
+        cluster.tick();
+        let (plan, _) = cluster.reconcile();
         if !plan.steps.is_empty() {
             assert_eq!(
                 kinds(&plan.steps),
@@ -59,102 +58,105 @@ fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
             );
         }
     }
-    world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Ready));
-    assert!(world.status().bootstrapped);
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+    assert!(cluster.status().bootstrapped);
 }
 
 #[test]
 fn a_changed_database_url_rolls_control_once_and_says_why() {
-    let mut world = World::ready();
-    let gateway = world.children.gateway.clone();
-    world.set_secret("db", "uri", "postgres://user:other@db/fastllm");
-    let (plan, _) = world.pass();
-    let reference = world.proxy.spec.database.clone();
+    let mut cluster = FakeCluster::ready();
+    let gateway = cluster.children.gateway.clone();
+    cluster.set_secret("db", "uri", "postgres://user:other@db/fastllm");
+    let (plan, _) = cluster.reconcile();
+    let reference = cluster.proxy.spec.database.clone();
     assert_eq!(
-        rolls(&plan.steps),
+        rollouts(&plan.steps),
         [(
             Component::Control,
-            vec![RollReason::SecretChanged(reference)]
+            vec![RolloutReason::SecretChanged(reference)]
         )]
     );
     let reason = annotation(
-        &world.children.control.as_ref().unwrap().metadata,
-        ROLL_REASON,
+        &cluster.children.control.as_ref().unwrap().metadata,
+        ROLLOUT_REASON,
     );
     assert_eq!(reason, Some("SecretChanged(db/uri)"));
     assert!(
         plan.steps[0]
             .to_string()
-            .contains("RollReason=SecretChanged(db/uri)")
+            .contains("RolloutReason=SecretChanged(db/uri)")
     );
-    let before = world.writes;
-    world.settle();
-    assert_eq!(world.writes, before);
+    let before = cluster.writes;
+    cluster.settle();
+    assert_eq!(cluster.writes, before);
     assert_eq!(
-        template(world.children.gateway.as_ref()),
+        template(cluster.children.gateway.as_ref()),
         template(gateway.as_ref())
     );
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
 }
 
 #[test]
 fn a_reference_that_moves_rolls_once_whatever_the_content() {
-    for value in [crate::world::URL, "postgres://user:other@db/fastllm"] {
-        let mut world = World::ready();
-        world.set_secret("other", "uri", value);
-        world.edit(|spec| spec.database.name = "other".to_owned());
+    for value in [crate::fake_cluster::URL, "postgres://user:other@db/fastllm"] {
+        let mut cluster = FakeCluster::ready();
+        cluster.set_secret("other", "uri", value);
+        cluster.edit(|spec| spec.database.name = "other".to_owned());
         let mut seen = Vec::new();
         for _ in 0..40 {
-            seen.extend(rolls(&world.pass().0.steps));
-            world.tick();
+            seen.extend(rollouts(&cluster.reconcile().0.steps));
+            cluster.tick();
         }
-        let moved = world.proxy.spec.database.clone();
+        let moved = cluster.proxy.spec.database.clone();
         assert_eq!(
             seen,
-            [(Component::Control, vec![RollReason::SecretChanged(moved)])]
+            [(
+                Component::Control,
+                vec![RolloutReason::SecretChanged(moved)]
+            )]
         );
     }
 }
 
 #[test]
 fn another_encryption_key_is_refused_once_the_old_one_was_used() {
-    let mut world = World::ready();
-    world.set_secret("key", "key", &"a".repeat(64));
-    let writes = world.writes;
-    let (plan, _) = world.pass();
+    let mut cluster = FakeCluster::ready();
+    cluster.set_secret("key", "key", &"a".repeat(64));
+    let writes = cluster.writes;
+    let (plan, _) = cluster.reconcile();
     assert_eq!(plan.problems[0].reason, Reason::EncryptionKeyChanged);
-    assert_eq!(world.writes, writes);
-    let status = world.status();
+    assert_eq!(cluster.writes, writes);
+    let status = cluster.status();
     assert_eq!(
         status.condition(ConditionType::Stalled).unwrap().reason,
         "EncryptionKeyChanged"
     );
     assert!(status.is_true(ConditionType::Available));
-    world.set_secret("key", "key", crate::world::KEY);
-    world.pass();
-    assert_eq!(world.writes, writes);
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    cluster.set_secret("key", "key", crate::fake_cluster::KEY);
+    cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
 }
 
 #[test]
 fn the_first_login_is_created_once() {
-    let mut world = World::ready();
-    world.secrets.remove("login");
-    world.children.bootstrap = None; // its time to live is over
-    let writes = world.writes;
-    world.settle();
-    assert_eq!(world.writes, writes);
-    assert_eq!(world.status().phase, Some(Phase::Ready));
-    assert!(world.status().bootstrapped);
+    let mut cluster = FakeCluster::ready();
+    cluster.secrets.remove("login");
+    cluster.children.bootstrap = None; // its time to live is over
+    let writes = cluster.writes;
+    cluster.settle();
+    assert_eq!(cluster.writes, writes);
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+    assert!(cluster.status().bootstrapped);
 }
 
 #[test]
 fn a_first_login_that_failed_is_reported_and_tried_again_with_other_values() {
-    let mut world = World::new();
-    world.set_secret("login", "password", "refused");
-    world.settle();
-    let status = world.status();
+    let mut cluster = FakeCluster::new();
+    cluster.set_secret("login", "password", "refused");
+    cluster.settle();
+    let status = cluster.status();
     assert_eq!(status.phase, Some(Phase::Bootstrapping));
     let bootstrapped = status.condition(ConditionType::Bootstrapped).unwrap();
     assert!(
@@ -162,26 +164,26 @@ fn a_first_login_that_failed_is_reported_and_tried_again_with_other_values() {
         "{}",
         bootstrapped.message
     );
-    world.set_secret("login", "password", "accepted");
-    let (plan, _) = world.pass();
+    cluster.set_secret("login", "password", "accepted");
+    let (plan, _) = cluster.reconcile();
     assert_eq!(kinds(&plan.steps), ["delete Job llm-bootstrap (Replace)"]);
-    world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
 }
 
 #[test]
 fn nothing_is_written_while_a_secret_is_missing_or_unread() {
     for read in [
-        Read::Known(None),
-        Read::Known(Some(BTreeMap::new())),
-        Read::Unknown(ReadFailure::Forbidden),
-        Read::Unknown(ReadFailure::Failed("timeout")),
+        ReadOutcome::Known(None),
+        ReadOutcome::Known(Some(BTreeMap::new())),
+        ReadOutcome::Unknown(ReadFailure::Forbidden),
+        ReadOutcome::Unknown(ReadFailure::Failed("timeout")),
     ] {
-        let mut world = World::ready();
-        world.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
-        let mut observed = world.observe();
+        let mut cluster = FakeCluster::ready();
+        cluster.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
+        let mut observed = cluster.observe();
         observed.secrets.insert("token".to_owned(), read);
-        let (plan, _) = world.pass_seeing(&observed);
+        let (plan, _) = cluster.reconcile_with(&observed);
         assert_eq!(plan.steps, []);
         assert_ne!(plan.problems, []);
     }
@@ -189,18 +191,18 @@ fn nothing_is_written_while_a_secret_is_missing_or_unread() {
 
 #[test]
 fn what_belongs_to_somebody_else_is_left_alone() {
-    let mut world = World::new();
-    world.pass();
-    world
+    let mut cluster = FakeCluster::new();
+    cluster.reconcile();
+    cluster
         .children
         .gateway_service
         .as_mut()
         .unwrap()
         .metadata
         .owner_references = None;
-    let writes = world.writes;
-    let (plan, _) = world.pass();
-    assert_eq!(world.writes, writes);
+    let writes = cluster.writes;
+    let (plan, _) = cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
     assert_eq!(plan.problems[0].reason, Reason::NotOwned);
     assert!(
         plan.problems[0].message.contains("Service \"llm-proxy\""),
@@ -211,36 +213,36 @@ fn what_belongs_to_somebody_else_is_left_alone() {
 
 #[test]
 fn a_new_resource_of_the_same_name_waits_for_the_old_ones_objects_to_go() {
-    let mut world = World::ready();
-    world.proxy.metadata.uid = Some("uid-new".to_owned());
-    world.proxy.status = None;
-    let (plan, _) = world.pass();
+    let mut cluster = FakeCluster::ready();
+    cluster.proxy.metadata.uid = Some("uid-new".to_owned());
+    cluster.proxy.status = None;
+    let (plan, _) = cluster.reconcile();
     assert_eq!((plan.steps, plan.problems), (vec![], vec![]));
-    assert!(plan.leftovers);
-    let status = world.status();
+    assert!(plan.orphans);
+    let status = cluster.status();
     assert!(
         !status.bootstrapped && !status.is_true(ConditionType::Available),
         "{status:#?}"
     );
-    world.children = crate::observe::Children::default();
-    world.pods.clear();
-    world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Ready));
-    let control = world.children.control.unwrap();
+    cluster.children = crate::observe::Children::default();
+    cluster.pods.clear();
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+    let control = cluster.children.control.unwrap();
     assert_eq!(control.metadata.owner_references.unwrap()[0].uid, "uid-new");
 }
 
 #[test]
 fn a_paused_resource_lists_its_steps_and_takes_none() {
-    let mut world = World::ready();
-    let generation = world.status().observed_generation;
-    world.proxy.metadata.annotations =
+    let mut cluster = FakeCluster::ready();
+    let generation = cluster.status().observed_generation;
+    cluster.proxy.metadata.annotations =
         Some(BTreeMap::from([(PAUSE.to_owned(), "true".to_owned())]));
-    world.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
-    let writes = world.writes;
-    world.pass();
-    assert_eq!(world.writes, writes);
-    let status = world.status();
+    cluster.edit(|spec| spec.image = "fastllm/fastllm-proxy:2".to_owned());
+    let writes = cluster.writes;
+    cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
+    let status = cluster.status();
     assert_eq!(status.observed_generation, generation);
     let paused = status.condition(ConditionType::Paused).unwrap();
     assert_eq!(paused.status, "True");
@@ -249,60 +251,60 @@ fn a_paused_resource_lists_its_steps_and_takes_none() {
         "{}",
         paused.message
     );
-    world.proxy.metadata.annotations = None;
-    world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    cluster.proxy.metadata.annotations = None;
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
 }
 
 #[test]
 fn what_others_add_is_kept_and_what_they_change_is_restored() {
-    let mut world = World::ready();
-    let control = world.children.control.as_mut().unwrap();
+    let mut cluster = FakeCluster::ready();
+    let control = cluster.children.control.as_mut().unwrap();
     let pod = control.spec.template.spec.as_mut().unwrap();
     let mut sidecar = pod.containers[0].clone();
     sidecar.name = "injected".to_owned();
     sidecar.image = Some("mesh:1".to_owned());
     pod.containers.insert(0, sidecar);
     pod.dns_policy = Some("ClusterFirst".to_owned());
-    assert_eq!(plan(&world.proxy, &world.observe()).steps, []);
-    let control = world.children.control.as_mut().unwrap();
+    assert_eq!(plan(&cluster.proxy, &cluster.observe()).steps, []);
+    let control = cluster.children.control.as_mut().unwrap();
     control.spec.replicas = Some(7);
-    let steps = plan(&world.proxy, &world.observe()).steps;
+    let steps = plan(&cluster.proxy, &cluster.observe()).steps;
     assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
 }
 
 #[test]
 fn what_the_api_server_rewrites_is_written_once_and_holds_nothing_up() {
-    let mut world = World::new();
-    world.mirror = true;
-    world.settle();
-    assert_eq!(world.status().phase, Some(Phase::Ready));
-    let writes = world.writes;
-    world.pass();
-    assert_eq!(world.writes, writes);
+    let mut cluster = FakeCluster::new();
+    cluster.mirror = true;
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+    let writes = cluster.writes;
+    cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
     // An edit is still an edit.
-    let control = world.children.control.as_mut().unwrap();
+    let control = cluster.children.control.as_mut().unwrap();
     control.spec.template.spec.as_mut().unwrap().containers[0].image = Some("other".to_owned());
-    let steps = plan(&world.proxy, &world.observe()).steps;
+    let steps = plan(&cluster.proxy, &cluster.observe()).steps;
     assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
 }
 
 #[test]
 fn a_field_that_is_asked_for_no_more_is_noticed() {
-    let mut world = World::new();
-    world.edit(|spec| {
+    let mut cluster = FakeCluster::new();
+    cluster.edit(|spec| {
         let limits = BTreeMap::from([("cpu".to_owned(), Quantity("500m".to_owned()))]);
         spec.proxy.resources = Some(k8s_openapi::api::core::v1::ResourceRequirements {
             limits: Some(limits),
             ..Default::default()
         });
     });
-    world.settle();
-    world.edit(|spec| spec.proxy.resources = None);
-    let steps = plan(&world.proxy, &world.observe()).steps;
+    cluster.settle();
+    cluster.edit(|spec| spec.proxy.resources = None);
+    let steps = plan(&cluster.proxy, &cluster.observe()).steps;
     assert_eq!(
-        rolls(&steps),
-        [(Component::Gateway, vec![RollReason::TemplateChanged])]
+        rollouts(&steps),
+        [(Component::Gateway, vec![RolloutReason::TemplateChanged])]
     );
 }
 
@@ -328,32 +330,37 @@ fn quantities_are_compared_by_value() {
 
 #[test]
 fn a_gateway_can_be_scaled_while_control_is_down() {
-    let mut world = World::ready();
-    let control = world.children.control.as_mut().unwrap();
+    let mut cluster = FakeCluster::ready();
+    let control = cluster.children.control.as_mut().unwrap();
     control.status.as_mut().unwrap().ready_replicas = Some(0);
-    world.edit(|spec| spec.proxy.replicas = 4);
-    let steps = plan(&world.proxy, &world.observe()).steps;
+    cluster.edit(|spec| spec.proxy.replicas = 4);
+    let steps = plan(&cluster.proxy, &cluster.observe()).steps;
     assert_eq!(kinds(&steps), ["apply Deployment llm-proxy (Update)"]);
-    world.edit(|spec| spec.observability.log_level = "debug".to_owned());
-    let steps = plan(&world.proxy, &world.observe()).steps;
-    assert_eq!(rolls(&steps).len(), 1);
-    assert_eq!(rolls(&steps)[0].0, Component::Control);
+    cluster.edit(|spec| spec.observability.log_level = "debug".to_owned());
+    let steps = plan(&cluster.proxy, &cluster.observe()).steps;
+    assert_eq!(rollouts(&steps).len(), 1);
+    assert_eq!(rollouts(&steps)[0].0, Component::Control);
 }
 
 #[test]
 fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
-    let mut world = World::ready();
-    let control = world.children.control.clone();
-    let targets = plan(&world.proxy, &world.observe()).targets.unwrap();
-    assert!(control_complete(control.as_ref(), &world.pods, &targets, 1));
-    let mut old = world.pods[0].clone();
+    let mut cluster = FakeCluster::ready();
+    let control = cluster.children.control.clone();
+    let targets = plan(&cluster.proxy, &cluster.observe()).targets.unwrap();
+    assert!(control_complete(
+        control.as_ref(),
+        &cluster.pods,
+        &targets,
+        1
+    ));
+    let mut old = cluster.pods[0].clone();
     assert_eq!(old.component, Component::Control);
     old.template_hash = Some("old".to_owned());
     old.terminating = true;
-    world.pods.push(old);
+    cluster.pods.push(old);
     assert!(!control_complete(
         control.as_ref(),
-        &world.pods,
+        &cluster.pods,
         &targets,
         1
     ));
@@ -361,7 +368,7 @@ fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
 
 /// Something that happens.
 #[derive(Clone, Debug)]
-enum Happening {
+enum ClusterEvent {
     Image(usize),
     LogLevel(usize),
     ControlReplicas(i32),
@@ -371,7 +378,7 @@ enum Happening {
     /// The API server takes that many writes and refuses the next one.
     Outage(usize),
     Tick,
-    Pass,
+    Reconcile,
 }
 
 const IMAGES: [&str; 3] = ["fastllm:1", "fastllm:2", "fastllm:missing"];
@@ -379,50 +386,50 @@ const SECRETS: [(&str, &str, [&str; 2]); 3] = [
     (
         "db",
         "uri",
-        [crate::world::URL, "postgres://user:other@db/fastllm"],
+        [crate::fake_cluster::URL, "postgres://user:other@db/fastllm"],
     ),
     ("token", "token", ["canary-token", "canary-other"]),
     ("login", "password", ["canary-password", "refused"]),
 ];
 
-fn happening() -> impl Strategy<Value = Happening> {
+fn cluster_event() -> impl Strategy<Value = ClusterEvent> {
     prop_oneof![
-        2 => (0..IMAGES.len()).prop_map(Happening::Image),
-        1 => (0..2_usize).prop_map(Happening::LogLevel),
-        1 => (0..3).prop_map(Happening::ControlReplicas),
-        1 => (0..4).prop_map(Happening::GatewayReplicas),
-        2 => (0..SECRETS.len(), 0..2_usize).prop_map(|(s, v)| Happening::Secret(s, v)),
-        1 => (0..SECRETS.len()).prop_map(Happening::Remove),
-        1 => (0..6_usize).prop_map(Happening::Outage),
-        12 => Just(Happening::Tick),
-        8 => Just(Happening::Pass),
+        2 => (0..IMAGES.len()).prop_map(ClusterEvent::Image),
+        1 => (0..2_usize).prop_map(ClusterEvent::LogLevel),
+        1 => (0..3).prop_map(ClusterEvent::ControlReplicas),
+        1 => (0..4).prop_map(ClusterEvent::GatewayReplicas),
+        2 => (0..SECRETS.len(), 0..2_usize).prop_map(|(s, v)| ClusterEvent::Secret(s, v)),
+        1 => (0..SECRETS.len()).prop_map(ClusterEvent::Remove),
+        1 => (0..6_usize).prop_map(ClusterEvent::Outage),
+        12 => Just(ClusterEvent::Tick),
+        8 => Just(ClusterEvent::Reconcile),
     ]
 }
 
-impl World {
-    fn let_happen(&mut self, happening: &Happening) {
-        match happening {
-            Happening::Image(i) => self.edit(|s| s.image = IMAGES[*i].to_owned()),
-            Happening::LogLevel(i) => {
+impl FakeCluster {
+    fn apply_event(&mut self, cluster_event: &ClusterEvent) {
+        match cluster_event {
+            ClusterEvent::Image(i) => self.edit(|s| s.image = IMAGES[*i].to_owned()),
+            ClusterEvent::LogLevel(i) => {
                 self.edit(|s| s.observability.log_level = ["info", "debug"][*i].to_owned());
             }
-            Happening::ControlReplicas(n) => self.edit(|s| s.control.replicas = *n),
-            Happening::GatewayReplicas(n) => self.edit(|s| s.proxy.replicas = *n),
-            Happening::Secret(i, v) => {
+            ClusterEvent::ControlReplicas(n) => self.edit(|s| s.control.replicas = *n),
+            ClusterEvent::GatewayReplicas(n) => self.edit(|s| s.proxy.replicas = *n),
+            ClusterEvent::Secret(i, v) => {
                 let (name, key, values) = SECRETS[*i];
                 self.set_secret(name, key, values[*v]);
             }
-            Happening::Remove(i) => drop(self.secrets.remove(SECRETS[*i].0)),
-            Happening::Outage(after) => self.outage = Some(*after),
-            Happening::Tick => self.tick(),
-            Happening::Pass => self.checked_pass(),
+            ClusterEvent::Remove(i) => drop(self.secrets.remove(SECRETS[*i].0)),
+            ClusterEvent::Outage(after) => self.outage = Some(*after),
+            ClusterEvent::Tick => self.tick(),
+            ClusterEvent::Reconcile => self.reconcile_checked(),
         }
     }
 
     /// A pass that has to keep every promise.
-    fn checked_pass(&mut self) {
+    fn reconcile_checked(&mut self) {
         let before = self.clone();
-        let (plan, applied) = self.pass();
+        let (plan, applied) = self.reconcile();
         let target = plan.targets.as_ref().map(|t| t.control.as_str());
         let (was, is) = (
             before.children.gateway.as_ref(),
@@ -484,41 +491,41 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_history_keeps_the_promises_and_heals(history in prop::collection::vec(happening(), 1..120)) {
-        let mut world = World::new();
-        for happening in &history {
-            world.let_happen(happening);
+    fn every_history_keeps_the_promises_and_heals(history in prop::collection::vec(cluster_event(), 1..120)) {
+        let mut cluster = FakeCluster::new();
+        for cluster_event in &history {
+            cluster.apply_event(cluster_event);
         }
         // Whatever state that was: with usable values it becomes ready.
-        world.outage = None;
+        cluster.outage = None;
         for (name, key, values) in SECRETS {
-            world.set_secret(name, key, values[0]);
+            cluster.set_secret(name, key, values[0]);
         }
-        world.edit(|s| {
+        cluster.edit(|s| {
             s.image = IMAGES[0].to_owned();
             s.control.replicas = 1;
             s.proxy.replicas = 2;
         });
-        world.settle();
-        let status = world.status();
-        prop_assert_eq!(status.phase, Some(Phase::Ready), "{:#?} {:#?}", status, world.pods);
+        cluster.settle();
+        let status = cluster.status();
+        prop_assert_eq!(status.phase, Some(Phase::Ready), "{:#?} {:#?}", status, cluster.pods);
         // And then nothing is written any more.
-        let writes = world.writes;
+        let writes = cluster.writes;
         for _ in 0..5 {
-            world.checked_pass();
-            world.tick();
+            cluster.reconcile_checked();
+            cluster.tick();
         }
-        prop_assert_eq!(world.writes, writes);
-        prop_assert_eq!(world.status(), status);
+        prop_assert_eq!(cluster.writes, writes);
+        prop_assert_eq!(cluster.status(), status);
     }
 
     #[test]
-    fn the_same_inputs_give_the_same_plan(history in prop::collection::vec(happening(), 1..40)) {
-        let mut world = World::new();
-        for happening in &history {
-            world.let_happen(happening);
+    fn the_same_inputs_give_the_same_plan(history in prop::collection::vec(cluster_event(), 1..40)) {
+        let mut cluster = FakeCluster::new();
+        for cluster_event in &history {
+            cluster.apply_event(cluster_event);
         }
-        let observed = world.observe();
-        prop_assert_eq!(plan(&world.proxy, &observed), plan(&world.proxy, &observed.clone()));
+        let observed = cluster.observe();
+        prop_assert_eq!(plan(&cluster.proxy, &observed), plan(&cluster.proxy, &observed.clone()));
     }
 }

@@ -1,38 +1,69 @@
-//! The conditions, each a function of the facts.
+//! The conditions, each a function of the assessment.
 
 use fastllm_crds::{ConditionType, FastllmProxyStatus, Reason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::facts::Facts;
-use crate::observe::Read;
-use crate::plan::{About, Problem};
+use super::assessment::Assessment;
+use crate::observe::ReadOutcome;
+use crate::problem::{Problem, ProblemScope};
 
-/// Longest message of a condition, in bytes, as the API has it.
+/// Maximum length of a condition's message in the Kubernetes API, in bytes.
 const MAX_MESSAGE: usize = 32_768;
 
-/// A condition without its times.
-pub(super) struct Verdict {
-    kind: ConditionType,
+/// Status, reason and message of a condition.
+struct ConditionValue {
     status: &'static str,
     reason: Reason,
     message: String,
 }
 
-impl Verdict {
-    /// The condition. Its transition time moves only when its status does.
+impl ConditionValue {
+    fn is_true(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: "True",
+            reason,
+            message: message.into(),
+        }
+    }
+
+    fn is_false(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: "False",
+            reason,
+            message: message.into(),
+        }
+    }
+
+    fn unknown(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: "Unknown",
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// A condition without its times.
+pub(super) struct ConditionDraft {
+    kind: ConditionType,
+    value: ConditionValue,
+}
+
+impl ConditionDraft {
+    /// Completes the condition. Its transition time changes only with its status.
     pub(super) fn condition(
         self,
         previous: &FastllmProxyStatus,
         observed_generation: Option<i64>,
         now: Timestamp,
     ) -> Condition {
-        let Self {
-            kind,
+        let Self { kind, value } = self;
+        let ConditionValue {
             status,
             reason,
             mut message,
-        } = self;
+        } = value;
         let same = previous.condition(kind).filter(|c| c.status == status);
         let since = same.map_or(Time(now), |c| c.last_transition_time.clone());
         message.truncate(message.floor_char_boundary(MAX_MESSAGE));
@@ -42,189 +73,182 @@ impl Verdict {
             reason: reason.as_str().to_owned(),
             message,
             last_transition_time: since,
-            // The API takes no negative generation; -1 stands only in the status itself.
+            // A condition cannot have a negative generation; -1 is used only in the status itself.
             observed_generation: observed_generation.filter(|g| *g >= 0),
         }
     }
 }
 
-/// Every condition, in the order of their types.
-pub(super) fn all(facts: &Facts<'_>) -> Vec<Verdict> {
+/// Every condition, in the order of [`ConditionType`].
+pub(super) fn all(assessment: &Assessment<'_>) -> Vec<ConditionDraft> {
     ConditionType::ALL
         .iter()
-        .map(|kind| {
-            let (status, reason, message) = match kind {
-                ConditionType::Ready => ready(facts),
-                ConditionType::Reconciling => reconciling(facts),
-                ConditionType::Stalled => stalled(facts),
-                ConditionType::Available => available(facts),
-                ConditionType::SecretsResolved => secrets(facts),
-                ConditionType::Upgrading => upgrading(facts),
-                ConditionType::Bootstrapped => bootstrapped(facts),
-                ConditionType::ModelsServed => models(facts),
-                ConditionType::Paused => paused(facts),
-            };
-            Verdict {
-                kind: *kind,
-                status,
-                reason,
-                message,
-            }
+        .map(|kind| ConditionDraft {
+            kind: *kind,
+            value: match kind {
+                ConditionType::Ready => ready(assessment),
+                ConditionType::Reconciling => reconciling(assessment),
+                ConditionType::Stalled => stalled(assessment),
+                ConditionType::Available => available(assessment),
+                ConditionType::SecretsResolved => secrets(assessment),
+                ConditionType::Upgrading => upgrading(assessment),
+                ConditionType::Bootstrapped => bootstrapped(assessment),
+                ConditionType::ModelsServed => models(assessment),
+                ConditionType::Paused => paused(assessment),
+            },
         })
         .collect()
 }
 
-type Judgement = (&'static str, Reason, String);
-
-fn ready(facts: &Facts<'_>) -> Judgement {
-    if let Some(first) = facts.stalled.first() {
-        let mut message = messages(&facts.stalled);
-        if let Some(retried) = facts.to_be_retried() {
-            message = format!("{message}; {retried}");
+fn ready(assessment: &Assessment<'_>) -> ConditionValue {
+    if let Some(first) = assessment.stalled.first() {
+        let mut message = messages(&assessment.stalled);
+        if let Some(failure) = assessment.retryable_failure() {
+            message = format!("{message}; {failure}");
         }
-        return ("False", first.reason, message);
+        return ConditionValue::is_false(first.reason, message);
     }
-    if let Some(first) = facts.unread().first() {
-        return ("Unknown", first.reason, messages(facts.unread()));
+    if let Some(first) = assessment.failed_reads().first() {
+        return ConditionValue::unknown(first.reason, messages(assessment.failed_reads()));
     }
-    if let Some((reason, _)) = facts.progress.first() {
-        let all: Vec<_> = facts
+    if let Some(first) = assessment.progress.first() {
+        let all: Vec<_> = assessment
             .progress
             .iter()
-            .map(|(_, message)| message.as_str())
+            .map(|progress| progress.message.as_str())
             .collect();
-        return ("False", *reason, all.join("; "));
+        return ConditionValue::is_false(first.reason, all.join("; "));
     }
-    let (control, gateway) = (facts.control.figures.ready, facts.gateway.figures.ready);
+    let control = assessment.control.rollout.ready;
+    let gateway = assessment.gateway.rollout.ready;
     let mut message = format!("control plane: {control} pods ready; gateway: {gateway} pods ready");
     if gateway == 0 {
-        message.push_str(" (stopped: no gateway pod was asked for)");
+        message.push_str(" (stopped: spec.proxy.replicas is 0)");
     }
-    if *facts.models() == Read::Known(0) {
-        message.push_str("; no model is configured yet (NoModels)");
+    if *assessment.models() == ReadOutcome::Known(0) {
+        message.push_str("; no models are configured (NoModels)");
     }
-    ("True", Reason::AllReplicasReady, message)
+    ConditionValue::is_true(Reason::AllReplicasReady, message)
 }
 
-fn reconciling(facts: &Facts<'_>) -> Judgement {
-    if let Some(first) = facts.stalled.first() {
-        return ("False", first.reason, "stalled".to_owned());
+fn reconciling(assessment: &Assessment<'_>) -> ConditionValue {
+    if let Some(first) = assessment.stalled.first() {
+        return ConditionValue::is_false(first.reason, "stalled");
     }
-    if facts.pass.plan.paused {
-        return ("False", Reason::Paused, "paused".to_owned());
+    if assessment.outcome.plan.paused {
+        return ConditionValue::is_false(Reason::Paused, "paused");
     }
-    if let Some(first) = facts.unread().first() {
-        return ("True", first.reason, messages(facts.unread()));
+    if let Some(first) = assessment.failed_reads().first() {
+        return ConditionValue::is_true(first.reason, messages(assessment.failed_reads()));
     }
-    match facts.progress.first() {
-        Some((reason, message)) => ("True", *reason, message.clone()),
-        None => ("False", Reason::Complete, String::new()),
-    }
-}
-
-fn stalled(facts: &Facts<'_>) -> Judgement {
-    match facts.stalled.first() {
-        Some(first) => ("True", first.reason, messages(&facts.stalled)),
-        None => ("False", Reason::Complete, String::new()),
+    match assessment.progress.first() {
+        Some(first) => ConditionValue::is_true(first.reason, first.message.as_str()),
+        None => ConditionValue::is_false(Reason::Complete, ""),
     }
 }
 
-fn available(facts: &Facts<'_>) -> Judgement {
-    let ready = facts.gateway.figures.ready;
+fn stalled(assessment: &Assessment<'_>) -> ConditionValue {
+    match assessment.stalled.first() {
+        Some(first) => ConditionValue::is_true(first.reason, messages(&assessment.stalled)),
+        None => ConditionValue::is_false(Reason::Complete, ""),
+    }
+}
+
+fn available(assessment: &Assessment<'_>) -> ConditionValue {
+    let ready = assessment.gateway.rollout.ready;
     if ready > 0 {
-        let reason = if facts.gateway.figures.complete() {
+        let reason = if assessment.gateway.rollout.complete() {
             Reason::AllReplicasReady
         } else {
             Reason::RollingGateway
         };
-        return ("True", reason, format!("{ready} gateway pods ready"));
+        return ConditionValue::is_true(reason, format!("{ready} gateway pods ready"));
     }
-    let reason = facts
+    let reason = assessment
         .progress
         .first()
-        .map_or(Reason::RollingGateway, |(reason, _)| *reason);
-    ("False", reason, "no gateway pod is ready".to_owned())
+        .map_or(Reason::RollingGateway, |progress| progress.reason);
+    ConditionValue::is_false(reason, "no gateway pod is ready")
 }
 
-fn secrets(facts: &Facts<'_>) -> Judgement {
-    let all = facts
-        .pass
+fn secrets(assessment: &Assessment<'_>) -> ConditionValue {
+    let all = assessment
+        .outcome
         .plan
         .problems
         .iter()
-        .filter(|p| p.about == About::Secrets);
+        .filter(|p| p.scope == ProblemScope::Secrets);
     let all: Vec<_> = all.collect();
     let certain = all.iter().find(|p| !p.is_unknown());
+    let message = messages(all.iter().copied());
     match (certain, all.first()) {
-        (Some(first), _) => ("False", first.reason, messages(all.iter().copied())),
-        (None, Some(first)) => ("Unknown", first.reason, messages(all.iter().copied())),
-        (None, None) => ("True", Reason::Resolved, String::new()),
+        (Some(first), _) => ConditionValue::is_false(first.reason, message),
+        (None, Some(first)) => ConditionValue::unknown(first.reason, message),
+        (None, None) => ConditionValue::is_true(Reason::Resolved, ""),
     }
 }
 
-fn upgrading(facts: &Facts<'_>) -> Judgement {
-    let runs = facts
+fn upgrading(assessment: &Assessment<'_>) -> ConditionValue {
+    let observed = assessment
         .observed_image()
-        .unwrap_or_else(|| "nothing".to_owned());
+        .unwrap_or_else(|| "none".to_owned());
     let images = format!(
-        "asked for {}, ready gateway pods run {runs}",
-        facts.pass.proxy.spec.image
+        "desired image: {}; image of the ready gateway pods: {observed}",
+        assessment.outcome.proxy.spec.image
     );
-    if !facts.installed() {
-        return ("False", Reason::Complete, String::new());
+    if !assessment.installed() {
+        return ConditionValue::is_false(Reason::Complete, "");
     }
-    if facts.control.rolls {
-        return ("True", Reason::RollingControlPlane, images);
+    if assessment.control.rolling {
+        return ConditionValue::is_true(Reason::RollingControlPlane, images);
     }
-    if facts.gateway.rolls {
-        return ("True", Reason::RollingGateway, images);
+    if assessment.gateway.rolling {
+        return ConditionValue::is_true(Reason::RollingGateway, images);
     }
-    ("False", Reason::Complete, String::new())
+    ConditionValue::is_false(Reason::Complete, "")
 }
 
-fn bootstrapped(facts: &Facts<'_>) -> Judgement {
-    if facts.bootstrapped {
-        return ("True", Reason::Complete, String::new());
+fn bootstrapped(assessment: &Assessment<'_>) -> ConditionValue {
+    if assessment.bootstrapped {
+        return ConditionValue::is_true(Reason::Complete, "");
     }
-    match facts.pass.proxy.spec.bootstrap {
-        Some(_) => ("False", Reason::Bootstrapping, facts.first_login()),
-        None => (
-            "True",
-            Reason::Complete,
-            "no first login was asked for".to_owned(),
-        ),
+    match assessment.outcome.proxy.spec.bootstrap {
+        Some(_) => ConditionValue::is_false(Reason::Bootstrapping, assessment.bootstrap_progress()),
+        None => ConditionValue::is_true(Reason::Complete, "spec.bootstrap is not set"),
     }
 }
 
-fn models(facts: &Facts<'_>) -> Judgement {
-    match facts.models() {
-        Read::Known(0) => (
-            "False",
-            Reason::NoModels,
-            "the gateway has no model to serve".to_owned(),
-        ),
-        Read::Known(count) => ("True", Reason::Served, format!("{count} models")),
-        Read::Unknown(failure) => ("Unknown", failure.reason(), failure.to_string()),
+fn models(assessment: &Assessment<'_>) -> ConditionValue {
+    match assessment.models() {
+        ReadOutcome::Known(0) => {
+            ConditionValue::is_false(Reason::NoModels, "the gateway serves no models")
+        }
+        ReadOutcome::Known(count) => {
+            ConditionValue::is_true(Reason::Served, format!("{count} models"))
+        }
+        ReadOutcome::Unknown(failure) => {
+            ConditionValue::unknown(failure.reason(), failure.to_string())
+        }
     }
 }
 
-fn paused(facts: &Facts<'_>) -> Judgement {
-    if !facts.pass.plan.paused {
-        return ("False", Reason::Complete, String::new());
+fn paused(assessment: &Assessment<'_>) -> ConditionValue {
+    if !assessment.outcome.plan.paused {
+        return ConditionValue::is_false(Reason::Complete, "");
     }
-    let steps: Vec<_> = facts
-        .pass
+    let steps: Vec<_> = assessment
+        .outcome
         .plan
         .steps
         .iter()
         .map(ToString::to_string)
         .collect();
     let pending = if steps.is_empty() {
-        "nothing".to_owned()
+        "none".to_owned()
     } else {
         steps.join("; ")
     };
-    ("True", Reason::Paused, format!("pending: {pending}"))
+    ConditionValue::is_true(Reason::Paused, format!("pending steps: {pending}"))
 }
 
 fn messages<'p>(problems: impl IntoIterator<Item = &'p Problem>) -> String {

@@ -2,17 +2,22 @@ use fastllm_crds::{ConditionType, FastllmProxyStatus, Phase};
 use k8s_openapi::api::apps::v1::DeploymentCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::fake_cluster::FakeCluster;
 use crate::names::Component;
-use crate::observe::{Read, ReadFailure};
-use crate::world::World;
+use crate::observe::{ReadFailure, ReadOutcome};
 
 fn condition(status: &FastllmProxyStatus, kind: ConditionType) -> Condition {
     status.condition(kind).unwrap().clone()
 }
 
 #[track_caller]
-fn assert_condition(world: &World, kind: ConditionType, status: &str, reason: &str) -> String {
-    let found = condition(&world.status(), kind);
+fn assert_condition(
+    cluster: &FakeCluster,
+    kind: ConditionType,
+    status: &str,
+    reason: &str,
+) -> String {
+    let found = condition(&cluster.status(), kind);
     let shown = (found.status.as_str(), found.reason.as_str());
     assert_eq!(shown, (status, reason), "{kind}: {}", found.message);
     found.message
@@ -20,31 +25,31 @@ fn assert_condition(world: &World, kind: ConditionType, status: &str, reason: &s
 
 #[test]
 fn a_thousand_passes_with_nothing_changed_give_the_same_bytes() {
-    let mut world = World::ready();
-    let bytes = serde_json::to_vec(&world.status()).unwrap();
-    let writes = world.writes;
+    let mut cluster = FakeCluster::ready();
+    let bytes = serde_json::to_vec(&cluster.status()).unwrap();
+    let writes = cluster.writes;
     for _ in 0..1000 {
-        world.pass();
-        assert_eq!(serde_json::to_vec(&world.status()).unwrap(), bytes);
+        cluster.reconcile();
+        assert_eq!(serde_json::to_vec(&cluster.status()).unwrap(), bytes);
     }
-    assert_eq!(world.writes, writes);
+    assert_eq!(cluster.writes, writes);
 }
 
 #[test]
 fn ready_means_every_pod() {
-    let mut world = World::ready();
-    world.edit(|spec| spec.proxy.replicas = 3);
-    world.pass();
-    world.settle();
-    assert_condition(&world, ConditionType::Ready, "True", "AllReplicasReady");
-    let gateways = world
+    let mut cluster = FakeCluster::ready();
+    cluster.edit(|spec| spec.proxy.replicas = 3);
+    cluster.reconcile();
+    cluster.settle();
+    assert_condition(&cluster, ConditionType::Ready, "True", "AllReplicasReady");
+    let gateways = cluster
         .pods
         .iter_mut()
         .filter(|p| p.component == Component::Gateway);
     for pod in gateways.skip(1) {
         pod.ready = false;
     }
-    let status = world
+    let status = cluster
         .children
         .gateway
         .as_mut()
@@ -53,45 +58,50 @@ fn ready_means_every_pod() {
         .as_mut()
         .unwrap();
     status.ready_replicas = Some(1);
-    world.pass();
-    let message = assert_condition(&world, ConditionType::Ready, "False", "RollingGateway");
+    cluster.reconcile();
+    let message = assert_condition(&cluster, ConditionType::Ready, "False", "RollingGateway");
     assert!(message.contains("1 of 3"), "{message}");
-    assert_condition(&world, ConditionType::Available, "True", "RollingGateway");
-    assert_condition(&world, ConditionType::Upgrading, "False", "Complete");
-    assert_eq!(world.status().proxy_replicas.as_deref(), Some("1/3"));
-    assert_eq!(world.status().phase, Some(Phase::Degraded));
+    assert_condition(&cluster, ConditionType::Available, "True", "RollingGateway");
+    assert_condition(&cluster, ConditionType::Upgrading, "False", "Complete");
+    assert_eq!(cluster.status().proxy_replicas.as_deref(), Some("1/3"));
+    assert_eq!(cluster.status().phase, Some(Phase::Degraded));
 }
 
 #[test]
 fn an_image_that_cannot_be_pulled_is_named_with_its_pod() {
-    let mut world = World::ready();
-    world.edit(|spec| spec.image = "fastllm:missing".to_owned());
-    world.settle();
-    let message = assert_condition(&world, ConditionType::Stalled, "True", "ImagePullFailed");
+    let mut cluster = FakeCluster::ready();
+    cluster.edit(|spec| spec.image = "fastllm:missing".to_owned());
+    cluster.settle();
+    let message = assert_condition(&cluster, ConditionType::Stalled, "True", "ImagePullFailed");
     assert!(
         message.contains("\"fastllm:missing\"") && message.contains("llm-control-"),
         "{message}"
     );
-    assert_condition(&world, ConditionType::Available, "True", "AllReplicasReady");
     assert_condition(
-        &world,
+        &cluster,
+        ConditionType::Available,
+        "True",
+        "AllReplicasReady",
+    );
+    assert_condition(
+        &cluster,
         ConditionType::Reconciling,
         "False",
         "ImagePullFailed",
     );
-    let status = world.status();
+    let status = cluster.status();
     assert_eq!(
         status.observed_image.as_deref(),
         Some("fastllm/fastllm-proxy:1")
     );
     assert_eq!(status.phase, Some(Phase::Degraded));
     // Taken back, everything is as it was, without a trace.
-    world.edit(|spec| spec.image = "fastllm/fastllm-proxy:1".to_owned());
-    world.settle();
-    assert_condition(&world, ConditionType::Stalled, "False", "Complete");
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    cluster.edit(|spec| spec.image = "fastllm/fastllm-proxy:1".to_owned());
+    cluster.settle();
+    assert_condition(&cluster, ConditionType::Stalled, "False", "Complete");
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
     assert!(
-        !serde_json::to_string(&world.status())
+        !serde_json::to_string(&cluster.status())
             .unwrap()
             .contains("missing")
     );
@@ -99,74 +109,79 @@ fn an_image_that_cannot_be_pulled_is_named_with_its_pod() {
 
 #[test]
 fn a_gateway_image_that_fails_leaves_both_versions_in_sight() {
-    let mut world = World::ready();
-    world.edit(|spec| spec.image = "fastllm:2".to_owned());
-    while world
-        .pass()
+    let mut cluster = FakeCluster::ready();
+    cluster.edit(|spec| spec.image = "fastllm:2".to_owned());
+    while cluster
+        .reconcile()
         .0
         .steps
         .iter()
         .all(|s| !s.to_string().contains("llm-proxy"))
     {
-        world.tick();
+        cluster.tick();
     }
     for _ in 0..30 {
-        world.tick();
+        cluster.tick();
         let fresh = |p: &&mut crate::observe::PodView| {
             p.component == Component::Gateway && p.image == "fastllm:2"
         };
-        for pod in world.pods.iter_mut().filter(fresh) {
+        for pod in cluster.pods.iter_mut().filter(fresh) {
             (pod.ready, pod.pull_failed) = (false, true);
         }
-        let gateway = world.children.gateway.as_mut().unwrap();
-        let ready = world
+        let gateway = cluster.children.gateway.as_mut().unwrap();
+        let ready = cluster
             .pods
             .iter()
             .filter(|p| p.component == Component::Gateway && p.ready);
         gateway.status.as_mut().unwrap().ready_replicas =
             Some(i32::try_from(ready.count()).unwrap());
-        world.pass();
+        cluster.reconcile();
     }
-    let message = assert_condition(&world, ConditionType::Upgrading, "True", "RollingGateway");
+    let message = assert_condition(&cluster, ConditionType::Upgrading, "True", "RollingGateway");
     assert!(
         message.contains("fastllm:2") && message.contains("fastllm/fastllm-proxy:1"),
         "{message}"
     );
-    assert_condition(&world, ConditionType::Stalled, "True", "ImagePullFailed");
+    assert_condition(&cluster, ConditionType::Stalled, "True", "ImagePullFailed");
     assert_eq!(
-        world.status().observed_image.as_deref(),
+        cluster.status().observed_image.as_deref(),
         Some("fastllm/fastllm-proxy:1")
     );
 }
 
 #[test]
 fn a_fresh_install_without_a_model_is_ready_and_says_so() {
-    let mut world = World::ready();
-    world.models = Read::Known(0);
-    world.pass();
-    let message = assert_condition(&world, ConditionType::Ready, "True", "AllReplicasReady");
+    let mut cluster = FakeCluster::ready();
+    cluster.models = ReadOutcome::Known(0);
+    cluster.reconcile();
+    let message = assert_condition(&cluster, ConditionType::Ready, "True", "AllReplicasReady");
     assert!(message.contains("NoModels"), "{message}");
-    assert_condition(&world, ConditionType::ModelsServed, "False", "NoModels");
-    world.models = Read::Known(3);
-    world.pass();
-    assert_condition(&world, ConditionType::ModelsServed, "True", "Served");
-    world.models = Read::Unknown(ReadFailure::Failed(
+    assert_condition(&cluster, ConditionType::ModelsServed, "False", "NoModels");
+    cluster.models = ReadOutcome::Known(3);
+    cluster.reconcile();
+    assert_condition(&cluster, ConditionType::ModelsServed, "True", "Served");
+    cluster.models = ReadOutcome::Unknown(ReadFailure::Failed(
         "the gateway's status port did not answer",
     ));
-    world.pass();
-    assert_condition(&world, ConditionType::ModelsServed, "Unknown", "ReadFailed");
-    assert_condition(&world, ConditionType::Ready, "True", "AllReplicasReady");
+    cluster.reconcile();
+    assert_condition(
+        &cluster,
+        ConditionType::ModelsServed,
+        "Unknown",
+        "ReadFailed",
+    );
+    assert_condition(&cluster, ConditionType::Ready, "True", "AllReplicasReady");
 }
 
 #[test]
 fn a_missing_secret_stalls_and_leaves_what_runs_available() {
-    let mut world = World::ready();
-    let saved = world.secrets.remove("db").unwrap();
-    let writes = world.writes;
-    world.pass();
-    assert_eq!(world.writes, writes);
+    let mut cluster = FakeCluster::ready();
+    let saved = cluster.secrets.remove("db").unwrap();
+    let writes = cluster.writes;
+    cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
     let message = assert_condition(
-        &world,
+        &cluster,
         ConditionType::SecretsResolved,
         "False",
         "SecretNotFound",
@@ -174,17 +189,22 @@ fn a_missing_secret_stalls_and_leaves_what_runs_available() {
     for part in ["spec.database", "\"db\"", "\"uri\""] {
         assert!(message.contains(part), "{message}");
     }
-    assert_condition(&world, ConditionType::Stalled, "True", "SecretNotFound");
-    assert_condition(&world, ConditionType::Ready, "False", "SecretNotFound");
-    assert_condition(&world, ConditionType::Available, "True", "AllReplicasReady");
-    assert_eq!(world.status().phase, Some(Phase::Degraded));
-    world.secrets.insert("db".to_owned(), saved);
-    world.pass();
-    assert_condition(&world, ConditionType::SecretsResolved, "True", "Resolved");
-    assert_condition(&world, ConditionType::Stalled, "False", "Complete");
-    assert_eq!(world.status().phase, Some(Phase::Ready));
+    assert_condition(&cluster, ConditionType::Stalled, "True", "SecretNotFound");
+    assert_condition(&cluster, ConditionType::Ready, "False", "SecretNotFound");
+    assert_condition(
+        &cluster,
+        ConditionType::Available,
+        "True",
+        "AllReplicasReady",
+    );
+    assert_eq!(cluster.status().phase, Some(Phase::Degraded));
+    cluster.secrets.insert("db".to_owned(), saved);
+    cluster.reconcile();
+    assert_condition(&cluster, ConditionType::SecretsResolved, "True", "Resolved");
+    assert_condition(&cluster, ConditionType::Stalled, "False", "Complete");
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
     assert!(
-        !serde_json::to_string(&world.status())
+        !serde_json::to_string(&cluster.status())
             .unwrap()
             .contains("does not exist")
     );
@@ -192,36 +212,37 @@ fn a_missing_secret_stalls_and_leaves_what_runs_available() {
 
 #[test]
 fn a_secret_that_could_not_be_read_is_unknown_and_not_stalled() {
-    let mut world = World::ready();
-    let mut observed = world.observe();
-    observed
-        .secrets
-        .insert("db".to_owned(), Read::Unknown(ReadFailure::Forbidden));
-    world.pass_seeing(&observed);
+    let mut cluster = FakeCluster::ready();
+    let mut observed = cluster.observe();
+    observed.secrets.insert(
+        "db".to_owned(),
+        ReadOutcome::Unknown(ReadFailure::Forbidden),
+    );
+    cluster.reconcile_with(&observed);
     assert_condition(
-        &world,
+        &cluster,
         ConditionType::SecretsResolved,
         "Unknown",
         "Forbidden",
     );
-    assert_condition(&world, ConditionType::Ready, "Unknown", "Forbidden");
-    assert_condition(&world, ConditionType::Stalled, "False", "Complete");
-    assert_condition(&world, ConditionType::Reconciling, "True", "Forbidden");
+    assert_condition(&cluster, ConditionType::Ready, "Unknown", "Forbidden");
+    assert_condition(&cluster, ConditionType::Stalled, "False", "Complete");
+    assert_condition(&cluster, ConditionType::Reconciling, "True", "Forbidden");
 }
 
 #[test]
 fn a_rollout_without_progress_stalls() {
-    let mut world = World::ready();
-    let control = world.children.control.as_mut().unwrap();
+    let mut cluster = FakeCluster::ready();
+    let control = cluster.children.control.as_mut().unwrap();
     control.status.as_mut().unwrap().conditions = Some(vec![DeploymentCondition {
         type_: Some("Progressing".to_owned()),
         status: Some("False".to_owned()),
         reason: Some("ProgressDeadlineExceeded".to_owned()),
         ..DeploymentCondition::default()
     }]);
-    world.pass();
+    cluster.reconcile();
     assert_condition(
-        &world,
+        &cluster,
         ConditionType::Stalled,
         "True",
         "ProgressDeadlineExceeded",
@@ -230,45 +251,50 @@ fn a_rollout_without_progress_stalls() {
 
 #[test]
 fn a_stored_resource_that_breaks_a_rule_is_reported_and_not_applied() {
-    let mut world = World::new();
-    world.edit(|spec| spec.proxy.replicas = -1);
-    world.pass();
-    assert_eq!(world.writes, 0);
-    let message = assert_condition(&world, ConditionType::Stalled, "True", "InvalidValue");
+    let mut cluster = FakeCluster::new();
+    cluster.edit(|spec| spec.proxy.replicas = -1);
+    cluster.reconcile();
+    assert_eq!(cluster.writes, 0);
+    let message = assert_condition(&cluster, ConditionType::Stalled, "True", "InvalidValue");
     assert_eq!(message, "spec.proxy.replicas: is not between 0 and 10000");
-    assert_condition(&world, ConditionType::SecretsResolved, "True", "Resolved");
+    assert_condition(&cluster, ConditionType::SecretsResolved, "True", "Resolved");
 }
 
 #[test]
 fn zero_gateways_mean_stopped() {
-    let mut world = World::ready();
-    world.edit(|spec| spec.proxy.replicas = 0);
-    world.settle();
-    let message = assert_condition(&world, ConditionType::Ready, "True", "AllReplicasReady");
+    let mut cluster = FakeCluster::ready();
+    cluster.edit(|spec| spec.proxy.replicas = 0);
+    cluster.settle();
+    let message = assert_condition(&cluster, ConditionType::Ready, "True", "AllReplicasReady");
     assert!(message.contains("stopped"), "{message}");
-    assert_condition(&world, ConditionType::Available, "False", "RollingGateway");
+    assert_condition(
+        &cluster,
+        ConditionType::Available,
+        "False",
+        "RollingGateway",
+    );
 }
 
 #[test]
 fn phases_follow_a_first_install_and_an_upgrade() {
-    let mut world = World::new();
+    let mut cluster = FakeCluster::new();
     let mut phases = Vec::new();
-    let mut note = |world: &World| {
-        let phase = world.status().phase.unwrap();
+    let mut note = |cluster: &FakeCluster| {
+        let phase = cluster.status().phase.unwrap();
         if phases.last() != Some(&phase) {
             phases.push(phase);
         }
     };
     for _ in 0..40 {
-        world.pass();
-        note(&world);
-        world.tick();
+        cluster.reconcile();
+        note(&cluster);
+        cluster.tick();
     }
-    world.edit(|spec| spec.image = "fastllm:2".to_owned());
+    cluster.edit(|spec| spec.image = "fastllm:2".to_owned());
     for _ in 0..40 {
-        world.pass();
-        note(&world);
-        world.tick();
+        cluster.reconcile();
+        note(&cluster);
+        cluster.tick();
     }
     let install = [
         Phase::Pending,

@@ -12,15 +12,16 @@ use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use kube::ResourceExt as _;
 use parking_lot::Mutex;
 
-use crate::apply::{self, Applied, ApplyError, Cluster};
+use crate::apply::{self, Applied, ApplyError, Cluster, set_child};
 use crate::build::Object;
-use crate::names::Component;
+use crate::error::CallError;
+use crate::names::{Component, ObjectKey};
 use crate::observe::{
-    Children, Observed, PodView, Read, ReadFailure, form, image_of, template_hash,
+    Children, Observed, PodView, ReadFailure, ReadOutcome, content_hash, image_of, template_hash,
 };
 use crate::plan::{Plan, Precondition, bootstrapped, plan};
-use crate::secrets::{SecretData, SecretValue, needed};
-use crate::status::{Pass, build};
+use crate::secrets::{SecretData, SecretValue, required_references};
+use crate::status::{ReconcileOutcome, build};
 
 pub(crate) const URL: &str = "postgres://user:canary@db/fastllm";
 pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -65,12 +66,19 @@ pub(crate) fn secrets() -> BTreeMap<String, SecretData> {
     ])
 }
 
+fn deployment_key(deployment: &Deployment) -> ObjectKey {
+    ObjectKey {
+        kind: "Deployment",
+        name: deployment.name_any(),
+    }
+}
+
 /// The cluster.
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct FakeCluster {
     pub(crate) proxy: FastllmProxy,
     pub(crate) secrets: BTreeMap<String, SecretData>,
-    pub(crate) models: Read<usize>,
+    pub(crate) models: ReadOutcome<usize>,
     pub(crate) pods: Vec<PodView>,
     pub(crate) children: Children,
     pub(crate) now: i64,
@@ -80,32 +88,32 @@ pub(crate) struct World {
     /// Whether an admission policy takes images from a mirror.
     pub(crate) mirror: bool,
     /// What the API server made of each Deployment.
-    answers: BTreeMap<(String, String), String>,
+    applied_hashes: BTreeMap<ObjectKey, String>,
     serial: usize,
 }
 
-impl World {
+impl FakeCluster {
     pub(crate) fn new() -> Self {
         Self {
             proxy: proxy(),
             secrets: secrets(),
-            models: Read::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
             pods: Vec::new(),
             children: Children::default(),
             now: 1_800_000_000,
             writes: 0,
             outage: None,
             mirror: false,
-            answers: BTreeMap::new(),
+            applied_hashes: BTreeMap::new(),
             serial: 0,
         }
     }
 
     /// A world in which everything is rolled out.
     pub(crate) fn ready() -> Self {
-        let mut world = Self::new();
-        world.settle();
-        world
+        let mut cluster = Self::new();
+        cluster.settle();
+        cluster
     }
 
     /// A change of the specification, as the API server takes it.
@@ -132,21 +140,21 @@ impl World {
     pub(crate) fn observe(&self) -> Observed {
         let done = bootstrapped(&self.proxy, self.children.bootstrap.as_ref());
         let mut secrets = BTreeMap::new();
-        for (_, reference) in needed(&self.proxy, done) {
+        for (_, reference) in required_references(&self.proxy, done) {
             let found = self.secrets.get(&reference.name).cloned();
-            secrets.insert(reference.name.clone(), Read::Known(found));
+            secrets.insert(reference.name.clone(), ReadOutcome::Known(found));
         }
         let deployments = [&self.children.control, &self.children.gateway];
-        let as_applied = deployments
+        let unmodified = deployments
             .into_iter()
             .flatten()
-            .map(|d| (("Deployment".to_owned(), d.name_any()), form(d)))
-            .filter(|(key, now)| self.answers.get(key) == Some(now))
+            .map(|d| (deployment_key(d), content_hash(d)))
+            .filter(|(key, now)| self.applied_hashes.get(key) == Some(now))
             .map(|(key, _)| key)
             .collect();
         Observed {
             children: self.children.clone(),
-            as_applied,
+            unmodified,
             pods: self.pods.clone(),
             secrets,
             models: self.models.clone(),
@@ -154,39 +162,39 @@ impl World {
     }
 
     /// One pass of the operator over what it would see now.
-    pub(crate) fn pass(&mut self) -> (Plan, Applied) {
+    pub(crate) fn reconcile(&mut self) -> (Plan, Applied) {
         let observed = self.observe();
-        self.pass_seeing(&observed)
+        self.reconcile_with(&observed)
     }
 
     /// One pass of the operator over what it is made to see.
-    pub(crate) fn pass_seeing(&mut self, observed: &Observed) -> (Plan, Applied) {
+    pub(crate) fn reconcile_with(&mut self, observed: &Observed) -> (Plan, Applied) {
         let proxy = self.proxy.clone();
         let plan = plan(&proxy, observed);
         let cell = Mutex::new(self.clone());
-        let applied = apply::run(&cell, &proxy, &plan, observed)
+        let applied = apply::execute(&cell, &proxy, &plan, observed)
             .now_or_never()
             .unwrap();
         *self = cell.into_inner();
         self.now += 1;
-        let pass = Pass {
+        let outcome = ReconcileOutcome {
             proxy: &proxy,
             observed,
             plan: &plan,
             applied: &applied,
             now: Timestamp::from_second(self.now).unwrap(),
         };
-        self.proxy.status = Some(build(pass));
+        self.proxy.status = Some(build(outcome));
         (plan, applied)
     }
 
     /// Lets everything happen until nothing does any more.
     pub(crate) fn settle(&mut self) {
         for _ in 0..60 {
-            self.pass();
+            self.reconcile();
             self.tick();
         }
-        self.pass();
+        self.reconcile();
     }
 
     /// One step of each controller and kubelet.
@@ -278,9 +286,14 @@ impl World {
         match self.outage {
             Some(0) => {
                 self.outage = None;
-                Err(ApplyError::Transient(
-                    "the API server is out of order".to_owned(),
-                ))
+                Err(ApplyError::Call {
+                    kind: "object",
+                    name: "any".to_owned(),
+                    source: CallError::Api {
+                        code: 503,
+                        message: "the API server is out of order".to_owned(),
+                    },
+                })
             }
             left => {
                 self.outage = left.map(|n| n - 1);
@@ -299,8 +312,10 @@ impl World {
                 let image = pod.containers[0].image.as_mut().unwrap();
                 image.insert_str(0, "mirror/");
             }
-            let key = ("Deployment".to_owned(), deployment.name_any());
-            self.answers.insert(key, form(deployment.as_ref()));
+            self.applied_hashes.insert(
+                deployment_key(deployment),
+                content_hash(deployment.as_ref()),
+            );
         }
         let live = match (&object, object.component()) {
             (Object::Deployment(_), Some(Component::Control)) => self.children.control.as_ref(),
@@ -321,38 +336,28 @@ impl World {
         if let Object::Deployment(deployment) = &mut object {
             deployment.status = status;
         }
-        let gateway = object.component() == Some(Component::Gateway);
-        let children = &mut self.children;
-        match object.clone() {
-            Object::ServiceAccount(o) if gateway => children.gateway_account = Some(*o),
-            Object::ServiceAccount(o) => children.control_account = Some(*o),
-            Object::Service(o) if gateway => children.gateway_service = Some(*o),
-            Object::Service(o) => children.control_service = Some(*o),
-            Object::Deployment(o) if gateway => children.gateway = Some(*o),
-            Object::Deployment(o) => children.control = Some(*o),
-            Object::Job(o) => children.bootstrap = Some(*o),
-        }
+        set_child(&mut self.children, object.clone());
         object
     }
 }
 
-impl Cluster for Mutex<World> {
+impl Cluster for Mutex<FakeCluster> {
     async fn apply(
         &self,
         _: &FastllmProxy,
         object: &Object,
         _: &Precondition,
     ) -> Result<Object, ApplyError> {
-        let mut world = self.lock();
-        world.fails()?;
-        Ok(world.take(object.clone()))
+        let mut cluster = self.lock();
+        cluster.fails()?;
+        Ok(cluster.take(object.clone()))
     }
 
     async fn delete_job(&self, _: &str, _: &str, _: &str) -> Result<(), ApplyError> {
-        let mut world = self.lock();
-        world.fails()?;
-        world.writes += 1;
-        world.children.bootstrap = None;
+        let mut cluster = self.lock();
+        cluster.fails()?;
+        cluster.writes += 1;
+        cluster.children.bootstrap = None;
         Ok(())
     }
 }

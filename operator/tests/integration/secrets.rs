@@ -7,9 +7,9 @@ use kube::api::{Api, DeleteParams, ListParams};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, REACTION, URL, apply, is, poll};
+use crate::cluster::{REACTION, TestCluster, URL, apply, is, poll};
 
-async fn generations(cluster: &Cluster) -> (Option<i64>, Option<i64>) {
+async fn generations(cluster: &TestCluster) -> (Option<i64>, Option<i64>) {
     (
         cluster.generation("llm-control").await,
         cluster.generation("llm-proxy").await,
@@ -19,7 +19,7 @@ async fn generations(cluster: &Cluster) -> (Option<i64>, Option<i64>) {
 // OP-01
 #[tokio::test]
 async fn a_deleted_secret_is_reported_and_nothing_is_touched() {
-    let cluster = Cluster::new("deleted").await;
+    let cluster = TestCluster::new("deleted").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let before = (generations(&cluster).await, cluster.writes().len());
@@ -46,13 +46,13 @@ async fn a_deleted_secret_is_reported_and_nothing_is_touched() {
     assert_eq!(generations(&cluster).await, before.0);
     let since = cluster.writes().split_off(before.1);
     assert_eq!(since, ["patch fastllmproxies/status llm"]);
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-04
 #[tokio::test]
 async fn a_secret_that_appears_starts_the_rollout() {
-    let cluster = Cluster::new("appears").await;
+    let cluster = TestCluster::new("appears").await;
     cluster
         .api::<Secret>()
         .delete("db", &DeleteParams::default())
@@ -73,17 +73,19 @@ async fn a_secret_that_appears_starts_the_rollout() {
         })
         .await;
     assert!(!status.is_true(ConditionType::Stalled));
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-02
 #[tokio::test]
 async fn a_value_that_is_not_usable_is_reported_without_being_shown() {
-    let cluster = Cluster::new("unusable").await;
+    let cluster = TestCluster::new("unusable").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let before = generations(&cluster).await;
-    cluster.secret("db", "uri", "canary-of-a-wrong-form").await;
+    cluster
+        .secret("db", "uri", "canary-of-a-wrong-content_hash")
+        .await;
     cluster
         .until("llm", |s| {
             is(s, ConditionType::SecretsResolved, "False", "InvalidValue")
@@ -97,13 +99,13 @@ async fn a_value_that_is_not_usable_is_reported_without_being_shown() {
 // OP-05
 #[tokio::test]
 async fn a_secret_whose_content_stays_causes_no_write() {
-    let cluster = Cluster::new("annotated").await;
+    let cluster = TestCluster::new("annotated").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
-    let reads = |cluster: &Cluster| {
-        let audit = cluster.audit();
+    let reads = |cluster: &TestCluster| {
+        let audit_log = cluster.audit_log();
         let read = |e: &&serde_json::Value| e["verb"] == "get" && e["objectRef"]["name"] == "db";
-        audit.iter().filter(read).count()
+        audit_log.iter().filter(read).count()
     };
     let before = (cluster.writes(), reads(&cluster));
     cluster.annotate_secret("db", "once").await;
@@ -124,7 +126,7 @@ async fn a_secret_whose_content_stays_causes_no_write() {
 // OP-06
 #[tokio::test]
 async fn another_database_url_rolls_control_once_and_says_why() {
-    let cluster = Cluster::new("rotated").await;
+    let cluster = TestCluster::new("rotated").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let (control, gateway) = generations(&cluster).await;
@@ -157,16 +159,16 @@ async fn another_database_url_rolls_control_once_and_says_why() {
     assert!(
         notes
             .iter()
-            .any(|n| n.contains("RollReason=SecretChanged(db/uri)")),
+            .any(|n| n.contains("RolloutReason=SecretChanged(db/uri)")),
         "{notes:?}"
     );
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-11
 #[tokio::test]
 async fn the_first_logins_secret_may_go_once_it_was_used() {
-    let cluster = Cluster::new("login").await;
+    let cluster = TestCluster::new("login").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let before = cluster.writes();
@@ -192,7 +194,7 @@ async fn the_first_logins_secret_may_go_once_it_was_used() {
 // OP-13, OP-57: what a watch of Secrets carries.
 #[tokio::test]
 async fn secrets_are_watched_as_metadata_and_read_by_name() {
-    let cluster = Cluster::new("metadata").await;
+    let cluster = TestCluster::new("metadata").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let requests = cluster.requests();
@@ -214,7 +216,7 @@ async fn secrets_are_watched_as_metadata_and_read_by_name() {
 // OP-07
 #[tokio::test]
 async fn a_secret_that_may_not_be_read_is_unknown_and_heals_by_itself() {
-    let cluster = Cluster::new("forbidden").await;
+    let cluster = TestCluster::new("forbidden").await;
     let manifest = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../config/rbac/cluster_role.yaml"

@@ -1,7 +1,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{reflector, watcher};
 
-use super::{Latest, TRUST};
+use super::{MutationCache, WRITE_TTL};
 
 fn object(version: &str) -> ConfigMap {
     let mut object = ConfigMap::default();
@@ -11,16 +11,16 @@ fn object(version: &str) -> ConfigMap {
     object
 }
 
-fn version(latest: &Latest<ConfigMap>) -> Option<String> {
+fn version(latest: &MutationCache<ConfigMap>) -> Option<String> {
     latest.get("ns", "name")?.metadata.resource_version.clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_is_seen_before_the_watch_brings_it() {
     let (store, mut writer) = reflector::store();
-    let latest = Latest::new(store);
+    let latest = MutationCache::new(store);
     writer.apply_watcher_event(&watcher::Event::Apply(object("9")));
-    latest.wrote(object("10"));
+    latest.record_write(object("10"));
     assert_eq!(version(&latest).as_deref(), Some("10"));
     writer.apply_watcher_event(&watcher::Event::Apply(object("11")));
     assert_eq!(version(&latest).as_deref(), Some("11"));
@@ -29,18 +29,18 @@ async fn a_write_is_seen_before_the_watch_brings_it() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_was_deleted_after_the_write_is_not_believed_in_for_ever() {
     let (store, _writer) = reflector::store();
-    let latest = Latest::new(store);
-    latest.wrote(object("10"));
+    let latest = MutationCache::new(store);
+    latest.record_write(object("10"));
     assert_eq!(version(&latest).as_deref(), Some("10"));
-    tokio::time::advance(TRUST * 2).await;
+    tokio::time::advance(WRITE_TTL * 2).await;
     assert_eq!(version(&latest), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_object_that_we_deleted_is_gone_at_once() {
     let (store, _writer) = reflector::store();
-    let latest = Latest::new(store);
-    latest.wrote(object("10"));
+    let latest = MutationCache::new(store);
+    latest.record_write(object("10"));
     latest.forget("ns", "name");
     assert_eq!(version(&latest), None);
 }

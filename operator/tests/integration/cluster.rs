@@ -8,9 +8,9 @@ use std::time::Duration;
 use fastllm_crds::{
     Bootstrap, ConditionType, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, SecretKeyRef,
 };
-use fastllm_operator::controller::Controller;
+use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::metrics::Metrics;
-use fastllm_operator::observe::{ModelsProbe, Read, ReadFailure};
+use fastllm_operator::observe::{ModelsProbe, ReadFailure, ReadOutcome};
 use http::header::{ACCEPT, USER_AGENT};
 use http::{HeaderValue, Method};
 use k8s_openapi::api::core::v1::Secret;
@@ -49,29 +49,29 @@ fn setting(name: &str) -> PathBuf {
 
 /// What a gateway would answer.
 #[derive(Clone)]
-pub(crate) struct Models(Arc<Mutex<Read<usize>>>);
+pub(crate) struct FakeModels(Arc<Mutex<ReadOutcome<usize>>>);
 
-impl Models {
-    pub(crate) fn set(&self, models: Read<usize>) {
+impl FakeModels {
+    pub(crate) fn set(&self, models: ReadOutcome<usize>) {
         *self.0.lock() = models;
     }
 }
 
-impl ModelsProbe for Models {
-    async fn models(&self, _: &str) -> Read<usize> {
+impl ModelsProbe for FakeModels {
+    async fn models(&self, _: &str) -> ReadOutcome<usize> {
         self.0.lock().clone()
     }
 }
 
 /// A namespace of the cluster.
-pub(crate) struct Cluster {
+pub(crate) struct TestCluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
-    pub(crate) models: Models,
+    pub(crate) models: FakeModels,
     /// Makes the API server refuse every Deployment, each time in other words.
-    pub(crate) refusing: Arc<AtomicBool>,
-    agent: String,
-    accepted: Arc<Mutex<Vec<String>>>,
+    pub(crate) rejecting: Arc<AtomicBool>,
+    user_agent: String,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 async fn config() -> Config {
@@ -84,12 +84,12 @@ async fn config() -> Config {
         .unwrap()
 }
 
-impl Cluster {
+impl TestCluster {
     /// Installs the definition and the rights, and makes a namespace.
     pub(crate) async fn new(test: &str) -> Self {
         let client = Client::try_from(config().await).unwrap();
         let stamp = jiff::Timestamp::now().as_millisecond();
-        let namespace = format!("l1-{test}-{stamp}");
+        let namespace = format!("integration-{test}-{stamp}");
         for name in ["fastllm-system", &namespace] {
             apply(
                 &client,
@@ -116,18 +116,18 @@ impl Cluster {
             .await
             .unwrap()
             .unwrap();
-        let models = Models(Arc::new(Mutex::new(Read::Unknown(ReadFailure::Failed(
-            "not asked",
-        )))));
-        let agent = format!("fastllm-operator-{namespace}");
-        let accepted = Arc::default();
+        let models = FakeModels(Arc::new(Mutex::new(ReadOutcome::Unknown(
+            ReadFailure::Failed("not probed"),
+        ))));
+        let user_agent = format!("fastllm-operator-{namespace}");
+        let requests = Arc::default();
         let cluster = Self {
             client,
             namespace,
             models,
-            refusing: Arc::default(),
-            agent,
-            accepted,
+            rejecting: Arc::default(),
+            user_agent,
+            requests,
         };
         for (name, key, value) in [
             ("db", "uri", URL),
@@ -141,29 +141,29 @@ impl Cluster {
     }
 
     /// A client with the operator's rights and a user agent of this test.
-    pub(crate) async fn operators_client(&self) -> Client {
+    pub(crate) async fn operator_client(&self) -> Client {
         self.client_of(ACCOUNT).await
     }
 
     async fn client_of(&self, account: &str) -> Client {
         let mut config = config().await;
         config.auth_info.impersonate = Some(account.to_owned());
-        let agent = HeaderValue::from_str(&self.agent).unwrap();
-        config.headers.push((USER_AGENT, agent));
-        let accepted = Arc::clone(&self.accepted);
-        let refusing = Arc::clone(&self.refusing);
+        let user_agent = HeaderValue::from_str(&self.user_agent).unwrap();
+        config.headers.push((USER_AGENT, user_agent));
+        let requests = Arc::clone(&self.requests);
+        let rejecting = Arc::clone(&self.rejecting);
         let listen = MapRequestLayer::new(move |mut request: http::Request<Body>| {
             let applied = request.method() == Method::PATCH;
-            if applied && refusing.load(Ordering::Relaxed) {
+            if applied && rejecting.load(Ordering::Relaxed) {
                 // A name in the path that is not the object's, and never the same.
                 let uri = request.uri().to_string();
-                let count = accepted.lock().len();
+                let count = requests.lock().len();
                 let astray = uri.replace("/deployments/", &format!("/deployments/not-{count}-"));
                 *request.uri_mut() = astray.parse().unwrap();
             }
             let accept = request.headers().get(ACCEPT).and_then(|v| v.to_str().ok());
             let line = format!("{} {}", request.uri(), accept.unwrap_or_default());
-            accepted.lock().push(line);
+            requests.lock().push(line);
             request
         });
         let builder = ClientBuilder::try_from(config).unwrap();
@@ -172,7 +172,7 @@ impl Cluster {
 
     /// Every request of this test's operators, with the form of the answer that it asks for.
     pub(crate) fn requests(&self) -> Vec<String> {
-        self.accepted.lock().clone()
+        self.requests.lock().clone()
     }
 
     /// Runs an operator until it is dropped.
@@ -184,9 +184,11 @@ impl Cluster {
     pub(crate) async fn operator_as(&self, account: &str) -> Operator {
         let client = self.client_of(account).await;
         let metrics = Arc::new(Metrics::new().unwrap());
-        let namespace = Some(self.namespace.as_str());
-        let models = self.models.clone();
-        let controller = Controller::new(&client, namespace, "operator-0", models, &metrics);
+        let config = controller::Config {
+            namespace: Some(&self.namespace),
+            instance: "operator-0",
+        };
+        let controller = Controller::new(config, &client, self.models.clone(), &metrics);
         #[expect(clippy::disallowed_methods, reason = "the task is owned by the handle")]
         let task = tokio::spawn(async move {
             let _ = controller.run(|| {}).await;
@@ -290,11 +292,11 @@ impl Cluster {
     }
 
     /// What this test's operators sent to the API server, as the audit log has it.
-    pub(crate) fn audit(&self) -> Vec<Value> {
+    pub(crate) fn audit_log(&self) -> Vec<Value> {
         let log = std::fs::read_to_string(setting("FASTLLM_TEST_AUDIT_LOG")).unwrap();
         log.lines()
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|event| event["userAgent"] == self.agent.as_str())
+            .filter(|event| event["userAgent"] == self.user_agent.as_str())
             .filter(|event| event["stage"] == "ResponseComplete")
             .collect()
     }
@@ -302,7 +304,7 @@ impl Cluster {
     /// The writes among them, as verb, kind and name, without Leases and events.
     pub(crate) fn writes(&self) -> Vec<String> {
         let writes = ["create", "update", "patch", "delete"];
-        self.audit()
+        self.audit_log()
             .iter()
             .filter(|event| writes.contains(&event["verb"].as_str().unwrap()))
             .map(|event| {
@@ -327,14 +329,14 @@ impl Cluster {
     }
 
     /// Whatever was sent was allowed.
-    pub(crate) fn assert_nothing_was_forbidden(&self) {
-        let audit = self.audit();
+    pub(crate) fn assert_nothing_forbidden(&self) {
+        let audit_log = self.audit_log();
         assert!(
-            !audit.is_empty(),
-            "the audit log has nothing of {}",
-            self.agent
+            !audit_log.is_empty(),
+            "the audit log has no entry of {}",
+            self.user_agent
         );
-        let forbidden: Vec<_> = audit
+        let forbidden: Vec<_> = audit_log
             .iter()
             .filter(|event| event["responseStatus"]["code"] == 403)
             .collect();

@@ -5,7 +5,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::TestCluster;
 
 /// 256 letters, as JSON.
 const LONG: &str = concat!(
@@ -99,7 +99,7 @@ const RULES: [(&str, &str, &str); 18] = [
 // OP-47
 #[tokio::test]
 async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
-    let cluster = Cluster::new("rules").await;
+    let cluster = TestCluster::new("rules").await;
     let mut good = serde_json::to_value(cluster.proxy("llm")).unwrap();
     good["spec"]["imagePullSecrets"] = json!(["registry"]);
     for (path, value, message) in RULES {
@@ -126,7 +126,7 @@ async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
     assert_eq!(validate(&serde_json::from_value(longest).unwrap()), []);
 }
 
-async fn create(cluster: &Cluster, object: &Value) -> kube::Result<DynamicObject> {
+async fn create(cluster: &TestCluster, object: &Value) -> kube::Result<DynamicObject> {
     let kind = GroupVersionKind::gvk("fastllm.io", "v1alpha1", "FastllmProxy");
     let resource = ApiResource::from_gvk_with_plural(&kind, "fastllmproxies");
     let api: Api<DynamicObject> =
@@ -141,7 +141,7 @@ async fn create(cluster: &Cluster, object: &Value) -> kube::Result<DynamicObject
 // OP-48: a number that the operator could not read is not stored.
 #[tokio::test]
 async fn a_number_that_does_not_fit_is_refused() {
-    let cluster = Cluster::new("numbers").await;
+    let cluster = TestCluster::new("numbers").await;
     let mut bad = serde_json::to_value(cluster.proxy("llm")).unwrap();
     bad["spec"]["proxy"]["replicas"] = json!(99_999_999_999_i64);
     let refused = create(&cluster, &bad).await.unwrap_err().to_string();
@@ -150,7 +150,7 @@ async fn a_number_that_does_not_fit_is_refused() {
 
 #[tokio::test]
 async fn the_reference_to_the_encryption_key_cannot_change() {
-    let cluster = Cluster::new("immutable").await;
+    let cluster = TestCluster::new("immutable").await;
     cluster.create("llm").await;
     let api: Api<FastllmProxy> = cluster.api();
     let patch = Patch::Merge(json!({"spec": {"encryptionKey": {"name": "other"}}}));
@@ -166,7 +166,7 @@ async fn the_reference_to_the_encryption_key_cannot_change() {
 
 #[tokio::test]
 async fn what_is_not_said_has_its_default() {
-    let cluster = Cluster::new("defaults").await;
+    let cluster = TestCluster::new("defaults").await;
     let reference = json!({"name": "any", "key": "any"});
     let object = json!({
         "apiVersion": "fastllm.io/v1alpha1", "kind": "FastllmProxy", "metadata": {"name": "llm"},

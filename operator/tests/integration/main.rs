@@ -8,8 +8,8 @@
 
 mod admission;
 mod cluster;
+mod controllers;
 mod leadership;
 mod lifecycle;
-mod play;
 mod rollout;
 mod secrets;

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use fastllm_operator::lease::{Candidate, RETRY};
+use fastllm_operator::lease::{Candidate, Config, RETRY};
 use fastllm_operator::metrics::Metrics;
 use tokio::time::{Instant, timeout};
 
-use crate::cluster::Cluster;
+use crate::cluster::TestCluster;
 
 // OP-50, the planned hand-over
 #[tokio::test]
 async fn a_lease_that_is_given_back_is_taken_at_once() {
-    let cluster = Cluster::new("lease").await;
-    let client = cluster.operators_client().await;
-    let candidate = |name: &str| {
+    let cluster = TestCluster::new("lease").await;
+    let client = cluster.operator_client().await;
+    let candidate = |pod: &str| {
+        let config = Config {
+            namespace: "fastllm-system",
+            pod,
+        };
         let metrics = Arc::new(Metrics::new().unwrap());
-        Candidate::new(client.clone(), "fastllm-system", name, metrics)
+        Candidate::new(config, client.clone(), metrics)
     };
     let (mut first, mut second) = (candidate("first"), candidate("second"));
     // A run that was killed may have left the Lease behind.
@@ -31,5 +35,5 @@ async fn a_lease_that_is_given_back_is_taken_at_once() {
     // The first has lost it, and says so.
     timeout(RETRY * 2, first.hold()).await.unwrap();
     second.release().await;
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }

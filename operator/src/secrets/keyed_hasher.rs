@@ -5,7 +5,6 @@ use std::fmt;
 use ring::hmac::{Context, HMAC_SHA256, Key, sign};
 
 use super::SecretValue;
-use crate::build::hex;
 
 /// Keeps this use of the encryption key apart from every other.
 const PURPOSE: &[u8] = b"fastllm.io/operator/config-hash/v1";
@@ -16,9 +15,9 @@ const SHOWN: usize = 16;
 /// so no Secret has to be written, and a low-entropy password cannot be guessed
 /// from an annotation.
 #[derive(Clone)]
-pub struct Keyed(Key, [u8; 32]);
+pub struct KeyedHasher(Key, [u8; 32]);
 
-impl Keyed {
+impl KeyedHasher {
     /// Derives the key.
     #[must_use]
     pub fn derive(encryption_key: &SecretValue) -> Self {
@@ -37,20 +36,20 @@ impl Keyed {
             context.update(&(part.len() as u64).to_be_bytes());
             context.update(part);
         }
-        hex(&context.sign().as_ref()[..SHOWN])
+        hex::encode(&context.sign().as_ref()[..SHOWN])
     }
 }
 
-impl PartialEq for Keyed {
+impl PartialEq for KeyedHasher {
     fn eq(&self, other: &Self) -> bool {
         self.1 == other.1
     }
 }
 
-impl Eq for Keyed {}
+impl Eq for KeyedHasher {}
 
-impl fmt::Debug for Keyed {
+impl fmt::Debug for KeyedHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keyed(…)")
+        f.write_str("KeyedHasher(…)")
     }
 }

@@ -9,12 +9,12 @@ use kube::api::{Api, DeleteParams, PostParams};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, is};
+use crate::cluster::{TestCluster, is};
 
 // OP-27
 #[tokio::test]
 async fn a_new_resource_is_answered_within_two_seconds() {
-    let cluster = Cluster::new("fresh").await;
+    let cluster = TestCluster::new("fresh").await;
     let created = cluster.create("llm").await;
     let before = created.status.unwrap();
     assert_eq!(before.observed_generation, Some(-1));
@@ -32,13 +32,13 @@ async fn a_new_resource_is_answered_within_two_seconds() {
     let kinds: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
     let all: Vec<_> = ConditionType::ALL.iter().map(|c| c.as_str()).collect();
     assert_eq!(kinds, all);
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-28
 #[tokio::test]
 async fn every_change_is_acknowledged_also_one_that_fails() {
-    let cluster = Cluster::new("generations").await;
+    let cluster = TestCluster::new("generations").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     for spec in [
@@ -64,7 +64,7 @@ async fn every_change_is_acknowledged_also_one_that_fails() {
 // OP-42
 #[tokio::test]
 async fn an_object_of_somebody_else_is_left_alone() {
-    let cluster = Cluster::new("foreign").await;
+    let cluster = TestCluster::new("foreign").await;
     let services: Api<Service> = cluster.api();
     let foreign: Service = serde_json::from_value(json!({
         "metadata": {"name": "llm-proxy"},
@@ -84,13 +84,13 @@ async fn an_object_of_somebody_else_is_left_alone() {
     assert!(message.contains("Service \"llm-proxy\""), "{message}");
     assert_eq!(services.get("llm-proxy").await.unwrap(), before);
     assert_eq!(cluster.generation("llm-proxy").await, None);
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-46
 #[tokio::test]
 async fn a_new_resource_of_the_same_name_starts_afresh() {
-    let cluster = Cluster::new("again").await;
+    let cluster = TestCluster::new("again").await;
     let _operator = cluster.operator().await;
     let old = cluster.install("llm").await;
     assert!(old.bootstrapped);
@@ -141,13 +141,13 @@ async fn a_new_resource_of_the_same_name_starts_afresh() {
     cluster
         .until("llm", |s| s.is_true(ConditionType::Ready))
         .await;
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-25: every state that a pass can leave behind is one that the next operator starts from.
 #[tokio::test]
 async fn another_operator_goes_on_where_the_first_one_ended() {
-    let cluster = Cluster::new("successor").await;
+    let cluster = TestCluster::new("successor").await;
     let first = cluster.operator().await;
     cluster.create("llm").await;
     cluster.deployment("llm-control", |_| true).await;

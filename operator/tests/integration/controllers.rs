@@ -9,9 +9,9 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, REACTION, poll};
+use crate::cluster::{REACTION, TestCluster, poll};
 
-impl Cluster {
+impl TestCluster {
     /// Waits for a Deployment that satisfies a condition.
     pub(crate) async fn deployment(
         &self,

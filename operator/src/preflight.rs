@@ -6,9 +6,9 @@ use std::str;
 use fastllm_crds::{FastllmProxy, Reason, SecretKeyRef};
 use url::Url;
 
-use super::{Inputs, SecretData, SecretValue, needed};
-use crate::observe::Read;
-use crate::plan::{About, Problem};
+use crate::observe::ReadOutcome;
+use crate::problem::{Problem, ProblemScope};
+use crate::secrets::{InputHashes, SecretData, SecretValue, required_references};
 
 /// Looks at every reference that is needed.
 ///
@@ -17,19 +17,19 @@ use crate::plan::{About, Problem};
 /// one look is enough to repair it all.
 pub fn preflight(
     proxy: &FastllmProxy,
-    secrets: &BTreeMap<String, Read<Option<SecretData>>>,
+    secrets: &BTreeMap<String, ReadOutcome<Option<SecretData>>>,
     bootstrapped: bool,
-) -> Result<Inputs, Vec<Problem>> {
+) -> Result<InputHashes, Vec<Problem>> {
     let mut values = BTreeMap::new();
     let mut problems = Vec::new();
-    for (field, reference) in needed(proxy, bootstrapped) {
+    for (field, reference) in required_references(proxy, bootstrapped) {
         match value(field, reference, secrets) {
             Ok(value) => drop(values.insert(field, value)),
             Err(problem) => problems.push(problem),
         }
     }
     match values.get("encryptionKey").cloned() {
-        Some(key) if problems.is_empty() => Ok(Inputs::new(&key, &values)),
+        Some(key) if problems.is_empty() => Ok(InputHashes::new(&key, &values)),
         _ => Err(problems),
     }
 }
@@ -37,18 +37,23 @@ pub fn preflight(
 fn value(
     field: &'static str,
     reference: &SecretKeyRef,
-    secrets: &BTreeMap<String, Read<Option<SecretData>>>,
+    secrets: &BTreeMap<String, ReadOutcome<Option<SecretData>>>,
 ) -> Result<SecretValue, Problem> {
     let SecretKeyRef { name, key } = reference;
-    let problem =
-        |reason, what: &str| Problem::new(About::Secrets, reason, format!("spec.{field}: {what}"));
+    let problem = |reason, what: &str| {
+        Problem::new(
+            ProblemScope::Secrets,
+            reason,
+            format!("spec.{field}: {what}"),
+        )
+    };
     let data = match secrets.get(name) {
-        Some(Read::Known(Some(data))) => data,
-        Some(Read::Known(None)) => {
+        Some(ReadOutcome::Known(Some(data))) => data,
+        Some(ReadOutcome::Known(None)) => {
             let what = format!("Secret {name:?} does not exist (key {key:?} is wanted)");
             return Err(problem(Reason::SecretNotFound, &what));
         }
-        Some(Read::Unknown(failure)) => {
+        Some(ReadOutcome::Unknown(failure)) => {
             let what = format!("Secret {name:?} could not be read (key {key:?}): {failure}");
             return Err(problem(failure.reason(), &what));
         }
@@ -101,3 +106,6 @@ fn check(field: &str, value: &[u8]) -> Result<(), &'static str> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

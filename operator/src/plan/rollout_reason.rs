@@ -6,13 +6,13 @@ use std::fmt;
 use fastllm_crds::{FastllmProxy, SecretKeyRef};
 use k8s_openapi::api::apps::v1::Deployment;
 
-use crate::build::{annotation, inputs_of};
-use crate::names::{Component, INPUT_HASHES};
+use crate::names::{Component, INPUT_HASHES, annotation};
 use crate::observe::{image_of, template_hash};
+use crate::secrets::input_references;
 
 /// Why a plane's pods are replaced.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum RollReason {
+pub enum RolloutReason {
     /// Another image.
     ImageChanged(String),
     /// Another value, or another Secret or key.
@@ -21,10 +21,10 @@ pub enum RollReason {
     TemplateChanged,
 }
 
-impl RollReason {
+impl RolloutReason {
     /// The reason without what it is about.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::ImageChanged(_) => "ImageChanged",
             Self::SecretChanged(_) => "SecretChanged",
@@ -33,7 +33,7 @@ impl RollReason {
     }
 }
 
-impl fmt::Display for RollReason {
+impl fmt::Display for RolloutReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImageChanged(image) => write!(f, "ImageChanged({image})"),
@@ -44,8 +44,8 @@ impl fmt::Display for RollReason {
 }
 
 /// Several reasons as one text.
-pub(super) fn join(reasons: &[RollReason]) -> String {
-    let words: Vec<_> = reasons.iter().map(RollReason::to_string).collect();
+pub(super) fn join(reasons: &[RolloutReason]) -> String {
+    let words: Vec<_> = reasons.iter().map(RolloutReason::to_string).collect();
     words.join(",")
 }
 
@@ -68,30 +68,30 @@ fn input_hashes(deployment: &Deployment) -> BTreeMap<&str, &str> {
 
 /// Every reason why applying `wanted` replaces the pods of `live`; empty if it does not.
 #[must_use]
-pub fn roll_reasons(
+pub fn rollout_reasons(
     proxy: &FastllmProxy,
     live: &Deployment,
     wanted: &Deployment,
     component: Component,
-) -> Vec<RollReason> {
+) -> Vec<RolloutReason> {
     if template_hash(live) == template_hash(wanted) {
         return Vec::new();
     }
     let mut reasons = Vec::new();
     let image = image_of(wanted, component);
     if image_of(live, component) != image {
-        reasons.push(RollReason::ImageChanged(
+        reasons.push(RolloutReason::ImageChanged(
             image.unwrap_or_default().to_owned(),
         ));
     }
     let changed = changed_inputs(live, wanted);
-    for (field, reference) in inputs_of(proxy, component) {
+    for (field, reference) in input_references(proxy, component) {
         if changed.iter().any(|c| c == field) || !reads(live, component, reference) {
-            reasons.push(RollReason::SecretChanged(reference.clone()));
+            reasons.push(RolloutReason::SecretChanged(reference.clone()));
         }
     }
     if reasons.is_empty() {
-        reasons.push(RollReason::TemplateChanged);
+        reasons.push(RolloutReason::TemplateChanged);
     }
     reasons
 }

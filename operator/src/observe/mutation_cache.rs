@@ -20,28 +20,28 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::build::{annotation, body, hash};
-use crate::names::APPLIED_HASH;
+use crate::hash::{json_hash, to_json};
+use crate::names::{APPLIED_HASH, annotation};
 
 /// Longest time that a written object is believed in without the cache: an
 /// object that was deleted right after it was written shows up as such by then.
-const TRUST: Duration = Duration::from_secs(10);
+const WRITE_TTL: Duration = Duration::from_secs(10);
 
 /// What was written, and when.
-type Written<K> = HashMap<ObjectRef<K>, (Instant, Arc<K>)>;
+type RecentWrites<K> = HashMap<ObjectRef<K>, (Instant, Arc<K>)>;
 
 /// A watch cache, and what was written since.
-pub struct Latest<K>
+pub struct MutationCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
     store: Store<K>,
-    written: Mutex<Written<K>>,
+    written: Mutex<RecentWrites<K>>,
     /// What the last apply of each object made of it, as [`form`].
-    answers: Mutex<HashMap<ObjectRef<K>, String>>,
+    applied_hashes: Mutex<HashMap<ObjectRef<K>, String>>,
 }
 
-impl<K> Latest<K>
+impl<K> MutationCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + 'static,
 {
@@ -51,7 +51,7 @@ where
         Self {
             store,
             written: Mutex::default(),
-            answers: Mutex::default(),
+            applied_hashes: Mutex::default(),
         }
     }
 
@@ -73,7 +73,7 @@ where
         let caught_up = cached
             .as_deref()
             .is_some_and(|cached| !is_older(cached, object));
-        if caught_up || at.elapsed() > TRUST {
+        if caught_up || at.elapsed() > WRITE_TTL {
             written.remove(&key);
             return cached;
         }
@@ -81,9 +81,9 @@ where
     }
 
     /// Remembers the answer to a write.
-    pub fn wrote(&self, object: K) {
+    pub fn record_write(&self, object: K) {
         let mut written = self.written.lock();
-        written.retain(|_, (at, _)| at.elapsed() <= TRUST);
+        written.retain(|_, (at, _)| at.elapsed() <= WRITE_TTL);
         written.insert(
             ObjectRef::from_obj(&object),
             (Instant::now(), Arc::new(object)),
@@ -91,27 +91,27 @@ where
     }
 
     /// Remembers the answer to an apply.
-    pub fn applied(&self, object: K)
+    pub fn record_apply(&self, object: K)
     where
         K: Serialize,
     {
-        let mut answers = self.answers.lock();
-        answers.retain(|key, _| self.store.get(key).is_some());
-        answers.insert(ObjectRef::from_obj(&object), form(&object));
-        drop(answers);
-        self.wrote(object);
+        let mut applied_hashes = self.applied_hashes.lock();
+        applied_hashes.retain(|key, _| self.store.get(key).is_some());
+        applied_hashes.insert(ObjectRef::from_obj(&object), content_hash(&object));
+        drop(applied_hashes);
+        self.record_write(object);
     }
 
     /// Whether an object is still as the last apply of it left it.
     #[must_use]
-    pub fn is_as_applied(&self, object: &K) -> bool
+    pub fn is_unmodified(&self, object: &K) -> bool
     where
         K: Serialize,
     {
-        let answers = self.answers.lock();
-        answers
+        let applied_hashes = self.applied_hashes.lock();
+        applied_hashes
             .get(&ObjectRef::from_obj(object))
-            .is_some_and(|answer| *answer == form(object))
+            .is_some_and(|answer| *answer == content_hash(object))
     }
 
     /// Forgets an object that was deleted.
@@ -123,14 +123,14 @@ where
 
 /// Hash of what an apply decides about an object: everything but its metadata,
 /// of which others keep some, and its status. Which apply it was belongs to it.
-pub(crate) fn form<K: Resource + Serialize>(object: &K) -> String {
-    let mut body = body(object);
+pub(crate) fn content_hash<K: Resource + Serialize>(object: &K) -> String {
+    let mut body = to_json(object);
     let applied = annotation(object.meta(), APPLIED_HASH).unwrap_or_default();
     if let Some(members) = body.as_object_mut() {
         members.remove("status");
         members.insert("metadata".to_owned(), Value::from(applied));
     }
-    hash(&body)
+    json_hash(&body)
 }
 
 /// Whether one state of an object is older than another. Resource versions of

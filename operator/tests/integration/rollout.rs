@@ -4,16 +4,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastllm_crds::{ConditionType, Phase};
-use fastllm_operator::observe::Read;
+use fastllm_operator::observe::ReadOutcome;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::cluster::{Cluster, REACTION, apply, is, poll};
+use crate::cluster::{REACTION, TestCluster, apply, is, poll};
 
 // OP-15
 #[tokio::test]
 async fn the_gateway_waits_in_full_for_control() {
-    let cluster = Cluster::new("order").await;
+    let cluster = TestCluster::new("order").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let control = cluster.generation("llm-control").await;
@@ -70,13 +70,13 @@ async fn the_gateway_waits_in_full_for_control() {
         status.observed_image.as_deref(),
         Some("fastllm/fastllm-proxy:2")
     );
-    cluster.assert_nothing_was_forbidden();
+    cluster.assert_nothing_forbidden();
 }
 
 // OP-16, OP-18
 #[tokio::test]
 async fn an_image_that_cannot_be_pulled_is_named_and_can_be_taken_back() {
-    let cluster = Cluster::new("image").await;
+    let cluster = TestCluster::new("image").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let control = cluster.generation("llm-control").await;
@@ -131,7 +131,7 @@ async fn an_image_that_cannot_be_pulled_is_named_and_can_be_taken_back() {
 // OP-23, OP-35
 #[tokio::test]
 async fn scaling_is_ready_when_every_pod_is() {
-    let cluster = Cluster::new("scale").await;
+    let cluster = TestCluster::new("scale").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     cluster.edit("llm", json!({"proxy": {"replicas": 3}})).await;
@@ -167,8 +167,8 @@ async fn scaling_is_ready_when_every_pod_is() {
 // OP-32
 #[tokio::test]
 async fn a_fresh_install_without_a_model_is_ready() {
-    let cluster = Cluster::new("models").await;
-    cluster.models.set(Read::Known(0));
+    let cluster = TestCluster::new("models").await;
+    cluster.models.set(ReadOutcome::Known(0));
     let _operator = cluster.operator().await;
     let status = cluster.install("llm").await;
     assert!(
@@ -186,7 +186,7 @@ async fn a_fresh_install_without_a_model_is_ready() {
 async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
     use k8s_openapi::api::apps::v1::Deployment;
     use kube::api::{Api, Patch, PatchParams};
-    let cluster = Cluster::new("edited").await;
+    let cluster = TestCluster::new("edited").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     let api: Api<Deployment> = cluster.api();
@@ -208,7 +208,7 @@ async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
 // OP-24: what the API server makes of an object is not what was applied.
 #[tokio::test]
 async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up() {
-    let cluster = Cluster::new("mirror").await;
+    let cluster = TestCluster::new("mirror").await;
     let namespace = &cluster.namespace;
     let policy = format!("{namespace}.mirror");
     let image = r#"[JSONPatch{op: "replace", path: "/spec/template/spec/containers/0/image",
@@ -267,8 +267,8 @@ async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up(
 // OP-53: a pass that failed is repeated after its wait, not by the status that it wrote.
 #[tokio::test]
 async fn an_error_whose_words_change_is_not_tried_again_at_once() {
-    let cluster = Cluster::new("words").await;
-    cluster.refusing.store(true, Ordering::Relaxed);
+    let cluster = TestCluster::new("words").await;
+    cluster.rejecting.store(true, Ordering::Relaxed);
     let _operator = cluster.operator().await;
     let started = Instant::now();
     cluster.create("llm").await;
@@ -295,7 +295,7 @@ async fn an_error_whose_words_change_is_not_tried_again_at_once() {
             is(s, ConditionType::Stalled, "True", "ApplyRejected")
         })
         .await;
-    cluster.refusing.store(false, Ordering::Relaxed);
+    cluster.rejecting.store(false, Ordering::Relaxed);
     cluster
         .edit("llm", json!({"image": "fastllm/fastllm-proxy:2"}))
         .await;

@@ -1,0 +1,92 @@
+use std::collections::BTreeMap;
+
+use fastllm_crds::Reason;
+
+use super::preflight;
+use crate::fake_cluster::FakeCluster;
+use crate::observe::{ReadFailure, ReadOutcome};
+
+#[test]
+fn three_things_wrong_are_listed_at_once_in_the_order_of_the_fields() {
+    let mut cluster = FakeCluster::new();
+    cluster.secrets.remove("db");
+    cluster.secrets.insert("token".to_owned(), BTreeMap::new());
+    cluster.set_secret("key", "key", "not hexadecimal");
+    let problems = preflight(&cluster.proxy, &cluster.observe().secrets, false).unwrap_err();
+    let found: Vec<_> = problems
+        .iter()
+        .map(|p| (p.reason, p.message.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (
+                Reason::SecretNotFound,
+                "spec.database: Secret \"db\" does not exist (key \"uri\" is wanted)"
+            ),
+            (
+                Reason::KeyNotFound,
+                "spec.proxyToken: Secret \"token\" has no key \"token\""
+            ),
+            (
+                Reason::InvalidValue,
+                "spec.encryptionKey: key \"key\" of Secret \"key\" is not 64 hexadecimal digits"
+            ),
+        ]
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_form_is_refused_without_being_shown() {
+    for (name, key, value) in [
+        ("db", "uri", "mysql://canary@db/x"),
+        ("db", "uri", "canary"),
+        ("db", "uri", "postgres://canary@db/x\n"),
+        ("token", "token", "two canary words"),
+        ("token", "token", " "),
+        ("key", "key", "canary"),
+        ("login", "password", " canary"),
+    ] {
+        let mut cluster = FakeCluster::new();
+        cluster.set_secret(name, key, value);
+        let problems = preflight(&cluster.proxy, &cluster.observe().secrets, false).unwrap_err();
+        assert_eq!(problems.len(), 1, "{value:?}");
+        assert_eq!(problems[0].reason, Reason::InvalidValue, "{value:?}");
+        assert!(!format!("{problems:?}").contains("canary"), "{problems:?}");
+    }
+}
+
+#[test]
+fn an_empty_value_counts_as_missing() {
+    let mut cluster = FakeCluster::new();
+    cluster.set_secret("db", "uri", "");
+    let problems = preflight(&cluster.proxy, &cluster.observe().secrets, false).unwrap_err();
+    assert_eq!(problems[0].reason, Reason::KeyNotFound);
+}
+
+#[test]
+fn what_could_not_be_read_is_not_reported_as_missing() {
+    let cluster = FakeCluster::new();
+    for (failure, reason) in [
+        (ReadFailure::Forbidden, Reason::Forbidden),
+        (
+            ReadFailure::Failed("the API server did not answer in time"),
+            Reason::ReadFailed,
+        ),
+    ] {
+        let mut secrets = cluster.observe().secrets;
+        secrets.insert("db".to_owned(), ReadOutcome::Unknown(failure));
+        let problems = preflight(&cluster.proxy, &secrets, false).unwrap_err();
+        assert_eq!(problems[0].reason, reason);
+        assert!(problems[0].is_unknown());
+    }
+}
+
+#[test]
+fn the_first_logins_password_is_not_needed_once_it_exists() {
+    let mut cluster = FakeCluster::new();
+    cluster.secrets.remove("login");
+    let secrets = cluster.observe().secrets;
+    assert!(preflight(&cluster.proxy, &secrets, false).is_err());
+    assert!(preflight(&cluster.proxy, &secrets, true).is_ok());
+}

@@ -1,0 +1,283 @@
+//! The assessment of a reconciliation, which the conditions are derived from.
+
+use std::collections::BTreeSet;
+
+use fastllm_crds::Reason;
+use k8s_openapi::api::apps::v1::Deployment;
+
+use super::ReconcileOutcome;
+use crate::apply::ApplyError;
+use crate::error::Chain;
+use crate::names::Component;
+use crate::observe::{PodView, ReadOutcome, Rollout, template_hash};
+use crate::plan::{Targets, bootstrapped, control_complete, job_condition};
+use crate::problem::{Problem, ProblemScope};
+
+/// The state of a plane.
+pub(super) struct PlaneStatus {
+    pub(super) rollout: Rollout,
+    /// Whether all its pods, and no others, run the desired template and are ready.
+    pub(super) complete: bool,
+    /// Whether pods of another template are being replaced or will be.
+    pub(super) rolling: bool,
+}
+
+impl PlaneStatus {
+    /// Assesses a plane. `may_be_complete` is false while it waits for a condition
+    /// that its own pods do not show.
+    fn of(
+        live: Option<&Deployment>,
+        may_be_complete: bool,
+        pods: &[PodView],
+        desired: DesiredPlane<'_>,
+    ) -> Self {
+        let rollout = live.map(Rollout::of).unwrap_or_default();
+        let outdated = pods.iter().any(|pod| {
+            pod.component == desired.component
+                && !pod.terminating
+                && pod.template_hash.as_deref() != Some(desired.template)
+        });
+        let same = live.and_then(template_hash) == Some(desired.template);
+        let complete = may_be_complete
+            && same
+            && rollout.desired == desired.replicas
+            && rollout.complete()
+            && !outdated;
+        Self {
+            rollout,
+            complete,
+            rolling: !complete && (outdated || rollout.replacing()),
+        }
+    }
+}
+
+/// What a plane should run.
+#[derive(Clone, Copy)]
+struct DesiredPlane<'a> {
+    component: Component,
+    template: &'a str,
+    replicas: i32,
+}
+
+/// An operation that is in progress.
+pub(super) struct Progress {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+/// The assessment of a reconciliation.
+pub(super) struct Assessment<'a> {
+    pub(super) outcome: ReconcileOutcome<'a>,
+    pub(super) control: PlaneStatus,
+    pub(super) gateway: PlaneStatus,
+    pub(super) bootstrapped: bool,
+    /// Problems that the operator cannot solve by itself.
+    pub(super) stalled: Vec<Problem>,
+    /// Operations in progress, in their order.
+    pub(super) progress: Vec<Progress>,
+}
+
+impl<'a> Assessment<'a> {
+    pub(super) fn of(outcome: ReconcileOutcome<'a>) -> Self {
+        let children = outcome.applied.children();
+        let (control, gateway) = (children.control.as_ref(), children.gateway.as_ref());
+        let spec = &outcome.proxy.spec;
+        // Without usable Secrets the desired templates are unknown; the live
+        // ones are used instead.
+        let targets = outcome.plan.targets.clone().unwrap_or_else(|| Targets {
+            control: template_hash_or_empty(control),
+            gateway: template_hash_or_empty(gateway),
+        });
+        let pods = pods(outcome);
+        let control_complete = control_complete(control, pods, &targets, spec.control.replicas);
+        let desired_control = DesiredPlane {
+            component: Component::Control,
+            template: &targets.control,
+            replicas: spec.control.replicas,
+        };
+        let desired_gateway = DesiredPlane {
+            component: Component::Gateway,
+            template: &targets.gateway,
+            replicas: spec.proxy.replicas,
+        };
+        let mut assessment = Self {
+            outcome,
+            control: PlaneStatus::of(control, control_complete, pods, desired_control),
+            gateway: PlaneStatus::of(gateway, true, pods, desired_gateway),
+            bootstrapped: bootstrapped(outcome.proxy, children.bootstrap.as_ref()),
+            stalled: Vec::new(),
+            progress: Vec::new(),
+        };
+        assessment.stalled = assessment.find_stalled(&targets);
+        assessment.progress = assessment.find_progress();
+        assessment
+    }
+
+    /// Whether the gateway exists, as opposed to a first installation.
+    pub(super) fn installed(&self) -> bool {
+        self.outcome.applied.children().gateway.is_some()
+    }
+
+    /// The error of a step that is retried.
+    pub(super) fn retryable_failure(&self) -> Option<String> {
+        match self.outcome.applied.failure() {
+            None | Some(ApplyError::Rejected(_)) => None,
+            Some(error) => Some(Chain(error).to_string()),
+        }
+    }
+
+    /// The reads that failed.
+    pub(super) fn failed_reads(&self) -> Vec<&Problem> {
+        self.outcome
+            .plan
+            .problems
+            .iter()
+            .filter(|p| p.is_unknown())
+            .collect()
+    }
+
+    /// The images of the ready gateway pods.
+    pub(super) fn observed_image(&self) -> Option<String> {
+        let images: BTreeSet<&str> = pods(self.outcome)
+            .iter()
+            .filter(|pod| pod.component == Component::Gateway && pod.ready && !pod.terminating)
+            .map(|pod| pod.image.as_str())
+            .collect();
+        let images: Vec<_> = images.into_iter().collect();
+        (!images.is_empty()).then(|| images.join(", "))
+    }
+
+    /// Number of models that the gateway serves.
+    pub(super) fn models(&self) -> &ReadOutcome<usize> {
+        &self.outcome.observed.models
+    }
+
+    fn find_stalled(&self, targets: &Targets) -> Vec<Problem> {
+        let plan = self.outcome.plan;
+        let mut stalled: Vec<_> = plan
+            .problems
+            .iter()
+            .filter(|p| !p.is_unknown())
+            .cloned()
+            .collect();
+        if let Some(ApplyError::Rejected(problem)) = self.outcome.applied.failure() {
+            stalled.push(problem.clone());
+        }
+        stalled.extend(pull_failure(pods(self.outcome), |pod| {
+            match pod.component {
+                Component::Control => Some(targets.control.as_str()),
+                Component::Gateway => Some(targets.gateway.as_str()),
+                Component::Bootstrap => pod.template_hash.as_deref(),
+            }
+        }));
+        for (plane, rollout) in [
+            ("control plane", self.control.rollout),
+            ("gateway", self.gateway.rollout),
+        ] {
+            if rollout.deadline_exceeded {
+                stalled.push(Problem::new(
+                    ProblemScope::Objects,
+                    Reason::ProgressDeadlineExceeded,
+                    format!(
+                        "{plane}: the rollout exceeded its progress deadline, {}",
+                        pod_counts(rollout, rollout.desired)
+                    ),
+                ));
+            }
+        }
+        stalled
+    }
+
+    fn find_progress(&self) -> Vec<Progress> {
+        let spec = &self.outcome.proxy.spec;
+        let mut progress = Vec::new();
+        let mut push = |reason, message| progress.push(Progress { reason, message });
+        if self.outcome.plan.orphans {
+            let message = "waiting for the objects of a deleted resource with the same name";
+            push(Reason::RollingControlPlane, message.to_owned());
+        }
+        if let Some(message) = self.retryable_failure() {
+            push(Reason::ApplyRejected, message);
+        }
+        if !self.control.complete {
+            let mut message = format!(
+                "control plane: {}",
+                pod_counts(self.control.rollout, spec.control.replicas)
+            );
+            if self.installed() && !self.gateway.complete {
+                message.push_str("; the gateway rollout waits for it");
+            }
+            push(Reason::RollingControlPlane, message);
+        }
+        if spec.bootstrap.is_some() && !self.bootstrapped {
+            push(Reason::Bootstrapping, self.bootstrap_progress());
+        }
+        if !self.gateway.complete {
+            let message = format!(
+                "gateway: {}",
+                pod_counts(self.gateway.rollout, spec.proxy.replicas)
+            );
+            push(Reason::RollingGateway, message);
+        }
+        progress
+    }
+
+    /// Progress of the creation of the bootstrap admin.
+    pub(super) fn bootstrap_progress(&self) -> String {
+        match &self.outcome.applied.children().bootstrap {
+            None => "bootstrap admin: waiting for the control plane".to_owned(),
+            Some(job) if job_condition(job, "Failed") => {
+                let name = job.metadata.name.as_deref().unwrap_or_default();
+                format!(
+                    "bootstrap admin: Job {name:?} failed; it is retried within 10 minutes, \
+                     or when the resource or the Secret changes"
+                )
+            }
+            Some(_) => "bootstrap admin: the Job is running".to_owned(),
+        }
+    }
+}
+
+fn template_hash_or_empty(deployment: Option<&Deployment>) -> String {
+    deployment
+        .and_then(template_hash)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The pods of the resource, without those of a deleted resource with the same name.
+fn pods(outcome: ReconcileOutcome<'_>) -> &[PodView] {
+    if outcome.plan.orphans {
+        return &[];
+    }
+    &outcome.observed.pods
+}
+
+fn pod_counts(rollout: Rollout, desired: i32) -> String {
+    let Rollout { ready, updated, .. } = rollout;
+    format!("{ready} of {desired} pods ready, {updated} updated")
+}
+
+/// The first pod of a desired template whose image cannot be pulled.
+fn pull_failure<'p>(
+    pods: &'p [PodView],
+    desired_template: impl Fn(&'p PodView) -> Option<&'p str>,
+) -> Option<Problem> {
+    let failed: Vec<_> = pods
+        .iter()
+        .filter(|pod| pod.pull_failed && !pod.terminating)
+        .filter(|pod| pod.template_hash.as_deref() == desired_template(pod))
+        .collect();
+    let first = failed.first()?;
+    let more = match failed.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let PodView { name, image, .. } = first;
+    let message = format!("pod {name:?} cannot pull image {image:?}{more}");
+    Some(Problem::new(
+        ProblemScope::Objects,
+        Reason::ImagePullFailed,
+        message,
+    ))
+}
