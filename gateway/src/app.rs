@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use closing::Closing;
+use closing::ShutdownSequence;
 use fastllm_engine::Tuning;
 use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
@@ -16,18 +16,18 @@ use fastllm_process::tls::{ServerCertificate, TlsError};
 use rustls::ServerConfig;
 use tokio::signal::unix::Signal;
 
-use crate::cached::Cached;
+use crate::cached::CachedResponses;
 use crate::config::{Config, Origin, OriginError};
-use crate::forward::{Connector, Forwarder, Patience, Resolver, Upstreams};
-use crate::link::Link;
+use crate::forward::{Connector, Forwarder, IdleTimeouts, Resolver, Upstreams};
+use crate::link::ControlClient;
 use crate::pipeline::Pipeline;
-use crate::plane::Plane;
+use crate::plane::ControlPlaneTasks;
 use crate::probe::Prober;
-use crate::record::Ledger;
-use crate::report::{UsageQueue, Waiting, queue};
-use crate::serve::{BodyLimits, Cors, Crew, Door, Listener, Service, Status};
-use crate::snapshot::{Current, FileError, Watcher};
-use crate::tasks::{Background, Tasks};
+use crate::record::AccountingSink;
+use crate::report::{UsageQueue, UsageReceiver, usage_queue};
+use crate::serve::{BodyLimits, Cors, Listener, Service, Shutdown, Status, WorkerSet};
+use crate::snapshot::{CurrentSnapshot, FileError, Watcher};
+use crate::tasks::{BackgroundTasks, Tasks};
 use crate::telemetry::{Metrics, TraceExporter, start_tracing};
 use crate::tls;
 use crate::workers::{Worker, Workers};
@@ -82,18 +82,18 @@ pub struct Gateway {
     config: Config,
     public: Listener,
     status: Option<Listener>,
-    rooms: Rooms,
+    components: Components,
 }
 
 /// What is shared by what runs.
 #[derive(Debug)]
-struct Rooms {
-    source: Source,
-    probes: reqwest::Client,
+struct Components {
+    source: SnapshotSource,
+    probe_client: reqwest::Client,
     metrics: Arc<Metrics>,
-    ledger: Arc<Ledger>,
-    current: Arc<Current>,
-    cached: Arc<Cached>,
+    sink: Arc<AccountingSink>,
+    current: Arc<CurrentSnapshot>,
+    cached: Arc<CachedResponses>,
     connector: Connector,
     workers: Arc<Workers>,
     certificate: Option<Arc<ServerCertificate>>,
@@ -104,30 +104,36 @@ struct Rooms {
 
 /// Who says what to serve, and is told what was served.
 #[derive(Debug)]
-enum Source {
-    Control { link: Link, waiting: Waiting },
-    File { watcher: Watcher, hang_up: Signal },
+enum SnapshotSource {
+    Control {
+        client: ControlClient,
+        receiver: UsageReceiver,
+    },
+    File {
+        watcher: Watcher,
+        hang_up: Signal,
+    },
 }
 
-impl Source {
+impl SnapshotSource {
     /// Also gives the queue of what it is told. A file is read and served.
     fn open(
         config: &Config,
         tls: &rustls::ClientConfig,
         metrics: &Arc<Metrics>,
-        current: &Arc<Current>,
+        current: &Arc<CurrentSnapshot>,
     ) -> Result<(Self, UsageQueue), Error> {
         match config.origin()? {
             Origin::Control { url, token } => {
-                let link = Link::new(url.clone(), token, tls.clone())
+                let client = ControlClient::new(url.clone(), token, tls.clone())
                     .map_err(|error| setup("the way to control")(&error))?;
-                let (usage, waiting) = queue(metrics);
-                Ok((Self::Control { link, waiting }, usage))
+                let (usage, receiver) = usage_queue(metrics);
+                Ok((Self::Control { client, receiver }, usage))
             }
             Origin::File(file) => {
                 let hang_up = signals::hangup().map_err(|error| setup("signals")(&error))?;
                 let (current, metrics) = (Arc::clone(current), Arc::clone(metrics));
-                let usage = UsageQueue::nowhere();
+                let usage = UsageQueue::disabled();
                 let watcher = Watcher::start(file, current, metrics, config.config_poll)?;
                 Ok((Self::File { watcher, hang_up }, usage))
             }
@@ -142,10 +148,10 @@ fn setup(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
     }
 }
 
-impl Rooms {
+impl Components {
     fn build(config: &Config) -> Result<Self, Error> {
         let tls = tls::client_config(config.ca_bundle.as_deref())?;
-        let probes = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
+        let probe_client = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
         let metrics = Metrics::new()
             .and_then(|metrics| metrics.with_labels(&config.metadata_labels))
             .map_err(|error| setup("metrics")(&error))?;
@@ -163,20 +169,20 @@ impl Rooms {
             Some(workers) => usize::from(workers),
             None => available_parallelism().map_or(1, usize::from),
         };
-        let current = Arc::new(Current::new(Arc::clone(&metrics), tuning));
-        let (source, usage) = Source::open(config, &tls, &metrics, &current)?;
+        let current = Arc::new(CurrentSnapshot::new(Arc::clone(&metrics), tuning));
+        let (source, usage) = SnapshotSource::open(config, &tls, &metrics, &current)?;
         let tracing = start_tracing(config, tls.clone(), &metrics)
             .map_err(|error| setup("traces")(&error))?;
         let (tracer, exporter) = tracing.unzip();
-        let cached = Arc::new(Cached::new(config));
-        let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id))
+        let cached = Arc::new(CachedResponses::new(config));
+        let sink = AccountingSink::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id))
             .with_cache(Arc::clone(&cached))
             .traced(tracer)
             .logged_as(config.log_format);
         Ok(Self {
             source,
-            probes,
-            ledger: Arc::new(ledger),
+            probe_client,
+            sink: Arc::new(sink),
             current,
             cached,
             metrics,
@@ -204,7 +210,7 @@ fn boot_id() -> Result<Arc<str>, ring::error::Unspecified> {
 impl Gateway {
     /// Builds everything and opens the ports. Needs a tokio runtime.
     pub fn bind(config: Config) -> Result<Self, Error> {
-        let rooms = Rooms::build(&config)?;
+        let components = Components::build(&config)?;
         let public = Listener::bind(
             SocketAddr::new(config.host, config.port),
             config.max_connections,
@@ -217,7 +223,7 @@ impl Gateway {
             config,
             public,
             status,
-            rooms,
+            components,
         })
     }
 
@@ -252,35 +258,42 @@ impl Gateway {
             config,
             public,
             status: status_port,
-            rooms,
+            components,
         } = self;
         let status = Arc::new(Status::new(
-            Arc::clone(&rooms.current),
-            Arc::clone(&rooms.ledger),
+            Arc::clone(&components.current),
+            Arc::clone(&components.sink),
         ));
-        let mut background = Background::default();
-        let public_crew =
-            rooms.public_crew(&config, &status, status_port.is_none(), &mut background);
-        let (door, status_door) = (Door::default(), Door::default());
-        let mut doors = Background::default();
-        doors.spawn("the listener", public.run(public_crew, door.clone()));
+        let mut background = BackgroundTasks::default();
+        let public_worker_set =
+            components.public_worker_set(&config, &status, status_port.is_none(), &mut background);
+        let (public_shutdown, status_shutdown) = (Shutdown::default(), Shutdown::default());
+        let mut listeners = BackgroundTasks::default();
+        listeners.spawn(
+            "the listener",
+            public.run(public_worker_set, public_shutdown.clone()),
+        );
         if let Some(port) = status_port {
-            let crew = rooms.crew(&config, None, |_| Service::Status(Arc::clone(&status)));
-            doors.spawn("the status listener", port.run(crew, status_door.clone()));
+            let worker_set =
+                components.worker_set(&config, None, |_| Service::Status(Arc::clone(&status)));
+            listeners.spawn(
+                "the status listener",
+                port.run(worker_set, status_shutdown.clone()),
+            );
         }
-        let workers = Arc::clone(&rooms.workers);
-        rooms.start(&config, &mut background);
+        let workers = Arc::clone(&components.workers);
+        components.start(&config, &mut background);
 
         let ended = tokio::select! {
             () = shutdown => None,
             name = background.ended() => Some(name),
-            name = doors.ended() => Some(name),
+            name = listeners.ended() => Some(name),
         };
         status.drain();
-        let closing = Closing {
-            door,
-            status_door,
-            doors,
+        let closing = ShutdownSequence {
+            public_shutdown,
+            status_shutdown,
+            listeners,
             background,
             workers,
         };
@@ -289,24 +302,24 @@ impl Gateway {
     }
 }
 
-impl Rooms {
+impl Components {
     /// What serves clients: each thread with its own connections to upstreams.
-    fn public_crew(
+    fn public_worker_set(
         &self,
         config: &Config,
         status: &Arc<Status>,
         detailed: bool,
-        background: &mut Background,
-    ) -> Crew {
+        background: &mut BackgroundTasks,
+    ) -> WorkerSet {
         let bodies = Arc::new(BodyLimits::new(
             config.max_body_mb << 20,
             config.body_timeout,
         ));
         // Each thread keeps its share.
         let max_idle = config.pool_max_idle.div_ceil(self.workers.len().max(1));
-        let patience = Patience::new(config.stream_idle_timeout, config.sse_heartbeat);
+        let idle_timeouts = IdleTimeouts::new(config.stream_idle_timeout, config.sse_heartbeat);
         let cors = Cors::new(&config.cors_origins).map(Arc::new);
-        self.crew(config, self.tls.clone(), |worker| {
+        self.worker_set(config, self.tls.clone(), |worker| {
             let upstreams =
                 Upstreams::new(self.connector.clone(), max_idle, Arc::clone(&self.metrics));
             let tend = upstreams
@@ -317,11 +330,11 @@ impl Rooms {
                 upstreams,
                 timeout: config.upstream_timeout,
                 max_retries: config.max_retries,
-                patience,
+                idle_timeouts,
             };
             let pipeline = Pipeline {
                 current: Arc::clone(&self.current),
-                ledger: Arc::clone(&self.ledger),
+                sink: Arc::clone(&self.sink),
                 forwarder,
                 bodies: Arc::clone(&bodies),
                 request_timeout: config.request_timeout,
@@ -338,13 +351,13 @@ impl Rooms {
         })
     }
 
-    fn crew(
+    fn worker_set(
         &self,
         config: &Config,
         tls: Option<Arc<ServerConfig>>,
         service: impl FnMut(&Worker) -> Service,
-    ) -> Crew {
-        Crew {
+    ) -> WorkerSet {
+        WorkerSet {
             workers: Arc::clone(&self.workers),
             services: self.workers.iter().map(service).collect(),
             tls,
@@ -353,12 +366,12 @@ impl Rooms {
     }
 
     /// Starts what runs beside the request path.
-    fn start(self, config: &Config, background: &mut Background) {
+    fn start(self, config: &Config, background: &mut BackgroundTasks) {
         let Self {
             source,
-            probes,
+            probe_client,
             metrics,
-            ledger,
+            sink,
             current,
             cached: _,
             connector,
@@ -382,7 +395,7 @@ impl Rooms {
         );
         background.spawn("the resolver", resolver.run(stop.clone()));
         let prober = Prober {
-            client: probes,
+            client: probe_client,
             current: Arc::clone(&current),
             every: config.health_interval,
             timeout: config.health_timeout,
@@ -392,19 +405,19 @@ impl Rooms {
             background.spawn("the trace exporter", traces.run(stop.clone()));
         }
         match source {
-            Source::File { watcher, hang_up } => {
+            SnapshotSource::File { watcher, hang_up } => {
                 background.spawn("the file's watcher", watcher.run(hang_up, stop));
             }
-            Source::Control { link, waiting } => {
-                let plane = Plane {
-                    link,
-                    waiting,
+            SnapshotSource::Control { client, receiver } => {
+                let tasks = ControlPlaneTasks {
+                    client,
+                    receiver,
                     metrics,
-                    ledger,
+                    sink,
                     current,
                     boot_id,
                 };
-                plane.start(config, background);
+                tasks.start(config, background);
             }
         }
     }

@@ -16,10 +16,10 @@ use http::{HeaderMap, Response};
 
 use crate::clock;
 use crate::config::{CacheScope, Config};
-use crate::forward::{Arrived, Outgoing, Payload, deciding_fields};
-use crate::record::{Figures, REQUEST_ID, Record};
-use crate::serve::answer::Own;
-use crate::serve::{Head, Proxied, RateFields};
+use crate::forward::{Outgoing, Payload, UpstreamResponse, deciding_fields};
+use crate::record::{REQUEST_ID, RequestLog, UsageSummary};
+use crate::serve::answer::LocalResponse;
+use crate::serve::{Head, ProxiedEndpoint, RateLimitFields};
 use crate::telemetry::CacheUse;
 
 /// The header that says whether an answer came from the cache, and with which a
@@ -44,20 +44,20 @@ const KEPT_FIELDS: [HeaderName; 5] = [
     HeaderName::from_static("openai-version"),
 ];
 
-type Answers = ResponseCache<Figures>;
+type ResponseEntries = ResponseCache<UsageSummary>;
 
 /// An answer that was kept, with what it used.
-pub(crate) type Hit = Entry<Figures>;
+pub(crate) type Hit = Entry<UsageSummary>;
 
 /// The answers that this process keeps.
 #[derive(Debug)]
-pub(crate) struct Cached {
-    answers: Option<Answers>,
+pub(crate) struct CachedResponses {
+    answers: Option<ResponseEntries>,
     /// Principals may have each other's.
     shared: bool,
 }
 
-impl Cached {
+impl CachedResponses {
     /// None yet; never any where the flags leave no room.
     pub(crate) fn new(config: &Config) -> Self {
         let bounds = Bounds {
@@ -78,30 +78,30 @@ impl Cached {
 
     /// What a request has to do with the cache; nothing where none of the models
     /// that may answer it wants that, or the client does not.
-    pub(crate) fn terms(
+    pub(crate) fn cache_policy(
         self: &Arc<Self>,
         (caller, chain): (&Caller, &Chain),
-        (proxied, head): (Proxied, &Head),
+        (proxied, head): (ProxiedEndpoint, &Head),
         (members, body): (&Members, &[u8]),
-    ) -> Option<Box<Terms>> {
+    ) -> Option<Box<CachePolicy>> {
         let wanted = chain.pools().iter().any(|pool| pool.caching().is_some());
         if !wanted || self.answers.is_none() {
             return None;
         }
         let in_one_piece = !members.is_stream() && members.form_type().is_none();
-        if !in_one_piece || body.len() > LONGEST_REQUEST || leaves_a_trace(proxied, body) {
+        if !in_one_piece || body.len() > LONGEST_REQUEST || extends_conversation(proxied, body) {
             return None;
         }
-        let looks = match Wish::of(head) {
-            Wish::Any => true,
-            Wish::Fresh => false,
-            Wish::Unkept => return None,
+        let may_look_up = match CacheControl::of(head) {
+            CacheControl::Allow => true,
+            CacheControl::NoCache => false,
+            CacheControl::NoStore => return None,
         };
         // Few requests have them, and all would be larger by them.
-        Some(Box::new(Terms {
+        Some(Box::new(CachePolicy {
             cached: Arc::clone(self),
             audience: Audience::of(caller, self.shared),
-            looks,
+            may_look_up,
             looked_up: None,
         }))
     }
@@ -109,33 +109,33 @@ impl Cached {
 
 /// What a client says about its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum CacheControl {
     /// It may have been given before.
-    Any,
+    Allow,
     /// It must not have been, and may be given again.
-    Fresh,
+    NoCache,
     /// Neither.
-    Unkept,
+    NoStore,
 }
 
-impl Wish {
+impl CacheControl {
     fn of(head: &Head) -> Self {
         let fields = head.fields();
         let skips = fields
             .all(CACHE)
             .any(|value| value.trim_ascii().eq_ignore_ascii_case(SKIP));
-        if skips || directs(fields, b"no-store") {
-            Self::Unkept
-        } else if directs(fields, b"no-cache") {
-            Self::Fresh
+        if skips || has_directive(fields, b"no-store") {
+            Self::NoStore
+        } else if has_directive(fields, b"no-cache") {
+            Self::NoCache
         } else {
-            Self::Any
+            Self::Allow
         }
     }
 }
 
 /// Whether `cache-control` has this directive, with or without a value.
-fn directs(fields: Fields<'_>, directive: &[u8]) -> bool {
+fn has_directive(fields: Fields<'_>, directive: &[u8]) -> bool {
     let mut given = fields
         .all("cache-control")
         .flat_map(|value| value.split(|byte| *byte == b','));
@@ -147,10 +147,10 @@ fn directs(fields: Fields<'_>, directive: &[u8]) -> bool {
 
 /// Whether asking changes what the upstream knows, so that to ask again is to
 /// ask something else: a turn of a conversation that it keeps.
-fn leaves_a_trace(proxied: Proxied, body: &[u8]) -> bool {
+fn extends_conversation(proxied: ProxiedEndpoint, body: &[u8]) -> bool {
     let members = Object::open(body)
         .ok()
-        .filter(|_| proxied == Proxied::Responses);
+        .filter(|_| proxied == ProxiedEndpoint::Responses);
     members
         .into_iter()
         .flatten()
@@ -160,24 +160,24 @@ fn leaves_a_trace(proxied: Proxied, body: &[u8]) -> bool {
 
 /// What one request has to do with the cache.
 #[derive(Debug)]
-pub(crate) struct Terms {
-    cached: Arc<Cached>,
+pub(crate) struct CachePolicy {
+    cached: Arc<CachedResponses>,
     audience: Audience,
     /// An answer that was kept is welcome.
-    looks: bool,
+    may_look_up: bool,
     /// Under which key one was looked for.
     looked_up: Option<Key>,
 }
 
-impl Terms {
+impl CachePolicy {
     /// The kept answer of the model that would be asked first.
     pub(crate) fn look_up(
         &mut self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        record: &mut Record,
+        record: &mut RequestLog,
     ) -> Option<Arc<Hit>> {
-        let answers = self.cached.answers.as_ref().filter(|_| self.looks)?;
+        let answers = self.cached.answers.as_ref().filter(|_| self.may_look_up)?;
         let pool = chain.pools().first()?;
         let key = self.key(pool.caching()?, pool.model(), outgoing)?;
         self.looked_up = Some(key);
@@ -214,24 +214,26 @@ impl Terms {
         &self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        arrived: &Arrived,
-    ) -> Option<Keeping> {
-        let (fields, length) = arrived.in_one_piece()?;
+        response: &UpstreamResponse,
+    ) -> Option<PendingEntry> {
+        let (fields, length) = response.in_one_piece()?;
         let private = [b"no-store".as_slice(), b"private"];
-        if private.iter().any(|directive| directs(fields, directive))
+        if private
+            .iter()
+            .any(|directive| has_directive(fields, directive))
             || fields.get("set-cookie").is_some()
         {
             return None;
         }
         let mut pools = chain.pools().iter().enumerate();
-        let (index, pool) = pools.find(|(_, pool)| pool.model() == arrived.model())?;
+        let (index, pool) = pools.find(|(_, pool)| pool.model() == response.model())?;
         let caching = pool.caching()?;
         let key = match self.looked_up.filter(|_| index == 0) {
             Some(key) => key,
             None => self.key(caching, pool.model(), outgoing)?,
         };
         let answers = self.cached.answers.as_ref()?;
-        Some(Keeping {
+        Some(PendingEntry {
             cached: Arc::clone(&self.cached),
             capture: answers.begin(key, caching, length)?,
             fields: kept_fields(fields)?,
@@ -251,13 +253,13 @@ fn kept_fields(fields: Fields<'_>) -> Option<HeaderMap> {
 
 /// An answer that is kept if it comes to its end.
 #[derive(Debug)]
-pub(crate) struct Keeping {
-    cached: Arc<Cached>,
+pub(crate) struct PendingEntry {
+    cached: Arc<CachedResponses>,
     capture: Capture,
     fields: HeaderMap,
 }
 
-impl Keeping {
+impl PendingEntry {
     /// Takes what has come of it; nothing where it has become too large.
     #[must_use]
     pub(crate) fn take(mut self, part: &[u8]) -> Option<Self> {
@@ -266,7 +268,7 @@ impl Keeping {
     }
 
     /// All of it has come. True where it can be given again from now on.
-    pub(crate) fn complete(self, figures: Figures) -> bool {
+    pub(crate) fn complete(self, figures: UsageSummary) -> bool {
         let Self {
             cached,
             capture,
@@ -303,54 +305,66 @@ fn is_final(body: &[u8]) -> bool {
 }
 
 /// The answer to a client, and the end of its record.
-pub(crate) fn given_again(hit: &Hit, record: Box<Record>) -> Own {
+pub(crate) fn cached_response(hit: &Hit, record: Box<RequestLog>) -> LocalResponse {
     let mut own = Response::new(hit.body().clone());
     let headers = own.headers_mut();
     headers.clone_from(hit.fields());
     headers.insert(REQUEST_ID, record.id().clone());
     headers.insert(CACHE, HeaderValue::from_static(CacheUse::Hit.as_str()));
-    if let Some(rates) = record.rates().and_then(RateFields::of) {
+    if let Some(rates) = record.rates().and_then(RateLimitFields::of) {
         headers.extend(rates.named());
     }
-    record.given_again(*hit.with());
+    record.cached_response(*hit.with());
     own
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Wish, is_final, leaves_a_trace};
-    use crate::serve::{Head, Proxied};
+    use super::{CacheControl, extends_conversation, is_final};
+    use crate::serve::{Head, ProxiedEndpoint};
 
     #[test]
     fn a_client_may_want_an_answer_of_its_own() {
         for (lines, wish) in [
-            ("", Wish::Any),
-            ("cache-control: max-age=0\r\n", Wish::Any),
-            ("cache-control: no-transform, NO-CACHE\r\n", Wish::Fresh),
-            ("cache-control: no-cache=\"a\"\r\n", Wish::Fresh),
-            ("cache-control: no-cache, no-store\r\n", Wish::Unkept),
+            ("", CacheControl::Allow),
+            ("cache-control: max-age=0\r\n", CacheControl::Allow),
+            (
+                "cache-control: no-transform, NO-CACHE\r\n",
+                CacheControl::NoCache,
+            ),
+            ("cache-control: no-cache=\"a\"\r\n", CacheControl::NoCache),
+            (
+                "cache-control: no-cache, no-store\r\n",
+                CacheControl::NoStore,
+            ),
             (
                 "cache-control: a\r\ncache-control: no-store\r\n",
-                Wish::Unkept,
+                CacheControl::NoStore,
             ),
-            ("x-fastllm-cache: Skip\r\n", Wish::Unkept),
-            ("x-fastllm-cache: hit\r\n", Wish::Any),
-            ("pragma: no-cache\r\n", Wish::Any),
+            ("x-fastllm-cache: Skip\r\n", CacheControl::NoStore),
+            ("x-fastllm-cache: hit\r\n", CacheControl::Allow),
+            ("pragma: no-cache\r\n", CacheControl::Allow),
         ] {
-            assert_eq!(Wish::of(&Head::with(lines)), wish, "{lines}");
+            assert_eq!(CacheControl::of(&Head::with(lines)), wish, "{lines}");
         }
     }
 
     #[test]
     fn a_turn_of_a_kept_conversation_is_never_the_same_again() {
         let body = b"{\"model\":\"m\",\"conversation\":\"conv_1\"}";
-        assert!(leaves_a_trace(Proxied::Responses, body));
-        assert!(!leaves_a_trace(Proxied::ChatCompletions, body));
+        assert!(extends_conversation(ProxiedEndpoint::Responses, body));
+        assert!(!extends_conversation(
+            ProxiedEndpoint::ChatCompletions,
+            body
+        ));
         for other in [
             "{\"model\":\"m\",\"conversation\":null}",
             "{\"a\":{\"conversation\":1}}",
         ] {
-            assert!(!leaves_a_trace(Proxied::Responses, other.as_bytes()));
+            assert!(!extends_conversation(
+                ProxiedEndpoint::Responses,
+                other.as_bytes()
+            ));
         }
     }
 

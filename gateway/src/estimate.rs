@@ -3,7 +3,7 @@
 use fastllm_engine::pricing::Quantities;
 use fastllm_wire::{Measure, Members, estimated_tokens, text_bytes};
 
-use crate::serve::{Head, Proxied};
+use crate::serve::{Head, ProxiedEndpoint};
 
 /// Bytes of a millisecond of sound: 64 kbit/s, as it is often sent. Speech in
 /// PCM has four times as many, in Opus half as many or fewer.
@@ -22,7 +22,7 @@ pub(crate) fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
 /// that it has read aloud, and, roughly, the sound that it sends, from what its
 /// head says that it sends or, where that is not said, what has come.
 pub(crate) fn beside(
-    (proxied, head): (Proxied, &Head),
+    (proxied, head): (ProxiedEndpoint, &Head),
     (members, body): (&Members, &[u8]),
 ) -> Quantities {
     let mut beside = Quantities::default();
@@ -50,9 +50,9 @@ mod tests {
     use fastllm_wire::{FormReader, scan};
 
     use super::{beside, prompt_tokens};
-    use crate::serve::{BodyKind, Head, Proxied};
+    use crate::serve::{BodyKind, Head, ProxiedEndpoint};
 
-    fn of(proxied: Proxied, head: &str, body: &str) -> (u64, Quantities) {
+    fn of(proxied: ProxiedEndpoint, head: &str, body: &str) -> (u64, Quantities) {
         let bytes = body.as_bytes();
         let members = match proxied.body() {
             BodyKind::Json(fields) => scan(bytes, fields).unwrap(),
@@ -81,20 +81,20 @@ mod tests {
         };
         let prompt = body.len() as u64 * 2 / 7;
         for (proxied, expected) in [
-            (Proxied::ImageGenerations, images),
-            (Proxied::Speech, characters),
-            (Proxied::ChatCompletions, none),
-            (Proxied::Completions, none),
-            (Proxied::Responses, none),
-            (Proxied::Embeddings, none),
+            (ProxiedEndpoint::ImageGenerations, images),
+            (ProxiedEndpoint::Speech, characters),
+            (ProxiedEndpoint::ChatCompletions, none),
+            (ProxiedEndpoint::Completions, none),
+            (ProxiedEndpoint::Responses, none),
+            (ProxiedEndpoint::Embeddings, none),
         ] {
             assert_eq!(of(proxied, "", body), (prompt, expected), "{proxied:?}");
         }
-        let alone = of(Proxied::ImageGenerations, "", r#"{"model":"m"}"#);
+        let alone = of(ProxiedEndpoint::ImageGenerations, "", r#"{"model":"m"}"#);
         assert_eq!(alone.1.images, 1);
         let form = [part("n", "2"), part("model", "m"), part("prompt", "a")].concat();
         assert_eq!(
-            of(Proxied::ImageEdits, "", &form),
+            of(ProxiedEndpoint::ImageEdits, "", &form),
             (0, Quantities { images: 2, ..none })
         );
     }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn sound_is_as_long_as_its_bytes_are_many() {
         let form = [part("model", "m"), "--x--\r\n".to_owned()].concat();
-        let ms = |head: &str| of(Proxied::Transcriptions, head, &form).1.audio_ms;
+        let ms = |head: &str| of(ProxiedEndpoint::Transcriptions, head, &form).1.audio_ms;
         assert_eq!(ms("content-length: 480000\r\n"), 60_000);
         assert_eq!(ms(""), form.len() as u64 / 8);
     }

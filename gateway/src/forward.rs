@@ -17,16 +17,16 @@ mod sent;
 mod turn;
 mod upload;
 
-pub(crate) use attempts::{Arrived, Forwarder};
+pub(crate) use attempts::{Forwarder, UpstreamResponse};
 pub(crate) use connect::Connector;
 pub use headers::ForwardedHeader;
 pub(crate) use headers::deciding_fields;
 pub(crate) use names::Resolver;
 pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use pool::Upstreams;
-pub(crate) use quiet::Patience;
-pub(crate) use relay::{Relay, Step};
-pub(crate) use sent::Sent;
+pub(crate) use quiet::IdleTimeouts;
+pub(crate) use relay::{ForwardedResponse, StreamStep};
+pub(crate) use sent::AwaitingResponse;
 pub(crate) use upload::Upload;
 
 use fastllm_engine::Refusal;

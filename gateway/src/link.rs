@@ -59,7 +59,7 @@ impl fmt::Display for ControlUrl {
 
 /// Why something did not come across.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LinkError {
+pub(crate) enum ControlError {
     /// No connection, a time-out or a break-off. Holds no address.
     #[error("{0}")]
     Transport(String),
@@ -74,7 +74,7 @@ pub(crate) enum LinkError {
     Unreadable(String),
 }
 
-impl From<reqwest::Error> for LinkError {
+impl From<reqwest::Error> for ControlError {
     fn from(error: reqwest::Error) -> Self {
         let error = error.without_url();
         // The reason of a failed connection is in its sources.
@@ -94,21 +94,21 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client of the control plane. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct ControlClient {
     client: reqwest::Client,
     base: ControlUrl,
 }
 
-impl Link {
+impl ControlClient {
     /// Fails where the token cannot be written into a header or TLS cannot be
     /// set up.
     pub(crate) fn new(
         base: ControlUrl,
         token: &Secret,
         tls: rustls::ClientConfig,
-    ) -> Result<Self, LinkError> {
+    ) -> Result<Self, ControlError> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-            .map_err(|_| LinkError::Unreadable("the proxy token fits no header".to_owned()))?;
+            .map_err(|_| ControlError::Unreadable("the proxy token fits no header".to_owned()))?;
         value.set_sensitive(true);
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -134,7 +134,7 @@ impl Link {
         name: &str,
         json: Bytes,
         timeout: Duration,
-    ) -> Result<(u16, Bytes), LinkError> {
+    ) -> Result<(u16, Bytes), ControlError> {
         self.post_limited(name, json, timeout, 64 << 10).await
     }
 
@@ -145,7 +145,7 @@ impl Link {
         json: Bytes,
         timeout: Duration,
         limit: usize,
-    ) -> Result<(u16, Bytes), LinkError> {
+    ) -> Result<(u16, Bytes), ControlError> {
         let answer = self
             .request(Method::POST, name, timeout)
             .header(header::CONTENT_TYPE, "application/json")
@@ -158,11 +158,14 @@ impl Link {
 }
 
 /// Reads a body of at most `limit` bytes.
-pub(crate) async fn read_limited(mut answer: Response, limit: usize) -> Result<Bytes, LinkError> {
+pub(crate) async fn read_limited(
+    mut answer: Response,
+    limit: usize,
+) -> Result<Bytes, ControlError> {
     let mut body = BytesMut::new();
     while let Some(chunk) = answer.chunk().await? {
         if body.len() + chunk.len() > limit {
-            return Err(LinkError::TooLarge(limit));
+            return Err(ControlError::TooLarge(limit));
         }
         body.extend_from_slice(&chunk);
     }

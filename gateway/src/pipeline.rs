@@ -16,24 +16,25 @@ use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
 use parking_lot::Mutex;
 
-use crate::cached::{Cached, Terms, given_again};
+use crate::cached::{CachePolicy, CachedResponses, cached_response};
 use crate::deadline::Deadline;
 use crate::estimate::{beside, prompt_tokens};
 use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
 use crate::metadata;
 use crate::prompt::Prompt;
-use crate::record::{Ledger, Record};
-use crate::serve::answer::{self, Own};
+use crate::record::{AccountingSink, RequestLog};
+use crate::serve::answer::{self, LocalResponse};
 use crate::serve::{
-    Answer, BodyKind, BodyLimits, Client, Endpoint, Head, Proxied, Received, misread,
+    BodyKind, BodyLimits, BodySource, ClientResponse, Endpoint, Head, ProxiedEndpoint,
+    ReceivedBody, invalid_body,
 };
-use crate::snapshot::Current;
+use crate::snapshot::CurrentSnapshot;
 
 /// The rooms of the request path.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
-    pub(crate) current: Arc<Current>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) current: Arc<CurrentSnapshot>,
+    pub(crate) sink: Arc<AccountingSink>,
     pub(crate) forwarder: Forwarder,
     pub(crate) bodies: Arc<BodyLimits>,
     /// How long a request may take, from its head to the end of its answer.
@@ -41,25 +42,25 @@ pub(crate) struct Pipeline {
     /// A model that is not granted is as good as none.
     pub(crate) hide_ungranted: bool,
     /// The answers that are given again.
-    pub(crate) cached: Arc<Cached>,
+    pub(crate) cached: Arc<CachedResponses>,
     /// Further headers of clients that upstreams see.
     pub(crate) forwarded: Arc<[ForwardedHeader]>,
 }
 
 /// Who asks for what, and by which tables that was decided.
-struct Entered {
+struct Authenticated {
     tables: Arc<Tables>,
     caller: Caller,
 }
 
 /// What is to be sent on, before its body is there.
 #[derive(Debug, Clone, Copy)]
-struct Asked<'a> {
-    proxied: Proxied,
+struct ProxyRequest<'a> {
+    proxied: ProxiedEndpoint,
     head: &'a Head,
 }
 
-impl Asked<'_> {
+impl ProxyRequest<'_> {
     /// The form that the body will be.
     fn form(&self) -> Result<FormReader, ScanError> {
         let mut types = self.head.fields().all("content-type");
@@ -71,8 +72,8 @@ impl Asked<'_> {
 }
 
 /// A body as far as it is needed to know what is asked for.
-struct Read {
-    body: Received,
+struct ParsedBody {
+    body: ReceivedBody,
     members: Members,
     /// What sees the rest of a form.
     form: Option<FormReader>,
@@ -82,10 +83,10 @@ struct Read {
 struct Admitted {
     chain: Chain,
     prompt: Vec<Boundary>,
-    read: Read,
+    read: ParsedBody,
     ask_usage: bool,
     /// Where its answer may have been given before, or may be given again.
-    terms: Option<Box<Terms>>,
+    cache_policy: Option<Box<CachePolicy>>,
 }
 
 impl Pipeline {
@@ -93,22 +94,22 @@ impl Pipeline {
     pub(crate) async fn handle(
         &self,
         head: &Head,
-        client: &mut dyn Client,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
-    ) -> Option<Answer> {
-        let mut record = Record::begin(&self.ledger, head);
+    ) -> Option<ClientResponse> {
+        let mut record = RequestLog::begin(&self.sink, head);
         deadline.begin_request(self.request_timeout);
-        let (entered, endpoint) = match self.enter(head, &mut record) {
-            Ok(entered) => entered,
+        let (authenticated, endpoint) = match self.enter(head, &mut record) {
+            Ok(authenticated) => authenticated,
             Err(refusal) => return Some(self.refuse(record, &refusal)),
         };
         match endpoint {
-            Endpoint::Models => Some(own(models(record, &entered))),
-            Endpoint::Model(id) => Some(self.model(record, &entered, &id)),
-            Endpoint::Proxied(proxied) => {
+            Endpoint::Models => Some(own(models(record, &authenticated))),
+            Endpoint::Model(id) => Some(self.model(record, &authenticated, &id)),
+            Endpoint::ProxiedEndpoint(proxied) => {
                 record.endpoint(proxied);
-                let asked = Asked { proxied, head };
-                let admitted = self.admit(&mut record, entered, asked, (client, deadline));
+                let asked = ProxyRequest { proxied, head };
+                let admitted = self.admit(&mut record, authenticated, asked, (client, deadline));
                 match admitted.await {
                     Ok(mut admitted) => match admitted.read.form.take() {
                         None => {
@@ -128,8 +129,13 @@ impl Pipeline {
     }
 
     /// The one model that is asked about, if the caller may use it.
-    fn model(&self, record: Box<Record>, entered: &Entered, id: &str) -> Answer {
-        let Entered { tables, caller } = entered;
+    fn model(
+        &self,
+        record: Box<RequestLog>,
+        authenticated: &Authenticated,
+        id: &str,
+    ) -> ClientResponse {
+        let Authenticated { tables, caller } = authenticated;
         if granted_models(tables, caller).contains(&id) {
             let listed = answer::model(id, record.id());
             record.served();
@@ -142,7 +148,7 @@ impl Pipeline {
 
     /// Says no. The account has the real reason, which the client may not be
     /// meant to know.
-    fn refuse(&self, record: Box<Record>, refusal: &Refusal) -> Answer {
+    fn refuse(&self, record: Box<RequestLog>, refusal: &Refusal) -> ClientResponse {
         let shown = match refusal {
             Refusal::ModelAccessDenied if self.hide_ungranted => &Refusal::ModelNotFound,
             shown => shown,
@@ -156,27 +162,27 @@ impl Pipeline {
     fn enter<'a>(
         &self,
         head: &'a Head,
-        record: &mut Record,
-    ) -> Result<(Entered, Endpoint<'a>), Refusal> {
+        record: &mut RequestLog,
+    ) -> Result<(Authenticated, Endpoint<'a>), Refusal> {
         let tables = self.current.tables().ok_or(Refusal::NotReady)?;
         let caller = caller_of(&tables, head, record)?;
         let endpoint = Method::from_bytes(head.method())
             .ok()
             .and_then(|method| Endpoint::find(&method, head.path()))
             .ok_or(Refusal::NoRoute)?;
-        Ok((Entered { tables, caller }, endpoint))
+        Ok((Authenticated { tables, caller }, endpoint))
     }
 
     /// Gives the answer that was kept, or sends a body that is there upstream for
     /// as long as the client is.
     async fn forward(
         &self,
-        mut record: Box<Record>,
+        mut record: Box<RequestLog>,
         admitted: &mut Admitted,
-        asked: Asked<'_>,
-        (client, deadline): (&mut dyn Client, &mut Deadline),
-    ) -> Option<Answer> {
-        let mut terms = admitted.terms.take();
+        asked: ProxyRequest<'_>,
+        (client, deadline): (&mut dyn BodySource, &mut Deadline),
+    ) -> Option<ClientResponse> {
+        let mut cache_policy = admitted.cache_policy.take();
         let Admitted {
             chain,
             prompt,
@@ -186,43 +192,43 @@ impl Pipeline {
         } = &*admitted;
         let known = (&read.members, prompt.as_slice(), *ask_usage);
         let outgoing = self.outgoing(asked, known, Payload::Whole(read.body.bytes()));
-        if let Some(terms) = &mut terms
-            && let Some(hit) = terms.look_up(chain, &outgoing, &mut record)
+        if let Some(cache_policy) = &mut cache_policy
+            && let Some(hit) = cache_policy.look_up(chain, &outgoing, &mut record)
         {
-            return Some(own(given_again(&hit, record)));
+            return Some(own(cached_response(&hit, record)));
         }
-        let request = (record, chain, terms, deadline);
-        self.send(request, &outgoing, |cx| client.poll_gone(cx))
+        let request = (record, chain, cache_policy, deadline);
+        self.send(request, &outgoing, |cx| client.poll_disconnected(cx))
             .await
     }
 
     /// Sends a form upstream while it still comes.
     async fn upload(
         &self,
-        record: Box<Record>,
+        record: Box<RequestLog>,
         (admitted, form): (Admitted, FormReader),
-        asked: Asked<'_>,
-        (client, deadline): (&mut dyn Client, &mut Deadline),
-    ) -> Option<Answer> {
+        asked: ProxyRequest<'_>,
+        (client, deadline): (&mut dyn BodySource, &mut Deadline),
+    ) -> Option<ClientResponse> {
         let Admitted {
             chain,
             prompt,
-            read: Read { body, members, .. },
+            read: ParsedBody { body, members, .. },
             ask_usage,
-            terms: _,
+            cache_policy: _,
         } = admitted;
         let upload = Upload::new(client, body, form, Arc::clone(&self.bodies));
         let upload = Mutex::new(upload);
         let known = (&members, prompt.as_slice(), ask_usage);
         let outgoing = self.outgoing(asked, known, Payload::Upload(&upload));
-        let gone = |cx: &mut Context<'_>| upload.lock().poll_gone(cx);
+        let gone = |cx: &mut Context<'_>| upload.lock().poll_disconnected(cx);
         let request = (record, &chain, None, deadline);
         self.send(request, &outgoing, gone).await
     }
 
     fn outgoing<'a, 'c>(
         &'a self,
-        asked: Asked<'a>,
+        asked: ProxyRequest<'a>,
         (members, prompt, ask_usage): (&'a Members, &'a [Boundary], bool),
         payload: Payload<'a, 'c>,
     ) -> Outgoing<'a, 'c> {
@@ -239,15 +245,15 @@ impl Pipeline {
 
     async fn send(
         &self,
-        (mut record, chain, terms, deadline): (
-            Box<Record>,
+        (mut record, chain, cache_policy, deadline): (
+            Box<RequestLog>,
             &Chain,
-            Option<Box<Terms>>,
+            Option<Box<CachePolicy>>,
             &mut Deadline,
         ),
         outgoing: &Outgoing<'_, '_>,
         mut gone: impl FnMut(&mut Context<'_>) -> Poll<()>,
-    ) -> Option<Answer> {
+    ) -> Option<ClientResponse> {
         let outcome = {
             let sent = self.forwarder.send(chain, outgoing, &mut record, deadline);
             let mut sent = pin!(sent);
@@ -259,9 +265,10 @@ impl Pipeline {
         };
         record.measured(outgoing.sent());
         Some(match outcome? {
-            Ok(arrived) => {
-                let keeping = terms.and_then(|terms| terms.keep(chain, outgoing, &arrived));
-                Answer::Relay(Box::new(arrived.into_answer(record, keeping)))
+            Ok(response) => {
+                let keeping = cache_policy
+                    .and_then(|cache_policy| cache_policy.keep(chain, outgoing, &response));
+                ClientResponse::Forwarded(Box::new(response.into_answer(record, keeping)))
             }
             Err(refusal) => self.refuse(record, &refusal),
         })
@@ -271,17 +278,17 @@ impl Pipeline {
     /// named its model.
     async fn read(
         &self,
-        asked: Asked<'_>,
-        client: &mut dyn Client,
+        asked: ProxyRequest<'_>,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
-    ) -> Result<Read, Refusal> {
+    ) -> Result<ParsedBody, Refusal> {
         let fields = match asked.proxied.body() {
             BodyKind::Json(fields) => fields,
             BodyKind::Form => return Box::pin(self.read_form(asked, client, deadline)).await,
         };
         let body = self.bodies.read(client, deadline).await?;
-        let members = scan(&body.bytes(), fields).map_err(misread)?;
-        Ok(Read {
+        let members = scan(&body.bytes(), fields).map_err(invalid_body)?;
+        Ok(ParsedBody {
             body,
             members,
             form: None,
@@ -290,21 +297,21 @@ impl Pipeline {
 
     async fn read_form(
         &self,
-        asked: Asked<'_>,
-        client: &mut dyn Client,
+        asked: ProxyRequest<'_>,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
-    ) -> Result<Read, Refusal> {
-        let mut form = asked.form().map_err(misread)?;
+    ) -> Result<ParsedBody, Refusal> {
+        let mut form = asked.form().map_err(invalid_body)?;
         let enough = |read: &[u8]| {
-            form.push(read).map_err(misread)?;
+            form.push(read).map_err(invalid_body)?;
             Ok(form.members().is_some())
         };
         let body = self.bodies.read_until(client, deadline, enough).await?;
         let (members, form) = match form.members().cloned() {
             Some(members) if !body.is_whole() => (members, Some(form)),
-            _ => (form.finish().map_err(misread)?, None),
+            _ => (form.finish().map_err(invalid_body)?, None),
         };
-        Ok(Read {
+        Ok(ParsedBody {
             body,
             members,
             form,
@@ -313,18 +320,18 @@ impl Pipeline {
 
     async fn admit(
         &self,
-        record: &mut Record,
-        entered: Entered,
-        asked: Asked<'_>,
-        (client, deadline): (&mut dyn Client, &mut Deadline),
+        record: &mut RequestLog,
+        authenticated: Authenticated,
+        asked: ProxyRequest<'_>,
+        (client, deadline): (&mut dyn BodySource, &mut Deadline),
     ) -> Result<Admitted, Refusal> {
         let read = self.read(asked, client, deadline).await?;
         let members = &read.members;
         record.metadata(metadata::read(members, &read.body.bytes())?);
-        let Entered {
+        let Authenticated {
             tables: before,
             mut caller,
-        } = entered;
+        } = authenticated;
         let tables = self.current.load();
         let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
         // A body may take long to come: who asks and what they may do is
@@ -338,7 +345,7 @@ impl Pipeline {
         if self.hide_ungranted && !resolved.is_granted_to(&caller) {
             return Err(Refusal::ModelAccessDenied);
         }
-        let request = Request {
+        let request = RoutingInput {
             members,
             head: asked.head,
             body: &read.body.bytes(),
@@ -358,7 +365,7 @@ impl Pipeline {
         record.reserved(reservation, rates);
         let known = caller.identified().is_some();
         let ask_usage = known && members.may_ask_usage();
-        let terms = self.cached.terms(
+        let cache_policy = self.cached.cache_policy(
             (&caller, &chain),
             (asked.proxied, asked.head),
             (members, request.body),
@@ -368,13 +375,13 @@ impl Pipeline {
             prompt,
             read,
             ask_usage,
-            terms,
+            cache_policy,
         })
     }
 }
 
 /// What a request is routed by.
-struct Request<'a> {
+struct RoutingInput<'a> {
     members: &'a Members,
     head: &'a Head,
     body: &'a [u8],
@@ -382,7 +389,7 @@ struct Request<'a> {
     prompt_tokens: u64,
 }
 
-impl Request<'_> {
+impl RoutingInput<'_> {
     /// The candidates, and what they may know of the prompt. It is read only
     /// where it makes a difference.
     fn route(
@@ -413,7 +420,7 @@ impl Request<'_> {
 }
 
 /// Who presents a key, by these tables and the time of the request's arrival.
-fn caller_of(tables: &Tables, head: &Head, record: &mut Record) -> Result<Caller, Refusal> {
+fn caller_of(tables: &Tables, head: &Head, record: &mut RequestLog) -> Result<Caller, Refusal> {
     let caller = identify(tables, presented_key(head), record.at())?;
     if let Some(identified) = caller.identified() {
         record.identified(identified);
@@ -421,15 +428,15 @@ fn caller_of(tables: &Tables, head: &Head, record: &mut Record) -> Result<Caller
     Ok(caller)
 }
 
-fn models(record: Box<Record>, entered: &Entered) -> Own {
-    let models = granted_models(&entered.tables, &entered.caller);
+fn models(record: Box<RequestLog>, authenticated: &Authenticated) -> LocalResponse {
+    let models = granted_models(&authenticated.tables, &authenticated.caller);
     let list = answer::model_list(models.into_iter(), record.id());
     record.served();
     list
 }
 
-fn own(own: Own) -> Answer {
-    Answer::Own(Box::new(own))
+fn own(own: LocalResponse) -> ClientResponse {
+    ClientResponse::Local(Box::new(own))
 }
 
 /// The key that a client presents: `authorization: Bearer` (the scheme in any

@@ -3,60 +3,63 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::link::Link;
-use crate::record::Ledger;
+use crate::link::ControlClient;
+use crate::record::AccountingSink;
 use crate::report::{
-    Backlog, HealthReporter, Identity, LimitsStateSource, Reconciler, UsageReporter, Waiting,
+    Backlog, BatchIdentity, HealthReporter, LimitsStateSource, Reconciler, UsageReceiver,
+    UsageReporter,
 };
-use crate::snapshot::{Current, DiskCache, DiskWriter, Follower, HttpSource};
-use crate::tasks::Background;
+use crate::snapshot::{
+    CurrentSnapshot, SnapshotClient, SnapshotFile, SnapshotFollower, SnapshotWriter,
+};
+use crate::tasks::BackgroundTasks;
 use crate::telemetry::Metrics;
 
 /// What goes to and comes from the control plane.
-pub(crate) struct Plane {
-    pub(crate) link: Link,
-    pub(crate) waiting: Waiting,
+pub(crate) struct ControlPlaneTasks {
+    pub(crate) client: ControlClient,
+    pub(crate) receiver: UsageReceiver,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) current: Arc<Current>,
+    pub(crate) sink: Arc<AccountingSink>,
+    pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) boot_id: Arc<str>,
 }
 
-impl Plane {
+impl ControlPlaneTasks {
     /// Starts what talks to it.
-    pub(crate) fn start(self, config: &Config, background: &mut Background) {
+    pub(crate) fn start(self, config: &Config, background: &mut BackgroundTasks) {
         let Self {
-            link,
-            waiting,
+            client,
+            receiver,
             metrics,
-            ledger,
+            sink,
             current,
             boot_id,
         } = self;
         let stop = background.stop();
-        let cache = DiskCache::new(config.snapshot_cache.clone());
-        let writer = DiskWriter::new(cache.clone(), Arc::clone(&current));
+        let cache = SnapshotFile::new(config.snapshot_cache.clone());
+        let writer = SnapshotWriter::new(cache.clone(), Arc::clone(&current));
         background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
-        let identity = Identity::new(config.replica.clone(), Arc::clone(&boot_id));
+        let identity = BatchIdentity::new(config.replica.clone(), Arc::clone(&boot_id));
         let most = config.usage_spill_max_mb << 20;
         let spill = config.usage_spill.clone().map(|path| (path, most));
         let usage = UsageReporter {
-            link: link.clone(),
-            backlog: Backlog::new(waiting, identity, spill, Arc::clone(&metrics)),
+            client: client.clone(),
+            backlog: Backlog::new(receiver, identity, spill, Arc::clone(&metrics)),
             metrics: Arc::clone(&metrics),
         };
         let late = background.late();
         background.spawn("the usage reporter", usage.run(stop.clone(), late));
         let health = HealthReporter {
-            link: link.clone(),
+            client: client.clone(),
             current: Arc::clone(&current),
-            ledger,
+            sink,
             replica: config.replica.clone(),
             boot_id: Arc::clone(&boot_id),
             every: config.health_report_interval,
         };
         background.spawn("the health reporter", health.run(stop.clone()));
-        let limits_state = LimitsStateSource::new(link.clone(), &config.snapshot_cache);
+        let limits_state = LimitsStateSource::new(client.clone(), &config.snapshot_cache);
         let reconciler = Reconciler {
             source: limits_state.clone(),
             current: Arc::clone(&current),
@@ -65,8 +68,8 @@ impl Plane {
             every: config.rate_limit_reconcile_interval,
         };
         background.spawn("the reconciler", reconciler.run(stop.clone()));
-        let follower = Follower {
-            source: HttpSource::new(link),
+        let follower = SnapshotFollower {
+            source: SnapshotClient::new(client),
             cache,
             current,
             metrics,

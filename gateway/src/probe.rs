@@ -14,7 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::snapshot::Current;
+use crate::snapshot::CurrentSnapshot;
 
 /// Probes under way at one time.
 const AT_ONCE: usize = 64;
@@ -30,13 +30,13 @@ const SPREAD: f64 = 0.1;
 #[derive(Debug)]
 pub(crate) struct Prober {
     pub(crate) client: reqwest::Client,
-    pub(crate) current: Arc<Current>,
+    pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) every: Duration,
     pub(crate) timeout: Duration,
 }
 
 /// One request.
-struct Question {
+struct ProbeRequest {
     probe: Probe,
     url: String,
     headers: Vec<(HeaderName, HeaderValue)>,
@@ -47,7 +47,7 @@ struct Question {
 
 /// The probes under way, at most one for each backend: one that is stuck delays
 /// no other, and is not asked again before it has answered or run out of time.
-struct Running {
+struct RunningProbes {
     room: Arc<Semaphore>,
     tasks: JoinSet<()>,
     by_backend: HashMap<usize, AbortHandle>,
@@ -72,7 +72,7 @@ impl Prober {
         }
         let mut tick = interval(self.every);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut running = Running::default();
+        let mut running = RunningProbes::default();
         loop {
             let jitter = self.every.mul_f64(SPREAD * fastrand::f64());
             let next = async {
@@ -90,15 +90,15 @@ impl Prober {
     }
 
     /// Begins a probe of every backend that is not being asked already.
-    fn sweep(&self, tables: &Tables, running: &mut Running) {
+    fn sweep(&self, tables: &Tables, running: &mut RunningProbes) {
         running.forget_finished();
-        for question in questions(tables) {
-            running.begin(question, self.client.clone(), self.timeout);
+        for probe_request in probe_requests(tables) {
+            running.begin(probe_request, self.client.clone(), self.timeout);
         }
     }
 }
 
-impl Default for Running {
+impl Default for RunningProbes {
     fn default() -> Self {
         Self {
             room: Arc::new(Semaphore::new(AT_ONCE)),
@@ -108,22 +108,22 @@ impl Default for Running {
     }
 }
 
-impl Running {
+impl RunningProbes {
     fn forget_finished(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         self.by_backend.retain(|_, task| !task.is_finished());
     }
 
-    fn begin(&mut self, question: Question, client: reqwest::Client, limit: Duration) {
-        let Entry::Vacant(entry) = self.by_backend.entry(key(&question.live)) else {
+    fn begin(&mut self, probe_request: ProbeRequest, client: reqwest::Client, limit: Duration) {
+        let Entry::Vacant(entry) = self.by_backend.entry(key(&probe_request.live)) else {
             return;
         };
         let room = Arc::clone(&self.room);
         let task = self.tasks.spawn(async move {
             let _place = room.acquire().await;
-            let outcome = timeout(limit, ask(&client, &question)).await;
+            let outcome = timeout(limit, send_probe(&client, &probe_request)).await;
             let outcome = outcome.unwrap_or(Err("no answer in time".to_owned()));
-            note(&question, &outcome);
+            record_outcome(&probe_request, &outcome);
         });
         entry.insert(task);
     }
@@ -135,24 +135,24 @@ fn key(live: &Arc<Live>) -> usize {
 }
 
 /// What is asked now. Backends that are not to be asked are healthy.
-fn questions(tables: &Tables) -> Vec<Question> {
-    let mut asked = HashSet::new();
-    let questions: Vec<_> = tables
+fn probe_requests(tables: &Tables) -> Vec<ProbeRequest> {
+    let mut requested = HashSet::new();
+    let probe_requests: Vec<_> = tables
         .backends()
-        .filter_map(|(model, backend)| question(model, backend))
-        .filter(|question| asked.insert(key(&question.live)))
+        .filter_map(|(model, backend)| probe_request(model, backend))
+        .filter(|probe_request| requested.insert(key(&probe_request.live)))
         .collect();
     for (_, backend) in tables.backends() {
-        if !asked.contains(&key(backend.live())) {
+        if !requested.contains(&key(backend.live())) {
             backend.live().probed(true);
         }
     }
-    questions
+    probe_requests
 }
 
-fn question(model: &ModelName, backend: &Backend) -> Option<Question> {
+fn probe_request(model: &ModelName, backend: &Backend) -> Option<ProbeRequest> {
     let probe = backend.probe()?.clone();
-    Some(Question {
+    Some(ProbeRequest {
         url: format!("{}{}", backend.origin(), probe.target()),
         probe,
         headers: backend
@@ -169,20 +169,20 @@ fn question(model: &ModelName, backend: &Backend) -> Option<Question> {
 
 /// Healthy is an expected status whose body arrives. The reason holds no
 /// address.
-async fn ask(client: &reqwest::Client, question: &Question) -> Result<(), String> {
-    let method = question.probe.method();
-    let mut request = client.request(method.clone(), &question.url);
+async fn send_probe(client: &reqwest::Client, probe_request: &ProbeRequest) -> Result<(), String> {
+    let method = probe_request.probe.method();
+    let mut request = client.request(method.clone(), &probe_request.url);
     if *method == Method::POST {
         // Without it some servers answer 411.
         request = request.header(CONTENT_LENGTH, "0");
     }
-    for (name, value) in &question.headers {
+    for (name, value) in &probe_request.headers {
         request = request.header(name, value.clone());
     }
     let reason = |error: reqwest::Error| error.without_url().to_string();
     let mut answer = request.send().await.map_err(reason)?;
     let status = answer.status().as_u16();
-    if !question.probe.expects(status) {
+    if !probe_request.probe.expects(status) {
         return Err(format!("status {status}"));
     }
     let mut read = 0;
@@ -195,10 +195,10 @@ async fn ask(client: &reqwest::Client, question: &Question) -> Result<(), String
     Ok(())
 }
 
-fn note(question: &Question, outcome: &Result<(), String>) {
-    let model = question.model.as_str();
-    let backend = question.backend;
-    match (question.live.probed(outcome.is_ok()), outcome) {
+fn record_outcome(probe_request: &ProbeRequest, outcome: &Result<(), String>) {
+    let model = probe_request.model.as_str();
+    let backend = probe_request.backend;
+    match (probe_request.live.probed(outcome.is_ok()), outcome) {
         (Some(true), _) => tracing::info!(model, backend, "a backend is healthy again"),
         (Some(false), Err(reason)) => {
             tracing::warn!(model, backend, reason, "a backend is unhealthy");

@@ -6,7 +6,7 @@ mod allowance;
 mod ledger;
 mod told;
 
-pub(crate) use ledger::Ledger;
+pub(crate) use ledger::AccountingSink;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ use http::header::HeaderValue;
 use allowance::Allowance;
 
 use crate::clock;
-use crate::forward::Sent;
-use crate::serve::{Head, Proxied};
-use crate::telemetry::{CacheUse, Finished, Metrics, Outcome, Series, Trace};
+use crate::forward::AwaitingResponse;
+use crate::serve::{Head, ProxiedEndpoint};
+use crate::telemetry::{BackendMetrics, CacheUse, FinishedRequest, Metrics, Outcome, Trace};
 
 /// The header that names a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
@@ -41,15 +41,15 @@ struct Attribution {
 
 /// A backend that was asked.
 #[derive(Debug)]
-struct Asked {
+struct AttemptedBackend {
     id: BackendId,
     api_base: Arc<str>,
-    series: Option<Arc<Series>>,
+    series: Option<Arc<BackendMetrics>>,
 }
 
 /// How a request ended.
 #[derive(Debug, Clone, Copy)]
-struct Ending {
+struct RequestEnd {
     outcome: Outcome,
     status: u16,
     refusal: Option<RefusalKind>,
@@ -59,7 +59,7 @@ struct Ending {
 
 /// What an answer used.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Figures {
+pub(crate) struct UsageSummary {
     usage: Option<Usage>,
     came: Option<u64>,
     quantities: Quantities,
@@ -67,22 +67,22 @@ pub(crate) struct Figures {
 
 /// The account of one request.
 ///
-/// Invariant: each request is accounted for once. [`Record::refused`] and
-/// [`Record::answered`] take the record; one that is dropped before either
+/// Invariant: each request is accounted for once. [`RequestLog::refused`] and
+/// [`RequestLog::answered`] take the record; one that is dropped before either
 /// stands for a client that left.
 #[derive(Debug)]
-pub(crate) struct Record {
-    ledger: Arc<Ledger>,
+pub(crate) struct RequestLog {
+    sink: Arc<AccountingSink>,
     id: HeaderValue,
     at: Timestamp,
     started: Instant,
     attribution: Option<Attribution>,
-    endpoint: Option<Proxied>,
+    endpoint: Option<ProxiedEndpoint>,
     requested: Option<ModelName>,
     model: Option<ModelName>,
-    asked: Option<Asked>,
+    asked: Option<AttemptedBackend>,
     /// Those before it, where it was not the first.
-    asked_before: Vec<Asked>,
+    asked_before: Vec<AttemptedBackend>,
     attempts: u32,
     stream: bool,
     first_event: Option<Duration>,
@@ -93,7 +93,7 @@ pub(crate) struct Record {
     metadata: Option<Metadata>,
     /// Tokens of the prompt, by a rough count.
     prompt_estimate: u64,
-    sent: Sent,
+    sent: AwaitingResponse,
     /// Tokens of the answer that came, by a rough count; nothing where it has not
     /// begun.
     came: Option<u64>,
@@ -102,19 +102,19 @@ pub(crate) struct Record {
     allowance: Option<Box<Allowance>>,
     /// Whether the cache had its answer, where that was looked up.
     cache: Option<CacheUse>,
-    ending: Option<Ending>,
+    end: Option<RequestEnd>,
 }
 
-impl Record {
+impl RequestLog {
     /// In a place of its own: it goes with the request from room to room, and would
     /// lie in each of their futures.
-    pub(crate) fn begin(ledger: &Arc<Ledger>, head: &Head) -> Box<Self> {
-        let tracer = ledger.tracer.as_ref();
+    pub(crate) fn begin(sink: &Arc<AccountingSink>, head: &Head) -> Box<Self> {
+        let tracer = sink.tracer.as_ref();
         let started = clock::now();
         Box::new(Self {
             trace: tracer.map_or_else(Trace::default, |_| Trace::arrived(head)),
-            id: ledger.request_id(head),
-            ledger: Arc::clone(ledger),
+            id: sink.request_id(head),
+            sink: Arc::clone(sink),
             at: clock::timestamp_of(started),
             started,
             attribution: None,
@@ -130,11 +130,11 @@ impl Record {
             quantities: None,
             metadata: None,
             prompt_estimate: 0,
-            sent: Sent::default(),
+            sent: AwaitingResponse::default(),
             came: None,
             allowance: None,
             cache: None,
-            ending: None,
+            end: None,
         })
     }
 
@@ -154,7 +154,7 @@ impl Record {
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
-        &self.ledger.metrics
+        &self.sink.metrics
     }
 
     /// Somebody is known to have asked.
@@ -167,7 +167,7 @@ impl Record {
     }
 
     /// Something is asked for that an upstream answers.
-    pub(crate) fn endpoint(&mut self, endpoint: Proxied) {
+    pub(crate) fn endpoint(&mut self, endpoint: ProxiedEndpoint) {
         self.endpoint = Some(endpoint);
     }
 
@@ -178,7 +178,9 @@ impl Record {
 
     /// What its use is told by, beside tokens.
     pub(crate) fn measure(&self) -> Measure {
-        self.endpoint.map(Proxied::measure).unwrap_or_default()
+        self.endpoint
+            .map(ProxiedEndpoint::measure)
+            .unwrap_or_default()
     }
 
     /// What was used beside tokens, as far as that is known.
@@ -214,7 +216,7 @@ impl Record {
     }
 
     /// Where it is noted that an upstream has the request.
-    pub(crate) fn sent(&self) -> &Sent {
+    pub(crate) fn sent(&self) -> &AwaitingResponse {
         &self.sent
     }
 
@@ -227,7 +229,7 @@ impl Record {
     }
 
     fn decide_trace(&mut self) {
-        if let Some(tracer) = &self.ledger.tracer {
+        if let Some(tracer) = &self.sink.tracer {
             tracer.decide(&mut self.trace);
         }
     }
@@ -252,10 +254,10 @@ impl Record {
     /// A backend of a concrete model is asked.
     pub(crate) fn asked(&mut self, model: &ModelName, backend: &Backend) {
         self.model = Some(model.clone());
-        let asked = Asked {
+        let asked = AttemptedBackend {
             id: backend.id(),
             api_base: Arc::clone(backend.api_base()),
-            series: Series::of(backend),
+            series: BackendMetrics::of(backend),
         };
         self.asked_before.extend(self.asked.replace(asked));
         self.attempts += 1;
@@ -270,7 +272,7 @@ impl Record {
             .chain(&self.asked)
             .find(|asked| asked.id == id)
             .and_then(|asked| asked.series.clone());
-        self.asked = Some(Asked {
+        self.asked = Some(AttemptedBackend {
             id,
             api_base: Arc::clone(api_base),
             series,
@@ -282,7 +284,7 @@ impl Record {
         if self.first_event.is_none() {
             let after = self.started.elapsed();
             self.first_event = Some(after);
-            self.ledger.metrics.first_event(self.series(), after);
+            self.sink.metrics.first_event(self.series(), after);
         }
     }
 
@@ -302,11 +304,11 @@ impl Record {
         let outcome = match refusal.status() {
             500 | 502 | 504 => Outcome::Unavailable,
             _ => {
-                self.ledger.metrics.rejected(refusal.category());
+                self.sink.metrics.rejected(refusal.category());
                 Outcome::Rejected
             }
         };
-        self.ending = Some(Ending {
+        self.end = Some(RequestEnd {
             outcome,
             status,
             refusal: refusal.recorded_as(),
@@ -317,7 +319,7 @@ impl Record {
     /// Ends it: an upstream's answer with this status went to the client;
     /// `complete` tells whether all of it did.
     pub(crate) fn answered(mut self, status: u16, complete: bool) {
-        self.ending = Some(Ending {
+        self.end = Some(RequestEnd {
             outcome: if complete && status < 400 {
                 Outcome::Ok
             } else {
@@ -330,8 +332,8 @@ impl Record {
     }
 
     /// What it has used, as far as that is known.
-    pub(crate) fn figures(&self) -> Figures {
-        Figures {
+    pub(crate) fn figures(&self) -> UsageSummary {
+        UsageSummary {
             usage: self.usage,
             came: self.came,
             quantities: self.quantities.as_deref().copied().unwrap_or_default(),
@@ -340,7 +342,7 @@ impl Record {
 
     /// Ends it: the client got an answer that was kept, which had used so much
     /// when it was given first.
-    pub(crate) fn given_again(mut self, figures: Figures) {
+    pub(crate) fn cached_response(mut self, figures: UsageSummary) {
         self.usage = figures.usage;
         self.came = figures.came;
         self.measured(figures.quantities);
@@ -349,7 +351,7 @@ impl Record {
 
     /// Ends it: the gateway answered by itself, well.
     pub(crate) fn served(mut self) {
-        self.ending = Some(Ending {
+        self.end = Some(RequestEnd {
             outcome: Outcome::Ok,
             status: 200,
             refusal: None,
@@ -359,28 +361,28 @@ impl Record {
 
     fn settle(&mut self) {
         let took = self.started.elapsed();
-        let ending = self.ending.unwrap_or(Ending {
+        let end = self.end.unwrap_or(RequestEnd {
             outcome: Outcome::ClientGone,
             status: CLIENT_GONE,
             refusal: None,
             code: None,
         });
         // The gateway's own answer is no proxied request; a kept one stands for one.
-        if ending.outcome != Outcome::Ok || self.asked.is_some() || self.is_hit() {
-            self.count(ending, took);
+        if end.outcome != Outcome::Ok || self.asked.is_some() || self.is_hit() {
+            self.count(end, took);
             self.decide_trace();
-            self.trace_end(ending, took);
+            self.trace_end(end, took);
         }
-        let event = self.event(ending, took);
+        let event = self.event(end, took);
         if let Some(allowance) = self.allowance.take() {
-            let refused = ending.outcome == Outcome::Rejected;
+            let refused = end.outcome == Outcome::Rejected;
             allowance.end(refused, event.as_ref(), self.at_after(took));
         }
         if let Some(mut event) = event {
             event.metadata = self.metadata.take();
-            self.ledger.usage.push(event);
+            self.sink.usage.push(event);
         }
-        self.log(ending, took);
+        self.log(end, took);
     }
 
     /// The time, so long after it arrived.
@@ -389,11 +391,11 @@ impl Record {
         Timestamp(self.at.0.saturating_add(micros))
     }
 
-    fn count(&self, ending: Ending, took: Duration) {
-        let metrics = &self.ledger.metrics;
-        metrics.finished(ending.outcome, took);
+    fn count(&self, end: RequestEnd, took: Duration) {
+        let metrics = &self.sink.metrics;
+        metrics.finished(end.outcome, took);
         let answered = matches!(
-            ending.outcome,
+            end.outcome,
             Outcome::Ok | Outcome::UpstreamError | Outcome::ClientGone
         );
         if let (true, Some(series)) = (answered, self.series()) {
@@ -406,15 +408,15 @@ impl Record {
     }
 
     /// What the backend that was asked last is counted in.
-    fn series(&self) -> Option<&Series> {
+    fn series(&self) -> Option<&BackendMetrics> {
         self.asked.as_ref()?.series.as_deref()
     }
 
-    fn trace_end(&self, ending: Ending, took: Duration) {
-        let (Some(tracer), Some(ids)) = (&self.ledger.tracer, self.trace.ids()) else {
+    fn trace_end(&self, end: RequestEnd, took: Duration) {
+        let (Some(tracer), Some(ids)) = (&self.sink.tracer, self.trace.ids()) else {
             return;
         };
-        tracer.take(Finished {
+        tracer.take(FinishedRequest {
             ids,
             request_id: self.id.clone(),
             at: self.at,
@@ -428,16 +430,16 @@ impl Record {
                 .map(|asked| (asked.id, Arc::clone(&asked.api_base))),
             stream: self.stream,
             attempts: self.attempts,
-            status: ending.status,
-            outcome: ending.outcome,
-            code: ending.code,
+            status: end.status,
+            outcome: end.outcome,
+            code: end.code,
             usage: self.usage,
             cache: self.cache,
         });
     }
 }
 
-impl Drop for Record {
+impl Drop for RequestLog {
     fn drop(&mut self) {
         self.settle();
     }

@@ -12,8 +12,8 @@ mod spill;
 mod usage;
 
 pub(crate) use backlog::Backlog;
-pub(crate) use frozen::Identity;
+pub(crate) use frozen::BatchIdentity;
 pub(crate) use health::HealthReporter;
-pub(crate) use queue::{UsageQueue, Waiting, queue};
+pub(crate) use queue::{UsageQueue, UsageReceiver, usage_queue};
 pub(crate) use reconcile::{LimitsStateSource, Reconciler};
 pub(crate) use usage::UsageReporter;

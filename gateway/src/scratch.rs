@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Lends the thread's buffer of [`READ`] bytes; what is in it means nothing.
-pub(crate) fn reading<R>(work: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(crate) fn with_read_buffer<R>(work: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = READING.take();
     buffer.resize(READ, 0);
     let result = work(&mut buffer);
@@ -35,7 +35,7 @@ pub(crate) fn take() -> Vec<u8> {
 }
 
 /// Keeps a buffer for whoever writes next.
-pub(crate) fn give(mut buffer: Vec<u8>) {
+pub(crate) fn recycle(mut buffer: Vec<u8>) {
     if buffer.capacity() == 0 || buffer.capacity() > KEPT {
         return;
     }
@@ -49,13 +49,13 @@ pub(crate) fn give(mut buffer: Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, READ, give, reading, take};
+    use super::{KEPT, READ, recycle, take, with_read_buffer};
 
     #[test]
     fn a_buffer_that_is_lent_twice_is_two() {
-        reading(|outer| {
+        with_read_buffer(|outer| {
             outer[0] = 1;
-            reading(|inner| {
+            with_read_buffer(|inner| {
                 inner[0] = 2;
                 assert_eq!(inner.len(), READ);
             });
@@ -68,10 +68,10 @@ mod tests {
         let mut buffer = take();
         buffer.extend_from_slice(b"secret");
         let room = buffer.capacity();
-        give(buffer);
+        recycle(buffer);
         let again = take();
         assert!(again.is_empty() && again.capacity() == room);
-        give(Vec::with_capacity(KEPT + 1));
+        recycle(Vec::with_capacity(KEPT + 1));
         assert_eq!(take().capacity(), 0);
     }
 }

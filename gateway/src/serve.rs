@@ -15,14 +15,16 @@ mod http2;
 mod rates;
 mod status;
 
-pub(crate) use accept::{Crew, Door, Listener};
-pub(crate) use answer::Answer;
-pub(crate) use body::{BodyBroken, BodyLimits, Client, Received, Share, misread};
+pub(crate) use accept::{Listener, Shutdown, WorkerSet};
+pub(crate) use answer::ClientResponse;
+pub(crate) use body::{
+    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
+};
 pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
-pub(crate) use endpoint::{BodyKind, Endpoint, Proxied};
+pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
 pub(crate) use head::Head;
-pub(crate) use rates::{RateFields, is_rate};
+pub(crate) use rates::{RateLimitFields, is_rate_limit_field};
 pub(crate) use status::Status;
 
 use std::sync::Arc;
@@ -53,7 +55,7 @@ impl Service {
     /// A connection was accepted; clients' are counted.
     fn connected(&self) -> Option<OpenConnection> {
         match self {
-            Self::Public { pipeline, .. } => Some(pipeline.ledger.metrics.client_connected()),
+            Self::Public { pipeline, .. } => Some(pipeline.sink.metrics.client_connected()),
             Self::Status(_) => None,
         }
     }
@@ -62,9 +64,9 @@ impl Service {
     pub(crate) async fn handle(
         &self,
         head: &Head,
-        client: &mut dyn Client,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
-    ) -> Option<Answer> {
+    ) -> Option<ClientResponse> {
         let own = match self {
             Self::Public {
                 pipeline,
@@ -73,8 +75,8 @@ impl Service {
                 cors,
             } => {
                 let cors = cors.as_deref();
-                if let Some(question) = Status::asked(head, *detailed, true) {
-                    status.answer(question).await
+                if let Some(query) = Status::query_of(head, *detailed, true) {
+                    status.respond(query).await
                 } else if let Some(preflight) = cors.and_then(|cors| cors.preflight(head)) {
                     preflight
                 } else {
@@ -85,11 +87,11 @@ impl Service {
                     });
                 }
             }
-            Self::Status(status) => match Status::asked(head, true, false) {
-                Some(question) => status.answer(question).await,
+            Self::Status(status) => match Status::query_of(head, true, false) {
+                Some(query) => status.respond(query).await,
                 None => answer::not_found(),
             },
         };
-        Some(Answer::Own(Box::new(own)))
+        Some(ClientResponse::Local(Box::new(own)))
     }
 }

@@ -8,8 +8,8 @@ pub mod file;
 mod follow;
 mod http;
 
-pub(crate) use current::Current;
-pub(crate) use disk::{DiskCache, DiskWriter, read_json, write_json};
+pub(crate) use current::CurrentSnapshot;
+pub(crate) use disk::{SnapshotFile, SnapshotWriter, read_json, write_json};
 pub(crate) use file::{ConfigFile, FileError, Watcher};
-pub(crate) use follow::Follower;
-pub(crate) use http::HttpSource;
+pub(crate) use follow::SnapshotFollower;
+pub(crate) use http::SnapshotClient;

@@ -39,18 +39,18 @@ impl Socket {
     }
 
     /// Whether its end has to be said: a peer takes silence for a cut.
-    pub(crate) fn says_its_end(&self) -> bool {
+    pub(crate) fn needs_close_notify(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
     /// From now on, dropping it breaks the connection, so that the peer cannot
     /// take its end for that of a message.
-    pub(crate) fn break_at_end(&self) -> io::Result<()> {
+    pub(crate) fn reset_on_drop(&self) -> io::Result<()> {
         SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO))
     }
 
     /// Reads what is there, as [`AsyncRead::poll_read`], and says how much.
-    pub(crate) fn poll_take(
+    pub(crate) fn poll_read_some(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
@@ -62,7 +62,7 @@ impl Socket {
     }
 
     /// Writes a part of `bytes` and sends it off.
-    pub(crate) fn poll_put(
+    pub(crate) fn poll_write_some(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],

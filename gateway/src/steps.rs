@@ -13,10 +13,10 @@ use fastllm_wire::Usage;
 use http::StatusCode;
 
 use crate::prompt::Prompt;
-use crate::record::{Ledger, Record};
-use crate::report::queue;
+use crate::record::{AccountingSink, RequestLog};
+use crate::report::usage_queue;
 use crate::serve::Head;
-use crate::telemetry::{ACCESS_TARGET, AccessLine, Metrics, Outcome, Series};
+use crate::telemetry::{ACCESS_TARGET, AccessLine, BackendMetrics, Metrics, Outcome};
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
 const TOOK: Duration = Duration::from_millis(750);
@@ -54,7 +54,7 @@ fn time_metrics(metrics: &Metrics, tables: &Tables) {
         .time("metrics", || {
             metrics.forwarded(StatusCode::OK);
             metrics.finished(Outcome::Ok, black_box(TOOK));
-            let series = Series::of(backend);
+            let series = BackendMetrics::of(backend);
             if let Some(series) = &series {
                 series.answered(TOOK);
                 series.tokens(250, 64);
@@ -100,7 +100,7 @@ fn event(model: &ModelName) -> UsageEvent {
 fn time_events(metrics: &Arc<Metrics>) {
     let count = u32::try_from(UsageBatch::MAX_EVENTS).unwrap();
     let name = ModelName::new(&model(0)).unwrap();
-    let (events, mut waiting) = queue(metrics);
+    let (events, mut waiting) = usage_queue(metrics);
     let mut batch = Vec::with_capacity(UsageBatch::MAX_EVENTS);
     WATCH
         .each("usage-event", count, || {
@@ -108,7 +108,7 @@ fn time_events(metrics: &Arc<Metrics>) {
                 events.push(event(black_box(&name)));
             }
             batch.clear();
-            waiting.take_waiting(&mut batch);
+            waiting.drain_into(&mut batch);
         })
         .unwrap();
     assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
@@ -116,8 +116,8 @@ fn time_events(metrics: &Arc<Metrics>) {
 
 /// The whole account, with metrics and usage event; nothing is logged yet.
 fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
-    let (events, mut waiting) = queue(metrics);
-    let ledger = Arc::new(Ledger::new(
+    let (events, mut waiting) = usage_queue(metrics);
+    let sink = Arc::new(AccountingSink::new(
         Arc::clone(metrics),
         events,
         Arc::from("0123456789abcdef"),
@@ -129,7 +129,7 @@ fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
     let mut batch = Vec::new();
     WATCH
         .time("account", || {
-            let mut record = Record::begin(&ledger, &head);
+            let mut record = RequestLog::begin(&sink, &head);
             if let Caller::Known(identified) = &caller {
                 record.identified(identified);
             }
@@ -139,7 +139,7 @@ fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
             record.used(usage);
             record.answered(200, true);
             batch.clear();
-            waiting.take_waiting(&mut batch);
+            waiting.drain_into(&mut batch);
         })
         .unwrap();
     assert_eq!(batch.len(), 1);

@@ -44,7 +44,7 @@ impl Tasks {
 /// The tasks that run as long as the gateway does. One that ends before it was
 /// told to ends the gateway.
 #[derive(Debug, Default)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundTasks {
     tasks: JoinSet<&'static str>,
     stop: CancellationToken,
     late: CancellationToken,
@@ -53,13 +53,13 @@ pub(crate) struct Background {
 /// How long tasks may take to note what they leave undone.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-impl Background {
+impl BackgroundTasks {
     /// Cancelled when the tasks shall end.
     pub(crate) fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Cancelled some time after [`Background::stop`]: what is not finished by
+    /// Cancelled some time after [`BackgroundTasks::stop`]: what is not finished by
     /// then never will be.
     pub(crate) fn late(&self) -> CancellationToken {
         self.late.clone()

@@ -4,8 +4,8 @@ mod access;
 mod metrics;
 mod traces;
 
-pub(crate) use access::{AccessLine, Shown, TARGET as ACCESS_TARGET};
+pub(crate) use access::{AccessLine, Displayed, TARGET as ACCESS_TARGET};
 pub use metrics::MetadataLabels;
-pub(crate) use metrics::{CacheUse, DropReason, Metrics, OpenConnection, Outcome, Series};
+pub(crate) use metrics::{BackendMetrics, CacheUse, DropReason, Metrics, OpenConnection, Outcome};
 pub use traces::OtelProtocol;
-pub(crate) use traces::{Finished, Trace, TraceExporter, TraceId, Tracer, start_tracing};
+pub(crate) use traces::{FinishedRequest, Trace, TraceExporter, TraceId, Tracer, start_tracing};

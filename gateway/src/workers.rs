@@ -29,7 +29,7 @@ pub(crate) struct Worker {
 
 /// A connection that a worker serves, for as long as it is held.
 #[derive(Debug)]
-pub(crate) struct Load(Arc<AtomicUsize>);
+pub(crate) struct ConnectionCount(Arc<AtomicUsize>);
 
 impl Workers {
     /// Starts so many threads.
@@ -52,7 +52,7 @@ impl Workers {
     }
 
     /// The number of the one that serves the fewest connections.
-    pub(crate) fn idlest(&self) -> Option<(usize, &Worker)> {
+    pub(crate) fn least_loaded(&self) -> Option<(usize, &Worker)> {
         self.list
             .iter()
             .enumerate()
@@ -97,13 +97,13 @@ impl Worker {
     }
 
     /// Counts one connection more.
-    pub(crate) fn begin(&self) -> Load {
+    pub(crate) fn begin(&self) -> ConnectionCount {
         self.load.fetch_add(1, Ordering::Relaxed);
-        Load(Arc::clone(&self.load))
+        ConnectionCount(Arc::clone(&self.load))
     }
 }
 
-impl Drop for Load {
+impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -22,14 +22,14 @@ fuzz_target!(|text: &str| {
     for problem in reading.problems.listed() {
         assert!(!problem.to_string().contains('\n'));
     }
-    let Some(described) = reading.described else {
+    let Some(contents) = reading.contents else {
         assert!(reading.problems.errors() > 0);
         return;
     };
     let tuning = Tuning {
         affinity_slots: 0,
-        ..described.tuning
+        ..contents.tuning
     };
-    let built = Tables::build(&described.snapshot, None, &tuning).unwrap();
+    let built = Tables::build(&contents.snapshot, None, &tuning).unwrap();
     assert!(built.left_out.is_empty());
 });

@@ -4,8 +4,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::Config;
-use crate::serve::Door;
-use crate::tasks::Background;
+use crate::serve::Shutdown;
+use crate::tasks::BackgroundTasks;
 use crate::workers::Workers;
 
 /// The least time for the last usage batches, however long answers took.
@@ -15,45 +15,51 @@ const LAST_BATCHES: Duration = Duration::from_secs(2);
 const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// What has to end, in order.
-pub(super) struct Closing {
-    pub(super) door: Door,
-    pub(super) status_door: Door,
-    pub(super) doors: Background,
-    pub(super) background: Background,
+pub(super) struct ShutdownSequence {
+    pub(super) public_shutdown: Shutdown,
+    pub(super) status_shutdown: Shutdown,
+    pub(super) listeners: BackgroundTasks,
+    pub(super) background: BackgroundTasks,
     pub(super) workers: Arc<Workers>,
 }
 
-impl Closing {
+impl ShutdownSequence {
     pub(super) async fn run(self, config: &Config) {
         let Self {
-            door,
-            status_door,
-            doors,
+            public_shutdown,
+            status_shutdown,
+            listeners,
             background,
             workers,
         } = self;
-        tracing::info!(open = door.connections.len(), "the gateway shuts down");
+        tracing::info!(
+            open = public_shutdown.connections.len(),
+            "the gateway shuts down"
+        );
         // Whoever routes to us needs time to see that we are not ready.
         sleep(config.shutdown_delay).await;
         let until = Instant::now() + config.shutdown_grace;
-        door.closed.cancel();
-        door.last_request.cancel();
+        public_shutdown.stop_accepting.cancel();
+        public_shutdown.last_request.cancel();
         // It has nothing to wait for; a listener that hangs shall not hold us up.
-        let _emptied = timeout(CUT_OFF, door.emptied.cancelled()).await;
-        let left = door.connections.drained(config.shutdown_grace).await;
+        let _emptied = timeout(CUT_OFF, public_shutdown.backlog_served.cancelled()).await;
+        let left = public_shutdown
+            .connections
+            .drained(config.shutdown_grace)
+            .await;
         if left > 0 {
             tracing::warn!(left, "answers were not finished in time");
             // Each of them still has to be accounted for.
-            door.cut_off.cancel();
-            door.connections.drained(CUT_OFF).await;
+            public_shutdown.abort.cancel();
+            public_shutdown.connections.drained(CUT_OFF).await;
         }
         let grace = until
             .saturating_duration_since(Instant::now())
             .max(LAST_BATCHES);
         background.finish(grace).await;
-        status_door.closed.cancel();
-        status_door.last_request.cancel();
-        doors.finish(CUT_OFF).await;
+        status_shutdown.stop_accepting.cancel();
+        status_shutdown.last_request.cancel();
+        listeners.finish(CUT_OFF).await;
         drop(workers);
         tracing::info!("the gateway has ended");
     }

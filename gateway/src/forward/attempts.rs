@@ -8,22 +8,22 @@ use fastllm_wire::http1::Fields;
 use http::StatusCode;
 use tokio::time::sleep;
 
-use super::flow::{End, Flow};
+use super::flow::{ResponseStream, StreamEnd};
 use super::outgoing::{Outgoing, Payload};
 use super::pool::Upstreams;
-use super::turn::{Place, turn};
-use super::{AttemptError, Patience, Relay, back_off};
-use crate::cached::Keeping;
+use super::turn::{Slot, wait_for_slot};
+use super::{AttemptError, ForwardedResponse, IdleTimeouts, back_off};
+use crate::cached::PendingEntry;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::record::Record;
+use crate::record::RequestLog;
 
 /// However long a chain and whatever is allowed per model: the most attempts
 /// that one request costs.
 const MOST_ATTEMPTS: u32 = 32;
 
 /// All attempts together may wait this many times as long as one may.
-const PATIENCE: u32 = 2;
+const TOTAL_TIMEOUT_FACTOR: u32 = 2;
 
 /// The longest that a client is kept waiting because an upstream asked to be
 /// left alone.
@@ -38,14 +38,14 @@ pub(crate) struct Forwarder {
     /// Further attempts per model.
     pub(crate) max_retries: u32,
     /// How long an answer may be silent.
-    pub(crate) patience: Patience,
+    pub(crate) idle_timeouts: IdleTimeouts,
 }
 
 /// An answer that goes to the client unless a better one comes.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct UpstreamResponse {
     status: StatusCode,
-    flow: Flow,
+    stream: ResponseStream,
     attempt: Attempt,
     model: ModelName,
     backend: BackendId,
@@ -57,7 +57,7 @@ pub(crate) struct Arrived {
 pub(super) struct Attempt {
     live: Arc<Live>,
     /// Until it is known that a better answer is looked for.
-    place: Option<InFlight>,
+    slot: Option<InFlight>,
     began: Instant,
     stream: bool,
     /// How many answers are asked for.
@@ -66,10 +66,10 @@ pub(super) struct Attempt {
 
 /// What a request may still cost, and what it has brought so far.
 #[derive(Debug)]
-struct Effort<'d> {
+struct RetryState<'d> {
     until: Instant,
     left: u32,
-    best: Option<Arrived>,
+    best: Option<UpstreamResponse>,
     last: Option<AttemptError>,
     /// The first model that had no place: its place in the chain, and which of
     /// its backends were tried before.
@@ -79,7 +79,7 @@ struct Effort<'d> {
 
 /// How an attempt failed.
 #[derive(Debug, Clone, Copy, Default)]
-struct Failure {
+struct AttemptFailure {
     status: Option<StatusCode>,
     /// What the upstream asked for.
     wait: Option<Duration>,
@@ -94,11 +94,11 @@ impl Forwarder {
         &self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        record: &mut Record,
+        record: &mut RequestLog,
         deadline: &mut Deadline,
-    ) -> Result<Arrived, Refusal> {
-        let until = clock::now() + self.timeout * PATIENCE;
-        let mut effort = Effort {
+    ) -> Result<UpstreamResponse, Refusal> {
+        let until = clock::now() + self.timeout * TOTAL_TIMEOUT_FACTOR;
+        let mut retry_state = RetryState {
             until: deadline.request_end().map_or(until, |end| until.min(end)),
             left: MOST_ATTEMPTS,
             best: None,
@@ -109,29 +109,32 @@ impl Forwarder {
         let last = chain.pools().len().saturating_sub(1);
         for (index, pool) in chain.pools().iter().enumerate() {
             if index > 0 {
-                if effort.is_spent() {
+                if retry_state.is_spent() {
                     break;
                 }
                 record.metrics().failed_over();
             }
-            let series = Series {
+            let attempts = PoolAttempts {
                 index,
                 pool,
                 outgoing,
                 is_last: index == last,
             };
             let start = (Vec::new(), None);
-            if let Some(arrived) = self.try_pool(&series, start, record, &mut effort).await {
+            if let Some(response) = self
+                .try_pool(&attempts, start, record, &mut retry_state)
+                .await
+            {
                 if chain.is_fallback(index) {
                     record.metrics().fallback_used();
                 }
-                return Ok(arrived);
+                return Ok(response);
             }
         }
-        if let Some(arrived) = self.wait(chain, outgoing, record, &mut effort).await {
-            return Ok(arrived);
+        if let Some(response) = self.wait(chain, outgoing, record, &mut retry_state).await {
+            return Ok(response);
         }
-        effort.give_up(record)
+        retry_state.finish(record)
     }
 
     /// No model could answer, and one of them had no place: waits for one there.
@@ -139,72 +142,72 @@ impl Forwarder {
         &self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        record: &mut Record,
-        effort: &mut Effort<'_>,
-    ) -> Option<Arrived> {
-        let (index, tried) = effort.full.as_mut()?;
+        record: &mut RequestLog,
+        retry_state: &mut RetryState<'_>,
+    ) -> Option<UpstreamResponse> {
+        let (index, tried) = retry_state.full.as_mut()?;
         let (index, tried) = (*index, std::mem::take(tried));
         let pool = chain.pools().get(index)?;
-        if effort.left == 0 {
+        if retry_state.left == 0 {
             return None;
         }
         let pick = outgoing.pick();
-        let place = turn(pool, &tried, &pick, effort.remaining()).await?;
-        effort.full = None;
-        let series = Series {
+        let slot = wait_for_slot(pool, &tried, &pick, retry_state.remaining()).await?;
+        retry_state.full = None;
+        let attempts = PoolAttempts {
             index,
             pool,
             outgoing,
             is_last: true,
         };
-        self.try_pool(&series, (tried, Some(place)), record, effort)
+        self.try_pool(&attempts, (tried, Some(slot)), record, retry_state)
             .await
     }
 
     async fn try_pool(
         &self,
-        series: &Series<'_, '_>,
-        (mut tried, mut given): (Vec<usize>, Option<Place>),
-        record: &mut Record,
-        effort: &mut Effort<'_>,
-    ) -> Option<Arrived> {
-        let Series { pool, outgoing, .. } = series;
-        let mut failure = Failure::default();
+        attempts: &PoolAttempts<'_, '_>,
+        (mut tried, mut given): (Vec<usize>, Option<Slot>),
+        record: &mut RequestLog,
+        retry_state: &mut RetryState<'_>,
+    ) -> Option<UpstreamResponse> {
+        let PoolAttempts { pool, outgoing, .. } = attempts;
+        let mut failure = AttemptFailure::default();
         for retry in 0..=self.max_retries {
             if let Some(before) = retry.checked_sub(1) {
-                let wait = series.wait(&mut tried, before, failure)?;
-                if effort.is_spent_after(wait) {
+                let wait = attempts.wait(&mut tried, before, failure)?;
+                if retry_state.is_spent_after(wait) {
                     return None;
                 }
                 record.metrics().retried();
                 sleep(wait).await;
             }
-            let place = match given.take() {
-                Some(place) => Ok(place),
+            let slot = match given.take() {
+                Some(slot) => Ok(slot),
                 None => pool.begin(&tried, &outgoing.pick()),
             };
-            let (index, in_flight) = match place {
-                Ok(place) => place,
+            let (index, in_flight) = match slot {
+                Ok(slot) => slot,
                 Err(NoPlace::Exhausted) => return None,
                 Err(NoPlace::Full) => {
-                    effort.full.get_or_insert((series.index, tried));
+                    retry_state.full.get_or_insert((attempts.index, tried));
                     return None;
                 }
             };
             let backend = pool.backends().get(index)?;
             record.asked(pool.model(), backend);
-            effort.left = effort.left.saturating_sub(1);
+            retry_state.left = retry_state.left.saturating_sub(1);
             let outcome = self
-                .attempt(series, (backend, in_flight), record, effort)
+                .attempt(attempts, (backend, in_flight), record, retry_state)
                 .await;
-            let outcome = effort.check(outgoing, outcome)?;
-            failure = Failure::of(&outcome);
+            let outcome = retry_state.check(outgoing, outcome)?;
+            failure = AttemptFailure::of(&outcome);
             if !matches!(outcome, Err(AttemptError::RequestTimeout)) {
-                failure.tell(backend.live());
+                failure.record(backend.live());
             }
             match outcome {
-                Ok(arrived) if !arrived.is_worth_a_retry() => return Some(arrived),
-                Ok(arrived) => effort.keep(arrived),
+                Ok(response) if !response.is_worth_a_retry() => return Some(response),
+                Ok(response) => retry_state.offer(response),
                 Err(error) => {
                     tracing::warn!(
                         request_id = record.id().to_str().unwrap_or_default(),
@@ -212,7 +215,7 @@ impl Forwarder {
                         %error,
                         "an attempt failed"
                     );
-                    effort.last = Some(error);
+                    retry_state.last = Some(error);
                 }
             }
             tried.push(index);
@@ -222,20 +225,20 @@ impl Forwarder {
 
     async fn attempt(
         &self,
-        series: &Series<'_, '_>,
+        attempts: &PoolAttempts<'_, '_>,
         (backend, in_flight): (&Backend, InFlight),
-        record: &Record,
-        effort: &mut Effort<'_>,
-    ) -> Result<Arrived, AttemptError> {
-        let Series { pool, outgoing, .. } = series;
+        record: &RequestLog,
+        retry_state: &mut RetryState<'_>,
+    ) -> Result<UpstreamResponse, AttemptError> {
+        let PoolAttempts { pool, outgoing, .. } = attempts;
         let attempt = Attempt {
             live: Arc::clone(backend.live()),
-            place: Some(in_flight),
+            slot: Some(in_flight),
             began: clock::now(),
             stream: outgoing.members.is_stream(),
             answers: outgoing.members.answers(),
         };
-        let left = effort.until.saturating_duration_since(attempt.began);
+        let left = retry_state.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
         let (upstreams, origin) = (&self.upstreams, backend.origin());
         let sent = record.sent();
@@ -243,35 +246,35 @@ impl Forwarder {
             Payload::Whole(body) => {
                 let request = outgoing.request(backend, record, body)?;
                 upstreams
-                    .exchange(origin, request, limit, effort.deadline, sent)
+                    .exchange(origin, request, limit, retry_state.deadline, sent)
                     .await
             }
             Payload::Upload(upload) => {
                 let request = outgoing.uploading(backend, record, upload)?;
                 let way = (upstreams, origin);
-                Box::pin(request.exchange(way, limit, effort.deadline, sent)).await
+                Box::pin(request.exchange(way, limit, retry_state.deadline, sent)).await
             }
         };
-        sent.forget();
+        sent.clear();
         let lease = exchanged?;
         let status = StatusCode::from_u16(lease.connection.status())
             .map_err(|error| AttemptError::Broken(error.to_string()))?;
-        let meter = outgoing.meter(&lease);
-        let mut flow = Flow::new(lease, meter, self.patience);
-        if flow.is_stream() {
-            flow.hold(effort.deadline).await;
-            if flow.first() == First::Pending {
-                if let Some(End::BrokenOff(reason)) = flow.end() {
+        let usage_tap = outgoing.usage_tap(&lease);
+        let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
+        if stream.is_stream() {
+            stream.hold(retry_state.deadline).await;
+            if stream.first() == First::Pending {
+                if let Some(StreamEnd::Aborted(reason)) = stream.end() {
                     return Err(AttemptError::Broken(reason.clone()));
                 }
-                if effort.deadline.request_is_over() {
+                if retry_state.deadline.request_is_over() {
                     return Err(AttemptError::RequestTimeout);
                 }
             }
         }
-        Ok(Arrived {
+        Ok(UpstreamResponse {
             status,
-            flow,
+            stream,
             attempt,
             model: pool.model().clone(),
             backend: backend.id(),
@@ -281,7 +284,7 @@ impl Forwarder {
 }
 
 /// The attempts at one model of a chain.
-struct Series<'a, 'c> {
+struct PoolAttempts<'a, 'c> {
     /// Its place in the chain.
     index: usize,
     pool: &'a Pool,
@@ -290,12 +293,17 @@ struct Series<'a, 'c> {
     is_last: bool,
 }
 
-impl Series<'_, '_> {
+impl PoolAttempts<'_, '_> {
     /// How long to wait before the next attempt; nothing where there is none.
     ///
     /// Each backend is asked once. Where none is left, and no other model
     /// either, one is asked again if what was wrong may pass.
-    fn wait(&self, tried: &mut Vec<usize>, retry: u32, failure: Failure) -> Option<Duration> {
+    fn wait(
+        &self,
+        tried: &mut Vec<usize>,
+        retry: u32,
+        failure: AttemptFailure,
+    ) -> Option<Duration> {
         let wait = back_off::before_retry(retry, failure.status);
         if self.pool.has_another(tried) {
             return Some(wait);
@@ -309,7 +317,7 @@ impl Series<'_, '_> {
     }
 }
 
-impl Effort<'_> {
+impl RetryState<'_> {
     fn remaining(&self) -> Duration {
         self.until.saturating_duration_since(clock::now())
     }
@@ -323,13 +331,13 @@ impl Effort<'_> {
     }
 
     /// Keeps the answer that tells the client most; of equal ones the last.
-    fn keep(&mut self, mut arrived: Arrived) {
+    fn offer(&mut self, mut response: UpstreamResponse) {
         // It has failed: further attempts, its own among them, must not wait
         // for the place that it had.
-        arrived.attempt.place = None;
-        let before = self.best.as_ref().map(Arrived::usefulness);
-        if before.is_none_or(|before| arrived.usefulness() >= before) {
-            self.best = Some(arrived);
+        response.attempt.slot = None;
+        let before = self.best.as_ref().map(UpstreamResponse::usefulness);
+        if before.is_none_or(|before| response.usefulness() >= before) {
+            self.best = Some(response);
         }
     }
 
@@ -338,9 +346,9 @@ impl Effort<'_> {
     fn check(
         &mut self,
         outgoing: &Outgoing<'_, '_>,
-        outcome: Result<Arrived, AttemptError>,
-    ) -> Option<Result<Arrived, AttemptError>> {
-        if !outgoing.is_kept() {
+        outcome: Result<UpstreamResponse, AttemptError>,
+    ) -> Option<Result<UpstreamResponse, AttemptError>> {
+        if !outgoing.can_replay() {
             self.left = 0;
         }
         if let Err(refused @ AttemptError::Refused(_)) = outcome {
@@ -353,7 +361,7 @@ impl Effort<'_> {
     }
 
     /// Nothing helped: the best that there is.
-    fn give_up(self, record: &mut Record) -> Result<Arrived, Refusal> {
+    fn finish(self, record: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
         if self.deadline.request_is_over() {
             return Err(Refusal::UpstreamTimeout);
         }
@@ -372,14 +380,14 @@ impl Effort<'_> {
     }
 }
 
-impl Failure {
-    fn of(outcome: &Result<Arrived, AttemptError>) -> Self {
+impl AttemptFailure {
+    fn of(outcome: &Result<UpstreamResponse, AttemptError>) -> Self {
         match outcome {
-            Ok(arrived) => {
-                let status = arrived.real_status();
+            Ok(response) => {
+                let status = response.real_status();
                 Self {
                     status: Some(status),
-                    wait: arrived.flow.head().and_then(|head| {
+                    wait: response.stream.head().and_then(|head| {
                         back_off::asked_for(status, |name| head.fields().get(name))
                     }),
                     may_pass: matches!(status.as_u16(), 429 | 502 | 503),
@@ -394,7 +402,7 @@ impl Failure {
     }
 
     /// Lets the choices of other requests know.
-    fn tell(self, live: &Live) {
+    fn record(self, live: &Live) {
         if self.status.is_none_or(|status| status.is_server_error()) {
             live.failed(clock::timestamp());
         } else {
@@ -424,11 +432,11 @@ impl Attempt {
     }
 }
 
-impl Arrived {
+impl UpstreamResponse {
     /// The status that counts: that of an error under a good status, if it
     /// names one.
     fn real_status(&self) -> StatusCode {
-        match self.flow.first() {
+        match self.stream.first() {
             First::Error { status } => status
                 .and_then(|status| StatusCode::from_u16(status).ok())
                 .unwrap_or(StatusCode::BAD_GATEWAY),
@@ -455,17 +463,21 @@ impl Arrived {
     /// it has where that is known; nothing where only the connection's end would
     /// be that of the answer.
     pub(crate) fn in_one_piece(&self) -> Option<(Fields<'_>, Option<u64>)> {
-        let head = self.flow.in_one_piece()?;
+        let head = self.stream.in_one_piece()?;
         let good = self.status == StatusCode::OK;
-        good.then(|| (head.fields(), self.flow.length()))
+        good.then(|| (head.fields(), self.stream.length()))
     }
 
     /// The client's answer, which may be kept. The record goes with it and ends
     /// with it.
-    pub(crate) fn into_answer(self, mut record: Box<Record>, keeping: Option<Keeping>) -> Relay {
+    pub(crate) fn into_answer(
+        self,
+        mut record: Box<RequestLog>,
+        keeping: Option<PendingEntry>,
+    ) -> ForwardedResponse {
         record.begins_to_answer();
         record.metrics().forwarded(self.status);
         let status = self.status.as_u16();
-        Relay::new(self.flow, status, (record, self.attempt), keeping)
+        ForwardedResponse::new(self.stream, status, (record, self.attempt), keeping)
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::AttemptError;
-use super::names::Names;
+use super::names::DnsCache;
 use crate::socket::{self, Socket};
 
 /// Time limit of the wait for a name's addresses, TCP and TLS together.
@@ -24,7 +24,7 @@ const MOST_SHARES: u32 = 8;
 #[derive(Clone)]
 pub(crate) struct Connector {
     tls: TlsConnector,
-    names: Arc<Names>,
+    names: Arc<DnsCache>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -44,7 +44,7 @@ impl Connector {
     }
 
     /// The names that it looks into.
-    pub(crate) fn names(&self) -> Arc<Names> {
+    pub(crate) fn names(&self) -> Arc<DnsCache> {
         Arc::clone(&self.names)
     }
 
@@ -74,17 +74,17 @@ impl Connector {
             return TcpStream::connect(SocketAddr::new(address, origin.port)).await;
         }
         let addresses = self.names.addresses(&origin.host).await?;
-        let share = share(addresses.len());
+        let timeout_per_address = timeout_per_address(addresses.len());
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
             let address = SocketAddr::new(address, origin.port);
-            match timeout(share, TcpStream::connect(address)).await {
+            match timeout(timeout_per_address, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
             }
             // The name may lead elsewhere by now.
-            self.names.ask(&origin.host);
+            self.names.request_lookup(&origin.host);
         }
         Err(last)
     }
@@ -92,7 +92,7 @@ impl Connector {
 
 /// How long each of so many addresses may take. That all of them together do
 /// not take too long is whoever asks to see to.
-fn share(addresses: usize) -> Duration {
+fn timeout_per_address(addresses: usize) -> Duration {
     let shares = u32::try_from(addresses).unwrap_or(u32::MAX);
     CONNECT_TIMEOUT / shares.clamp(1, MOST_SHARES)
 }
@@ -101,14 +101,17 @@ fn share(addresses: usize) -> Duration {
 mod tests {
     use std::time::Duration;
 
-    use super::{CONNECT_TIMEOUT, share};
+    use super::{CONNECT_TIMEOUT, timeout_per_address};
 
     #[test]
     fn an_address_has_time_to_answer_however_many_there_are() {
-        assert_eq!(share(1), CONNECT_TIMEOUT);
-        assert_eq!(share(2), CONNECT_TIMEOUT / 2);
+        assert_eq!(timeout_per_address(1), CONNECT_TIMEOUT);
+        assert_eq!(timeout_per_address(2), CONNECT_TIMEOUT / 2);
         for many in [0, 8, 100, usize::MAX] {
-            assert!(share(many) >= Duration::from_millis(500), "{many}");
+            assert!(
+                timeout_per_address(many) >= Duration::from_millis(500),
+                "{many}"
+            );
         }
     }
 }

@@ -7,7 +7,7 @@ use fastllm_wire::http1::{
 };
 
 use super::AttemptError;
-use super::sent::Sent;
+use super::sent::AwaitingResponse;
 use crate::scratch;
 use crate::socket::Socket;
 use crate::telemetry::OpenConnection;
@@ -21,7 +21,7 @@ const KEPT: usize = 16 << 10;
 /// An open connection to an upstream. Dropping it closes it at once, which is
 /// how a client that leaves stops the upstream.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct UpstreamConnection {
     _counted: OpenConnection,
     socket: Socket,
     codec: Client,
@@ -37,30 +37,30 @@ pub(super) struct Connection {
 }
 
 /// A request on its way.
-pub(super) trait Request {
+pub(super) trait RequestWriter {
     /// Writes what can be written. Ready when all of it was.
     fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum NoAnswer {
+pub(super) enum NoResponse {
     /// The connection was closed while it was idle.
-    Dead,
+    Closed,
     /// It broke, or what came is no HTTP. The text holds no address.
     Broken(String),
 }
 
-impl From<NoAnswer> for AttemptError {
-    fn from(no_answer: NoAnswer) -> Self {
+impl From<NoResponse> for AttemptError {
+    fn from(no_answer: NoResponse) -> Self {
         match no_answer {
-            NoAnswer::Dead => Self::Broken("closed".to_owned()),
-            NoAnswer::Broken(reason) => Self::Broken(reason),
+            NoResponse::Closed => Self::Broken("closed".to_owned()),
+            NoResponse::Broken(reason) => Self::Broken(reason),
         }
     }
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// A new one; `counted` is held for as long as it is open.
     pub(super) fn new(socket: Socket, counted: OpenConnection) -> Self {
         Self {
@@ -79,12 +79,12 @@ impl Connection {
     /// its answer.
     pub(super) async fn exchange(
         &mut self,
-        request: &mut impl Request,
-        sent: &Sent,
-    ) -> Result<(), NoAnswer> {
+        request: &mut impl RequestWriter,
+        sent: &AwaitingResponse,
+    ) -> Result<(), NoResponse> {
         self.codec
             .begin(false)
-            .map_err(|error| NoAnswer::Broken(error.to_string()))?;
+            .map_err(|error| NoResponse::Broken(error.to_string()))?;
         poll_fn(|cx| self.poll_exchange(cx, request, sent)).await
     }
 
@@ -93,13 +93,13 @@ impl Connection {
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
-        request: &mut impl Request,
-        sent: &Sent,
-    ) -> Poll<Result<(), NoAnswer>> {
+        request: &mut impl RequestWriter,
+        sent: &AwaitingResponse,
+    ) -> Poll<Result<(), NoResponse>> {
         let failure = match request.poll_send(&mut self.socket, cx) {
             Poll::Ready(Ok(())) => {
                 self.codec.sent();
-                sent.note();
+                sent.set();
                 None
             }
             Poll::Ready(Err(error)) => Some(error),
@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NoAnswer>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), NoResponse>> {
         loop {
             if !self.inbox.is_empty() {
                 match self.codec.read_head(&self.inbox, &mut self.head) {
@@ -124,7 +124,7 @@ impl Connection {
                         continue;
                     }
                     Ok(Arrived::Nothing) => {}
-                    Err(error) => return Poll::Ready(Err(NoAnswer::Broken(error.to_string()))),
+                    Err(error) => return Poll::Ready(Err(NoResponse::Broken(error.to_string()))),
                 }
             }
             match ready!(self.poll_fill(cx)) {
@@ -136,35 +136,35 @@ impl Connection {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        scratch::reading(|buffer| {
+        scratch::with_read_buffer(|buffer| {
             let room = buffer.get_mut(..FIRST_READ).unwrap_or_default();
-            let read = ready!(self.socket.poll_take(cx, room))?;
+            let read = ready!(self.socket.poll_read_some(cx, room))?;
             self.inbox
                 .extend_from_slice(room.get(..read).unwrap_or_default());
             Poll::Ready(Ok(read))
         })
     }
 
-    fn ended(&mut self) -> NoAnswer {
+    fn ended(&mut self) -> NoResponse {
         let end = self.codec.eof(self.inbox.len());
         if self.used && end == ClientEnd::Unanswered {
-            NoAnswer::Dead
+            NoResponse::Closed
         } else {
-            NoAnswer::Broken("closed".to_owned())
+            NoResponse::Broken("closed".to_owned())
         }
     }
 
     /// A peer that closes an idle connection does so with a FIN or a reset,
     /// before it has read the request.
-    fn broken(&self, error: &io::Error) -> NoAnswer {
+    fn broken(&self, error: &io::Error) -> NoResponse {
         let closed = matches!(
             error.kind(),
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
         );
         if self.used && closed && self.inbox.is_empty() {
-            NoAnswer::Dead
+            NoResponse::Closed
         } else {
-            NoAnswer::Broken(error.kind().to_string())
+            NoResponse::Broken(error.kind().to_string())
         }
     }
 
@@ -206,8 +206,8 @@ impl Connection {
             self.surplus = self.taken < self.inbox.len();
             return Poll::Ready(Ok(end));
         }
-        scratch::reading(|buffer| {
-            let read = match ready!(self.socket.poll_take(cx, buffer)) {
+        scratch::with_read_buffer(|buffer| {
+            let read = match ready!(self.socket.poll_read_some(cx, buffer)) {
                 Ok(read) => buffer.get(..read).unwrap_or_default(),
                 Err(error) => return Poll::Ready(Err(error.kind().to_string())),
             };
@@ -239,9 +239,9 @@ impl Connection {
 
     /// Whether nothing came since it was settled: an end, or bytes that answer
     /// nothing. Costs no system call unless something did.
-    pub(super) fn is_quiet(&mut self) -> bool {
+    pub(super) fn is_idle(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        self.socket.poll_take(&mut cx, &mut [0]).is_pending()
+        self.socket.poll_read_some(&mut cx, &mut [0]).is_pending()
     }
 }
 

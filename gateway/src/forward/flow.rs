@@ -6,7 +6,7 @@ use fastllm_wire::http1::Response;
 use fastllm_wire::{First, Gunzip, Measure, Quantities, StreamTail, Usage, WholeTail};
 
 use super::pool::Lease;
-use super::quiet::{Patience, Quiet, Tick};
+use super::quiet::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::deadline::Deadline;
 
 /// A comment, which readers of events skip: it tells whoever stands between us
@@ -22,7 +22,7 @@ const HOLD_BYTES: usize = 64 << 10;
 
 /// What is looked into while an answer passes.
 #[derive(Debug)]
-pub(super) enum Meter {
+pub(super) enum UsageTap {
     /// A stream of events.
     Events(Box<StreamTail>),
     /// An answer in one piece.
@@ -36,28 +36,28 @@ pub(super) enum Meter {
 
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum StreamEnd {
     Complete,
     /// Why, without an address.
-    BrokenOff(String),
+    Aborted(String),
     /// Nothing came for too long.
     Stalled,
     /// The time of the request was over before its end.
-    OutOfTime,
+    TimedOut,
 }
 
 /// An answer on its way: what was held of it, what was seen, how it ended.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct ResponseStream {
     /// Until the answer has left.
     lease: Option<Lease>,
-    meter: Meter,
+    meter: UsageTap,
     held: Vec<u8>,
-    end: Option<End>,
-    quiet: Quiet,
+    end: Option<StreamEnd>,
+    idle_timer: IdleTimer,
 }
 
-impl Meter {
+impl UsageTap {
     /// Adds what may leave of a part of the body.
     fn pass(&mut self, part: &[u8], out: &mut Vec<u8>) {
         match self {
@@ -112,15 +112,15 @@ impl Meter {
     }
 }
 
-impl Flow {
+impl ResponseStream {
     /// The answer whose head has come over this connection.
-    pub(super) fn new(lease: Lease, meter: Meter, patience: Patience) -> Self {
+    pub(super) fn new(lease: Lease, meter: UsageTap, timeouts: IdleTimeouts) -> Self {
         Self {
             lease: Some(lease),
             meter,
             held: Vec::new(),
             end: None,
-            quiet: Quiet::new(patience),
+            idle_timer: IdleTimer::new(timeouts),
         }
     }
 
@@ -146,7 +146,7 @@ impl Flow {
     }
 
     /// How it ended, once it has. Held bytes may still wait.
-    pub(super) fn end(&self) -> Option<&End> {
+    pub(super) fn end(&self) -> Option<&StreamEnd> {
         self.end.as_ref()
     }
 
@@ -173,7 +173,7 @@ impl Flow {
 
     /// Whether it is a stream that events can be added to.
     pub(super) fn is_events(&self) -> bool {
-        matches!(self.meter, Meter::Events(_))
+        matches!(self.meter, UsageTap::Events(_))
     }
 
     /// What the answer said so far that it used.
@@ -237,7 +237,7 @@ impl Flow {
         }
         let before = out.len();
         if self.poll_read(cx, out).is_ready() {
-            self.quiet.heard(out.len() > before);
+            self.idle_timer.record_read(out.len() > before);
             return Poll::Ready(());
         }
         self.poll_quiet(cx, deadline, out)
@@ -253,9 +253,9 @@ impl Flow {
             Ok(false) => {}
             Ok(true) => {
                 self.meter.finish(out);
-                self.end = Some(End::Complete);
+                self.end = Some(StreamEnd::Complete);
             }
-            Err(reason) => self.end = Some(End::BrokenOff(reason)),
+            Err(reason) => self.end = Some(StreamEnd::Aborted(reason)),
         }
         Poll::Ready(())
     }
@@ -268,11 +268,11 @@ impl Flow {
         out: &mut Vec<u8>,
     ) -> Poll<()> {
         loop {
-            match ready!(self.quiet.poll(cx, deadline)) {
-                Tick::Heartbeat if self.takes_comments() => out.extend_from_slice(HEARTBEAT),
-                Tick::Heartbeat | Tick::Wait => continue,
-                Tick::Stalled => self.end = Some(End::Stalled),
-                Tick::OutOfTime => self.end = Some(End::OutOfTime),
+            match ready!(self.idle_timer.poll(cx, deadline)) {
+                IdleTick::Heartbeat if self.takes_comments() => out.extend_from_slice(HEARTBEAT),
+                IdleTick::Heartbeat | IdleTick::Wait => continue,
+                IdleTick::Stalled => self.end = Some(StreamEnd::Stalled),
+                IdleTick::TimedOut => self.end = Some(StreamEnd::TimedOut),
             }
             return Poll::Ready(());
         }
@@ -280,7 +280,7 @@ impl Flow {
 
     /// Whether a comment can be put behind what has left.
     fn takes_comments(&self) -> bool {
-        matches!(&self.meter, Meter::Events(tail) if tail.is_between_events())
+        matches!(&self.meter, UsageTap::Events(tail) if tail.is_between_events())
     }
 
     /// The answer has left: its connection is free.
@@ -291,7 +291,7 @@ impl Flow {
     }
 }
 
-impl Drop for Flow {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
         self.release();
     }

@@ -7,7 +7,7 @@ use fastllm_wire::http1::{Fields, HeadWriter};
 use http::header::{HeaderName, HeaderValue};
 
 use crate::cached::CACHE;
-use crate::record::{REQUEST_ID, Record};
+use crate::record::{REQUEST_ID, RequestLog};
 
 /// Names a request through several services (W3C trace context).
 const TRACEPARENT: &str = "traceparent";
@@ -61,7 +61,7 @@ pub(crate) fn request_fields(
     (client, further): (Fields<'_>, &[ForwardedHeader]),
     backend: &[(HeaderName, HeaderValue)],
     content_type: &[u8],
-    record: &Record,
+    record: &RequestLog,
 ) {
     let traceparent = record.trace().upstream_traceparent();
     if let Some(ours) = &traceparent {
@@ -137,7 +137,7 @@ pub(crate) fn is_event_stream(fields: Fields<'_>) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     /// It comes as it is meant.
-    Identity,
+    BatchIdentity,
     Gzip,
     /// In a way that nobody here reads, or in several.
     Other,
@@ -146,12 +146,12 @@ pub(crate) enum Coding {
 impl Coding {
     /// What the header of an answer says of its body.
     pub(crate) fn of(fields: Fields<'_>) -> Self {
-        let mut coding = Self::Identity;
+        let mut coding = Self::BatchIdentity;
         for value in fields.all("content-encoding") {
             let is = |name: &[u8]| value.trim_ascii().eq_ignore_ascii_case(name);
             coding = match coding {
                 kept if is(b"identity") => kept,
-                Self::Identity if is(b"gzip") || is(b"x-gzip") => Self::Gzip,
+                Self::BatchIdentity if is(b"gzip") || is(b"x-gzip") => Self::Gzip,
                 _ => Self::Other,
             };
         }

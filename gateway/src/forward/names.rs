@@ -16,27 +16,27 @@ use tokio::sync::{Notify, watch};
 /// The addresses of every name that is in use. Holds no more names than
 /// snapshots have named.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
-    known: Mutex<HashMap<Arc<str>, Known>>,
+pub(crate) struct DnsCache {
+    entries: Mutex<HashMap<Arc<str>, DnsEntry>>,
     /// Names that somebody wants looked up soon.
-    asked: Mutex<HashSet<Arc<str>>>,
-    bell: Notify,
+    requested: Mutex<HashSet<Arc<str>>>,
+    requested_notify: Notify,
     /// Changes with every look-up that has ended.
-    news: watch::Sender<()>,
+    updates: watch::Sender<()>,
 }
 
 /// What is known of one name.
 #[derive(Debug, Default)]
-struct Known {
+struct DnsEntry {
     /// Those that the last good look-up found, the families by turns.
     addresses: Vec<IpAddr>,
     /// Where the next connection begins.
-    turn: usize,
+    next_start: usize,
     /// How many look-ups have ended.
-    looked_up: u64,
+    record_lookup: u64,
 }
 
-impl Names {
+impl DnsCache {
     /// The addresses in the order in which they are to be tried, each time from
     /// the next one on. Where none is known yet it waits for the end of a
     /// look-up, however long that takes.
@@ -44,17 +44,17 @@ impl Names {
     /// # Errors
     /// The look-up has failed, and so has every one before it.
     pub(super) async fn addresses(&self, name: &Arc<str>) -> io::Result<Vec<IpAddr>> {
-        let mut news = self.news.subscribe();
-        let before = match self.take_turn(name) {
+        let mut updates = self.updates.subscribe();
+        let before = match self.rotated_addresses(name) {
             Ok(addresses) => return Ok(addresses),
-            Err(looked_up) => looked_up,
+            Err(record_lookup) => record_lookup,
         };
-        self.ask(name);
+        self.request_lookup(name);
         loop {
-            news.changed().await.map_err(io::Error::other)?;
-            match self.take_turn(name) {
+            updates.changed().await.map_err(io::Error::other)?;
+            match self.rotated_addresses(name) {
                 Ok(addresses) => return Ok(addresses),
-                Err(looked_up) if looked_up > before => {
+                Err(record_lookup) if record_lookup > before => {
                     return Err(io::ErrorKind::HostUnreachable.into());
                 }
                 Err(_) => {}
@@ -64,46 +64,46 @@ impl Names {
 
     /// Asks for a fresh look-up; it comes when the name's last one is not too
     /// recent.
-    pub(super) fn ask(&self, name: &Arc<str>) {
-        self.asked.lock().insert(Arc::clone(name));
-        self.bell.notify_one();
+    pub(super) fn request_lookup(&self, name: &Arc<str>) {
+        self.requested.lock().insert(Arc::clone(name));
+        self.requested_notify.notify_one();
     }
 
     /// The number of look-ups where no address is known.
-    fn take_turn(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, u64> {
-        let mut known = self.known.lock();
-        let Some(known) = known.get_mut(name) else {
+    fn rotated_addresses(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, u64> {
+        let mut entries = self.entries.lock();
+        let Some(entries) = entries.get_mut(name) else {
             return Err(0);
         };
-        if known.addresses.is_empty() {
-            return Err(known.looked_up);
+        if entries.addresses.is_empty() {
+            return Err(entries.record_lookup);
         }
-        let mut addresses = known.addresses.clone();
-        addresses.rotate_left(known.turn % known.addresses.len());
-        known.turn = known.turn.wrapping_add(1);
+        let mut addresses = entries.addresses.clone();
+        addresses.rotate_left(entries.next_start % entries.addresses.len());
+        entries.next_start = entries.next_start.wrapping_add(1);
         Ok(addresses)
     }
 
     /// Takes the end of a look-up. One that found nothing leaves what is known.
-    fn looked_up(&self, name: Arc<str>, found: Vec<IpAddr>) {
-        let mut known = self.known.lock();
-        let known = known.entry(name).or_default();
+    fn record_lookup(&self, name: Arc<str>, found: Vec<IpAddr>) {
+        let mut entries = self.entries.lock();
+        let entries = entries.entry(name).or_default();
         if !found.is_empty() {
-            known.addresses = by_turns(found);
+            entries.addresses = interleave_families(found);
         }
-        known.looked_up += 1;
-        self.news.send_replace(());
+        entries.record_lookup += 1;
+        self.updates.send_replace(());
     }
 
     /// Forgets all other names.
     fn retain(&self, keep: impl Fn(&str) -> bool) {
-        self.known.lock().retain(|name, _| keep(name));
+        self.entries.lock().retain(|name, _| keep(name));
     }
 }
 
 /// Each address once, the families by turns from the first one's on: where one
 /// of them leads nowhere, the second try is of the other.
-fn by_turns(found: Vec<IpAddr>) -> Vec<IpAddr> {
+fn interleave_families(found: Vec<IpAddr>) -> Vec<IpAddr> {
     let mut seen = HashSet::new();
     let first = found.first().is_some_and(IpAddr::is_ipv6);
     let (ours, others): (Vec<_>, Vec<_>) = found

@@ -7,15 +7,15 @@ use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTa
 use parking_lot::Mutex;
 
 use super::AttemptError;
-use super::flow::Meter;
+use super::flow::UsageTap;
 use super::headers::{Coding, ForwardedHeader, is_event_stream, request_fields};
 use super::pool::Lease;
-use super::sending::Sending;
-use super::upload::{Upload, Uploading};
+use super::sending::BufferedRequest;
+use super::upload::{Upload, UploadAttempt};
 use crate::clock;
-use crate::record::Record;
+use crate::record::RequestLog;
 use crate::scratch;
-use crate::serve::Proxied;
+use crate::serve::ProxiedEndpoint;
 
 /// Up to this many bytes, copying a body behind its head costs less than
 /// sending it in several pieces.
@@ -24,7 +24,7 @@ const COPIED: usize = 16 << 10;
 /// What is sent, whichever backend gets it.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a, 'c> {
-    pub(crate) endpoint: Proxied,
+    pub(crate) endpoint: ProxiedEndpoint,
     pub(crate) headers: Fields<'a>,
     /// Of those, what goes upstream beside the usual ones.
     pub(crate) forwarded: &'a [ForwardedHeader],
@@ -69,7 +69,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     fn head(
         &self,
         backend: &Backend,
-        record: &Record,
+        record: &RequestLog,
         framing: Framing,
     ) -> Result<Vec<u8>, AttemptError> {
         let path = backend
@@ -96,14 +96,14 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     pub(super) fn request(
         &self,
         backend: &Backend,
-        record: &Record,
+        record: &RequestLog,
         body: &Bytes,
-    ) -> Result<Sending, AttemptError> {
+    ) -> Result<BufferedRequest, AttemptError> {
         let splice = self.splice(backend);
         let length = splice.len(body.len());
         let mut first = self.head(backend, record, Framing::Length(length as u64))?;
         if length > COPIED {
-            return Ok(Sending::new(first, shared(&splice, body)));
+            return Ok(BufferedRequest::new(first, shared(&splice, body)));
         }
         for piece in splice.pieces(body.len()) {
             first.extend_from_slice(match piece {
@@ -111,28 +111,28 @@ impl<'a, 'c> Outgoing<'a, 'c> {
                 Piece::Written(bytes) => bytes,
             });
         }
-        Ok(Sending::new(first, Vec::new()))
+        Ok(BufferedRequest::new(first, Vec::new()))
     }
 
     /// The request with as much as there is of its body.
     pub(super) fn uploading(
         &self,
         backend: &Backend,
-        record: &Record,
+        record: &RequestLog,
         upload: &'a Mutex<Upload<'c>>,
-    ) -> Result<Uploading<'a, 'c>, AttemptError> {
+    ) -> Result<UploadAttempt<'a, 'c>, AttemptError> {
         let splice = self.splice(backend);
         let framing = upload.lock().framing(&splice);
         let head = self.head(backend, record, framing)?;
-        Uploading::new(upload, head, &splice)
+        UploadAttempt::new(upload, head, &splice)
             .ok_or_else(|| AttemptError::Request("its body is gone".to_owned()))
     }
 
     /// Whether there can be another attempt.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn can_replay(&self) -> bool {
         match &self.payload {
             Payload::Whole(_) => true,
-            Payload::Upload(upload) => upload.lock().is_kept(),
+            Payload::Upload(upload) => upload.lock().can_replay(),
         }
     }
 
@@ -150,18 +150,20 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    pub(super) fn meter(&self, lease: &Lease) -> Meter {
+    pub(super) fn usage_tap(&self, lease: &Lease) -> UsageTap {
         let fields = lease.connection.answer().fields();
         if !(200..300).contains(&lease.connection.status()) {
-            return Meter::Blind;
+            return UsageTap::Blind;
         }
         let measure = self.endpoint.measure();
         match (Coding::of(fields), is_event_stream(fields)) {
-            (Coding::Identity, true) => Meter::Events(Box::new(StreamTail::new(self.ask_usage))),
-            (Coding::Identity, false) => Meter::Whole(WholeTail::new(measure)),
-            (Coding::Gzip, true) => Meter::Gzip(Box::new(Gunzip::events())),
-            (Coding::Gzip, false) => Meter::Gzip(Box::new(Gunzip::whole(measure))),
-            (Coding::Other, _) => Meter::Blind,
+            (Coding::BatchIdentity, true) => {
+                UsageTap::Events(Box::new(StreamTail::new(self.ask_usage)))
+            }
+            (Coding::BatchIdentity, false) => UsageTap::Whole(WholeTail::new(measure)),
+            (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events())),
+            (Coding::Gzip, false) => UsageTap::Gzip(Box::new(Gunzip::whole(measure))),
+            (Coding::Other, _) => UsageTap::Blind,
         }
     }
 }

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::AttemptError;
 use super::connect::Connector;
-use super::connection::{Connection, NoAnswer};
-use super::sending::Sending;
-use super::sent::Sent;
+use super::connection::{NoResponse, UpstreamConnection};
+use super::sending::BufferedRequest;
+use super::sent::AwaitingResponse;
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::snapshot::Current;
+use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
 /// How long an idle connection is kept.
@@ -28,11 +28,11 @@ const SWEEP_EVERY: Duration = Duration::from_secs(15);
 /// The connections of one thread to every upstream. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Upstreams {
-    shared: Arc<Shared>,
+    inner: Arc<UpstreamsInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct UpstreamsInner {
     connector: Connector,
     max_idle: usize,
     metrics: Arc<Metrics>,
@@ -41,11 +41,11 @@ struct Shared {
 
 /// The idle connections of one origin, oldest first.
 #[derive(Debug, Default)]
-struct IdleList(Mutex<Vec<Idle>>);
+struct IdleList(Mutex<Vec<IdleConnection>>);
 
 #[derive(Debug)]
-struct Idle {
-    connection: Connection,
+struct IdleConnection {
+    connection: UpstreamConnection,
     since: Instant,
 }
 
@@ -53,8 +53,8 @@ struct Idle {
 /// that leaves stops the upstream.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub(super) connection: Connection,
-    home: Arc<IdleList>,
+    pub(super) connection: UpstreamConnection,
+    idle_list: Arc<IdleList>,
     max_idle: usize,
 }
 
@@ -62,7 +62,7 @@ impl Upstreams {
     /// Keeps at most `max_idle` idle connections per origin.
     pub(crate) fn new(connector: Connector, max_idle: usize, metrics: Arc<Metrics>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            inner: Arc::new(UpstreamsInner {
                 connector,
                 max_idle,
                 metrics,
@@ -78,25 +78,25 @@ impl Upstreams {
     pub(super) async fn exchange(
         &self,
         origin: &Origin,
-        mut request: Sending,
+        mut request: BufferedRequest,
         limit: Duration,
         deadline: &mut Deadline,
-        sent: &Sent,
+        sent: &AwaitingResponse,
     ) -> Result<Lease, AttemptError> {
-        let home = self.home(origin);
+        let idle_list = self.idle_list(origin);
         let once = pin!(async {
-            if let Some(mut lease) = self.reuse(&home) {
+            if let Some(mut lease) = self.reuse(&idle_list) {
                 match lease.connection.exchange(&mut request, sent).await {
                     Ok(()) => return Ok(lease),
-                    Err(NoAnswer::Dead) => {
-                        sent.forget();
+                    Err(NoResponse::Closed) => {
+                        sent.clear();
                         request.rewind();
                     }
                     Err(broken) => return Err(broken.into()),
                 }
             }
             // Large, and nearly always there is one to use again.
-            let mut lease = Box::pin(self.connect_for(home, origin)).await?;
+            let mut lease = Box::pin(self.connect_for(idle_list, origin)).await?;
             lease.connection.exchange(&mut request, sent).await?;
             Ok(lease)
         });
@@ -112,22 +112,22 @@ impl Upstreams {
 
     /// A connection that has carried nothing.
     pub(super) async fn connect(&self, origin: &Origin) -> Result<Lease, AttemptError> {
-        self.connect_for(self.home(origin), origin).await
+        self.connect_for(self.idle_list(origin), origin).await
     }
 
     async fn connect_for(
         &self,
-        home: Arc<IdleList>,
+        idle_list: Arc<IdleList>,
         origin: &Origin,
     ) -> Result<Lease, AttemptError> {
-        let socket = self.shared.connector.connect(origin).await?;
-        let counted = self.shared.metrics.upstream_connected();
-        Ok(self.lease(Connection::new(socket, counted), home))
+        let socket = self.inner.connector.connect(origin).await?;
+        let counted = self.inner.metrics.upstream_connected();
+        Ok(self.lease(UpstreamConnection::new(socket, counted), idle_list))
     }
 
     /// Closes connections that were idle for too long, and forgets origins
     /// that no snapshot names any more, until `stop`.
-    pub(crate) async fn tend(self, current: Arc<Current>, stop: CancellationToken) {
+    pub(crate) async fn tend(self, current: Arc<CurrentSnapshot>, stop: CancellationToken) {
         let mut changes = current.changes();
         let mut tick = interval(SWEEP_EVERY);
         loop {
@@ -143,7 +143,7 @@ impl Upstreams {
     }
 
     fn sweep(&self) {
-        let lists: Vec<_> = self.shared.idle.lock().values().cloned().collect();
+        let lists: Vec<_> = self.inner.idle.lock().values().cloned().collect();
         for list in lists {
             list.0
                 .lock()
@@ -156,41 +156,41 @@ impl Upstreams {
             .backends()
             .map(|(_, backend)| backend.origin())
             .collect();
-        let mut idle = self.shared.idle.lock();
+        let mut idle = self.inner.idle.lock();
         idle.retain(|origin, _| named.contains(origin));
     }
 
-    fn home(&self, origin: &Origin) -> Arc<IdleList> {
-        let mut idle = self.shared.idle.lock();
+    fn idle_list(&self, origin: &Origin) -> Arc<IdleList> {
+        let mut idle = self.inner.idle.lock();
         match idle.get(origin) {
-            Some(home) => Arc::clone(home),
+            Some(idle_list) => Arc::clone(idle_list),
             None => Arc::clone(idle.entry(origin.clone()).or_default()),
         }
     }
 
-    fn lease(&self, connection: Connection, home: Arc<IdleList>) -> Lease {
+    fn lease(&self, connection: UpstreamConnection, idle_list: Arc<IdleList>) -> Lease {
         Lease {
             connection,
-            home,
-            max_idle: self.shared.max_idle,
+            idle_list,
+            max_idle: self.inner.max_idle,
         }
     }
 
     /// The connection that was used last: the others may grow old.
-    fn reuse(&self, home: &Arc<IdleList>) -> Option<Lease> {
-        let mut list = home.0.lock();
+    fn reuse(&self, idle_list: &Arc<IdleList>) -> Option<Lease> {
+        let mut list = idle_list.0.lock();
         while let Some(mut idle) = list.pop() {
             if idle.is_usable(clock::recent()) {
-                return Some(self.lease(idle.connection, Arc::clone(home)));
+                return Some(self.lease(idle.connection, Arc::clone(idle_list)));
             }
         }
         None
     }
 }
 
-impl Idle {
+impl IdleConnection {
     fn is_usable(&mut self, now: Instant) -> bool {
-        now.duration_since(self.since) < IDLE_LIFETIME && self.connection.is_quiet()
+        now.duration_since(self.since) < IDLE_LIFETIME && self.connection.is_idle()
     }
 }
 
@@ -200,12 +200,12 @@ impl Lease {
     pub(super) fn release(self) {
         let Self {
             mut connection,
-            home,
+            idle_list,
             max_idle,
         } = self;
-        let mut list = home.0.lock();
+        let mut list = idle_list.0.lock();
         if list.len() < max_idle && connection.settle() {
-            list.push(Idle {
+            list.push(IdleConnection {
                 connection,
                 since: clock::recent(),
             });

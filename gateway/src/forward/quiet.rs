@@ -13,7 +13,7 @@ const PARTS_OF_HEARTBEAT: u32 = 4;
 /// How long an upstream may be silent in the middle of its answer, and how
 /// often a streamed answer tells its client that it is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Patience {
+pub(crate) struct IdleTimeouts {
     step: Duration,
     /// Steps without a byte, after which the upstream is taken for dead.
     longest: u32,
@@ -23,19 +23,19 @@ pub(crate) struct Patience {
 
 /// The silence of one answer.
 #[derive(Debug)]
-pub(super) struct Quiet {
-    patience: Patience,
+pub(super) struct IdleTimer {
+    timeouts: IdleTimeouts,
     /// A step is under way.
-    counts: bool,
+    armed: bool,
     /// Steps that ended since something came,
-    silent: u32,
+    silent_steps: u32,
     /// and since something left.
-    unsent: u32,
+    unsent_steps: u32,
 }
 
 /// What a step of silence ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tick {
+pub(super) enum IdleTick {
     /// Nothing yet.
     Wait,
     /// The client should hear something.
@@ -43,10 +43,10 @@ pub(super) enum Tick {
     /// The upstream was silent for too long.
     Stalled,
     /// The time of the whole request is over.
-    OutOfTime,
+    TimedOut,
 }
 
-impl Patience {
+impl IdleTimeouts {
     /// An upstream is taken for dead after `timeout`, or up to a quarter of that
     /// later. A heartbeat comes every `heartbeat`, the first of a silence
     /// up to a quarter of that earlier. Both are longer than zero.
@@ -68,52 +68,52 @@ impl Patience {
 /// For rounding up.
 const NANO: Duration = Duration::from_nanos(1);
 
-impl Quiet {
-    pub(super) fn new(patience: Patience) -> Self {
+impl IdleTimer {
+    pub(super) fn new(timeouts: IdleTimeouts) -> Self {
         Self {
-            patience,
-            counts: false,
-            silent: 0,
-            unsent: 0,
+            timeouts,
+            armed: false,
+            silent_steps: 0,
+            unsent_steps: 0,
         }
     }
 
     /// Something came; `sent` tells whether something leaves with it.
-    pub(super) fn heard(&mut self, sent: bool) {
-        self.silent = 0;
+    pub(super) fn record_read(&mut self, sent: bool) {
+        self.silent_steps = 0;
         if sent {
-            self.unsent = 0;
+            self.unsent_steps = 0;
         }
     }
 
     /// Ready at the end of a step, to be asked whenever nothing has come.
     ///
     /// The deadline moves once a step and is not touched by reads.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline) -> Poll<Tick> {
-        if !self.counts {
-            self.counts = true;
-            deadline.arm(self.patience.step);
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline) -> Poll<IdleTick> {
+        if !self.armed {
+            self.armed = true;
+            deadline.arm(self.timeouts.step);
         }
         ready!(deadline.poll(cx));
         if deadline.request_is_over() {
-            return Poll::Ready(Tick::OutOfTime);
+            return Poll::Ready(IdleTick::TimedOut);
         }
-        deadline.arm(self.patience.step);
+        deadline.arm(self.timeouts.step);
         Poll::Ready(self.count())
     }
 
-    fn count(&mut self) -> Tick {
-        self.silent += 1;
-        self.unsent += 1;
-        if self.silent >= self.patience.longest {
-            return Tick::Stalled;
+    fn count(&mut self) -> IdleTick {
+        self.silent_steps += 1;
+        self.unsent_steps += 1;
+        if self.silent_steps >= self.timeouts.longest {
+            return IdleTick::Stalled;
         }
-        match self.patience.heartbeat {
-            Some(steps) if self.unsent >= steps => {
-                self.unsent = 0;
-                Tick::Heartbeat
+        match self.timeouts.heartbeat {
+            Some(steps) if self.unsent_steps >= steps => {
+                self.unsent_steps = 0;
+                IdleTick::Heartbeat
             }
-            _ => Tick::Wait,
+            _ => IdleTick::Wait,
         }
     }
 }
@@ -122,7 +122,7 @@ impl Quiet {
 mod tests {
     use std::time::Duration;
 
-    use super::{Patience, Quiet, Tick};
+    use super::{IdleTick, IdleTimeouts, IdleTimer};
 
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -130,12 +130,12 @@ mod tests {
 
     /// How long it takes from now to a tick of this kind, if it begins with a
     /// step.
-    fn until(quiet: &mut Quiet, wanted: Tick) -> Duration {
+    fn until(idle_timer: &mut IdleTimer, wanted: IdleTick) -> Duration {
         let mut steps = 1;
-        while quiet.count() != wanted {
+        while idle_timer.count() != wanted {
             steps += 1;
         }
-        quiet.patience.step * steps
+        idle_timer.timeouts.step * steps
     }
 
     #[test]
@@ -148,12 +148,12 @@ mod tests {
             (seconds(1), Some(seconds(86_400))),
             (seconds(86_400), Some(seconds(1))),
         ] {
-            let mut quiet = Quiet::new(Patience::new(timeout, heartbeat));
-            until(&mut quiet, Tick::Wait);
-            quiet.heard(false);
-            let step = quiet.patience.step;
+            let mut idle_timer = IdleTimer::new(IdleTimeouts::new(timeout, heartbeat));
+            until(&mut idle_timer, IdleTick::Wait);
+            idle_timer.record_read(false);
+            let step = idle_timer.timeouts.step;
             // What was heard may have come anywhere in the step that now ends.
-            let latest = until(&mut quiet, Tick::Stalled);
+            let latest = until(&mut idle_timer, IdleTick::Stalled);
             let case = format!("{timeout:?} {heartbeat:?} {latest:?}");
             assert!(latest >= timeout + step, "{case}");
             assert!(latest <= timeout + step * 2, "{case}");
@@ -163,25 +163,28 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_never_late_and_goes_on() {
-        let mut quiet = Quiet::new(Patience::new(seconds(300), Some(seconds(15))));
-        until(&mut quiet, Tick::Wait);
-        quiet.heard(true);
+        let mut idle_timer = IdleTimer::new(IdleTimeouts::new(seconds(300), Some(seconds(15))));
+        until(&mut idle_timer, IdleTick::Wait);
+        idle_timer.record_read(true);
         for _ in 0..5 {
-            assert_eq!(until(&mut quiet, Tick::Heartbeat), seconds(15));
+            assert_eq!(until(&mut idle_timer, IdleTick::Heartbeat), seconds(15));
         }
         // What comes and does not leave is no sign of life.
-        until(&mut quiet, Tick::Wait);
-        quiet.heard(false);
-        let step = quiet.patience.step;
-        assert_eq!(until(&mut quiet, Tick::Heartbeat) + step, seconds(15));
+        until(&mut idle_timer, IdleTick::Wait);
+        idle_timer.record_read(false);
+        let step = idle_timer.timeouts.step;
+        assert_eq!(
+            until(&mut idle_timer, IdleTick::Heartbeat) + step,
+            seconds(15)
+        );
     }
 
     #[test]
     fn without_a_heartbeat_there_is_none() {
-        let mut quiet = Quiet::new(Patience::new(seconds(8), None));
+        let mut idle_timer = IdleTimer::new(IdleTimeouts::new(seconds(8), None));
         for _ in 0..8 {
-            assert_eq!(quiet.count(), Tick::Wait);
+            assert_eq!(idle_timer.count(), IdleTick::Wait);
         }
-        assert_eq!(quiet.count(), Tick::Stalled);
+        assert_eq!(idle_timer.count(), IdleTick::Stalled);
     }
 }

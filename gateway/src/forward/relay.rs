@@ -5,29 +5,29 @@ use fastllm_wire::http1::Field;
 use http::header::HeaderValue;
 
 use super::attempts::Attempt;
-use super::flow::{End, Flow};
+use super::flow::{ResponseStream, StreamEnd};
 use super::headers::{is_cors, passes_to_client};
-use crate::cached::{CACHE, Keeping};
+use crate::cached::{CACHE, PendingEntry};
 use crate::deadline::Deadline;
-use crate::record::{REQUEST_ID, Record};
-use crate::serve::{CorsFields, RateFields, is_rate};
+use crate::record::{REQUEST_ID, RequestLog};
+use crate::serve::{CorsFields, RateLimitFields, is_rate_limit_field};
 use crate::telemetry::CacheUse;
 
 /// The last event of a stream that did not come to its end: what came before it
 /// is all that there is. It begins with a blank line, since the break may be in
 /// an event.
-const fn last_event(end: &End) -> &'static [u8] {
+const fn last_event(end: &StreamEnd) -> &'static [u8] {
     match end {
-        End::Complete => b"",
-        End::BrokenOff(_) => {
+        StreamEnd::Complete => b"",
+        StreamEnd::Aborted(_) => {
             b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
 \"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n"
         }
-        End::Stalled => {
+        StreamEnd::Stalled => {
             b"\n\ndata: {\"error\":{\"message\":\"the upstream fell silent in its answer\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_stalled\"}}\n\n"
         }
-        End::OutOfTime => {
+        StreamEnd::TimedOut => {
             b"\n\ndata: {\"error\":{\"message\":\"the answer was not complete in time\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_timeout\"}}\n\n"
         }
@@ -36,59 +36,59 @@ const fn last_event(end: &End) -> &'static [u8] {
 
 /// How far an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum StreamStep {
     /// More follows.
     More,
     /// All of it was given out.
     End,
     /// It broke off: the client's connection must not end as if it was
     /// complete.
-    BrokenOff,
+    Aborted,
 }
 
 /// A client's answer, straight from an upstream. Dropping it stops the
 /// upstream, and stands for a client that left.
 #[derive(Debug)]
-pub(crate) struct Relay {
-    flow: Flow,
+pub(crate) struct ForwardedResponse {
+    stream: ResponseStream,
     status: u16,
     request_id: HeaderValue,
     /// In place of what the upstream says about it.
     cors: Option<CorsFields>,
     /// Likewise.
-    rates: Option<Box<RateFields>>,
+    rates: Option<Box<RateLimitFields>>,
     /// Whether the cache had it, where that is said.
     cache: Option<CacheUse>,
-    open: Option<Open>,
+    unfinished: Option<Unfinished>,
 }
 
 /// What is held until the answer has ended.
 #[derive(Debug)]
-struct Open {
-    record: Box<Record>,
+struct Unfinished {
+    record: Box<RequestLog>,
     attempt: Attempt,
-    keeping: Option<Keeping>,
+    pending_entry: Option<PendingEntry>,
 }
 
-impl Relay {
+impl ForwardedResponse {
     pub(super) fn new(
-        flow: Flow,
+        stream: ResponseStream,
         status: u16,
-        (record, attempt): (Box<Record>, Attempt),
-        keeping: Option<Keeping>,
+        (record, attempt): (Box<RequestLog>, Attempt),
+        pending_entry: Option<PendingEntry>,
     ) -> Self {
-        let good = (200..300).contains(&status) && !flow.is_stream();
+        let good = (200..300).contains(&status) && !stream.is_stream();
         Self {
-            flow,
+            stream,
             status,
             request_id: record.id().clone(),
             cors: None,
-            rates: record.rates().and_then(RateFields::of).map(Box::new),
+            rates: record.rates().and_then(RateLimitFields::of).map(Box::new),
             cache: record.cache().filter(|_| good),
-            open: Some(Open {
+            unfinished: Some(Unfinished {
                 record,
                 attempt,
-                keeping,
+                pending_entry,
             }),
         }
     }
@@ -105,12 +105,12 @@ impl Relay {
 
     /// How many bytes the body has, where that is known.
     pub(crate) fn length(&self) -> Option<u64> {
-        self.flow.length()
+        self.stream.length()
     }
 
     /// The header fields for the client, before the body.
     pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
-        let fields = self.flow.head().map(|head| head.fields().end_to_end());
+        let fields = self.stream.head().map(|head| head.fields().end_to_end());
         let ours = Field {
             name: REQUEST_ID.as_bytes(),
             value: self.request_id.as_bytes(),
@@ -124,7 +124,7 @@ impl Relay {
             .flatten()
             .filter(|field| passes_to_client(field.name))
             .filter(|field| self.cors.is_none() || !is_cors(field.name))
-            .filter(|field| self.rates.is_none() || !is_rate(field.name))
+            .filter(|field| self.rates.is_none() || !is_rate_limit_field(field.name))
             .chain([ours])
             .chain(cache)
             .chain(self.cors.iter().flat_map(CorsFields::fields))
@@ -137,55 +137,55 @@ impl Relay {
         cx: &mut Context<'_>,
         deadline: &mut Deadline,
         out: &mut Vec<u8>,
-    ) -> Poll<Step> {
+    ) -> Poll<StreamStep> {
         let before = out.len();
-        ready!(self.flow.poll_pump(cx, deadline, out));
-        if let Some(open) = &mut self.open
-            && let Some(keeping) = open.keeping.take()
+        ready!(self.stream.poll_pump(cx, deadline, out));
+        if let Some(unfinished) = &mut self.unfinished
+            && let Some(pending_entry) = unfinished.pending_entry.take()
         {
-            open.keeping = keeping.take(out.get(before..).unwrap_or_default());
+            unfinished.pending_entry = pending_entry.take(out.get(before..).unwrap_or_default());
         }
-        if let Some(open) = &mut self.open
-            && self.flow.is_stream()
-            && self.flow.first() != First::Pending
+        if let Some(unfinished) = &mut self.unfinished
+            && self.stream.is_stream()
+            && self.stream.first() != First::Pending
         {
-            open.record.first_event();
+            unfinished.record.first_event();
         }
-        let Some(end) = self.flow.end().cloned() else {
-            return Poll::Ready(Step::More);
+        let Some(end) = self.stream.end().cloned() else {
+            return Poll::Ready(StreamStep::More);
         };
         // What was held has left by now, and the end comes with it.
         deadline.disarm();
         self.settle(&end);
-        self.flow.release();
+        self.stream.release();
         let reason = match &end {
-            End::Complete => return Poll::Ready(Step::End),
-            End::BrokenOff(reason) => reason.as_str(),
-            End::Stalled => "silent for too long",
-            End::OutOfTime => "the request's time is over",
+            StreamEnd::Complete => return Poll::Ready(StreamStep::End),
+            StreamEnd::Aborted(reason) => reason.as_str(),
+            StreamEnd::Stalled => "silent for too long",
+            StreamEnd::TimedOut => "the request's time is over",
         };
         tracing::warn!(reason, "an answer broke off");
-        if !self.flow.is_events() {
-            return Poll::Ready(Step::BrokenOff);
+        if !self.stream.is_events() {
+            return Poll::Ready(StreamStep::Aborted);
         }
         out.extend_from_slice(last_event(&end));
-        Poll::Ready(Step::End)
+        Poll::Ready(StreamStep::End)
     }
 
-    fn settle(&mut self, end: &End) {
-        let Some(Open {
+    fn settle(&mut self, end: &StreamEnd) {
+        let Some(Unfinished {
             mut record,
             attempt,
-            keeping,
-        }) = self.open.take()
+            pending_entry,
+        }) = self.unfinished.take()
         else {
             return;
         };
-        self.tell(&mut record);
+        self.record_usage(&mut record);
         // An error in the first event was told to the backend when it came.
-        let began = !matches!(self.flow.first(), First::Error { .. });
-        let failed = *end != End::Complete || self.flow.failed_later();
-        let complete = began && !failed && self.flow.is_whole();
+        let began = !matches!(self.stream.first(), First::Error { .. });
+        let failed = *end != StreamEnd::Complete || self.stream.failed_later();
+        let complete = began && !failed && self.stream.is_whole();
         if self.status < 300 && began {
             if failed {
                 attempt.failed();
@@ -193,7 +193,9 @@ impl Relay {
                 attempt.succeeded(record.completion());
             }
         }
-        if complete && keeping.is_some_and(|keeping| keeping.complete(record.figures())) {
+        if complete
+            && pending_entry.is_some_and(|pending_entry| pending_entry.complete(record.figures()))
+        {
             record.metrics().cache(CacheUse::Store);
         }
         record.answered(self.status, complete);
@@ -201,21 +203,21 @@ impl Relay {
 
     /// Says what was used, as far as it is known by now: as the answer says, or
     /// else as much of it as came.
-    fn tell(&mut self, record: &mut Record) {
-        record.used(self.flow.usage());
-        record.measured(self.flow.quantities(record.measure()));
-        let began = !matches!(self.flow.first(), First::Error { .. });
+    fn record_usage(&mut self, record: &mut RequestLog) {
+        record.used(self.stream.usage());
+        record.measured(self.stream.quantities(record.measure()));
+        let began = !matches!(self.stream.first(), First::Error { .. });
         if self.status < 300 && began && record.reported().is_none() {
-            record.came(self.flow.estimated_tokens());
+            record.came(self.stream.estimated_tokens());
         }
     }
 }
 
-impl Drop for Relay {
+impl Drop for ForwardedResponse {
     fn drop(&mut self) {
         // A client that left: what was seen until then is still known.
-        if let Some(mut open) = self.open.take() {
-            self.tell(&mut open.record);
+        if let Some(mut unfinished) = self.unfinished.take() {
+            self.record_usage(&mut unfinished.record);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::AsyncWrite;
 
-use super::connection::Request;
+use super::connection::RequestWriter;
 use crate::scratch;
 use crate::socket::Socket;
 
@@ -16,14 +16,14 @@ const PARTS: usize = 8;
 /// enough to be copied behind it, then parts that share the client's bytes, so
 /// that the bound on those bounds what is held.
 #[derive(Debug)]
-pub(super) struct Sending {
+pub(super) struct BufferedRequest {
     first: Vec<u8>,
     rest: Vec<Bytes>,
     sent: usize,
     len: usize,
 }
 
-impl Sending {
+impl BufferedRequest {
     /// A request from its first byte on.
     pub(super) fn new(first: Vec<u8>, rest: Vec<Bytes>) -> Self {
         let len = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
@@ -69,13 +69,13 @@ impl Sending {
     }
 }
 
-impl Request for Sending {
+impl RequestWriter for BufferedRequest {
     fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.len {
             let written = if let Some(first) = self.first.get(self.sent..)
                 && self.rest.is_empty()
             {
-                ready!(socket.poll_put(cx, first))?
+                ready!(socket.poll_write_some(cx, first))?
             } else {
                 ready!(self.poll_parts(socket, cx))?
             };
@@ -85,8 +85,8 @@ impl Request for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for BufferedRequest {
     fn drop(&mut self) {
-        scratch::give(std::mem::take(&mut self.first));
+        scratch::recycle(std::mem::take(&mut self.first));
     }
 }

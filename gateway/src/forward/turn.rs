@@ -6,22 +6,22 @@ use fastllm_engine::{InFlight, Pick, Pool};
 use tokio::time::timeout;
 
 /// A place at a backend: its index in the pool, and what holds it.
-pub(super) type Place = (usize, InFlight);
+pub(super) type Slot = (usize, InFlight);
 
 /// A place at a backend that was not `tried`, in the order in which requests
 /// came; nothing where too many wait already, or none is free in time: what the
 /// backends say, and no longer than `left`. A client that goes away drops this,
 /// and leaves the queue.
-pub(super) async fn turn(
+pub(super) async fn wait_for_slot(
     pool: &Pool,
     tried: &[usize],
     pick: &Pick<'_>,
     left: Duration,
-) -> Option<Place> {
+) -> Option<Slot> {
     // Since all were full, one may have come back that has no limit, and so
     // nobody to call whoever waits.
-    if let Ok(place) = pool.begin(tried, pick) {
-        return Some(place);
+    if let Ok(slot) = pool.begin(tried, pick) {
+        return Some(slot);
     }
     let waiting = pool.queue(tried, pick.at)?;
     timeout(waiting.patience().min(left), waiting).await.ok()
@@ -38,7 +38,7 @@ mod tests {
     };
     use fastllm_engine::{Pick, Pool, Tables, Tuning};
 
-    use super::turn;
+    use super::wait_for_slot;
     use crate::clock;
 
     const LONG: Duration = Duration::from_mins(1);
@@ -105,9 +105,10 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_is_served_when_a_request_ends() {
         let pool = pool(vec![backend(1, limited(1, 60_000))]);
-        let place = pool.begin(&[], &pick()).unwrap();
+        let slot = pool.begin(&[], &pick()).unwrap();
         let pick = pick();
-        let (served, ()) = tokio::join!(turn(&pool, &[], &pick, LONG), async { drop(place) });
+        let (served, ()) =
+            tokio::join!(wait_for_slot(&pool, &[], &pick, LONG), async { drop(slot) });
         assert_eq!(served.unwrap().0, 0);
     }
 
@@ -115,10 +116,10 @@ mod tests {
     async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
         for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
             let pool = pool(vec![backend(1, limited(1, patience))]);
-            let place = pool.begin(&[], &pick()).unwrap();
-            assert!(turn(&pool, &[], &pick(), left).await.is_none());
+            let slot = pool.begin(&[], &pick()).unwrap();
+            assert!(wait_for_slot(&pool, &[], &pick(), left).await.is_none());
             assert_eq!(pool.backends()[0].live().waiting(), 0);
-            drop(place);
+            drop(slot);
         }
     }
 
@@ -126,7 +127,7 @@ mod tests {
     async fn a_queue_that_is_full_sends_away_at_once() {
         let pool = pool(vec![backend(1, limited(0, 60_000))]);
         let _place = pool.begin(&[], &pick()).unwrap();
-        assert!(turn(&pool, &[], &pick(), LONG).await.is_none());
+        assert!(wait_for_slot(&pool, &[], &pick(), LONG).await.is_none());
     }
 
     #[tokio::test]
@@ -143,7 +144,7 @@ mod tests {
             at: Timestamp(clock::timestamp().0 + 120_000_000),
             ..pick()
         };
-        assert_eq!(turn(&pool, &[], &later, LONG).await.unwrap().0, 1);
+        assert_eq!(wait_for_slot(&pool, &[], &later, LONG).await.unwrap().0, 1);
         assert_eq!(pool.backends()[0].live().waiting(), 0);
     }
 }

@@ -20,22 +20,24 @@ use fastllm_wire::{FormReader, Splice};
 use parking_lot::Mutex;
 
 use super::AttemptError;
-use super::connection::Request;
+use super::connection::RequestWriter;
 use super::outgoing::shared;
 use super::pool::{Lease, Upstreams};
-use super::sending::Sending;
-use super::sent::Sent;
+use super::sending::BufferedRequest;
+use super::sent::AwaitingResponse;
 use crate::deadline::Deadline;
-use crate::serve::{BodyBroken, BodyLimits, Client, Received, Share, misread};
+use crate::serve::{
+    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
+};
 use crate::socket::Socket;
 
 /// What may come after the beginning for the upload to be sent again from
 /// memory, in bytes.
-const REPLAYED: usize = 1 << 20;
+const MAX_REPLAYED: usize = 1 << 20;
 
 /// A body whose beginning has told the model, and whose rest still comes.
 pub(crate) struct Upload<'c> {
-    client: &'c mut dyn Client,
+    client: &'c mut dyn BodySource,
     limits: Arc<BodyLimits>,
     /// Until the end has come.
     form: Option<FormReader>,
@@ -45,38 +47,38 @@ pub(crate) struct Upload<'c> {
     length: Option<u64>,
     came: u64,
     /// Everything that came, while it may be sent again.
-    kept: Option<Kept>,
+    replay: Option<ReplayBuffer>,
     read: BytesMut,
     /// Why the client's body ends the request.
     refusal: Option<Refusal>,
-    waits: Waits,
+    waiting_for: WaitingFor,
     /// Something was read or written since this was last asked.
-    moved: bool,
+    progressed: bool,
 }
 
-struct Kept {
+struct ReplayBuffer {
     /// The beginning, and what had come of the rest before each further attempt.
     parts: Vec<Bytes>,
     /// What came since the last of them.
     since: BytesMut,
     /// How many bytes are kept besides the beginning.
     rest: usize,
-    share: Share,
+    share: MemoryShare,
 }
 
 /// Who is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waits {
+enum WaitingFor {
     Client,
     Upstream,
 }
 
 /// One attempt at sending an upload.
-pub(super) struct Uploading<'u, 'c> {
+pub(super) struct UploadAttempt<'u, 'c> {
     upload: &'u Mutex<Upload<'c>>,
     chunked: bool,
     /// What is being written: the head with what has come, then each read.
-    sending: Option<Sending>,
+    buffered: Option<BufferedRequest>,
     /// That is the last of it.
     ends: bool,
 }
@@ -93,20 +95,20 @@ impl fmt::Debug for Upload<'_> {
 impl<'c> Upload<'c> {
     /// Goes on where `beginning` ends, which `form` has seen.
     pub(crate) fn new(
-        client: &'c mut dyn Client,
-        beginning: Received,
+        client: &'c mut dyn BodySource,
+        beginning: ReceivedBody,
         form: FormReader,
         limits: Arc<BodyLimits>,
     ) -> Self {
         let (bytes, share) = beginning.into_parts();
         Self {
-            length: client.announced(),
+            length: client.content_length(),
             client,
             limits,
             form: Some(form),
             file_bytes: None,
             came: bytes.len() as u64,
-            kept: Some(Kept {
+            replay: Some(ReplayBuffer {
                 parts: vec![bytes],
                 since: BytesMut::new(),
                 rest: 0,
@@ -114,18 +116,18 @@ impl<'c> Upload<'c> {
             }),
             read: BytesMut::new(),
             refusal: None,
-            waits: Waits::Upstream,
-            moved: false,
+            waiting_for: WaitingFor::Upstream,
+            progressed: false,
         }
     }
 
     /// Ready once the client is known to have left.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.form.is_some() {
             // Its end is found by whoever reads the body.
             return Poll::Pending;
         }
-        self.client.poll_gone(cx)
+        self.client.poll_disconnected(cx)
     }
 
     /// The bytes of its files; nothing before its end has come.
@@ -134,8 +136,8 @@ impl<'c> Upload<'c> {
     }
 
     /// Whether there can be another attempt.
-    pub(super) fn is_kept(&self) -> bool {
-        self.kept.is_some()
+    pub(super) fn can_replay(&self) -> bool {
+        self.replay.is_some()
     }
 
     /// How the upstream's body is delimited.
@@ -153,7 +155,7 @@ impl<'c> Upload<'c> {
             let ended = ready!(self.client.poll_body(cx, &mut self.read))?;
             let read = self.read.split().freeze();
             if ended || !read.is_empty() {
-                self.moved = true;
+                self.progressed = true;
                 return Poll::Ready(self.take(&read, ended).map(|()| read));
             }
         }
@@ -163,48 +165,48 @@ impl<'c> Upload<'c> {
         self.came += read.len() as u64;
         self.limits.check(self.came)?;
         if let Some(form) = &mut self.form {
-            form.push(read).map_err(misread)?;
+            form.push(read).map_err(invalid_body)?;
         }
         // With its last byte a body of known length is complete upstream.
         let complete = self.length.map_or(ended, |length| self.came >= length);
         if ended && !complete {
-            return Err(BodyBroken.into());
+            return Err(UnreadableBody.into());
         }
         if complete && let Some(form) = self.form.take() {
-            self.file_bytes = form.finish().map_err(misread)?.file_bytes();
+            self.file_bytes = form.finish().map_err(invalid_body)?.file_bytes();
         }
-        if let Some(kept) = &mut self.kept
-            && !kept.add(read)
+        if let Some(replay) = &mut self.replay
+            && !replay.append(read)
         {
-            self.kept = None;
+            self.replay = None;
         }
         Ok(())
     }
 
     /// What is waited for, where it is something new.
-    fn patience(&mut self, upstream: Duration) -> Option<Duration> {
-        std::mem::take(&mut self.moved).then_some(match self.waits {
-            Waits::Client => self.limits.patience(),
-            Waits::Upstream => upstream,
+    fn timeout(&mut self, upstream: Duration) -> Option<Duration> {
+        std::mem::take(&mut self.progressed).then_some(match self.waiting_for {
+            WaitingFor::Client => self.limits.timeout(),
+            WaitingFor::Upstream => upstream,
         })
     }
 
     /// Why there is no answer, in spite of what the connection says.
-    fn blame(&mut self, error: Option<AttemptError>) -> AttemptError {
-        match (self.refusal.take(), error, self.waits) {
+    fn failure(&mut self, error: Option<AttemptError>) -> AttemptError {
+        match (self.refusal.take(), error, self.waiting_for) {
             (Some(refusal), ..) => AttemptError::Refused(refusal),
             (None, Some(error), _) => error,
-            (None, None, Waits::Client) => AttemptError::Refused(Refusal::BodyTimeout),
-            (None, None, Waits::Upstream) => AttemptError::Timeout,
+            (None, None, WaitingFor::Client) => AttemptError::Refused(Refusal::BodyTimeout),
+            (None, None, WaitingFor::Upstream) => AttemptError::Timeout,
         }
     }
 }
 
-impl Kept {
+impl ReplayBuffer {
     /// Keeps a read; false where that would be too much.
-    fn add(&mut self, read: &[u8]) -> bool {
+    fn append(&mut self, read: &[u8]) -> bool {
         self.rest += read.len();
-        let fits = self.rest <= REPLAYED && self.share.grow(read.len() as u64).is_ok();
+        let fits = self.rest <= MAX_REPLAYED && self.share.grow(read.len() as u64).is_ok();
         if fits {
             self.since.extend_from_slice(read);
         }
@@ -220,7 +222,7 @@ impl Kept {
     }
 }
 
-impl<'u, 'c> Uploading<'u, 'c> {
+impl<'u, 'c> UploadAttempt<'u, 'c> {
     /// An attempt that begins with `head`; nothing where what has come was
     /// given up.
     pub(super) fn new(
@@ -229,26 +231,26 @@ impl<'u, 'c> Uploading<'u, 'c> {
         splice: &Splice<'_>,
     ) -> Option<Self> {
         let mut locked = upload.lock();
-        locked.waits = Waits::Upstream;
+        locked.waiting_for = WaitingFor::Upstream;
         let chunked = locked.framing(splice) == Framing::Chunked;
         let ends = locked.form.is_none();
-        let parts = locked.kept.as_mut()?.parts();
+        let parts = locked.replay.as_mut()?.parts();
         // The model is in the beginning, or it would not be known.
         let (beginning, rest) = parts.split_first()?;
         let mut body = shared(splice, beginning);
         body.extend_from_slice(rest);
-        let mut uploading = Self {
+        let mut attempt = Self {
             upload,
             chunked,
-            sending: None,
+            buffered: None,
             ends,
         };
-        uploading.sending = Some(uploading.framed(head, body));
-        Some(uploading)
+        attempt.buffered = Some(attempt.framed(head, body));
+        Some(attempt)
     }
 
     /// The next part of the body behind `first`.
-    fn framed(&self, mut first: Vec<u8>, mut body: Vec<Bytes>) -> Sending {
+    fn framed(&self, mut first: Vec<u8>, mut body: Vec<Bytes>) -> BufferedRequest {
         if self.chunked {
             let length = body.iter().map(Bytes::len).sum();
             if let Some(length) = NonZeroUsize::new(length) {
@@ -259,7 +261,7 @@ impl<'u, 'c> Uploading<'u, 'c> {
                 body.push(Bytes::from_static(LAST_CHUNK));
             }
         }
-        Sending::new(first, body)
+        BufferedRequest::new(first, body)
     }
 
     /// Sends it over a connection of its own: on one that was idle, and is dead
@@ -270,7 +272,7 @@ impl<'u, 'c> Uploading<'u, 'c> {
         (upstreams, origin): (&Upstreams, &Origin),
         limit: Duration,
         deadline: &mut Deadline,
-        sent: &Sent,
+        sent: &AwaitingResponse,
     ) -> Result<Lease, AttemptError> {
         let upload = self.upload;
         let mut answered = pin!(async {
@@ -283,8 +285,8 @@ impl<'u, 'c> Uploading<'u, 'c> {
             if let Poll::Ready(answered) = answered.as_mut().poll(cx) {
                 return Poll::Ready(Some(answered));
             }
-            if let Some(patience) = upload.lock().patience(limit) {
-                deadline.arm(patience);
+            if let Some(timeout) = upload.lock().timeout(limit) {
+                deadline.arm(timeout);
             }
             deadline.poll(cx).map(|()| None)
         })
@@ -292,29 +294,29 @@ impl<'u, 'c> Uploading<'u, 'c> {
         deadline.disarm();
         match outcome {
             Some(Ok(lease)) => Ok(lease),
-            Some(Err(error)) => Err(upload.lock().blame(Some(error))),
+            Some(Err(error)) => Err(upload.lock().failure(Some(error))),
             None if deadline.request_is_over() => Err(AttemptError::RequestTimeout),
-            None => Err(upload.lock().blame(None)),
+            None => Err(upload.lock().failure(None)),
         }
     }
 }
 
-impl Request for Uploading<'_, '_> {
+impl RequestWriter for UploadAttempt<'_, '_> {
     fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut upload = self.upload.lock();
         loop {
-            if let Some(sending) = &mut self.sending {
-                upload.waits = Waits::Upstream;
-                let before = sending.sent();
-                let sent = sending.poll_send(socket, cx);
-                upload.moved |= sending.sent() > before;
+            if let Some(buffered) = &mut self.buffered {
+                upload.waiting_for = WaitingFor::Upstream;
+                let before = buffered.sent();
+                let sent = buffered.poll_send(socket, cx);
+                upload.progressed |= buffered.sent() > before;
                 ready!(sent)?;
-                self.sending = None;
+                self.buffered = None;
             }
             if self.ends {
                 return Poll::Ready(Ok(()));
             }
-            upload.waits = Waits::Client;
+            upload.waiting_for = WaitingFor::Client;
             match ready!(upload.poll_read(cx)) {
                 Ok(read) => {
                     self.ends = upload.form.is_none();
@@ -323,7 +325,7 @@ impl Request for Uploading<'_, '_> {
                     } else {
                         vec![read]
                     };
-                    self.sending = Some(self.framed(Vec::new(), parts));
+                    self.buffered = Some(self.framed(Vec::new(), parts));
                 }
                 Err(refusal) => {
                     upload.refusal = Some(refusal);

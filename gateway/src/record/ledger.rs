@@ -6,24 +6,24 @@ use fastllm_process::logging::LogFormat;
 use http::header::HeaderValue;
 
 use super::REQUEST_ID;
-use crate::cached::Cached;
+use crate::cached::CachedResponses;
 use crate::report::UsageQueue;
 use crate::serve::Head;
 use crate::telemetry::{Metrics, Tracer};
 
 /// Where accounts go, and where request ids come from.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct AccountingSink {
     pub(crate) metrics: Arc<Metrics>,
     pub(super) usage: UsageQueue,
     boot_id: Arc<str>,
     requests: AtomicU64,
-    cached: Option<Arc<Cached>>,
+    cached: Option<Arc<CachedResponses>>,
     pub(super) tracer: Option<Tracer>,
     pub(super) log_format: LogFormat,
 }
 
-impl Ledger {
+impl AccountingSink {
     pub(crate) fn new(metrics: Arc<Metrics>, usage: UsageQueue, boot_id: Arc<str>) -> Self {
         Self {
             metrics,
@@ -43,7 +43,7 @@ impl Ledger {
     }
 
     /// The same, with answers that are given again.
-    pub(crate) fn with_cache(mut self, cached: Arc<Cached>) -> Self {
+    pub(crate) fn with_cache(mut self, cached: Arc<CachedResponses>) -> Self {
         self.cached = Some(cached);
         self
     }

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::frozen::{Frozen, Identity};
-use super::queue::{HIGH_MARK, Waiting};
-use super::spill::{Spill, SpillError, Stock};
+use super::frozen::{BatchIdentity, SealedBatch};
+use super::queue::{HIGH_MARK, UsageReceiver};
+use super::spill::{Spill, SpillContents, SpillError};
 use crate::telemetry::{DropReason, Metrics};
 
 /// The longest that an event waits for others before it is sent.
@@ -51,18 +51,18 @@ const AT_ONCE: usize = 8;
 /// batches of one start reach control in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    waiting: Waiting,
-    identity: Identity,
-    frozen: VecDeque<Frozen>,
-    spill: Option<Spilling>,
+    receiver: UsageReceiver,
+    identity: BatchIdentity,
+    sealed: VecDeque<SealedBatch>,
+    spill: Option<SpillState>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Debug)]
-struct Spilling {
+struct SpillState {
     path: PathBuf,
     file: Arc<Mutex<Spill>>,
-    stock: Stock,
+    contents: SpillContents,
     is_open: bool,
     /// Since it has failed or was full.
     not_before: Option<Instant>,
@@ -73,8 +73,8 @@ struct Spilling {
 
 /// What is to be done next.
 #[derive(Debug)]
-pub(super) enum Next {
-    Send(Frozen),
+pub(super) enum NextBatch {
+    Send(SealedBatch),
     /// Nothing waits that is frozen.
     Gather,
     /// What is oldest cannot be read before then, and nothing else may be sent.
@@ -84,73 +84,77 @@ pub(super) enum Next {
 impl Backlog {
     /// Without `spill`, a path and the most bytes there, all is in memory.
     pub(crate) fn new(
-        waiting: Waiting,
-        identity: Identity,
+        receiver: UsageReceiver,
+        identity: BatchIdentity,
         spill: Option<(PathBuf, u64)>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let spill = spill.map(|(path, limit)| Spilling {
+        let spill = spill.map(|(path, limit)| SpillState {
             file: Arc::new(Mutex::new(Spill::new(path.clone(), limit))),
             path,
-            stock: Stock::default(),
+            contents: SpillContents::default(),
             is_open: false,
             not_before: None,
             rereads: back_off::Config::new(FIRST_REREAD, LAST_REREAD).build(),
             unread_since: None,
         });
         Self {
-            waiting,
+            receiver,
             identity,
-            frozen: VecDeque::new(),
+            sealed: VecDeque::new(),
             spill,
             metrics,
         }
     }
 
     /// The batch that is to be sent next, if there is one.
-    pub(super) async fn next(&mut self) -> Next {
+    pub(super) async fn next(&mut self) -> NextBatch {
         self.open().await;
-        while let Some(spill) = self.spill.as_mut().filter(|spill| spill.stock.events > 0) {
+        while let Some(spill) = self
+            .spill
+            .as_mut()
+            .filter(|spill| spill.contents.events > 0)
+        {
             if let (false, Some(due)) = (spill.is_open, spill.not_before) {
                 if !self.may_give_up() {
-                    return Next::Wait(due);
+                    return NextBatch::Wait(due);
                 }
                 self.give_up().await;
                 break;
             }
-            match self.on_disk(Spill::oldest).await {
+            match self.with_file(Spill::oldest).await {
                 Some(Ok(batch)) => {
-                    self.has_read();
+                    self.record_read();
                     if let Some(batch) = batch {
-                        return Next::Send(batch);
+                        return NextBatch::Send(batch);
                     }
                 }
-                Some(Err(error)) => self.cannot_read(&error),
+                Some(Err(error)) => self.record_read_error(&error),
                 // The process ends.
-                None => return Next::Wait(Instant::now() + FIRST_REREAD),
+                None => return NextBatch::Wait(Instant::now() + FIRST_REREAD),
             }
         }
-        self.frozen
+        self.sealed
             .front()
             .cloned()
-            .map_or(Next::Gather, Next::Send)
+            .map_or(NextBatch::Gather, NextBatch::Send)
     }
 
     /// The batch that was to be sent next need not be sent any more.
     pub(super) async fn done(&mut self) {
         if !self.has_spilled() {
-            self.frozen.pop_front();
+            self.sealed.pop_front();
             return;
         }
-        match self.on_disk(Spill::done).await {
-            Some(Err(error)) => self.cannot_read(&error),
-            _ if !self.has_spilled() => self.held_up_by(None),
+        match self.with_file(Spill::done).await {
+            Some(Err(error)) => self.record_read_error(&error),
+            _ if !self.has_spilled() => self.set_drop_reason(None),
             _ => {}
         }
     }
 
     /// Lets a file that could not be read be read at once.
-    pub(super) fn read_now(&mut self) {
+    pub(super) fn retry_read_now(&mut self) {
         if let Some(spill) = &mut self.spill {
             spill.not_before = None;
         }
@@ -159,33 +163,35 @@ impl Backlog {
     /// Waits for a first event, then until a batch is full or time is up. Safe
     /// to cancel, and what was gathered is in `batch`.
     pub(super) async fn gather(&mut self, batch: &mut Vec<UsageEvent>) {
-        let since = self.waiting.take(batch).await;
+        let since = self.receiver.take(batch).await;
         let due = since + FLUSH_EVERY;
         while batch.len() < UsageBatch::MAX_EVENTS && Instant::now() < due {
             sleep(LOOK_EVERY).await;
-            self.waiting.take_waiting(batch);
+            self.receiver.drain_into(batch);
         }
     }
 
     /// Makes batches of what was gathered, topped up with what waits; false where
     /// that is nothing.
-    pub(super) fn freeze(&mut self, mut batch: Vec<UsageEvent>) -> bool {
-        self.waiting.take_waiting(&mut batch);
+    pub(super) fn seal(&mut self, mut batch: Vec<UsageEvent>) -> bool {
+        self.receiver.drain_into(&mut batch);
         let is_some = !batch.is_empty();
-        let lost = self.identity.freeze(batch, &mut self.frozen);
+        let lost = self.identity.seal(batch, &mut self.sealed);
         self.metrics.usage_lost(DropReason::BatchRefused, lost);
         is_some
     }
 
     /// Ready while a batch that is being sent since `began` holds up so many
     /// events that they should go to the disk; never without a spill.
-    pub(super) async fn pressed(&self, began: Instant) {
+    pub(super) async fn wait_for_pressure(&self, began: Instant) {
         if self.spill.is_none() {
             return std::future::pending().await;
         }
         loop {
-            self.waiting.many(Instant::now() + LOOK_EVERY).await;
-            if self.is_pressed(Instant::now() >= began + SLOW) {
+            self.receiver
+                .wait_for_many(Instant::now() + LOOK_EVERY)
+                .await;
+            if self.is_under_pressure(Instant::now() >= began + SLOW) {
                 return;
             }
         }
@@ -193,15 +199,15 @@ impl Backlog {
 
     /// Puts what waits to the disk, as far as it fills batches, where many wait
     /// behind others that are there already, or too many wait.
-    pub(super) async fn queue_up(&mut self) {
-        if self.is_pressed(self.has_spilled()) {
-            self.relieve().await;
+    pub(super) async fn spill_if_needed(&mut self) {
+        if self.is_under_pressure(self.has_spilled()) {
+            self.spill().await;
         }
     }
 
     /// Whether so many events wait that they should go to the disk, if that can
     /// be; fewer are enough where they wait `long`.
-    fn is_pressed(&self, long: bool) -> bool {
+    fn is_under_pressure(&self, long: bool) -> bool {
         let mark = if long { MARK } else { HIGH_MARK };
         let spill = self.spill.as_ref();
         let may = spill.is_some_and(|spill| {
@@ -210,32 +216,32 @@ impl Backlog {
             // older than the one that is being sent.
             spill.is_open && spill.not_before.is_none_or(due)
         });
-        may && self.waiting.len() >= mark
+        may && self.receiver.len() >= mark
     }
 
     /// Puts what is frozen and what waits to the disk, as far as it fills
     /// batches. What has no room there stays in memory.
-    pub(super) async fn relieve(&mut self) {
+    pub(super) async fn spill(&mut self) {
         loop {
-            while self.frozen.len() < AT_ONCE && self.waiting.len() >= UsageBatch::MAX_EVENTS {
-                self.freeze(Vec::new());
+            while self.sealed.len() < AT_ONCE && self.receiver.len() >= UsageBatch::MAX_EVENTS {
+                self.seal(Vec::new());
             }
             let all = self.spill_frozen().await;
-            if !all || self.waiting.len() < UsageBatch::MAX_EVENTS {
+            if !all || self.receiver.len() < UsageBatch::MAX_EVENTS {
                 return;
             }
         }
     }
 
     /// The gateway ends: everything goes to the disk, or is lost.
-    pub(super) async fn end(&mut self) {
-        while self.freeze(Vec::new()) {}
-        if self.frozen.is_empty() {
+    pub(super) async fn flush_remaining(&mut self) {
+        while self.seal(Vec::new()) {}
+        if self.sealed.is_empty() {
             return;
         }
         let _all = self.spill_frozen().await;
         let lost = self
-            .frozen
+            .sealed
             .iter()
             .map(|batch| u64::from(batch.events))
             .sum();
@@ -248,35 +254,35 @@ impl Backlog {
     fn has_spilled(&self) -> bool {
         self.spill
             .as_ref()
-            .is_some_and(|spill| spill.stock.events > 0)
+            .is_some_and(|spill| spill.contents.events > 0)
     }
 
     /// Puts the frozen batches to the disk; true where it has taken all.
     async fn spill_frozen(&mut self) -> bool {
-        let batches: Vec<Frozen> = self.frozen.iter().cloned().collect();
+        let batches: Vec<SealedBatch> = self.sealed.iter().cloned().collect();
         let count = batches.len();
-        let Some(appended) = self.on_disk(move |spill| spill.append(&batches)).await else {
+        let Some(appended) = self.with_file(move |spill| spill.append(&batches)).await else {
             return false;
         };
         let reason = match appended {
             Ok(appended) => {
-                self.frozen.drain(..appended.min(count));
+                self.sealed.drain(..appended.min(count));
                 (appended < count).then_some(DropReason::SpillFull)
             }
             Err(error) => {
-                self.say(&error);
+                self.warn(&error);
                 Some(DropReason::SpillFailed)
             }
         };
-        self.held_up_by(reason);
+        self.set_drop_reason(reason);
         reason.is_none()
     }
 
     /// What is lost from now on is lost since the file is full or unusable, if
     /// it is.
-    fn held_up_by(&mut self, reason: Option<DropReason>) {
-        self.waiting
-            .held_up_by(reason.unwrap_or(DropReason::QueueFull));
+    fn set_drop_reason(&mut self, reason: Option<DropReason>) {
+        self.receiver
+            .set_drop_reason(reason.unwrap_or(DropReason::QueueFull));
         if let Some(spill) = &mut self.spill {
             spill.not_before = reason.map(|_| Instant::now() + RETRY_SPILL);
         }
@@ -292,19 +298,19 @@ impl Backlog {
         if !due {
             return;
         }
-        match self.on_disk(Spill::open).await {
+        match self.with_file(Spill::open).await {
             Some(Ok(())) => {
-                self.held_up_by(None);
+                self.set_drop_reason(None);
                 if !self.has_spilled() {
-                    self.has_read();
+                    self.record_read();
                 }
             }
-            Some(Err(error)) => self.cannot_read(&error),
+            Some(Err(error)) => self.record_read_error(&error),
             None => {}
         }
     }
 
-    fn has_read(&mut self) {
+    fn record_read(&mut self) {
         if let Some(spill) = &mut self.spill {
             spill.unread_since = None;
             spill.rereads.reset();
@@ -312,9 +318,9 @@ impl Backlog {
     }
 
     /// The file is closed by now, and looked at again later.
-    fn cannot_read(&mut self, error: &SpillError) {
-        self.say(error);
-        self.waiting.held_up_by(DropReason::SpillFailed);
+    fn record_read_error(&mut self, error: &SpillError) {
+        self.warn(error);
+        self.receiver.set_drop_reason(DropReason::SpillFailed);
         if let Some(spill) = &mut self.spill {
             let now = Instant::now();
             spill.unread_since.get_or_insert(now);
@@ -326,19 +332,19 @@ impl Backlog {
     fn may_give_up(&self) -> bool {
         let spill = self.spill.as_ref();
         let since = spill.and_then(|spill| spill.unread_since);
-        since.is_some_and(|since| since.elapsed() >= UNREADABLE) && self.waiting.is_full()
+        since.is_some_and(|since| since.elapsed() >= UNREADABLE) && self.receiver.is_full()
     }
 
     /// Its batches come behind newer ones if they can be read after all: control
     /// takes those of this start for repetitions then, and stores none twice.
     async fn give_up(&mut self) {
-        if let Some(Ok(lost)) = self.on_disk(|spill| Ok(spill.give_up())).await {
+        if let Some(Ok(lost)) = self.with_file(|spill| Ok(spill.give_up())).await {
             tracing::error!(events = lost, "usage in the spill cannot be read");
             self.metrics.usage_lost(DropReason::SpillFailed, lost);
         }
     }
 
-    fn say(&self, error: &SpillError) {
+    fn warn(&self, error: &SpillError) {
         let path = self.spill.as_ref().map(|spill| spill.path.display());
         let path = path.map(tracing::field::display);
         tracing::warn!(path, %error, "the usage spill cannot be used");
@@ -346,7 +352,7 @@ impl Backlog {
 
     /// Does something with the file where that holds up nobody; nothing where
     /// there is none.
-    async fn on_disk<R: Send + 'static>(
+    async fn with_file<R: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Spill) -> Result<R, SpillError> + Send + 'static,
     ) -> Option<Result<R, SpillError>> {
@@ -354,16 +360,21 @@ impl Backlog {
         let done = spawn_blocking(move || {
             let mut spill = file.lock();
             let result = work(&mut spill);
-            (result, spill.stock(), spill.is_open(), spill.take_damaged())
+            (
+                result,
+                spill.contents(),
+                spill.is_open(),
+                spill.take_damaged(),
+            )
         });
-        let (result, stock, is_open, damaged) = done.await.ok()?;
+        let (result, contents, is_open, damaged) = done.await.ok()?;
         self.metrics.usage_lost(DropReason::SpillDamaged, damaged);
-        self.metrics.usage_spilled(stock.events, stock.bytes);
+        self.metrics.usage_spilled(contents.events, contents.bytes);
         if damaged > 0 {
             tracing::warn!(events = damaged, "usage in the spill was damaged");
         }
         let spill = self.spill.as_mut()?;
-        (spill.stock, spill.is_open) = (stock, is_open);
+        (spill.contents, spill.is_open) = (contents, is_open);
         Some(result)
     }
 }

@@ -11,7 +11,7 @@ const MOST_BYTES: usize = 2 << 20;
 
 /// A batch that is repeated unchanged until control has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frozen {
+pub(super) struct SealedBatch {
     /// How many events it has.
     pub(super) events: u32,
     /// The [`UsageBatch`] as JSON.
@@ -20,14 +20,14 @@ pub(super) struct Frozen {
 
 /// Under what a gateway's batches are told apart.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct BatchIdentity {
     replica: String,
     boot_id: Arc<str>,
     /// Of the last batch.
     sequence: u64,
 }
 
-impl Identity {
+impl BatchIdentity {
     /// The first batch gets the number 1.
     pub(crate) fn new(replica: String, boot_id: Arc<str>) -> Self {
         Self {
@@ -39,7 +39,11 @@ impl Identity {
 
     /// Makes batches of events, at most [`UsageBatch::MAX_EVENTS`] of them; where
     /// they are too large for one batch, several. Says how many cannot be written.
-    pub(super) fn freeze(&mut self, events: Vec<UsageEvent>, frozen: &mut VecDeque<Frozen>) -> u64 {
+    pub(super) fn seal(
+        &mut self,
+        events: Vec<UsageEvent>,
+        sealed: &mut VecDeque<SealedBatch>,
+    ) -> u64 {
         let mut lost = 0;
         let mut left = vec![events];
         while let Some(mut events) = left.pop() {
@@ -61,7 +65,7 @@ impl Identity {
                 }
                 Ok(body) => {
                     self.sequence += 1;
-                    frozen.push_back(Frozen {
+                    sealed.push_back(SealedBatch {
                         events: u32::try_from(count).unwrap_or(u32::MAX),
                         body: Bytes::from(body),
                     });
@@ -83,17 +87,17 @@ mod tests {
 
     use fastllm_contract::{Metadata, MetadataValue, UsageBatch, UsageEvent};
 
-    use super::{Identity, MOST_BYTES};
+    use super::{BatchIdentity, MOST_BYTES};
     use crate::report::fixture::event;
 
-    fn freeze(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
-        let mut identity = Identity::new("pod-1".to_owned(), Arc::from("boot"));
-        let mut frozen = VecDeque::new();
-        assert_eq!(identity.freeze(events, &mut frozen), 0);
-        let batches = frozen.iter().map(|frozen| {
-            assert!(frozen.body.len() <= MOST_BYTES);
-            let batch: UsageBatch = serde_json::from_slice(&frozen.body).unwrap();
-            assert_eq!(batch.events.len(), frozen.events as usize);
+    fn seal(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
+        let mut identity = BatchIdentity::new("pod-1".to_owned(), Arc::from("boot"));
+        let mut sealed = VecDeque::new();
+        assert_eq!(identity.seal(events, &mut sealed), 0);
+        let batches = sealed.iter().map(|sealed| {
+            assert!(sealed.body.len() <= MOST_BYTES);
+            let batch: UsageBatch = serde_json::from_slice(&sealed.body).unwrap();
+            assert_eq!(batch.events.len(), sealed.events as usize);
             batch
         });
         batches.collect()
@@ -101,10 +105,10 @@ mod tests {
 
     #[test]
     fn one_batch_holds_what_fits() {
-        let batches = freeze(vec![event(None); UsageBatch::MAX_EVENTS]);
+        let batches = seal(vec![event(None); UsageBatch::MAX_EVENTS]);
         assert_eq!(batches.len(), 1);
         assert_eq!((batches[0].sequence, &*batches[0].replica), (1, "pod-1"));
-        assert!(freeze(Vec::new()).is_empty());
+        assert!(seal(Vec::new()).is_empty());
     }
 
     #[test]
@@ -121,7 +125,7 @@ mod tests {
             duration_ms: u32::try_from(at).ok(),
             ..event(None)
         };
-        let batches = freeze((0..UsageBatch::MAX_EVENTS as u64).map(largest).collect());
+        let batches = seal((0..UsageBatch::MAX_EVENTS as u64).map(largest).collect());
         assert!(batches.len() > 1);
         let sequences: Vec<u64> = batches.iter().map(|batch| batch.sequence).collect();
         assert_eq!(sequences, (1..=batches.len() as u64).collect::<Vec<_>>());

@@ -6,9 +6,9 @@ use fastllm_contract::{BackendHealth, HealthReport};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::link::{Link, LinkError};
-use crate::record::Ledger;
-use crate::snapshot::Current;
+use crate::link::{ControlClient, ControlError};
+use crate::record::AccountingSink;
+use crate::snapshot::CurrentSnapshot;
 
 /// Time limit of one post.
 const POST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,9 +17,9 @@ const POST_TIMEOUT: Duration = Duration::from_secs(5);
 /// when it is sent; one that fails is not repeated.
 #[derive(Debug)]
 pub(crate) struct HealthReporter {
-    pub(crate) link: Link,
-    pub(crate) current: Arc<Current>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) client: ControlClient,
+    pub(crate) current: Arc<CurrentSnapshot>,
+    pub(crate) sink: Arc<AccountingSink>,
     pub(crate) replica: String,
     pub(crate) boot_id: Arc<str>,
     pub(crate) every: Duration,
@@ -56,21 +56,21 @@ impl HealthReporter {
         }
     }
 
-    async fn post(&self, uptime: Duration) -> Result<(), LinkError> {
+    async fn post(&self, uptime: Duration) -> Result<(), ControlError> {
         let report = serde_json::to_vec(&self.report(uptime))
-            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+            .map_err(|error| ControlError::Unreadable(error.to_string()))?;
         match self
-            .link
+            .client
             .post("health-report", Bytes::from(report), POST_TIMEOUT)
             .await?
         {
             (200..=299, _) => Ok(()),
-            (status, _) => Err(LinkError::Status(status)),
+            (status, _) => Err(ControlError::Status(status)),
         }
     }
 
     fn report(&self, uptime: Duration) -> HealthReport {
-        self.ledger.take_stock();
+        self.sink.take_stock();
         let tables = self.current.tables();
         let backends = tables.iter().flat_map(|tables| tables.backends());
         HealthReport {
@@ -91,7 +91,7 @@ impl HealthReporter {
                     errors_total: backend.live().errors(),
                 })
                 .collect(),
-            process: self.ledger.metrics.process(self.ledger.queued()),
+            process: self.sink.metrics.process(self.sink.queued()),
         }
     }
 }

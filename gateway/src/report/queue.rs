@@ -19,7 +19,7 @@ pub(super) const BILLABLE: usize = 10_000;
 const REFUSED: usize = 1_000;
 
 /// So many of each a thread hands over at once.
-pub(super) const HANDFUL: usize = 50;
+pub(super) const FLUSH_SIZE: usize = 50;
 
 /// Whoever takes events is woken when so many billable ones wait.
 pub(super) const HIGH_MARK: usize = BILLABLE / 2;
@@ -28,32 +28,32 @@ pub(super) const HIGH_MARK: usize = BILLABLE / 2;
 /// lost and counted. Cheap to clone.
 ///
 /// Each thread lays its events into a tray of its own and hands over a full one,
-/// so that threads touch nothing in common but once in [`HANDFUL`] requests;
+/// so that threads touch nothing in common but once in [`FLUSH_SIZE`] requests;
 /// whoever takes them empties the trays, too.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageQueue {
     /// Nothing where nobody takes events: the access log is all there is.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedQueue>>,
 }
 
 /// The other end of [`UsageQueue`].
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    shared: Arc<Shared>,
+pub(crate) struct UsageReceiver {
+    shared: Arc<SharedQueue>,
     /// When nothing waited.
     pub(super) emptied: Instant,
 }
 
 #[derive(Debug)]
-struct Shared {
-    trays: Box<[Tray]>,
-    handed: Mutex<Handed>,
+struct SharedQueue {
+    shards: Box<[ShardBuffer]>,
+    flushed: Mutex<FlushedEvents>,
     /// Nobody looks for events before he is woken.
-    asleep: AtomicBool,
+    receiver_waiting: AtomicBool,
     wake: Notify,
     /// Nobody takes events any more.
-    over: AtomicBool,
-    held_up: HeldUp,
+    closed: AtomicBool,
+    drop_cause: DropCause,
     metrics: Arc<Metrics>,
 }
 
@@ -61,25 +61,25 @@ struct Shared {
 /// its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Tray(Mutex<Held>);
+struct ShardBuffer(Mutex<ShardEvents>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct ShardEvents {
     billable: Vec<UsageEvent>,
     refused: Vec<UsageEvent>,
 }
 
 #[derive(Debug, Default)]
-struct Handed {
+struct FlushedEvents {
     billable: VecDeque<UsageEvent>,
     refused: VecDeque<UsageEvent>,
 }
 
 /// Why nobody takes what waits.
 #[derive(Debug, Default)]
-struct HeldUp(AtomicU8);
+struct DropCause(AtomicU8);
 
-impl HeldUp {
+impl DropCause {
     const BY: [DropReason; 3] = [
         DropReason::QueueFull,
         DropReason::SpillFull,
@@ -102,27 +102,27 @@ impl HeldUp {
 }
 
 /// Both ends of the queues of usage events.
-pub(crate) fn queue(metrics: &Arc<Metrics>) -> (UsageQueue, Waiting) {
-    let trays = available_parallelism().map_or(1, usize::from);
-    let shared = Arc::new(Shared {
-        trays: (0..trays).map(|_| Tray::default()).collect(),
-        handed: Mutex::default(),
-        asleep: AtomicBool::new(false),
+pub(crate) fn usage_queue(metrics: &Arc<Metrics>) -> (UsageQueue, UsageReceiver) {
+    let shards = available_parallelism().map_or(1, usize::from);
+    let shared = Arc::new(SharedQueue {
+        shards: (0..shards).map(|_| ShardBuffer::default()).collect(),
+        flushed: Mutex::default(),
+        receiver_waiting: AtomicBool::new(false),
         wake: Notify::new(),
-        over: AtomicBool::new(false),
-        held_up: HeldUp::default(),
+        closed: AtomicBool::new(false),
+        drop_cause: DropCause::default(),
         metrics: Arc::clone(metrics),
     });
     let queue = UsageQueue {
         shared: Some(Arc::clone(&shared)),
     };
     let emptied = Instant::now();
-    (queue, Waiting { shared, emptied })
+    (queue, UsageReceiver { shared, emptied })
 }
 
 impl UsageQueue {
     /// For a gateway that reports to nobody.
-    pub(crate) const fn nowhere() -> Self {
+    pub(crate) const fn disabled() -> Self {
         Self { shared: None }
     }
 
@@ -138,61 +138,63 @@ impl UsageQueue {
     }
 }
 
-impl Shared {
+impl SharedQueue {
     fn push(&self, event: UsageEvent) {
         let refused = event.refusal.is_some();
-        if self.over.load(Ordering::Relaxed) || !self.lay(event, refused) {
+        if self.closed.load(Ordering::Relaxed) || !self.enqueue(event, refused) {
             let reason = if refused {
                 DropReason::RefusedQueueFull
             } else {
-                self.held_up.reason()
+                self.drop_cause.reason()
             };
             self.metrics.usage_lost(reason, 1);
             return;
         }
         // Whoever goes to sleep says so before he looks into this tray the last
         // time: either he has seen the event, or this sees that he sleeps.
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+        if self.receiver_waiting.load(Ordering::Relaxed)
+            && self.receiver_waiting.swap(false, Ordering::Relaxed)
+        {
             self.wake.notify_one();
         }
     }
 
     /// False where there is no room.
-    fn lay(&self, event: UsageEvent, refused: bool) -> bool {
-        let Some(Tray(tray)) = self.trays.get(place() % self.trays.len()) else {
+    fn enqueue(&self, event: UsageEvent, refused: bool) -> bool {
+        let Some(ShardBuffer(shard)) = self.shards.get(thread_number() % self.shards.len()) else {
             return false;
         };
-        let mut tray = tray.lock();
-        let Held {
+        let mut shard = shard.lock();
+        let ShardEvents {
             billable,
             refused: refusals,
-        } = &mut *tray;
-        let held = if refused { refusals } else { billable };
-        if held.len() >= HANDFUL && !self.hand_over(held, refused) {
+        } = &mut *shard;
+        let events = if refused { refusals } else { billable };
+        if events.len() >= FLUSH_SIZE && !self.flush(events, refused) {
             return false;
         }
-        held.push(event);
+        events.push(event);
         true
     }
 
     /// Invariant: a tray is locked before what was handed over is, never after.
-    fn hand_over(&self, held: &mut Vec<UsageEvent>, refused: bool) -> bool {
-        let mut handed = self.handed.lock();
-        let Handed {
+    fn flush(&self, events: &mut Vec<UsageEvent>, refused: bool) -> bool {
+        let mut flushed = self.flushed.lock();
+        let FlushedEvents {
             billable,
             refused: refusals,
-        } = &mut *handed;
+        } = &mut *flushed;
         let (queue, most) = if refused {
             (refusals, REFUSED)
         } else {
             (billable, BILLABLE)
         };
-        let (before, after) = (queue.len(), queue.len() + held.len());
+        let (before, after) = (queue.len(), queue.len() + events.len());
         if after > most {
             return false;
         }
-        queue.extend(held.drain(..));
-        drop(handed);
+        queue.extend(events.drain(..));
+        drop(flushed);
         if !refused && before < HIGH_MARK && after >= HIGH_MARK {
             self.wake.notify_one();
         }
@@ -200,9 +202,12 @@ impl Shared {
     }
 
     fn len(&self) -> usize {
-        let trays = self.trays.iter().map(|Tray(tray)| tray.lock().len());
-        let laid: usize = trays.sum();
-        laid + self.handed.lock().len()
+        let shards = self
+            .shards
+            .iter()
+            .map(|ShardBuffer(shard)| shard.lock().len());
+        let buffered: usize = shards.sum();
+        buffered + self.flushed.lock().len()
     }
 
     fn is_empty(&self) -> bool {
@@ -210,19 +215,19 @@ impl Shared {
     }
 }
 
-impl Held {
+impl ShardEvents {
     fn len(&self) -> usize {
         self.billable.len() + self.refused.len()
     }
 }
 
-impl Handed {
+impl FlushedEvents {
     fn len(&self) -> usize {
         self.billable.len() + self.refused.len()
     }
 }
 
-impl Waiting {
+impl UsageReceiver {
     /// How many wait.
     pub(super) fn len(&self) -> usize {
         self.shared.len()
@@ -230,12 +235,12 @@ impl Waiting {
 
     /// Whether billable events are lost, or will be soon.
     pub(super) fn is_full(&self) -> bool {
-        self.shared.handed.lock().billable.len() + HANDFUL > BILLABLE
+        self.shared.flushed.lock().billable.len() + FLUSH_SIZE > BILLABLE
     }
 
     /// Says what billable events are lost for while nobody takes them.
-    pub(super) fn held_up_by(&self, reason: DropReason) {
-        self.shared.held_up.set(reason);
+    pub(super) fn set_drop_reason(&self, reason: DropReason) {
+        self.shared.drop_cause.set(reason);
     }
 
     /// Waits for an event and adds what waits to a batch that is not full; gives
@@ -243,21 +248,21 @@ impl Waiting {
     pub(super) async fn take(&mut self, batch: &mut Vec<UsageEvent>) -> Instant {
         let mut since = self.emptied;
         loop {
-            self.take_waiting(batch);
+            self.drain_into(batch);
             if !batch.is_empty() {
                 return since;
             }
-            self.shared.asleep.store(true, Ordering::Relaxed);
+            self.shared.receiver_waiting.store(true, Ordering::Relaxed);
             if self.shared.is_empty() {
                 self.shared.wake.notified().await;
             }
-            self.shared.asleep.store(false, Ordering::Relaxed);
+            self.shared.receiver_waiting.store(false, Ordering::Relaxed);
             since = Instant::now();
         }
     }
 
     /// Waits until many wait, or until it is time to look again.
-    pub(super) async fn many(&self, look_again: Instant) {
+    pub(super) async fn wait_for_many(&self, look_again: Instant) {
         tokio::select! {
             () = self.shared.wake.notified() => {}
             () = tokio::time::sleep_until(look_again) => {}
@@ -266,58 +271,60 @@ impl Waiting {
 
     /// Adds what waits right now to a batch that is not full: billable events
     /// first, and those of a thread in their order.
-    pub(crate) fn take_waiting(&mut self, batch: &mut Vec<UsageEvent>) {
-        while !self.has_taken(batch) {}
+    pub(crate) fn drain_into(&mut self, batch: &mut Vec<UsageEvent>) {
+        while !self.try_drain_into(batch) {}
     }
 
     /// False where it has to begin anew: something was handed over meanwhile
     /// that is older than what is in the tray.
-    fn has_taken(&mut self, batch: &mut Vec<UsageEvent>) -> bool {
-        let Shared { trays, handed, .. } = &*self.shared;
+    fn try_drain_into(&mut self, batch: &mut Vec<UsageEvent>) -> bool {
+        let SharedQueue {
+            shards, flushed, ..
+        } = &*self.shared;
         let now = Instant::now();
-        take(&mut handed.lock().billable, batch);
-        for Tray(tray) in trays {
-            let mut tray = tray.lock();
-            if room(batch) > 0 && !handed.lock().billable.is_empty() {
+        take(&mut flushed.lock().billable, batch);
+        for ShardBuffer(shard) in shards {
+            let mut shard = shard.lock();
+            if capacity_left(batch) > 0 && !flushed.lock().billable.is_empty() {
                 return false;
             }
-            take_laid(&mut tray.billable, batch);
+            drain_shard(&mut shard.billable, batch);
         }
-        take(&mut handed.lock().refused, batch);
-        for Tray(tray) in trays {
-            take_laid(&mut tray.lock().refused, batch);
+        take(&mut flushed.lock().refused, batch);
+        for ShardBuffer(shard) in shards {
+            drain_shard(&mut shard.lock().refused, batch);
         }
-        if room(batch) > 0 {
+        if capacity_left(batch) > 0 {
             self.emptied = now;
         }
         true
     }
 }
 
-impl Drop for Waiting {
+impl Drop for UsageReceiver {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::Relaxed);
+        self.shared.closed.store(true, Ordering::Relaxed);
         let left = self.shared.len() as u64;
         self.shared.metrics.usage_lost(DropReason::Shutdown, left);
     }
 }
 
-fn room(batch: &[UsageEvent]) -> usize {
+fn capacity_left(batch: &[UsageEvent]) -> usize {
     UsageBatch::MAX_EVENTS.saturating_sub(batch.len())
 }
 
 fn take(queue: &mut VecDeque<UsageEvent>, batch: &mut Vec<UsageEvent>) {
-    let count = room(batch).min(queue.len());
+    let count = capacity_left(batch).min(queue.len());
     batch.extend(queue.drain(..count));
 }
 
-fn take_laid(held: &mut Vec<UsageEvent>, batch: &mut Vec<UsageEvent>) {
-    let count = room(batch).min(held.len());
-    batch.extend(held.drain(..count));
+fn drain_shard(events: &mut Vec<UsageEvent>, batch: &mut Vec<UsageEvent>) {
+    let count = capacity_left(batch).min(events.len());
+    batch.extend(events.drain(..count));
 }
 
 /// A number for each thread that asks, counting up.
-fn place() -> usize {
+fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static PLACE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -333,7 +340,7 @@ mod tests {
     use fastllm_contract::{PrincipalId, RefusalKind, UsageBatch, UsageEvent};
     use tokio::time::{Instant, timeout};
 
-    use super::{BILLABLE, HANDFUL, HIGH_MARK, REFUSED, UsageQueue, queue};
+    use super::{BILLABLE, FLUSH_SIZE, HIGH_MARK, REFUSED, UsageQueue, usage_queue};
     use crate::report::fixture::event;
     use crate::telemetry::{DropReason, Metrics};
 
@@ -342,42 +349,42 @@ mod tests {
 
     #[test]
     fn nowhere_holds_nothing() {
-        let nowhere = UsageQueue::nowhere();
+        let disabled = UsageQueue::disabled();
         for _ in 0..=BILLABLE {
-            nowhere.push(event(None));
+            disabled.push(event(None));
         }
-        assert_eq!(nowhere.len(), 0);
+        assert_eq!(disabled.len(), 0);
     }
 
     #[tokio::test]
     async fn a_storm_of_refusals_displaces_nothing_billable() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (queue, mut waiting) = queue(&metrics);
-        for _ in 0..REFUSED + HANDFUL + 7 {
+        let (queue, mut receiver) = usage_queue(&metrics);
+        for _ in 0..REFUSED + FLUSH_SIZE + 7 {
             queue.push(event(Some(RefusalKind::Authorisation)));
         }
         assert_eq!(metrics.process(0).usage_dropped, 7);
-        assert!(!waiting.is_full());
-        for _ in 0..BILLABLE + HANDFUL + 5 {
+        assert!(!receiver.is_full());
+        for _ in 0..BILLABLE + FLUSH_SIZE + 5 {
             queue.push(event(None));
         }
-        assert!(waiting.is_full());
+        assert!(receiver.is_full());
         assert_eq!(metrics.process(0).usage_dropped, 12);
-        assert_eq!(queue.len(), BILLABLE + REFUSED + 2 * HANDFUL);
-        assert_eq!(waiting.len(), queue.len());
-        waiting.held_up_by(DropReason::SpillFull);
+        assert_eq!(queue.len(), BILLABLE + REFUSED + 2 * FLUSH_SIZE);
+        assert_eq!(receiver.len(), queue.len());
+        receiver.set_drop_reason(DropReason::SpillFull);
         queue.push(event(None));
         let text = String::from_utf8(metrics.render(None, 0)).unwrap();
         assert!(text.contains("reason=\"spill_full\"} 1\n"), "{text}");
 
         let mut batch = Vec::new();
-        waiting.take_waiting(&mut batch);
+        receiver.drain_into(&mut batch);
         assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
         assert!(batch.iter().all(|event| event.refusal.is_none()));
-        drop(waiting);
+        drop(receiver);
         queue.push(event(None));
         let text = String::from_utf8(metrics.render(None, 0)).unwrap();
-        let left = BILLABLE + REFUSED + 2 * HANDFUL - UsageBatch::MAX_EVENTS;
+        let left = BILLABLE + REFUSED + 2 * FLUSH_SIZE - UsageBatch::MAX_EVENTS;
         assert!(
             text.contains(&format!("reason=\"shutdown\"}} {left}\n")),
             "{text}"
@@ -391,7 +398,7 @@ mod tests {
     async fn events_of_many_threads_all_come_and_wake_whoever_sleeps() {
         const EACH: u32 = 20_000;
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (queue, mut waiting) = queue(&metrics);
+        let (queue, mut receiver) = usage_queue(&metrics);
         let threads = [0, 1, 2].map(|thread| {
             let queue = queue.clone();
             std::thread::spawn(move || {
@@ -410,7 +417,7 @@ mod tests {
         let mut next = [0; 3];
         while next != [EACH; 3] {
             let mut batch = Vec::new();
-            let taken = timeout(PATIENCE, waiting.take(&mut batch)).await;
+            let taken = timeout(PATIENCE, receiver.take(&mut batch)).await;
             taken.unwrap_or_else(|_| panic!("nobody woke it at {next:?}"));
             for event in batch {
                 let thread = usize::try_from(event.principal_id.0).unwrap();
@@ -421,45 +428,45 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!((waiting.len(), metrics.process(0).usage_dropped), (0, 0));
+        assert_eq!((receiver.len(), metrics.process(0).usage_dropped), (0, 0));
     }
 
     #[tokio::test]
     async fn many_events_wake_whoever_has_other_things_to_do() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (queue, waiting) = queue(&metrics);
+        let (queue, receiver) = usage_queue(&metrics);
         let push = |count| (0..count).for_each(|_| queue.push(event(None)));
         // Polled once.
         let woken = async || {
-            let many = waiting.many(Instant::now() + PATIENCE);
-            timeout(Duration::ZERO, many).await.is_ok()
+            let wait_for_many = receiver.wait_for_many(Instant::now() + PATIENCE);
+            timeout(Duration::ZERO, wait_for_many).await.is_ok()
         };
         push(HIGH_MARK);
         assert!(!woken().await);
         push(1);
         assert!(woken().await);
         // Once: they are many still.
-        push(HANDFUL);
+        push(FLUSH_SIZE);
         assert!(!woken().await);
-        waiting.many(Instant::now()).await;
+        receiver.wait_for_many(Instant::now()).await;
     }
 
     #[tokio::test]
     async fn the_time_of_a_batch_counts_from_before_its_first_event() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (queue, mut waiting) = queue(&metrics);
+        let (queue, mut receiver) = usage_queue(&metrics);
         let first = Instant::now();
         queue.push(event(None));
         // It came while nobody looked, maybe long ago.
-        assert!(waiting.take(&mut Vec::new()).await <= first);
+        assert!(receiver.take(&mut Vec::new()).await <= first);
         let second = Instant::now();
         queue.push(event(None));
-        let since = waiting.take(&mut Vec::new()).await;
+        let since = receiver.take(&mut Vec::new()).await;
         assert!(first < since && since <= second);
         let third = Instant::now();
         let mut batch = Vec::new();
         let later = async { queue.push(event(None)) };
-        let (since, ()) = tokio::join!(waiting.take(&mut batch), later);
+        let (since, ()) = tokio::join!(receiver.take(&mut batch), later);
         assert!(third < since);
     }
 }

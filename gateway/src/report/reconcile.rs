@@ -12,15 +12,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::link::{Link, LinkError, read_limited};
-use crate::snapshot::{Current, read_json, write_json};
+use crate::link::{ControlClient, ControlError, read_limited};
+use crate::snapshot::{CurrentSnapshot, read_json, write_json};
 
 /// Time limit of one request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a gateway that starts waits to be told how things stand, before it
 /// serves.
-const FIRST_PATIENCE: Duration = Duration::from_secs(2);
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a share of a budget is spent.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -44,23 +44,23 @@ const LIMIT: usize = 32 << 20;
 /// spent, how many gateways run.
 #[derive(Debug, Clone)]
 pub(crate) struct LimitsStateSource {
-    link: Link,
+    client: ControlClient,
     /// Where what was learnt is kept for a start without control.
     path: PathBuf,
 }
 
 impl LimitsStateSource {
     /// Beside the copy of the snapshot.
-    pub(crate) fn new(link: Link, snapshot_cache: &Path) -> Self {
+    pub(crate) fn new(client: ControlClient, snapshot_cache: &Path) -> Self {
         Self {
-            link,
+            client,
             path: snapshot_cache.with_file_name("limits-state.json"),
         }
     }
 
     /// What holds at the start: what control says, else what was kept.
     pub(crate) async fn first(&self) -> LimitsState {
-        match timeout(FIRST_PATIENCE, self.fetch(None)).await {
+        match timeout(FIRST_REQUEST_TIMEOUT, self.fetch(None)).await {
             Ok(Ok(Some((limits_state, _)))) => return limits_state,
             Ok(Ok(None)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "control does not say how things stand"),
@@ -83,8 +83,10 @@ impl LimitsStateSource {
     async fn fetch(
         &self,
         etag: Option<&str>,
-    ) -> Result<Option<(LimitsState, Option<String>)>, LinkError> {
-        let mut request = self.link.request(Method::GET, "limits-state", PATIENCE);
+    ) -> Result<Option<(LimitsState, Option<String>)>, ControlError> {
+        let mut request = self
+            .client
+            .request(Method::GET, "limits-state", REQUEST_TIMEOUT);
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
@@ -92,13 +94,13 @@ impl LimitsStateSource {
         match answer.status() {
             StatusCode::OK => {}
             StatusCode::NOT_MODIFIED => return Ok(None),
-            other => return Err(LinkError::Status(other.as_u16())),
+            other => return Err(ControlError::Status(other.as_u16())),
         }
         let etag = answer.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
         let body = read_limited(answer, LIMIT).await?;
         let limits_state = serde_json::from_slice(&body)
-            .map_err(|error| LinkError::Unreadable(error.to_string()))?;
+            .map_err(|error| ControlError::Unreadable(error.to_string()))?;
         Ok(Some((limits_state, etag)))
     }
 
@@ -119,7 +121,7 @@ impl LimitsStateSource {
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     pub(crate) source: LimitsStateSource,
-    pub(crate) current: Arc<Current>,
+    pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) replica: String,
     pub(crate) boot_id: Arc<str>,
     /// Zero: shares are not asked for.
@@ -128,17 +130,17 @@ pub(crate) struct Reconciler {
 
 /// What is remembered from round to round.
 #[derive(Default)]
-struct Memory {
+struct ReconcileState {
     etag: Option<String>,
     kept: Option<LimitsState>,
-    said: String,
-    said_of_disk: bool,
+    reply: String,
+    warned_of_disk: bool,
     /// When the last report was made.
     reported: Option<Instant>,
     /// When control answered first.
     began: Option<Instant>,
     /// A budget is not spent, and all that is left of it is held by others.
-    starves: bool,
+    lacks_share: bool,
     duplicate_replica: bool,
 }
 
@@ -150,33 +152,33 @@ impl Reconciler {
             _ = changes.wait_for(|count| *count > 0) => {}
             () = stop.cancelled() => return,
         }
-        let mut memory = Memory::default();
+        let mut state = ReconcileState::default();
         loop {
             let Some(tables) = self.current.tables() else {
                 return;
             };
             let accounts = tables.accounts();
             let round = tokio::select! {
-                round = self.round(accounts, &mut memory) => round,
+                round = self.round(accounts, &mut state) => round,
                 () = stop.cancelled() => break,
             };
-            memory.note(round);
-            self.keep(accounts, &mut memory).await;
+            state.note(round);
+            self.keep(accounts, &mut state).await;
             tokio::select! {
-                () = self.pause(accounts, &memory) => {}
+                () = self.pause(accounts, &state) => {}
                 () = stop.cancelled() => break,
             }
         }
         if let Some(tables) = self.current.tables() {
-            self.keep(tables.accounts(), &mut memory).await;
+            self.keep(tables.accounts(), &mut state).await;
         }
     }
 
-    async fn pause(&self, accounts: &Accounts, memory: &Memory) {
-        let came = memory.began.map(|began| began.elapsed());
+    async fn pause(&self, accounts: &Accounts, state: &ReconcileState) {
+        let came = state.began.map(|began| began.elapsed());
         let every = if self.every.is_zero() {
             LEARN_EVERY
-        } else if memory.starves && came.is_some_and(|came| came < self.every * INTERVALS) {
+        } else if state.lacks_share && came.is_some_and(|came| came < self.every * INTERVALS) {
             self.every.min(ASK_AGAIN)
         } else {
             self.every
@@ -188,82 +190,96 @@ impl Reconciler {
         }
     }
 
-    async fn round(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
-        let learnt = self.learn(accounts, memory).await;
+    async fn round(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
+        let learnt = self.learn(accounts, state).await;
         let shared = if self.every.is_zero() {
             Ok(())
         } else {
-            self.share(accounts, memory).await
+            self.share(accounts, state).await
         };
         learnt.and(shared)
     }
 
-    async fn learn(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
-        if let Some((limits_state, etag)) = self.source.fetch(memory.etag.as_deref()).await? {
+    async fn learn(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
+        if let Some((limits_state, etag)) = self.source.fetch(state.etag.as_deref()).await? {
             accounts.learn(&limits_state);
-            memory.etag = etag;
+            state.etag = etag;
         }
         Ok(())
     }
 
     /// One round: as many posts as it takes. What a failed one would have told is
     /// told by the next round.
-    async fn share(&self, accounts: &Accounts, memory: &mut Memory) -> Result<(), LinkError> {
+    async fn share(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
         let now = Instant::now();
-        let last = memory.reported.replace(now);
+        let last = state.reported.replace(now);
         let gathered = last.map_or(Duration::ZERO, |last| now - last);
         let report = accounts.report(
             self.replica.clone(),
             self.boot_id.to_string(),
             clock::timestamp(),
         );
-        let mut said = LimitReportReply::default();
+        let mut reply = LimitReportReply::default();
         let reports = report.split();
         for (at, report) in reports.iter().enumerate() {
             match self.post(report).await {
-                Ok(more) => said.add(more),
+                Ok(more) => reply.add(more),
                 Err(error) => {
                     for untold in reports.iter().skip(at) {
                         accounts.give_back(&untold.counts, gathered);
                     }
                     if at > 0 {
-                        accounts.partly_reconciled(&said);
+                        accounts.partly_reconciled(&reply);
                     }
                     return Err(error);
                 }
             }
         }
-        accounts.reconciled(&said);
-        memory.began.get_or_insert_with(Instant::now);
-        memory.starves = starves(&reports, &said);
-        memory.note_name(said.duplicate_replica, &self.replica);
+        accounts.reconciled(&reply);
+        state.began.get_or_insert_with(Instant::now);
+        state.lacks_share = lacks_share(&reports, &reply);
+        state.note_name(reply.duplicate_replica, &self.replica);
         Ok(())
     }
 
-    async fn post(&self, report: &LimitReport) -> Result<LimitReportReply, LinkError> {
-        let body =
-            serde_json::to_vec(report).map_err(|error| LinkError::Unreadable(error.to_string()))?;
-        let said =
-            self.source
-                .link
-                .post_limited("limits/reconcile", Bytes::from(body), PATIENCE, LIMIT);
-        match said.await? {
+    async fn post(&self, report: &LimitReport) -> Result<LimitReportReply, ControlError> {
+        let body = serde_json::to_vec(report)
+            .map_err(|error| ControlError::Unreadable(error.to_string()))?;
+        let reply = self.source.client.post_limited(
+            "limits/reconcile",
+            Bytes::from(body),
+            REQUEST_TIMEOUT,
+            LIMIT,
+        );
+        match reply.await? {
             (200, body) => serde_json::from_slice(&body)
-                .map_err(|error| LinkError::Unreadable(error.to_string())),
-            (status, _) => Err(LinkError::Status(status)),
+                .map_err(|error| ControlError::Unreadable(error.to_string())),
+            (status, _) => Err(ControlError::Status(status)),
         }
     }
 
-    async fn keep(&self, accounts: &Accounts, memory: &mut Memory) {
+    async fn keep(&self, accounts: &Accounts, state: &mut ReconcileState) {
         let limits_state = accounts.limits_state();
-        if memory.kept.as_ref() == Some(&limits_state) {
+        if state.kept.as_ref() == Some(&limits_state) {
             return;
         }
         let kept = self.source.keep(limits_state.clone()).await;
-        memory.kept = Some(limits_state);
-        let said_before = std::mem::replace(&mut memory.said_of_disk, kept.is_err());
+        state.kept = Some(limits_state);
+        let warned_before = std::mem::replace(&mut state.warned_of_disk, kept.is_err());
         match kept {
-            Err(error) if !said_before => tracing::warn!(
+            Err(error) if !warned_before => tracing::warn!(
                 path = %self.source.path.display(),
                 error,
                 "what was spent cannot be kept on disk; a restart without control would forget it"
@@ -274,7 +290,7 @@ impl Reconciler {
 }
 
 /// Whether this gateway may take nothing of a budget that is not spent.
-fn starves(reports: &[LimitReport], said: &LimitReportReply) -> bool {
+fn lacks_share(reports: &[LimitReport], reply: &LimitReportReply) -> bool {
     let used: HashMap<_, _> = reports
         .iter()
         .flat_map(|report| &report.budgets)
@@ -285,7 +301,7 @@ fn starves(reports: &[LimitReport], said: &LimitReportReply) -> bool {
             grant.granted <= used && grant.used_by_others.saturating_add(used) < grant.total
         })
     };
-    said.budgets.iter().any(|share| {
+    reply.budgets.iter().any(|share| {
         let used = used.get(&(share.budget, share.window_start));
         let of = |part: fn(&BudgetUsage) -> u64| used.map_or(0, |used| part(used));
         nothing(share.tokens, of(|used| used.tokens.0))
@@ -293,7 +309,7 @@ fn starves(reports: &[LimitReport], said: &LimitReportReply) -> bool {
     })
 }
 
-impl Memory {
+impl ReconcileState {
     /// Says once that another gateway has the same name, or has no more.
     fn note_name(&mut self, taken: bool, replica: &str) {
         match (std::mem::replace(&mut self.duplicate_replica, taken), taken) {
@@ -307,12 +323,12 @@ impl Memory {
     }
 
     /// Says once what goes wrong.
-    fn note(&mut self, round: Result<(), LinkError>) {
+    fn note(&mut self, round: Result<(), ControlError>) {
         let text = round
             .err()
             .map(|error| error.to_string())
             .unwrap_or_default();
-        if text == self.said {
+        if text == self.reply {
             return;
         }
         if text.is_empty() {
@@ -323,6 +339,6 @@ impl Memory {
                 "limits and budgets are not reconciled; shares stay"
             );
         }
-        self.said = text;
+        self.reply = text;
     }
 }

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use fastllm_contract::UsageBatch;
 use ring::digest::{Context, SHA256};
 
-use super::frozen::Frozen;
+use super::frozen::SealedBatch;
 
 /// Mark of a record that waits.
 const WAITS: [u8; 4] = *b"WAIT";
@@ -56,7 +56,7 @@ pub(super) enum SpillError {
 
 /// What the file holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Stock {
+pub(super) struct SpillContents {
     /// Events that wait to be sent.
     pub(super) events: u64,
     /// The size of the file.
@@ -68,22 +68,22 @@ pub(super) struct Stock {
 pub(super) struct Spill {
     path: PathBuf,
     limit: u64,
-    open: Option<Open>,
+    open: Option<OpenSpill>,
     /// What it held when it was closed, since it could not be read.
-    closed: Stock,
+    closed: SpillContents,
     /// Events of damaged records that nobody has asked about.
     damaged: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenSpill {
     file: File,
     /// Where the oldest record that waits begins.
     head: u64,
     end: u64,
     events: u64,
     /// How many bytes must have been sent for it to be worth copying the rest.
-    worth: u64,
+    compact_threshold: u64,
 }
 
 /// What a record begins with.
@@ -102,14 +102,14 @@ impl Spill {
             path,
             limit,
             open: None,
-            closed: Stock::default(),
+            closed: SpillContents::default(),
             damaged: 0,
         }
     }
 
     /// What it holds, or held when it was closed; nothing before it was opened.
-    pub(super) fn stock(&self) -> Stock {
-        self.open.as_ref().map_or(self.closed, Open::stock)
+    pub(super) fn contents(&self) -> SpillContents {
+        self.open.as_ref().map_or(self.closed, OpenSpill::contents)
     }
 
     /// Whether what an earlier start left is known.
@@ -128,13 +128,13 @@ impl Spill {
         self.opened().map(|_| ())
     }
 
-    fn opened(&mut self) -> Result<&mut Open, SpillError> {
+    fn opened(&mut self) -> Result<&mut OpenSpill, SpillError> {
         let open = if let Some(open) = self.open.take() {
             open
         } else {
             let file = locked(&self.path, false)?;
             sync_folder(&self.path)?;
-            let (open, damaged) = Open::scan(file)?;
+            let (open, damaged) = OpenSpill::scan(file)?;
             // What waited and is not found any more is damaged, too.
             let missing = self.closed.events.saturating_sub(open.events);
             self.damaged += damaged.max(missing);
@@ -145,7 +145,7 @@ impl Spill {
 
     /// Adds as many of these as there is room for, and says how many. They are
     /// on the disk then. After an error none is.
-    pub(super) fn append(&mut self, batches: &[Frozen]) -> Result<usize, SpillError> {
+    pub(super) fn append(&mut self, batches: &[SealedBatch]) -> Result<usize, SpillError> {
         let limit = self.limit;
         let path = self.path.clone();
         let open = self.opened()?;
@@ -153,7 +153,7 @@ impl Spill {
         let records = records.collect::<Result<Vec<_>, _>>()?;
         let length: usize = records.iter().map(Vec::len).sum();
         if open.end + length as u64 > limit {
-            open.cut_off_sent(&path);
+            open.compact(&path);
         }
         let before = (open.end, open.events);
         let appended = open.append(batches, &records, limit);
@@ -167,14 +167,14 @@ impl Spill {
 
     /// The oldest batch that waits. After an error it is closed, and holds what
     /// it held.
-    pub(super) fn oldest(&mut self) -> Result<Option<Frozen>, SpillError> {
-        self.or_closed(Self::find_oldest)
+    pub(super) fn oldest(&mut self) -> Result<Option<SealedBatch>, SpillError> {
+        self.or_closed(Self::read_oldest)
     }
 
     /// The oldest one need not be sent any more. After an error it is closed, and
     /// may give that one again.
     pub(super) fn done(&mut self) -> Result<(), SpillError> {
-        self.or_closed(Self::pass_oldest)
+        self.or_closed(Self::remove_oldest)
     }
 
     fn or_closed<R>(
@@ -185,12 +185,12 @@ impl Spill {
         if result.is_err()
             && let Some(open) = self.open.take()
         {
-            self.closed = open.stock();
+            self.closed = open.contents();
         }
         result
     }
 
-    fn find_oldest(&mut self) -> Result<Option<Frozen>, SpillError> {
+    fn read_oldest(&mut self) -> Result<Option<SealedBatch>, SpillError> {
         loop {
             let open = self.opened()?;
             if open.head >= open.end {
@@ -198,29 +198,29 @@ impl Spill {
             }
             let (header, body) = open.read(open.head)?;
             if header.waits && header.sum == header.sum_of(&body) {
-                return Ok(Some(Frozen {
+                return Ok(Some(SealedBatch {
                     events: header.events,
                     body: Bytes::from(body),
                 }));
             }
-            self.pass_oldest()?;
+            self.remove_oldest()?;
             // It was good when the file was opened.
             self.damaged += header.waiting();
         }
     }
 
-    fn pass_oldest(&mut self) -> Result<(), SpillError> {
+    fn remove_oldest(&mut self) -> Result<(), SpillError> {
         let path = self.path.clone();
         let open = self.opened()?;
         if open.head >= open.end {
             return Ok(());
         }
-        open.pass()?;
+        open.mark_oldest_sent()?;
         if open.head >= open.end {
             open.file.set_len(0)?;
             (open.head, open.end, open.events) = (0, 0, 0);
         } else if open.head >= open.end - open.head {
-            open.cut_off_sent(&path);
+            open.compact(&path);
         }
         Ok(())
     }
@@ -228,13 +228,13 @@ impl Spill {
     /// Waits no longer for what it holds and does not give, and says how many
     /// events that is. The file stays as it is.
     pub(super) fn give_up(&mut self) -> u64 {
-        let held = self.stock().events;
-        (self.open, self.closed) = (None, Stock::default());
+        let held = self.contents().events;
+        (self.open, self.closed) = (None, SpillContents::default());
         held
     }
 }
 
-impl Open {
+impl OpenSpill {
     /// Finds the records that wait, and how many events are in damaged ones.
     /// Those are passed over later; a file that ends in one is cut there.
     fn scan(file: File) -> Result<(Self, u64), SpillError> {
@@ -243,7 +243,7 @@ impl Open {
             file,
             head: 0,
             events: 0,
-            worth: WORTH,
+            compact_threshold: WORTH,
         };
         let mut damaged = 0;
         let mut first = None;
@@ -276,8 +276,8 @@ impl Open {
         Ok((open, damaged))
     }
 
-    fn stock(&self) -> Stock {
-        Stock {
+    fn contents(&self) -> SpillContents {
+        SpillContents {
             events: self.events,
             bytes: self.end,
         }
@@ -310,7 +310,7 @@ impl Open {
 
     fn append(
         &mut self,
-        batches: &[Frozen],
+        batches: &[SealedBatch],
         records: &[Vec<u8>],
         limit: u64,
     ) -> Result<usize, SpillError> {
@@ -332,7 +332,7 @@ impl Open {
     }
 
     /// Marks the oldest record and steps over it.
-    fn pass(&mut self) -> Result<(), SpillError> {
+    fn mark_oldest_sent(&mut self) -> Result<(), SpillError> {
         let header = self.header(self.head)?.ok_or(SpillError::Damaged)?;
         // Neither synced nor needed: what is sent twice is stored once.
         let _marked = self.file.write_all_at(&DONE, self.head);
@@ -343,18 +343,18 @@ impl Open {
 
     /// Gives back the room of what was sent, where there is enough of it. Where
     /// that fails, it is tried again when there is twice as much.
-    fn cut_off_sent(&mut self, path: &Path) {
-        if self.head < self.worth {
+    fn compact(&mut self, path: &Path) {
+        if self.head < self.compact_threshold {
             return;
         }
         let mut next = path.as_os_str().to_owned();
         next.push(".next");
         let next = PathBuf::from(next);
-        match self.without_sent(path, &next) {
+        match self.compacted(path, &next) {
             Ok(shorter) => *self = shorter,
             Err(error) => {
                 tracing::warn!(%error, "the usage spill cannot be made shorter");
-                self.worth = self.head.saturating_mul(2);
+                self.compact_threshold = self.head.saturating_mul(2);
                 let _left = fs::remove_file(&next);
             }
         }
@@ -362,7 +362,7 @@ impl Open {
 
     /// The same records in a file without those that were sent. Whoever opens
     /// the path sees the old or the new one, also after a power cut.
-    fn without_sent(&mut self, path: &Path, next: &Path) -> Result<Self, SpillError> {
+    fn compacted(&mut self, path: &Path, next: &Path) -> Result<Self, SpillError> {
         let mut file = locked(next, true)?;
         self.file.seek(SeekFrom::Start(self.head))?;
         let waiting = self.end - self.head;
@@ -378,7 +378,7 @@ impl Open {
             head: 0,
             end: waiting,
             events: self.events,
-            worth: WORTH,
+            compact_threshold: WORTH,
         })
     }
 }
@@ -426,7 +426,7 @@ impl Header {
     }
 }
 
-fn record(batch: &Frozen) -> Result<Vec<u8>, SpillError> {
+fn record(batch: &SealedBatch) -> Result<Vec<u8>, SpillError> {
     let length = u32::try_from(batch.body.len()).ok();
     let length = length.filter(|length| *length <= MOST_BYTES);
     let mut header = Header {

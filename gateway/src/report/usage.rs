@@ -8,9 +8,9 @@ use fastllm_process::back_off;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::backlog::{Backlog, Next};
-use super::frozen::Frozen;
-use crate::link::{Link, LinkError};
+use super::backlog::{Backlog, NextBatch};
+use super::frozen::SealedBatch;
+use crate::link::{ControlClient, ControlError};
 use crate::telemetry::{DropReason, Metrics};
 
 /// Time limit of one post.
@@ -29,144 +29,147 @@ const LAST_WAIT: Duration = Duration::from_secs(1);
 /// once.
 #[derive(Debug)]
 pub(crate) struct UsageReporter {
-    pub(crate) link: Link,
+    pub(crate) client: ControlClient,
     pub(crate) backlog: Backlog,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 /// When the gateway ends.
-struct Ends {
+struct ShutdownSignals {
     /// Nothing new comes from here on.
     stop: CancellationToken,
     /// What is not sent by then will not be by this process.
-    late: CancellationToken,
+    deadline_passed: CancellationToken,
 }
 
 /// What became of one post.
-enum Posted {
+enum PostOutcome {
     Stored { not_stored: u64 },
     Refused(u16),
-    Failed(LinkError),
+    Failed(ControlError),
 }
 
 impl UsageReporter {
-    /// Runs until `stop`, then sends what is left until `late`; what is left
+    /// Runs until `stop`, then sends what is left until `deadline_passed`; what is left
     /// then is kept on disk, if anywhere.
-    pub(crate) async fn run(mut self, stop: CancellationToken, late: CancellationToken) {
-        let ends = Ends { stop, late };
-        while !ends.late.is_cancelled() {
+    pub(crate) async fn run(mut self, stop: CancellationToken, deadline_passed: CancellationToken) {
+        let signals = ShutdownSignals {
+            stop,
+            deadline_passed,
+        };
+        while !signals.deadline_passed.is_cancelled() {
             match self.backlog.next().await {
-                Next::Send(batch) => {
-                    self.deliver(batch, &ends).await;
-                    self.backlog.queue_up().await;
+                NextBatch::Send(batch) => {
+                    self.send_until_accepted(batch, &signals).await;
+                    self.backlog.spill_if_needed().await;
                     continue;
                 }
-                Next::Wait(until) => {
-                    self.pause(until, &ends).await;
+                NextBatch::Wait(until) => {
+                    self.pause(until, &signals).await;
                     continue;
                 }
-                Next::Gather => {}
+                NextBatch::Gather => {}
             }
             let mut gathered = Vec::new();
             tokio::select! {
                 () = self.backlog.gather(&mut gathered) => {}
-                () = ends.stop.cancelled() => {}
+                () = signals.stop.cancelled() => {}
             }
-            if !self.backlog.freeze(gathered) && ends.stop.is_cancelled() {
+            if !self.backlog.seal(gathered) && signals.stop.is_cancelled() {
                 return;
             }
         }
-        self.backlog.end().await;
+        self.backlog.flush_remaining().await;
     }
 
     /// Sends the oldest batch, for as long as it takes, but not beyond the end.
-    async fn deliver(&mut self, batch: Frozen, ends: &Ends) {
-        let began = Instant::now();
+    async fn send_until_accepted(&mut self, batch: SealedBatch, signals: &ShutdownSignals) {
+        let started = Instant::now();
         let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
-        let mut said = false;
+        let mut warned = false;
         loop {
-            let posted = {
-                let mut post = pin!(post(self.link.clone(), batch.body.clone()));
+            let outcome = {
+                let mut post = pin!(post(self.client.clone(), batch.body.clone()));
                 loop {
                     tokio::select! {
                         biased;
-                        posted = &mut post => break posted,
-                        () = ends.late.cancelled() => return,
-                        () = self.backlog.pressed(began) => self.backlog.relieve().await,
+                        outcome = &mut post => break outcome,
+                        () = signals.deadline_passed.cancelled() => return,
+                        () = self.backlog.wait_for_pressure(started) => self.backlog.spill().await,
                     }
                 }
             };
-            let error = match posted {
-                Posted::Failed(error) => error,
+            let error = match outcome {
+                PostOutcome::Failed(error) => error,
                 settled => {
                     self.count(&settled, u64::from(batch.events));
                     return self.backlog.done().await;
                 }
             };
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut warned, true) {
                 tracing::warn!(%error, "usage cannot be sent; trying again");
             }
-            self.wait(back_off.next_delay(), began, ends).await;
-            if ends.late.is_cancelled() {
+            self.wait(back_off.next_delay(), started, signals).await;
+            if signals.deadline_passed.is_cancelled() {
                 return;
             }
         }
     }
 
     /// Waits for what is on the disk; little once the gateway is to end.
-    async fn pause(&mut self, until: Instant, ends: &Ends) {
-        let stopped = ends.stop.is_cancelled();
+    async fn pause(&mut self, until: Instant, signals: &ShutdownSignals) {
+        let stopped = signals.stop.is_cancelled();
         let last = Instant::now() + LAST_WAIT;
         tokio::select! {
             () = sleep_until(if stopped { until.min(last) } else { until }) => {}
-            () = ends.stop.cancelled(), if !stopped => {}
-            () = ends.late.cancelled() => {}
+            () = signals.stop.cancelled(), if !stopped => {}
+            () = signals.deadline_passed.cancelled() => {}
         }
-        if ends.stop.is_cancelled() {
-            self.backlog.read_now();
+        if signals.stop.is_cancelled() {
+            self.backlog.retry_read_now();
         }
     }
 
-    fn count(&self, posted: &Posted, events: u64) {
-        match posted {
-            Posted::Stored { not_stored } => {
+    fn count(&self, outcome: &PostOutcome, events: u64) {
+        match outcome {
+            PostOutcome::Stored { not_stored } => {
                 self.metrics.usage_lost(DropReason::NotStored, *not_stored);
             }
-            Posted::Refused(status) => {
+            PostOutcome::Refused(status) => {
                 tracing::error!(status, events, "control refuses a usage batch");
                 self.metrics.usage_lost(DropReason::BatchRefused, events);
             }
-            Posted::Failed(_) => {}
+            PostOutcome::Failed(_) => {}
         }
     }
 
     /// Waits before the next post; little time is left once the gateway is to
     /// end.
-    async fn wait(&mut self, wait: Duration, began: Instant, ends: &Ends) {
-        let stopped = ends.stop.is_cancelled();
+    async fn wait(&mut self, wait: Duration, started: Instant, signals: &ShutdownSignals) {
+        let stopped = signals.stop.is_cancelled();
         let wait = if stopped { wait.min(LAST_WAIT) } else { wait };
         let until = Instant::now() + wait;
         loop {
             tokio::select! {
                 () = sleep_until(until) => return,
-                () = ends.stop.cancelled(), if !stopped => return,
-                () = ends.late.cancelled() => return,
-                () = self.backlog.pressed(began) => self.backlog.relieve().await,
+                () = signals.stop.cancelled(), if !stopped => return,
+                () = signals.deadline_passed.cancelled() => return,
+                () = self.backlog.wait_for_pressure(started) => self.backlog.spill().await,
             }
         }
     }
 }
 
-async fn post(link: Link, body: Bytes) -> Posted {
-    match link.post("usage", body, POST_TIMEOUT).await {
+async fn post(client: ControlClient, body: Bytes) -> PostOutcome {
+    match client.post("usage", body, POST_TIMEOUT).await {
         Ok((200, reply)) => match serde_json::from_slice::<UsageReply>(&reply) {
-            Ok(reply) => Posted::Stored {
+            Ok(reply) => PostOutcome::Stored {
                 not_stored: reply.dropped,
             },
-            Err(error) => Posted::Failed(LinkError::Unreadable(error.to_string())),
+            Err(error) => PostOutcome::Failed(ControlError::Unreadable(error.to_string())),
         },
-        Ok((status @ (400 | 413 | 415 | 422), _)) => Posted::Refused(status),
-        Ok((status, _)) => Posted::Failed(LinkError::Status(status)),
-        Err(error) => Posted::Failed(error),
+        Ok((status @ (400 | 413 | 415 | 422), _)) => PostOutcome::Refused(status),
+        Ok((status, _)) => PostOutcome::Failed(ControlError::Status(status)),
+        Err(error) => PostOutcome::Failed(error),
     }
 }

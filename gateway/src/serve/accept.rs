@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{self, Terms};
+use super::connection::{self, ConnectionTerms};
 use super::{STALLED, Service};
 use crate::socket;
 use crate::tasks::Tasks;
@@ -29,7 +29,7 @@ pub(crate) struct Listener(accept::Listener);
 
 /// What serves the connections of a port: threads, each with its own rooms.
 #[derive(Debug, Clone)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerSet {
     pub(crate) workers: Arc<Workers>,
     /// One for each worker.
     pub(crate) services: Arc<[Service]>,
@@ -42,15 +42,15 @@ pub(crate) struct Crew {
 
 /// When a port stops to accept, and when its connections shall end.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Door {
+pub(crate) struct Shutdown {
     /// No new connections.
-    pub(crate) closed: CancellationToken,
+    pub(crate) stop_accepting: CancellationToken,
     /// Every connection that was accepted is among `connections`.
-    pub(crate) emptied: CancellationToken,
+    pub(crate) backlog_served: CancellationToken,
     /// No new requests on open connections.
     pub(crate) last_request: CancellationToken,
     /// Open connections end as they are.
-    pub(crate) cut_off: CancellationToken,
+    pub(crate) abort: CancellationToken,
     /// The open connections.
     pub(crate) connections: Tasks,
 }
@@ -74,21 +74,21 @@ impl Listener {
 
     /// Accepts until the door is closed; connections that the kernel had
     /// accepted by then are still served.
-    pub(crate) async fn run(self, crew: Crew, door: Door) {
-        let _emptied = door.emptied.clone().drop_guard();
+    pub(crate) async fn run(self, worker_set: WorkerSet, shutdown: Shutdown) {
+        let _backlog_served = shutdown.backlog_served.clone().drop_guard();
         loop {
             let Accepted { stream, permit, .. } = tokio::select! {
                 accepted = self.0.accept() => accepted,
-                () = door.closed.cancelled() => break,
+                () = shutdown.stop_accepting.cancelled() => break,
             };
             // It belongs to the thread that will serve it.
             match stream.into_std() {
-                Ok(stream) => crew.serve(permit, stream, &door),
+                Ok(stream) => worker_set.serve(permit, stream, &shutdown),
                 Err(error) => tracing::debug!(%error, "a connection cannot be served"),
             }
         }
         let drained = self.0.drain(|Accepted { stream, permit, .. }| {
-            crew.serve(permit, stream, &door);
+            worker_set.serve(permit, stream, &shutdown);
         });
         if let Err(error) = drained {
             tracing::warn!(%error, "cannot accept the last connections");
@@ -96,35 +96,40 @@ impl Listener {
     }
 }
 
-impl Crew {
+impl WorkerSet {
     /// Hands a connection to the worker that has the fewest.
-    fn serve(&self, permit: OwnedSemaphorePermit, stream: TcpStream, door: &Door) {
-        let Some((number, worker)) = self.workers.idlest() else {
+    fn serve(&self, permit: OwnedSemaphorePermit, stream: TcpStream, shutdown: &Shutdown) {
+        let Some((number, worker)) = self.workers.least_loaded() else {
             return;
         };
         let Some(service) = self.services.get(number).cloned() else {
             return;
         };
-        let (load, tls) = (worker.begin(), self.tls.clone());
+        let (connection_count, tls) = (worker.begin(), self.tls.clone());
         let counted = service.connected();
-        let cut_off = door.cut_off.clone();
-        let terms = Terms {
-            patience: self.header_timeout,
-            closing: door.last_request.clone(),
-            tasks: door.connections.clone(),
+        let abort = shutdown.abort.clone();
+        let terms = ConnectionTerms {
+            head_timeout: self.header_timeout,
+            closing: shutdown.last_request.clone(),
+            tasks: shutdown.connections.clone(),
         };
-        worker.spawn(&door.connections, async move {
+        worker.spawn(&shutdown.connections, async move {
             tokio::select! {
                 biased;
                 () = serve(stream, tls, service, terms) => {}
-                () = cut_off.cancelled() => {}
+                () = abort.cancelled() => {}
             }
-            drop((permit, load, counted));
+            drop((permit, connection_count, counted));
         });
     }
 }
 
-async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>, service: Service, terms: Terms) {
+async fn serve(
+    stream: TcpStream,
+    tls: Option<Arc<ServerConfig>>,
+    service: Service,
+    terms: ConnectionTerms,
+) {
     match prepare(stream) {
         Ok(stream) => {
             let tls = tls.map(TlsAcceptor::from);
@@ -151,21 +156,24 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{Crew, Door, Listener, STALLED, prepare};
-    use crate::record::Ledger;
-    use crate::report::queue;
+    use super::{Listener, STALLED, Shutdown, WorkerSet, prepare};
+    use crate::record::AccountingSink;
+    use crate::report::usage_queue;
     use crate::serve::{Service, Status};
-    use crate::snapshot::Current;
+    use crate::snapshot::CurrentSnapshot;
     use crate::telemetry::Metrics;
     use crate::workers::Workers;
 
-    fn crew() -> Crew {
+    fn worker_set() -> WorkerSet {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (usage, _) = queue(&metrics);
-        let ledger = Ledger::new(Arc::clone(&metrics), usage, Arc::from("boot"));
-        let current = Arc::new(Current::new(metrics, fastllm_engine::Tuning::default()));
-        let status = Arc::new(Status::new(current, Arc::new(ledger)));
-        Crew {
+        let (usage, _) = usage_queue(&metrics);
+        let sink = AccountingSink::new(Arc::clone(&metrics), usage, Arc::from("boot"));
+        let current = Arc::new(CurrentSnapshot::new(
+            metrics,
+            fastllm_engine::Tuning::default(),
+        ));
+        let status = Arc::new(Status::new(current, Arc::new(sink)));
+        WorkerSet {
             workers: Arc::new(Workers::start(1).unwrap()),
             services: Arc::from([Service::Status(status)]),
             tls: None,
@@ -179,15 +187,15 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_connection_that_only_the_kernel_knows_is_still_served() {
-        let (listener, door) = (listener(), Door::default());
+        let (listener, shutdown) = (listener(), Shutdown::default());
         let mut client = std::net::TcpStream::connect(listener.address()).unwrap();
         client
             .write_all(b"GET /livez HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n")
             .unwrap();
-        door.closed.cancel();
-        let crew = crew();
-        listener.run(crew.clone(), door.clone()).await;
-        assert!(door.emptied.is_cancelled());
+        shutdown.stop_accepting.cancel();
+        let worker_set = worker_set();
+        listener.run(worker_set.clone(), shutdown.clone()).await;
+        assert!(shutdown.backlog_served.is_cancelled());
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -196,13 +204,13 @@ mod tests {
     /// All that a connection is made of, whatever becomes of it.
     #[tokio::test]
     async fn the_task_of_a_connection_is_small() {
-        let (listener, crew, door) = (listener(), crew(), Door::default());
+        let (listener, worker_set, shutdown) = (listener(), worker_set(), Shutdown::default());
         let stream = std::net::TcpStream::connect(listener.address()).unwrap();
-        let service = crew.services[0].clone();
-        let terms = super::Terms {
-            patience: crew.header_timeout,
-            closing: door.last_request,
-            tasks: door.connections,
+        let service = worker_set.services[0].clone();
+        let terms = super::ConnectionTerms {
+            head_timeout: worker_set.header_timeout,
+            closing: shutdown.last_request,
+            tasks: shutdown.connections,
         };
         let task = super::serve(stream, None, service, terms);
         let size = size_of_val(&task);

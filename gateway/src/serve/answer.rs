@@ -9,32 +9,32 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
-use super::{CorsFields, RateFields};
-use crate::forward::Relay;
+use super::{CorsFields, RateLimitFields};
+use crate::forward::ForwardedResponse;
 use crate::record::REQUEST_ID;
 
 /// What a client gets.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ClientResponse {
     /// The gateway's own.
-    Own(Box<Own>),
+    Local(Box<LocalResponse>),
     /// An upstream's, as it comes.
-    Relay(Box<Relay>),
+    Forwarded(Box<ForwardedResponse>),
 }
 
-impl Answer {
+impl ClientResponse {
     /// The same, with what its browser has to know.
     pub(super) fn shared(mut self, fields: CorsFields) -> Self {
         match &mut self {
-            Self::Own(own) => own.headers_mut().extend(fields.named()),
-            Self::Relay(relay) => relay.share(fields),
+            Self::Local(own) => own.headers_mut().extend(fields.named()),
+            Self::Forwarded(relay) => relay.share(fields),
         }
         self
     }
 }
 
 /// An answer of the gateway's own.
-pub(crate) type Own = Response<Bytes>;
+pub(crate) type LocalResponse = Response<Bytes>;
 
 #[derive(Serialize)]
 struct ErrorBody<'a> {
@@ -50,20 +50,20 @@ struct ErrorFields<'a> {
 }
 
 #[derive(Serialize)]
-struct List<'a> {
+struct ModelList<'a> {
     object: &'static str,
-    data: Vec<Listed<'a>>,
+    data: Vec<ModelEntry<'a>>,
 }
 
 #[derive(Serialize)]
-struct Listed<'a> {
+struct ModelEntry<'a> {
     id: &'a str,
     object: &'static str,
     owned_by: &'static str,
     created: u32,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ModelEntry<'a> {
     fn new(id: &'a str) -> Self {
         Self {
             id,
@@ -75,7 +75,7 @@ impl<'a> Listed<'a> {
 }
 
 /// A JSON answer.
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Own {
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> LocalResponse {
     let (status, text) = match serde_json::to_vec(value) {
         Ok(text) => (status, text),
         Err(error) => {
@@ -87,7 +87,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Own {
 }
 
 /// An answer of any type.
-pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Own {
+pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> LocalResponse {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -95,7 +95,7 @@ pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Own
 }
 
 /// The one place where a refusal becomes a response.
-pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Own {
+pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> LocalResponse {
     let message = refusal.to_string();
     let body = ErrorBody {
         error: ErrorFields {
@@ -113,7 +113,7 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> Own {
     if let Some(wait) = refusal.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
     }
-    if let Some(rates) = refusal.rates().and_then(RateFields::of) {
+    if let Some(rates) = refusal.rates().and_then(RateLimitFields::of) {
         headers.extend(rates.named());
     }
     if status == StatusCode::UNAUTHORIZED {
@@ -128,7 +128,7 @@ fn whole_seconds(wait: Duration) -> u64 {
 }
 
 /// The answer to what is no HTTP that can be served.
-pub(crate) fn malformed(error: Http1Error) -> Own {
+pub(crate) fn malformed(error: Http1Error) -> LocalResponse {
     let message = error.to_string();
     let body = ErrorBody {
         error: ErrorFields {
@@ -148,20 +148,20 @@ pub(crate) fn malformed(error: Http1Error) -> Own {
 pub(crate) fn model_list<'a>(
     models: impl Iterator<Item = &'a str>,
     request_id: &HeaderValue,
-) -> Own {
-    let list = List {
+) -> LocalResponse {
+    let list = ModelList {
         object: "list",
-        data: models.map(Listed::new).collect(),
+        data: models.map(ModelEntry::new).collect(),
     };
     named(json(StatusCode::OK, &list), request_id)
 }
 
 /// The answer to `GET /v1/models/{id}`.
-pub(crate) fn model(id: &str, request_id: &HeaderValue) -> Own {
-    named(json(StatusCode::OK, &Listed::new(id)), request_id)
+pub(crate) fn model(id: &str, request_id: &HeaderValue) -> LocalResponse {
+    named(json(StatusCode::OK, &ModelEntry::new(id)), request_id)
 }
 
-fn named(mut response: Own, request_id: &HeaderValue) -> Own {
+fn named(mut response: LocalResponse, request_id: &HeaderValue) -> LocalResponse {
     response
         .headers_mut()
         .insert(REQUEST_ID, request_id.clone());
@@ -169,7 +169,7 @@ fn named(mut response: Own, request_id: &HeaderValue) -> Own {
 }
 
 /// The status port's answer to anything that it does not know.
-pub(crate) fn not_found() -> Own {
+pub(crate) fn not_found() -> LocalResponse {
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     response

@@ -18,29 +18,29 @@ const AHEAD: u64 = 1 << 20;
 pub(crate) struct BodyLimits {
     each: u64,
     /// How long a client may take between two parts.
-    patience: Duration,
+    timeout: Duration,
     left: Arc<AtomicU64>,
 }
 
 /// A share of the memory for request bodies. Dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct MemoryShare {
     left: Arc<AtomicU64>,
     taken: u64,
 }
 
 /// A request body, or its beginning.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     bytes: Bytes,
     whole: bool,
-    share: Share,
+    share: MemoryShare,
 }
 
 /// The client of one request: sends its body, and may leave.
-pub(crate) trait Client: Send {
+pub(crate) trait BodySource: Send {
     /// How many bytes the body has, where that is known before it has come.
-    fn announced(&self) -> Option<u64>;
+    fn content_length(&self) -> Option<u64>;
 
     /// Adds to `body` what one read brings; true at its end. An error stands
     /// for a body that cannot be read.
@@ -48,24 +48,24 @@ pub(crate) trait Client: Send {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut BytesMut,
-    ) -> Poll<Result<bool, BodyBroken>>;
+    ) -> Poll<Result<bool, UnreadableBody>>;
 
     /// Ready once the client has left, to be asked when its body is complete.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 /// A body that cannot be read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BodyBroken;
+pub(crate) struct UnreadableBody;
 
-impl From<BodyBroken> for Refusal {
-    fn from(_: BodyBroken) -> Self {
+impl From<UnreadableBody> for Refusal {
+    fn from(_: UnreadableBody) -> Self {
         Self::invalid("the request body cannot be read")
     }
 }
 
 /// What a client is told whose body does not say what it must.
-pub(crate) fn misread(error: ScanError) -> Refusal {
+pub(crate) fn invalid_body(error: ScanError) -> Refusal {
     Refusal::InvalidRequest {
         message: error.to_string().into(),
         code: error.code(),
@@ -78,19 +78,19 @@ impl BodyLimits {
     const ALL: u64 = 256 << 20;
 
     /// At most `each` bytes per body; for all together as much as four of them,
-    /// and not less than 256 MiB. A client may take as long as `patience` between
+    /// and not less than 256 MiB. A client may take as long as `timeout` between
     /// two parts.
-    pub(crate) fn new(each: u64, patience: Duration) -> Self {
+    pub(crate) fn new(each: u64, timeout: Duration) -> Self {
         Self {
             each,
-            patience,
+            timeout,
             left: Arc::new(AtomicU64::new(Self::ALL.max(each.saturating_mul(4)))),
         }
     }
 
     /// How long a client may take between two parts.
-    pub(crate) fn patience(&self) -> Duration {
-        self.patience
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// How many bytes may still be held.
@@ -110,9 +110,9 @@ impl BodyLimits {
     /// Reads all of a body.
     pub(crate) async fn read(
         &self,
-        client: &mut dyn Client,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
-    ) -> Result<Received, Refusal> {
+    ) -> Result<ReceivedBody, Refusal> {
         self.read_until(client, deadline, |_| Ok(false)).await
     }
 
@@ -120,14 +120,14 @@ impl BodyLimits {
     /// read.
     pub(crate) async fn read_until(
         &self,
-        client: &mut dyn Client,
+        client: &mut dyn BodySource,
         deadline: &mut Deadline,
         mut enough: impl FnMut(&[u8]) -> Result<bool, Refusal>,
-    ) -> Result<Received, Refusal> {
-        let announced = client.announced();
-        self.check(announced.unwrap_or(0))?;
-        let mut share = Share::of(self);
-        let ahead = usize::try_from(announced.unwrap_or(0).min(AHEAD)).unwrap_or(0);
+    ) -> Result<ReceivedBody, Refusal> {
+        let content_length = client.content_length();
+        self.check(content_length.unwrap_or(0))?;
+        let mut share = MemoryShare::of(self);
+        let ahead = usize::try_from(content_length.unwrap_or(0).min(AHEAD)).unwrap_or(0);
         let mut body = BytesMut::with_capacity(ahead);
         loop {
             let before = body.len();
@@ -137,7 +137,7 @@ impl BodyLimits {
                     Poll::Ready(Some(read))
                 }
                 Poll::Pending => {
-                    deadline.arm_once(self.patience);
+                    deadline.arm_once(self.timeout);
                     deadline.poll(cx).map(|()| None)
                 }
             });
@@ -149,7 +149,7 @@ impl BodyLimits {
             self.check(length)?;
             share.grow(length - share.taken)?;
             if enough(body.get(before..).unwrap_or_default())? || end {
-                return Ok(Received {
+                return Ok(ReceivedBody {
                     bytes: body.freeze(),
                     whole: end,
                     share,
@@ -159,7 +159,7 @@ impl BodyLimits {
     }
 }
 
-impl Share {
+impl MemoryShare {
     fn of(limits: &BodyLimits) -> Self {
         Self {
             left: Arc::clone(&limits.left),
@@ -178,13 +178,13 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.left.fetch_add(self.taken, Ordering::Relaxed);
     }
 }
 
-impl Received {
+impl ReceivedBody {
     /// What has come of the body; cheap.
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes.clone()
@@ -196,7 +196,7 @@ impl Received {
     }
 
     /// What has come, and the memory that it takes.
-    pub(crate) fn into_parts(self) -> (Bytes, Share) {
+    pub(crate) fn into_parts(self) -> (Bytes, MemoryShare) {
         (self.bytes, self.share)
     }
 }
@@ -207,14 +207,14 @@ mod tests {
 
     use fastllm_engine::Refusal;
 
-    use super::{BodyLimits, Share};
+    use super::{BodyLimits, MemoryShare};
 
     #[test]
     fn all_bodies_together_are_bounded_and_memory_comes_back() {
         let limits = BodyLimits::new(1 << 20, Duration::from_secs(30));
-        let mut first = Share::of(&limits);
+        let mut first = MemoryShare::of(&limits);
         first.grow(BodyLimits::ALL - 10).unwrap();
-        let mut second = Share::of(&limits);
+        let mut second = MemoryShare::of(&limits);
         assert_eq!(second.grow(11), Err(Refusal::Overloaded));
         second.grow(10).unwrap();
         drop(first);

@@ -24,9 +24,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// What a connection is served on.
 #[derive(Debug, Clone)]
-pub(super) struct Terms {
+pub(super) struct ConnectionTerms {
     /// How long a client may take for each head, and without a request.
-    pub(super) patience: Duration,
+    pub(super) head_timeout: Duration,
     /// When it is cancelled, the requests under way are the last.
     pub(super) closing: CancellationToken,
     /// What else it takes to serve the connection runs among these.
@@ -39,7 +39,7 @@ pub(super) async fn serve(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: Service,
-    terms: Terms,
+    terms: ConnectionTerms,
 ) {
     let mut socket = match tls {
         None => Socket::Plain(stream),
@@ -59,13 +59,13 @@ pub(super) async fn serve(
         // It is large, and most connections are of the other kind.
         Box::pin(http2::serve(socket, inbox, service, terms)).await;
     } else {
-        let link = http1::Link::new(socket, inbox, terms.patience);
-        http1::serve(link, &service, &terms.closing).await;
+        let connection = http1::ClientConnection::new(socket, inbox, terms.head_timeout);
+        http1::serve(connection, &service, &terms.closing).await;
     }
 }
 
 /// Reads until it is known what the client speaks.
-async fn beginning(socket: &mut Socket, terms: &Terms) -> Option<(Vec<u8>, bool)> {
+async fn beginning(socket: &mut Socket, terms: &ConnectionTerms) -> Option<(Vec<u8>, bool)> {
     let mut inbox = Vec::new();
     let known = poll_fn(|cx| {
         loop {
@@ -76,8 +76,8 @@ async fn beginning(socket: &mut Socket, terms: &Terms) -> Option<(Vec<u8>, bool)
             if length == PREFACE.len() {
                 return Poll::Ready(Some(true));
             }
-            let read = scratch::reading(|buffer| {
-                let read = ready!(socket.poll_take(cx, buffer)).unwrap_or(0);
+            let read = scratch::with_read_buffer(|buffer| {
+                let read = ready!(socket.poll_read_some(cx, buffer)).unwrap_or(0);
                 inbox.extend_from_slice(buffer.get(..read).unwrap_or_default());
                 Poll::Ready(read)
             });
@@ -87,7 +87,7 @@ async fn beginning(socket: &mut Socket, terms: &Terms) -> Option<(Vec<u8>, bool)
         }
     });
     let mut deadline = Deadline::default();
-    deadline.arm(terms.patience);
+    deadline.arm(terms.head_timeout);
     let speaks_http2 = tokio::select! {
         biased;
         known = deadline.before(known) => known??,

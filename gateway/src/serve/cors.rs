@@ -11,7 +11,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use url::Url;
 
-use super::answer::Own;
+use super::answer::LocalResponse;
 use super::{Endpoint, Head};
 
 /// Longest list of header names that is granted to a page, in bytes.
@@ -58,22 +58,22 @@ impl CorsOrigin {
 /// Why a text names no origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected * or an origin: scheme://host, or scheme://host:port, and no path")]
-pub struct NoOrigin;
+pub struct InvalidOrigin;
 
 impl FromStr for CorsOrigin {
-    type Err = NoOrigin;
+    type Err = InvalidOrigin;
 
     /// Takes what a browser would send: host names in lower case and without
     /// the usual port, which is what other spellings are brought to.
-    fn from_str(text: &str) -> Result<Self, NoOrigin> {
+    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
         if text == Self::ANY {
             return Ok(Self(HeaderValue::from_static(Self::ANY)));
         }
-        let (_, host) = text.split_once("://").ok_or(NoOrigin)?;
+        let (_, host) = text.split_once("://").ok_or(InvalidOrigin)?;
         let is_bare = !host.is_empty() && !host.contains(['/', '?', '#', '@', '\\', '*']);
-        let url = Url::parse(text).map_err(|_| NoOrigin)?;
+        let url = Url::parse(text).map_err(|_| InvalidOrigin)?;
         if !is_bare || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(NoOrigin);
+            return Err(InvalidOrigin);
         }
         let origin = url.origin();
         // Those of extensions and apps are known to browsers only.
@@ -84,7 +84,7 @@ impl FromStr for CorsOrigin {
         };
         HeaderValue::try_from(origin)
             .map(Self)
-            .map_err(|_| NoOrigin)
+            .map_err(|_| InvalidOrigin)
     }
 }
 
@@ -112,7 +112,7 @@ impl Cors {
 
     /// The answer to a browser that asks beforehand, which it does without a
     /// key; nothing where this is something else.
-    pub(super) fn preflight(&self, head: &Head) -> Option<Own> {
+    pub(super) fn preflight(&self, head: &Head) -> Option<LocalResponse> {
         const METHOD: &str = "access-control-request-method";
         let asks = head.method() == b"OPTIONS"
             && head.field("origin").is_some()
@@ -185,7 +185,7 @@ impl CorsFields {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cors, CorsOrigin, NoOrigin};
+    use super::{Cors, CorsOrigin, InvalidOrigin};
     use crate::serve::Head;
 
     fn origins(texts: &[&str]) -> Vec<CorsOrigin> {
@@ -229,7 +229,7 @@ mod tests {
             "https://app example.com",
             " https://app.example.com",
         ] {
-            assert_eq!(given.parse::<CorsOrigin>(), Err(NoOrigin), "{given}");
+            assert_eq!(given.parse::<CorsOrigin>(), Err(InvalidOrigin), "{given}");
         }
     }
 

@@ -11,12 +11,12 @@ pub(crate) enum Endpoint<'a> {
     /// `GET /v1/models/{id}`, with the id decoded.
     Model(Cow<'a, str>),
     /// What is sent on to an upstream.
-    Proxied(Proxied),
+    ProxiedEndpoint(ProxiedEndpoint),
 }
 
 /// The endpoints whose requests go to an upstream; all are `POST`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Proxied {
+pub(crate) enum ProxiedEndpoint {
     ChatCompletions,
     Completions,
     Responses,
@@ -40,7 +40,7 @@ pub(crate) enum BodyKind {
     Form,
 }
 
-impl Proxied {
+impl ProxiedEndpoint {
     const ALL: [Self; 12] = [
         Self::ChatCompletions,
         Self::Completions,
@@ -149,10 +149,10 @@ impl<'a> Endpoint<'a> {
             .filter(|rest| rest.starts_with('/'))
             .unwrap_or(path);
         if *method == Method::POST {
-            return Proxied::ALL
+            return ProxiedEndpoint::ALL
                 .into_iter()
                 .find(|proxied| proxied.sub_path() == path)
-                .map(Self::Proxied);
+                .map(Self::ProxiedEndpoint);
         }
         let below = path
             .strip_prefix("/models")
@@ -188,7 +188,7 @@ mod tests {
     use fastllm_wire::Fields;
     use http::Method;
 
-    use super::{BodyKind, Endpoint, Proxied};
+    use super::{BodyKind, Endpoint, ProxiedEndpoint};
 
     fn find<'a>(method: &str, path: &'a str) -> Option<Endpoint<'a>> {
         Endpoint::find(&method.parse::<Method>().unwrap(), path)
@@ -196,10 +196,13 @@ mod tests {
 
     #[test]
     fn the_prefix_is_optional_and_nothing_else_is() {
-        for proxied in Proxied::ALL {
+        for proxied in ProxiedEndpoint::ALL {
             let path = proxied.sub_path();
             for path in [path.to_owned(), format!("/v1{path}")] {
-                assert_eq!(find("POST", &path), Some(Endpoint::Proxied(proxied)));
+                assert_eq!(
+                    find("POST", &path),
+                    Some(Endpoint::ProxiedEndpoint(proxied))
+                );
                 for method in ["GET", "PUT", "HEAD"] {
                     assert_eq!(find(method, &path), None, "{path}");
                 }
@@ -250,10 +253,10 @@ mod tests {
     #[test]
     fn uploads_are_forms_and_only_completions_are_asked_for_usage() {
         let of = |kind| {
-            Proxied::ALL
+            ProxiedEndpoint::ALL
                 .into_iter()
                 .filter(|proxied| proxied.body() == kind)
-                .map(Proxied::sub_path)
+                .map(ProxiedEndpoint::sub_path)
                 .collect::<Vec<_>>()
         };
         assert_eq!(

@@ -8,45 +8,54 @@ use fastllm_wire::http1::{Http1Error, Next};
 use tokio_util::sync::CancellationToken;
 
 use super::head::Head;
-use super::{Answer, Service, answer};
+use super::{ClientResponse, Service, answer};
 use crate::deadline::Deadline;
-pub(super) use link::Link;
+pub(super) use link::ClientConnection;
 
 /// Serves a connection to its end. When `closing` is cancelled, the request
 /// under way is the last.
-pub(super) async fn serve(mut link: Link, service: &Service, closing: &CancellationToken) {
+pub(super) async fn serve(
+    mut connection: ClientConnection,
+    service: &Service,
+    closing: &CancellationToken,
+) {
     let mut head = Head::default();
     let mut deadline = Deadline::default();
     loop {
-        let answer = match link.next_head(&mut head, &mut deadline, closing).await {
-            Ok(()) => service.handle(&head, &mut link, &mut deadline).await,
+        let answer = match connection
+            .next_head(&mut head, &mut deadline, closing)
+            .await
+        {
+            Ok(()) => service.handle(&head, &mut connection, &mut deadline).await,
             Err(link::NoHead::Closed) => None,
             Err(link::NoHead::Malformed(error)) => Some(malformed(error)),
         };
         let Some(answer) = answer else {
             // The client has left, or never asked.
-            return link.end(&mut deadline).await;
+            return connection.end(&mut deadline).await;
         };
         if closing.is_cancelled() {
-            link.last_request();
+            connection.last_request();
         }
         let next = match answer {
-            Answer::Own(own) => link.give(&own, &mut deadline).await,
-            Answer::Relay(mut relay) => link.relay(&mut relay, &mut deadline).await,
+            ClientResponse::Local(own) => connection.send_local(&own, &mut deadline).await,
+            ClientResponse::Forwarded(mut relay) => {
+                connection.send_forwarded(&mut relay, &mut deadline).await
+            }
         };
         deadline.end_request();
         match next {
             Ok(Next::Head) => {}
-            Ok(Next::Drain) => match link.drain(&mut deadline).await {
+            Ok(Next::Drain) => match connection.drain(&mut deadline).await {
                 Some(Next::Head) => {}
-                Some(_) => return link.close(&mut deadline).await,
+                Some(_) => return connection.close(&mut deadline).await,
                 None => return,
             },
             Ok(Next::Close { linger }) => {
-                if linger || link.has_unread() {
-                    return link.close(&mut deadline).await;
+                if linger || connection.has_unread() {
+                    return connection.close(&mut deadline).await;
                 }
-                return link.end(&mut deadline).await;
+                return connection.end(&mut deadline).await;
             }
             Err(error) => {
                 tracing::trace!(%error, "a client connection ended");
@@ -56,7 +65,7 @@ pub(super) async fn serve(mut link: Link, service: &Service, closing: &Cancellat
     }
 }
 
-fn malformed(error: Http1Error) -> Answer {
+fn malformed(error: Http1Error) -> ClientResponse {
     tracing::debug!(code = error.code(), "a request cannot be read");
-    Answer::Own(Box::new(answer::malformed(error)))
+    ClientResponse::Local(Box::new(answer::malformed(error)))
 }

@@ -28,12 +28,12 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::STALLED;
-use super::body::{BodyBroken, Client};
-use super::connection::Terms;
+use super::body::{BodySource, UnreadableBody};
+use super::connection::ConnectionTerms;
 use super::head::Head;
-use super::{Answer, Service, answer, date};
+use super::{ClientResponse, Service, answer, date};
 use crate::deadline::Deadline;
-use crate::forward::{Relay, Step};
+use crate::forward::{ForwardedResponse, StreamStep};
 use crate::socket::Socket;
 use crate::tasks::Tasks;
 
@@ -48,7 +48,7 @@ const SEND_BUFFER: usize = 64 << 10;
 
 /// Where hyper runs the streams of a connection: on its own thread.
 #[derive(Debug, Clone)]
-struct Streams {
+struct StreamExecutor {
     /// Whoever waits for the connections waits for their streams, too: each
     /// ends with an account.
     all: Tasks,
@@ -58,7 +58,7 @@ struct Streams {
     begun: Arc<AtomicU64>,
 }
 
-impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams {
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let stream = self.open.count(stall::until_stalled(stream, STALLED));
@@ -66,7 +66,7 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Streams
     }
 }
 
-impl Streams {
+impl StreamExecutor {
     fn new(all: Tasks) -> Self {
         Self {
             all,
@@ -75,12 +75,12 @@ impl Streams {
         }
     }
 
-    /// Resolves once there was none for as long as `patience`, and at most for
+    /// Resolves once there was none for as long as `head_timeout`, and at most for
     /// twice as long.
-    async fn idle(&self, patience: Duration) {
+    async fn idle(&self, head_timeout: Duration) {
         loop {
             let before = self.begun.load(Ordering::Relaxed);
-            sleep(patience).await;
+            sleep(head_timeout).await;
             if self.open.len() == 0 && self.begun.load(Ordering::Relaxed) == before {
                 return;
             }
@@ -91,7 +91,12 @@ impl Streams {
 /// Serves a connection to its end. Without a request for as long as a client is
 /// waited for, the requests under way are the last. `inbox` is what was read
 /// already.
-pub(super) async fn serve(socket: Socket, inbox: Vec<u8>, service: Service, terms: Terms) {
+pub(super) async fn serve(
+    socket: Socket,
+    inbox: Vec<u8>,
+    service: Service,
+    terms: ConnectionTerms,
+) {
     let (reader, writer) = tokio::io::split(socket);
     let io = TokioIo::new(tokio::io::join(Cursor::new(inbox).chain(reader), writer));
     let service = Arc::new(service);
@@ -106,12 +111,12 @@ pub(super) async fn serve(socket: Socket, inbox: Vec<u8>, service: Service, term
             }
         }
     });
-    let Terms {
-        patience,
+    let ConnectionTerms {
+        head_timeout,
         closing,
         tasks,
     } = terms;
-    let streams = Streams::new(tasks);
+    let streams = StreamExecutor::new(tasks);
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
@@ -126,7 +131,7 @@ pub(super) async fn serve(socket: Socket, inbox: Vec<u8>, service: Service, term
             biased;
             ended = connection.as_mut() => break ended,
             () = closing.cancelled(), if !told => {}
-            () = streams.idle(patience) => if told {
+            () = streams.idle(head_timeout) => if told {
                 // The client does not answer.
                 return;
             },
@@ -139,17 +144,21 @@ pub(super) async fn serve(socket: Socket, inbox: Vec<u8>, service: Service, term
     }
 }
 
-async fn respond(service: &Service, parts: Parts, body: Incoming) -> Option<Response<Given>> {
+async fn respond(
+    service: &Service,
+    parts: Parts,
+    body: Incoming,
+) -> Option<Response<ResponseBody>> {
     let mut deadline = Deadline::default();
-    let mut client = Stream(body);
+    let mut client = RequestStream(body);
     let answer = match head(&parts).and_then(Head::read) {
         Ok(head) => service.handle(&head, &mut client, &mut deadline).await?,
-        Err(error) => Answer::Own(Box::new(answer::malformed(error))),
+        Err(error) => ClientResponse::Local(Box::new(answer::malformed(error))),
     };
-    stall::note(stall::Answer::Gave);
+    stall::note(stall::StreamProgress::Progressed);
     Some(match answer {
-        Answer::Own(own) => dated(own.map(Given::Own)),
-        Answer::Relay(relay) => relayed(relay, deadline),
+        ClientResponse::Local(own) => dated(own.map(ResponseBody::Local)),
+        ClientResponse::Forwarded(relay) => relayed(relay, deadline),
     })
 }
 
@@ -178,7 +187,7 @@ fn head(parts: &Parts) -> Result<Vec<u8>, Http1Error> {
     Ok(bytes)
 }
 
-fn relayed(relay: Box<Relay>, deadline: Deadline) -> Response<Given> {
+fn relayed(relay: Box<ForwardedResponse>, deadline: Deadline) -> Response<ResponseBody> {
     let mut response = Response::new(());
     *response.status_mut() =
         StatusCode::from_u16(relay.status()).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -190,7 +199,7 @@ fn relayed(relay: Box<Relay>, deadline: Deadline) -> Response<Given> {
             response.headers_mut().append(name, value);
         }
     }
-    dated(response.map(|()| Given::Relay {
+    dated(response.map(|()| ResponseBody::Forwarded {
         relay,
         deadline,
         ended: false,
@@ -207,10 +216,10 @@ fn dated<B>(mut response: Response<B>) -> Response<B> {
 }
 
 /// The client of one stream. A reset ends the request's future by itself.
-struct Stream(Incoming);
+struct RequestStream(Incoming);
 
-impl Client for Stream {
-    fn announced(&self) -> Option<u64> {
+impl BodySource for RequestStream {
+    fn content_length(&self) -> Option<u64> {
         self.0.size_hint().exact()
     }
 
@@ -218,7 +227,7 @@ impl Client for Stream {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut BytesMut,
-    ) -> Poll<Result<bool, BodyBroken>> {
+    ) -> Poll<Result<bool, UnreadableBody>> {
         Poll::Ready(match ready!(Pin::new(&mut self.0).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
@@ -226,21 +235,21 @@ impl Client for Stream {
                 }
                 Ok(false)
             }
-            Some(Err(_)) => Err(BodyBroken),
+            Some(Err(_)) => Err(UnreadableBody),
             None => Ok(true),
         })
     }
 
-    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnected(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 }
 
 /// The body of an answer.
-enum Given {
-    Own(Bytes),
-    Relay {
-        relay: Box<Relay>,
+enum ResponseBody {
+    Local(Bytes),
+    Forwarded {
+        relay: Box<ForwardedResponse>,
         deadline: Deadline,
         ended: bool,
     },
@@ -249,48 +258,51 @@ enum Given {
 /// An answer broke off: the client's stream is reset.
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream broke off its answer")]
-struct BrokenOff;
+struct AbortedResponse;
 
-impl Body for Given {
+impl Body for ResponseBody {
     type Data = Bytes;
-    type Error = BrokenOff;
+    type Error = AbortedResponse;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, AbortedResponse>>> {
         let polled = self.get_mut().poll_next(cx);
         stall::note(match polled {
-            Poll::Ready(_) => stall::Answer::Gave,
-            Poll::Pending => stall::Answer::Waits,
+            Poll::Ready(_) => stall::StreamProgress::Progressed,
+            Poll::Pending => stall::StreamProgress::Waiting,
         });
         polled
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(bytes) => bytes.is_empty(),
-            Self::Relay { ended, .. } => *ended,
+            Self::Local(bytes) => bytes.is_empty(),
+            Self::Forwarded { ended, .. } => *ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Relay { .. } => SizeHint::default(),
+            Self::Local(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Forwarded { .. } => SizeHint::default(),
         }
     }
 }
 
-impl Given {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+impl ResponseBody {
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AbortedResponse>>> {
         match self {
-            Self::Own(bytes) => {
+            Self::Local(bytes) => {
                 let bytes = std::mem::take(bytes);
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
-            Self::Relay { ended: true, .. } => Poll::Ready(None),
-            Self::Relay {
+            Self::Forwarded { ended: true, .. } => Poll::Ready(None),
+            Self::Forwarded {
                 relay,
                 deadline,
                 ended,
@@ -298,9 +310,9 @@ impl Given {
                 let mut out = Vec::new();
                 loop {
                     let step = ready!(relay.poll_pump(cx, deadline, &mut out));
-                    *ended = step != Step::More;
-                    if step == Step::BrokenOff {
-                        return Poll::Ready(Some(Err(BrokenOff)));
+                    *ended = step != StreamStep::More;
+                    if step == StreamStep::Aborted {
+                        return Poll::Ready(Some(Err(AbortedResponse)));
                     }
                     if !out.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))));

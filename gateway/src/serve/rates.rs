@@ -6,7 +6,7 @@ use http::header::{HeaderName, HeaderValue};
 
 /// The fields of an answer that speak of limits, their values written once.
 #[derive(Debug, Clone)]
-pub(crate) struct RateFields {
+pub(crate) struct RateLimitFields {
     fields: [(&'static str, Digits); 5],
     count: usize,
 }
@@ -41,7 +41,7 @@ impl Digits {
     }
 }
 
-impl RateFields {
+impl RateLimitFields {
     /// Nothing where there are no limits.
     pub(crate) fn of(rates: &Rates) -> Option<Self> {
         if rates.is_empty() {
@@ -103,7 +103,7 @@ impl RateFields {
 }
 
 /// Whether a field of an answer speaks of limits.
-pub(crate) fn is_rate(name: &[u8]) -> bool {
+pub(crate) fn is_rate_limit_field(name: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"x-ratelimit-";
     name.get(..BEGINNING.len())
         .is_some_and(|beginning| beginning.eq_ignore_ascii_case(BEGINNING))
@@ -113,11 +113,11 @@ pub(crate) fn is_rate(name: &[u8]) -> bool {
 mod tests {
     use fastllm_engine::{Rate, Rates};
 
-    use super::{Digits, RateFields, is_rate};
+    use super::{Digits, RateLimitFields, is_rate_limit_field};
 
     #[test]
     fn only_what_is_limited_is_told() {
-        assert!(RateFields::of(&Rates::default()).is_none());
+        assert!(RateLimitFields::of(&Rates::default()).is_none());
         let rates = Rates {
             requests: None,
             tokens: Some(Rate {
@@ -126,7 +126,7 @@ mod tests {
             }),
             full_after: 45,
         };
-        let fields = RateFields::of(&rates).unwrap();
+        let fields = RateLimitFields::of(&rates).unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let written: Vec<_> = fields
             .fields()
@@ -141,7 +141,11 @@ mod tests {
             ]
         );
         assert_eq!(fields.named().count(), 3);
-        assert!(is_rate(b"X-RateLimit-Reset") && !is_rate(b"x-rate") && !is_rate(b"x-request-id"));
+        assert!(
+            is_rate_limit_field(b"X-RateLimit-Reset")
+                && !is_rate_limit_field(b"x-rate")
+                && !is_rate_limit_field(b"x-request-id")
+        );
     }
 
     #[test]

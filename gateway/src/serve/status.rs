@@ -10,25 +10,25 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use super::Head;
-use super::answer::{self, Own};
+use super::answer::{self, LocalResponse};
 use crate::clock;
-use crate::record::Ledger;
-use crate::snapshot::Current;
+use crate::record::AccountingSink;
+use crate::snapshot::CurrentSnapshot;
 
 /// How the gateway is: /health, /livez, /readyz, /metrics.
 #[derive(Debug)]
 pub(crate) struct Status {
-    current: Arc<Current>,
-    ledger: Arc<Ledger>,
+    current: Arc<CurrentSnapshot>,
+    sink: Arc<AccountingSink>,
     started: Instant,
     draining: AtomicBool,
 }
 
 /// What can be asked of the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum StatusQuery {
     /// Is there a backend that can be asked?
-    Health {
+    HealthBody {
         /// And how is everything else?
         detailed: bool,
     },
@@ -41,18 +41,18 @@ pub(crate) enum Question {
 }
 
 #[derive(Serialize)]
-struct Health<'a> {
+struct HealthBody<'a> {
     status: &'static str,
     policy: Option<&'static str>,
     uptime_seconds: u64,
     snapshot_version: u64,
     keys: usize,
     models: Vec<&'a str>,
-    backends: Vec<BackendLine<'a>>,
+    backends: Vec<BackendStatus<'a>>,
 }
 
 #[derive(Serialize)]
-struct BackendLine<'a> {
+struct BackendStatus<'a> {
     api_base: &'a str,
     model: &'a str,
     healthy: bool,
@@ -62,10 +62,10 @@ struct BackendLine<'a> {
 }
 
 impl Status {
-    pub(crate) fn new(current: Arc<Current>, ledger: Arc<Ledger>) -> Self {
+    pub(crate) fn new(current: Arc<CurrentSnapshot>, sink: Arc<AccountingSink>) -> Self {
         Self {
             current,
-            ledger,
+            sink,
             started: clock::now(),
             draining: AtomicBool::new(false),
         }
@@ -79,29 +79,31 @@ impl Status {
     /// What a request asks of the status; nothing where it does not. Without
     /// `detailed` it is told up or down, and no metrics. `public` ports keep
     /// quiet about what they do not serve.
-    pub(crate) fn asked(head: &Head, detailed: bool, public: bool) -> Option<Question> {
+    pub(crate) fn query_of(head: &Head, detailed: bool, public: bool) -> Option<StatusQuery> {
         if !matches!(head.method(), b"GET" | b"HEAD") {
             return None;
         }
         match head.path() {
-            "/health" | "/healthz" => Some(Question::Health { detailed }),
-            "/livez" => Some(Question::Live),
-            "/readyz" => Some(Question::Ready),
-            "/metrics" if detailed || !public => Some(Question::Metrics),
+            "/health" | "/healthz" => Some(StatusQuery::HealthBody { detailed }),
+            "/livez" => Some(StatusQuery::Live),
+            "/readyz" => Some(StatusQuery::Ready),
+            "/metrics" if detailed || !public => Some(StatusQuery::Metrics),
             _ => None,
         }
     }
 
     /// Answers it. What grows with the number of models is written on a thread
     /// beside those that serve requests.
-    pub(crate) async fn answer(self: &Arc<Self>, question: Question) -> Own {
+    pub(crate) async fn respond(self: &Arc<Self>, query: StatusQuery) -> LocalResponse {
         let this = Arc::clone(self);
-        let written = match question {
-            Question::Live => return answer::json(StatusCode::OK, &json!({"status": "ok"})),
-            Question::Ready => return self.ready(),
-            Question::Health { detailed: false } => return self.health(false),
-            Question::Health { detailed: true } => spawn_blocking(move || this.health(true)).await,
-            Question::Metrics => spawn_blocking(move || this.metrics()).await,
+        let written = match query {
+            StatusQuery::Live => return answer::json(StatusCode::OK, &json!({"status": "ok"})),
+            StatusQuery::Ready => return self.ready(),
+            StatusQuery::HealthBody { detailed: false } => return self.health(false),
+            StatusQuery::HealthBody { detailed: true } => {
+                spawn_blocking(move || this.health(true)).await
+            }
+            StatusQuery::Metrics => spawn_blocking(move || this.metrics()).await,
         };
         written.unwrap_or_else(|error| {
             tracing::error!(%error, "the status cannot be written");
@@ -112,7 +114,7 @@ impl Status {
         })
     }
 
-    fn ready(&self) -> Own {
+    fn ready(&self) -> LocalResponse {
         let (status, text) = if self.draining.load(Ordering::Relaxed) {
             (StatusCode::SERVICE_UNAVAILABLE, "draining")
         } else if self.current.load().is_none() {
@@ -123,7 +125,7 @@ impl Status {
         answer::json(status, &json!({"status": text}))
     }
 
-    fn health(&self, detailed: bool) -> Own {
+    fn health(&self, detailed: bool) -> LocalResponse {
         let tables = self.current.tables();
         let up = tables.as_ref().is_some_and(|tables| {
             tables
@@ -142,9 +144,9 @@ impl Status {
         answer::json(code, &self.details(tables.as_deref(), up))
     }
 
-    fn details<'a>(&self, tables: Option<&'a Tables>, up: bool) -> Health<'a> {
+    fn details<'a>(&self, tables: Option<&'a Tables>, up: bool) -> HealthBody<'a> {
         let backends = tables.into_iter().flat_map(Tables::backends);
-        Health {
+        HealthBody {
             status: match (up, tables) {
                 (true, _) => "ok",
                 (false, Some(_)) => "no_healthy_backends",
@@ -160,7 +162,7 @@ impl Status {
                 .map(|pool| pool.model().as_str())
                 .collect(),
             backends: backends
-                .map(|(model, backend)| BackendLine {
+                .map(|(model, backend)| BackendStatus {
                     api_base: backend.api_base(),
                     model: model.as_str(),
                     healthy: backend.live().healthy(),
@@ -172,13 +174,13 @@ impl Status {
         }
     }
 
-    fn metrics(&self) -> Own {
+    fn metrics(&self) -> LocalResponse {
         let tables = self.current.tables();
-        self.ledger.take_stock();
+        self.sink.take_stock();
         let text = self
-            .ledger
+            .sink
             .metrics
-            .render(tables.as_deref(), self.ledger.queued());
+            .render(tables.as_deref(), self.sink.queued());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         answer::bytes(StatusCode::OK, kind, text)
     }

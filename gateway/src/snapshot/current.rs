@@ -10,7 +10,7 @@ use crate::telemetry::Metrics;
 
 /// What requests are decided by right now.
 #[derive(Debug)]
-pub(crate) struct Current {
+pub(crate) struct CurrentSnapshot {
     tables: ArcSwapOption<Tables>,
     /// The snapshot that they were built from; also taken for publishing, so
     /// that snapshots are built one after the other.
@@ -22,7 +22,7 @@ pub(crate) struct Current {
     limits_state: Mutex<Option<LimitsState>>,
 }
 
-impl Current {
+impl CurrentSnapshot {
     pub(crate) fn new(metrics: Arc<Metrics>, tuning: Tuning) -> Self {
         Self {
             tables: ArcSwapOption::empty(),

@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::Current;
+use super::CurrentSnapshot;
 
 /// The last-known-good snapshot on disk. It holds credentials: mode 0600.
 #[derive(Debug, Clone)]
-pub(crate) struct DiskCache {
+pub(crate) struct SnapshotFile {
     path: PathBuf,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum DiskError {
     Interrupted,
 }
 
-impl DiskCache {
+impl SnapshotFile {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path }
     }
@@ -91,15 +91,15 @@ fn replace(next: &Path, path: &Path, bytes: &[u8], folder: &Path) -> io::Result<
 
 /// Writes each snapshot that is published, the newest where several wait.
 #[derive(Debug)]
-pub(crate) struct DiskWriter {
-    cache: DiskCache,
-    current: Arc<Current>,
+pub(crate) struct SnapshotWriter {
+    cache: SnapshotFile,
+    current: Arc<CurrentSnapshot>,
     written: Option<Arc<Snapshot>>,
     failing: bool,
 }
 
-impl DiskWriter {
-    pub(crate) fn new(cache: DiskCache, current: Arc<Current>) -> Self {
+impl SnapshotWriter {
+    pub(crate) fn new(cache: SnapshotFile, current: Arc<CurrentSnapshot>) -> Self {
         Self {
             cache,
             current,
@@ -161,7 +161,7 @@ mod tests {
 
     use fastllm_contract::{FORMAT, Section, Snapshot};
 
-    use super::DiskCache;
+    use super::SnapshotFile;
 
     fn snapshot(version: u64) -> Snapshot {
         Snapshot {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_and_only_the_owner_may() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = DiskCache::new(folder.path().join("snapshot.json"));
+        let cache = SnapshotFile::new(folder.path().join("snapshot.json"));
         assert!(cache.read().unwrap().is_none());
         for version in [1, 2] {
             cache.write(&snapshot(version)).unwrap();
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn a_damaged_copy_is_an_error_and_a_missing_folder_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = DiskCache::new(folder.path().join("snapshot.json"));
+        let cache = SnapshotFile::new(folder.path().join("snapshot.json"));
         std::fs::write(cache.path(), b"{\"format\":1,").unwrap();
         assert!(cache.read().is_err());
-        let nowhere = DiskCache::new(folder.path().join("none/snapshot.json"));
+        let nowhere = SnapshotFile::new(folder.path().join("none/snapshot.json"));
         assert!(nowhere.write(&snapshot(1)).is_err());
     }
 }

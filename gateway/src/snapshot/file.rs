@@ -20,7 +20,7 @@ mod yaml;
 
 pub use config_file::{ConfigFile, FileError};
 pub use problem::{Place, Problem, Problems, Severity};
-pub use read::{Described, Reading, Surroundings, read};
+pub use read::{FileContents, ReadOutcome, Surroundings, read};
 pub(crate) use watch::Watcher;
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::http::Fetched;
-use super::{Current, DiskCache, HttpSource};
-use crate::link::LinkError;
+use super::{CurrentSnapshot, SnapshotClient, SnapshotFile};
+use crate::link::ControlError;
 use crate::telemetry::Metrics;
 
 /// How long the first fetch may take before the copy on disk serves: a key
@@ -19,12 +19,12 @@ const FIRST_FETCH: Duration = Duration::from_secs(3);
 /// A "nothing new" that comes sooner than this was not held open.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// Keeps [`Current`] up to date with control.
+/// Keeps [`CurrentSnapshot`] up to date with control.
 #[derive(Debug)]
-pub(crate) struct Follower {
-    pub(crate) source: HttpSource,
-    pub(crate) cache: DiskCache,
-    pub(crate) current: Arc<Current>,
+pub(crate) struct SnapshotFollower {
+    pub(crate) source: SnapshotClient,
+    pub(crate) cache: SnapshotFile,
+    pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) poll: Duration,
     pub(crate) etag: Option<String>,
@@ -34,7 +34,7 @@ pub(crate) struct Follower {
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
     #[error("{0}")]
-    Link(#[from] LinkError),
+    ControlClient(#[from] ControlError),
     #[error("the snapshot is not understood: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("{0}")]
@@ -46,12 +46,12 @@ enum FollowError {
 }
 
 /// What one round brought.
-enum Round {
+enum FetchOutcome {
     Changed,
     Unchanged,
 }
 
-impl Follower {
+impl SnapshotFollower {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             () = self.follow() => {}
@@ -64,24 +64,25 @@ impl Follower {
         let mut back_off = back_off::Config::new(Duration::from_millis(100), self.poll).build();
         // A control plane that shuts down says "nothing new" once, before its
         // time; one that never holds requests open ends up being polled.
-        let mut hasty = back_off::Config::new(Duration::from_millis(100), self.poll).build();
-        let mut said = String::new();
+        let mut early_response_back_off =
+            back_off::Config::new(Duration::from_millis(100), self.poll).build();
+        let mut last_error = String::new();
         loop {
             let asked = tokio::time::Instant::now();
-            let wait = match self.round().await {
-                Ok(round) => {
-                    if !std::mem::take(&mut said).is_empty() {
+            let wait = match self.fetch().await {
+                Ok(fetch) => {
+                    if !std::mem::take(&mut last_error).is_empty() {
                         tracing::info!("control is followed again");
                     }
                     back_off.reset();
-                    if matches!(round, Round::Unchanged) && asked.elapsed() < AT_ONCE {
-                        hasty.next_delay()
+                    if matches!(fetch, FetchOutcome::Unchanged) && asked.elapsed() < AT_ONCE {
+                        early_response_back_off.next_delay()
                     } else {
-                        hasty.reset();
+                        early_response_back_off.reset();
                         Duration::ZERO
                     }
                 }
-                Err(error) => self.failed(&error, &mut said, &mut back_off),
+                Err(error) => self.failed(&error, &mut last_error, &mut back_off),
             };
             sleep(wait).await;
         }
@@ -126,17 +127,17 @@ impl Follower {
     fn failed(
         &mut self,
         error: &FollowError,
-        said: &mut String,
+        last_error: &mut String,
         back_off: &mut BackOff,
     ) -> Duration {
         self.metrics.poll_failed();
         let text = error.to_string();
-        if text != *said {
+        if text != *last_error {
             tracing::warn!(error = text, "the snapshot is not up to date; trying again");
-            *said = text;
+            *last_error = text;
         }
         match error {
-            FollowError::Link(_) | FollowError::Interrupted => back_off.next_delay(),
+            FollowError::ControlClient(_) | FollowError::Interrupted => back_off.next_delay(),
             // Asked again at once, for all of it.
             FollowError::Incomplete(_) if self.etag.take().is_some() => Duration::ZERO,
             // Control would answer with the same one again.
@@ -146,25 +147,25 @@ impl Follower {
         }
     }
 
-    async fn round(&mut self) -> Result<Round, FollowError> {
+    async fn fetch(&mut self) -> Result<FetchOutcome, FollowError> {
         let fetched = self.source.fetch(self.etag.as_deref()).await?;
         self.metrics.control_answered();
         self.take(fetched).await
     }
 
-    async fn take(&mut self, fetched: Fetched) -> Result<Round, FollowError> {
+    async fn take(&mut self, fetched: Fetched) -> Result<FetchOutcome, FollowError> {
         match fetched {
             Fetched::Unchanged { etag } => {
                 self.renumber(etag).await?;
-                Ok(Round::Unchanged)
+                Ok(FetchOutcome::Unchanged)
             }
             Fetched::Changed { etag, .. } if etag.is_some() && etag == self.etag => {
-                Ok(Round::Unchanged)
+                Ok(FetchOutcome::Unchanged)
             }
             Fetched::Changed { etag, body } => {
                 self.publish(body).await?;
                 self.etag = etag;
-                Ok(Round::Changed)
+                Ok(FetchOutcome::Changed)
             }
         }
     }
@@ -216,7 +217,7 @@ fn parts_of(etag: &str) -> Option<(u64, &str)> {
 }
 
 /// Adds the parts that are held and serves the result.
-fn complete(current: &Current, snapshot: Snapshot) -> Result<(), FollowError> {
+fn complete(current: &CurrentSnapshot, snapshot: Snapshot) -> Result<(), FollowError> {
     let held = current.held();
     let whole = snapshot.merge(held.as_deref())?;
     current.publish(Arc::new(whole))?;

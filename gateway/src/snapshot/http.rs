@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header;
 use reqwest::{Method, Response};
 
-use crate::link::{Link, LinkError, read_limited};
+use crate::link::{ControlClient, ControlError, read_limited};
 
 /// Largest snapshot that is accepted, in bytes.
 const LIMIT: usize = 256 << 20;
@@ -20,8 +20,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Snapshots by HTTP.
 #[derive(Debug)]
-pub(crate) struct HttpSource {
-    link: Link,
+pub(crate) struct SnapshotClient {
+    client: ControlClient,
 }
 
 /// What control said.
@@ -41,20 +41,20 @@ pub(crate) enum Fetched {
     },
 }
 
-impl HttpSource {
-    pub(crate) fn new(link: Link) -> Self {
-        Self { link }
+impl SnapshotClient {
+    pub(crate) fn new(client: ControlClient) -> Self {
+        Self { client }
     }
 
     /// Asks once. With an `ETag`, control answers when something changed, or
     /// after half a minute.
-    pub(crate) async fn fetch(&self, etag: Option<&str>) -> Result<Fetched, LinkError> {
+    pub(crate) async fn fetch(&self, etag: Option<&str>) -> Result<Fetched, ControlError> {
         let request = match etag {
             Some(etag) => self
-                .link
+                .client
                 .request(Method::GET, HELD, HOLD + FETCH_TIMEOUT)
                 .header(header::IF_NONE_MATCH, etag),
-            None => self.link.request(Method::GET, "snapshot", FETCH_TIMEOUT),
+            None => self.client.request(Method::GET, "snapshot", FETCH_TIMEOUT),
         };
         let answer = request.send().await?;
         match answer.status().as_u16() {
@@ -66,7 +66,7 @@ impl HttpSource {
                 let body = read_limited(answer, LIMIT).await?;
                 Ok(Fetched::Changed { etag, body })
             }
-            status => Err(LinkError::Status(status)),
+            status => Err(ControlError::Status(status)),
         }
     }
 }

@@ -28,7 +28,7 @@ thread_local! {
 pub(crate) struct AccessLine<'a> {
     pub(crate) request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) trace_id: Option<Shown<super::TraceId>>,
+    pub(crate) trace_id: Option<Displayed<super::TraceId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) principal: Option<&'a str>,
     /// What was asked for, where another model stands for it.
@@ -60,9 +60,9 @@ pub(crate) struct AccessLine<'a> {
 
 /// A value that is written as it is displayed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shown<T>(pub(crate) T);
+pub(crate) struct Displayed<T>(pub(crate) T);
 
-impl<T: fmt::Display> Serialize for Shown<T> {
+impl<T: fmt::Display> Serialize for Displayed<T> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -70,8 +70,8 @@ impl<T: fmt::Display> Serialize for Shown<T> {
 
 /// A line as one JSON object.
 #[derive(Serialize)]
-struct Object<'a> {
-    timestamp: Shown<humantime::Rfc3339Timestamp>,
+struct JsonLine<'a> {
+    timestamp: Displayed<humantime::Rfc3339Timestamp>,
     level: &'static str,
     message: &'static str,
     #[serde(flatten)]
@@ -100,8 +100,8 @@ impl AccessLine<'_> {
     }
 
     fn write_json(&self, buffer: &mut Vec<u8>, at: Timestamp) -> io::Result<()> {
-        let object = Object {
-            timestamp: Shown(time(at)),
+        let object = JsonLine {
+            timestamp: Displayed(time(at)),
             level: "INFO",
             message: "request",
             line: self,
@@ -131,7 +131,7 @@ impl AccessLine<'_> {
         write!(buffer, "{}  INFO {TARGET}: request", time(at))?;
         let mut pairs = Pairs(buffer);
         pairs.text("request_id", Some(request_id))?;
-        if let Some(Shown(id)) = trace_id {
+        if let Some(Displayed(id)) = trace_id {
             write!(pairs.0, " trace_id={id}")?;
         }
         pairs.text("principal", principal.as_ref())?;

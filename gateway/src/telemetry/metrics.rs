@@ -8,7 +8,7 @@ mod usage;
 
 pub(crate) use cache::CacheUse;
 pub(crate) use connections::OpenConnection;
-pub(crate) use labelled::Series;
+pub(crate) use labelled::BackendMetrics;
 pub use usage::MetadataLabels;
 
 use std::time::Duration;
@@ -20,11 +20,11 @@ use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
 use prometheus::{Encoder, Histogram, IntCounter, IntGauge, Registry, TextEncoder};
 
-use addresses::Addresses;
-use cache::Cache;
-use connections::Connections;
-use contact::Contact;
-use labelled::Labelled;
+use addresses::AddressMetrics;
+use cache::CacheMetrics;
+use connections::ConnectionMetrics;
+use contact::ControlContact;
+use labelled::LabelledMetrics;
 use register::{Register, Registered};
 use usage::ByMetadata;
 
@@ -145,10 +145,10 @@ impl SpanLoss {
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Requests,
-    labelled: Labelled,
-    addresses: Addresses,
-    contact: Contact,
-    connections: Connections,
+    labelled: LabelledMetrics,
+    addresses: AddressMetrics,
+    contact: ControlContact,
+    connections: ConnectionMetrics,
     spans_exported: IntCounter,
     spans_lost: Vec<IntCounter>,
     usage_dropped: Vec<IntCounter>,
@@ -156,7 +156,7 @@ pub(crate) struct Metrics {
     usage_spilled: IntGauge,
     usage_spill_bytes: IntGauge,
     by_metadata: Option<ByMetadata>,
-    cache: Cache,
+    cache: CacheMetrics,
     snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
     dns_failures: IntCounter,
@@ -241,11 +241,11 @@ impl Metrics {
             .set(1);
         Ok(Self {
             requests: Requests::new(&register)?,
-            labelled: Labelled::new(&register)?,
-            addresses: Addresses::new(&register)?,
-            contact: Contact::new(&register)?,
-            connections: Connections::new(&register)?,
-            cache: Cache::new(&register)?,
+            labelled: LabelledMetrics::new(&register)?,
+            addresses: AddressMetrics::new(&register)?,
+            contact: ControlContact::new(&register)?,
+            connections: ConnectionMetrics::new(&register)?,
+            cache: CacheMetrics::new(&register)?,
             spans_exported: register.counter(
                 "fastllm_trace_spans_exported_total",
                 "Spans that the collector took",
@@ -349,7 +349,7 @@ impl Metrics {
     }
 
     /// The first event of a stream is there.
-    pub(crate) fn first_event(&self, series: Option<&Series>, after: Duration) {
+    pub(crate) fn first_event(&self, series: Option<&BackendMetrics>, after: Duration) {
         self.requests.first_token.observe(after.as_secs_f64());
         if let Some(series) = series {
             series.first_event(after);

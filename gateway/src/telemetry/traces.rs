@@ -19,7 +19,7 @@ use tokio::sync::mpsc::{self, Sender};
 pub use collector::OtelProtocol;
 pub(crate) use collector::TracerError;
 pub(crate) use export::TraceExporter;
-pub(crate) use span::Finished;
+pub(crate) use span::FinishedRequest;
 
 use collector::Collector;
 use parent::Parent;
@@ -37,7 +37,7 @@ const WAITING: usize = 4_096;
 pub(crate) struct Tracer {
     one_in: NonZeroU64,
     seen: AtomicU64,
-    queue: Sender<Finished>,
+    queue: Sender<FinishedRequest>,
     metrics: Arc<Metrics>,
 }
 
@@ -74,12 +74,12 @@ enum Decision {
     #[default]
     Open,
     No,
-    Yes(Ids),
+    Yes(SpanIds),
 }
 
 /// What names a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ids {
+pub(crate) struct SpanIds {
     pub(crate) trace: [u8; 16],
     pub(crate) span: [u8; 8],
     pub(crate) parent: Option<[u8; 8]>,
@@ -96,7 +96,7 @@ impl fmt::Display for TraceId {
 }
 
 impl Tracer {
-    fn new(one_in: NonZeroU64, queue: Sender<Finished>, metrics: Arc<Metrics>) -> Self {
+    fn new(one_in: NonZeroU64, queue: Sender<FinishedRequest>, metrics: Arc<Metrics>) -> Self {
         Self {
             one_in,
             seen: AtomicU64::new(0),
@@ -117,21 +117,21 @@ impl Tracer {
         };
         let sampled = trace.parent.map(|parent| parent.sampled);
         trace.decision = if sampled.unwrap_or_else(chosen) {
-            Decision::Yes(Ids::new(trace.parent))
+            Decision::Yes(SpanIds::new(trace.parent))
         } else {
             Decision::No
         };
     }
 
     /// Hands over a finished request's span.
-    pub(crate) fn take(&self, finished: Finished) {
+    pub(crate) fn take(&self, finished: FinishedRequest) {
         if self.queue.try_send(finished).is_err() {
             self.metrics.spans_lost(SpanLoss::QueueFull, 1);
         }
     }
 }
 
-impl Ids {
+impl SpanIds {
     fn new(parent: Option<Parent>) -> Self {
         // Zero is not an id.
         let span = fastrand::u64(1..).to_be_bytes();
@@ -160,7 +160,7 @@ impl Trace {
     }
 
     /// What names the request's span, if it has one.
-    pub(crate) fn ids(&self) -> Option<Ids> {
+    pub(crate) fn ids(&self) -> Option<SpanIds> {
         match self.decision {
             Decision::Yes(ids) => Some(ids),
             Decision::Open | Decision::No => None,

@@ -1,7 +1,7 @@
 //! Unstreamed answers, and what breaks in them.
 
 use crate::case::{Case, JSON, cases};
-use crate::support::{Gate, Step, json_answer};
+use crate::support::{Barrier, Step, json_answer};
 
 fn head(fields: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}\r\n")
@@ -123,13 +123,13 @@ cases! {
     end_within_a_length:
         Case::whole([send(&[&sized(50), CUT]), Step::Close]).breaks_within(&[CUT]);
     reset_within_a_length: {
-        let gate = Gate::new();
+        let barrier = Barrier::new();
         let steps = [
             send(&[&sized(50), CUT]),
-            Step::Wait(gate.clone()),
+            Step::Wait(barrier.clone()),
             Step::Reset,
         ];
-        Case::whole(steps).opens(&gate, CUT.len()).breaks_within(&[CUT])
+        Case::whole(steps).opens(&barrier, CUT.len()).breaks_within(&[CUT])
     };
     end_within_a_chunk:
         Case::whole([send(&[&head(CHUNKED), "40\r\n", CUT]), Step::Close])

@@ -3,9 +3,9 @@
 use fastllm_contract::{ModelName, RefusalKind, UsageEvent};
 use serde_json::Value;
 
-use crate::client::{Answer, Speaks};
-use crate::counters::{Counters, add, counters, finished, until_counted};
-use crate::support::{Gate, Options, Rig, Step, Upstream, backend, content};
+use crate::client::{ParsedResponse, TestProtocol};
+use crate::counters::{MetricCounters, add, counters, finished, until_counted};
+use crate::support::{Barrier, Options, Step, TestGateway, Upstream, backend, content};
 
 /// A request for a stream of events.
 pub(crate) const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -34,13 +34,13 @@ pub(crate) const HELD: usize = 40 << 20;
 
 /// What the client has to see.
 #[derive(Debug, Clone)]
-enum View {
+enum ExpectedView {
     /// This status and exactly this body, complete.
-    Answer(u16, Vec<u8>),
+    ParsedResponse(u16, Vec<u8>),
     /// An error of the gateway's own: status and code.
     Refusal(u16, &'static str),
     /// These bytes of a stream, and then an event that tells of the break.
-    Told(Vec<u8>),
+    ControlReceived(Vec<u8>),
     /// Nothing that could be taken for a whole answer: of these bytes, a
     /// beginning.
     Broken(Vec<u8>),
@@ -55,8 +55,8 @@ pub(crate) struct Case {
     backup: Option<Vec<Step>>,
     hasty: bool,
     flags: Vec<&'static str>,
-    gate: Option<(usize, Gate)>,
-    view: View,
+    barrier: Option<(usize, Barrier)>,
+    view: ExpectedView,
     outcome: Option<&'static str>,
     used: Option<(u64, u64)>,
     first_event: bool,
@@ -72,8 +72,8 @@ impl Case {
             backup: None,
             hasty: false,
             flags: Vec::new(),
-            gate: None,
-            view: View::Broken(Vec::new()),
+            barrier: None,
+            view: ExpectedView::Broken(Vec::new()),
             outcome: None,
             used: None,
             first_event: false,
@@ -130,9 +130,9 @@ impl Case {
 
     /// The gate opens when the client has so many bytes of the body, or, where
     /// they are none, the head.
-    pub(crate) fn opens(self, gate: &Gate, at: usize) -> Self {
+    pub(crate) fn opens(self, barrier: &Barrier, at: usize) -> Self {
         Self {
-            gate: Some((at, gate.clone())),
+            barrier: Some((at, barrier.clone())),
             ..self
         }
     }
@@ -145,7 +145,7 @@ impl Case {
     /// The client gets exactly this.
     pub(crate) fn answers(self, status: u16, body: &[u8]) -> Self {
         Self {
-            view: View::Answer(status, body.to_vec()),
+            view: ExpectedView::ParsedResponse(status, body.to_vec()),
             ..self
         }
     }
@@ -154,7 +154,7 @@ impl Case {
     pub(crate) fn refused(self, status: u16, code: &'static str) -> Self {
         let without = self.without_event();
         Self {
-            view: View::Refusal(status, code),
+            view: ExpectedView::Refusal(status, code),
             ..without
         }
     }
@@ -162,7 +162,7 @@ impl Case {
     /// The client gets these events, and one that tells of the break.
     pub(crate) fn told_after<T: AsRef<[u8]>>(self, parts: &[T]) -> Self {
         Self {
-            view: View::Told(joined(parts)),
+            view: ExpectedView::ControlReceived(joined(parts)),
             ..self
         }
     }
@@ -171,7 +171,7 @@ impl Case {
     pub(crate) fn breaks_within<T: AsRef<[u8]>>(self, parts: &[T]) -> Self {
         let without = self.without_event();
         Self {
-            view: View::Broken(joined(parts)),
+            view: ExpectedView::Broken(joined(parts)),
             ..without
         }
     }
@@ -202,17 +202,19 @@ impl Case {
 
     fn outcome(&self) -> &'static str {
         let by_look = match &self.view {
-            View::Answer(status, _) if *status < 400 => "ok",
-            View::Answer(..) | View::Told(_) | View::Broken(_) => "upstream_error",
-            View::Refusal(..) => "unavailable",
+            ExpectedView::ParsedResponse(status, _) if *status < 400 => "ok",
+            ExpectedView::ParsedResponse(..)
+            | ExpectedView::ControlReceived(_)
+            | ExpectedView::Broken(_) => "upstream_error",
+            ExpectedView::Refusal(..) => "unavailable",
         };
         self.outcome.unwrap_or(by_look)
     }
 
     fn status(&self) -> u16 {
         match &self.view {
-            View::Answer(status, _) | View::Refusal(status, _) => *status,
-            View::Told(_) | View::Broken(_) => 200,
+            ExpectedView::ParsedResponse(status, _) | ExpectedView::Refusal(status, _) => *status,
+            ExpectedView::ControlReceived(_) | ExpectedView::Broken(_) => 200,
         }
     }
 
@@ -230,13 +232,13 @@ impl Case {
         }
     }
 
-    fn counted(&self) -> Counters {
+    fn counted(&self) -> MetricCounters {
         let mut counted = finished(self.outcome());
         let model = self.model();
         if self.backup.is_some() {
             add(&mut counted, "fastllm_failovers_total", 1);
         }
-        if matches!(self.view, View::Refusal(..)) {
+        if matches!(self.view, ExpectedView::Refusal(..)) {
             return counted;
         }
         if self.backup.is_some() {
@@ -260,22 +262,22 @@ impl Case {
         counted
     }
 
-    fn check_view(&self, answer: &Answer) {
+    fn check_view(&self, answer: &ParsedResponse) {
         let status = answer.head.as_ref().map(|head| head.status);
         let text = String::from_utf8_lossy(&answer.body);
         match &self.view {
-            View::Answer(expected, body) => {
+            ExpectedView::ParsedResponse(expected, body) => {
                 assert_eq!(status, Some(*expected), "{text}");
                 assert_eq!(text, String::from_utf8_lossy(body));
                 assert!(answer.complete && answer.body == *body);
             }
-            View::Refusal(expected, code) => {
+            ExpectedView::Refusal(expected, code) => {
                 assert_eq!(status, Some(*expected), "{text}");
                 let error: Value = serde_json::from_slice(&answer.body).unwrap();
                 assert_eq!(error["error"]["code"], *code);
                 assert!(answer.complete);
             }
-            View::Told(body) => {
+            ExpectedView::ControlReceived(body) => {
                 assert_eq!(status, Some(200), "{text}");
                 assert!(answer.complete);
                 let last = answer.body.strip_prefix(body.as_slice());
@@ -285,7 +287,7 @@ impl Case {
                 let error: Value = serde_json::from_str(data).unwrap();
                 assert_eq!(error["error"]["code"], "upstream_broke_off");
             }
-            View::Broken(body) => {
+            ExpectedView::Broken(body) => {
                 assert!(status.is_none_or(|status| status == 200), "{status:?}");
                 assert!(!answer.complete, "seems to be complete: {text}");
                 assert!(body.starts_with(&answer.body), "{text}");
@@ -296,7 +298,7 @@ impl Case {
     fn check_account(&self, events: &[UsageEvent]) {
         assert_eq!(events.len(), 1, "{events:?}");
         let event = &events[0];
-        let refused = matches!(self.view, View::Refusal(..));
+        let refused = matches!(self.view, ExpectedView::Refusal(..));
         assert_eq!(event.status, Some(self.status()));
         assert_eq!(event.refusal, refused.then_some(RefusalKind::NoBackend));
         assert_eq!(event.model.as_str(), self.model());
@@ -338,7 +340,7 @@ fn joined<T: AsRef<[u8]>>(parts: &[T]) -> Vec<u8> {
 }
 
 /// Plays a case in some protocol.
-pub(crate) async fn run<P: Speaks>(case: Case) {
+pub(crate) async fn run<P: TestProtocol>(case: Case) {
     let scripts = [case.script.clone()];
     let upstream = if case.hasty {
         Upstream::start_hasty(scripts).await
@@ -351,17 +353,17 @@ pub(crate) async fn run<P: Speaks>(case: Case) {
         content.models[1].backends = vec![backend(9, &backup.api_base())];
         content.fallback = ModelName::new("large").ok();
     }
-    let rig = Rig::serving(&content, Options::flags(&case.flags)).await;
-    let before = counters(&rig).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&case.flags)).await;
+    let before = counters(&gateway).await;
 
-    let mut client = P::connect(rig.address).await;
+    let mut client = P::connect(gateway.address).await;
     client.ask(case.request).await;
     let answer = client
         .answer(|body| {
-            if let Some((at, gate)) = &case.gate
+            if let Some((at, barrier)) = &case.barrier
                 && body.len() >= *at
             {
-                gate.cancel();
+                barrier.cancel();
             }
         })
         .await;
@@ -375,9 +377,9 @@ pub(crate) async fn run<P: Speaks>(case: Case) {
             .await;
         assert!(upstream.seen().flooded < HELD);
     }
-    until_counted(&rig, &before, &case.counted()).await;
+    until_counted(&gateway, &before, &case.counted()).await;
     drop(client);
-    case.check_account(&rig.finish().await);
+    case.check_account(&gateway.finish().await);
     assert_eq!(upstream.seen().requests.len(), 1);
     assert_eq!(
         backup.seen().requests.len(),

@@ -12,7 +12,7 @@ use crate::support::{Reader, chat, get, soon};
 
 /// How a client leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum Disconnect {
     /// Closes the connection.
     Close,
     /// Breaks it without a farewell.
@@ -25,12 +25,12 @@ pub(crate) enum Leave {
 
 /// The head of an answer, whatever the protocol.
 #[derive(Debug, Clone)]
-pub(crate) struct Head {
+pub(crate) struct ResponseHead {
     pub(crate) status: u16,
     fields: Vec<(String, String)>,
 }
 
-impl Head {
+impl ResponseHead {
     pub(crate) fn new(status: u16, fields: Vec<(String, String)>) -> Self {
         Self { status, fields }
     }
@@ -44,7 +44,7 @@ impl Head {
 
 /// What comes of a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ResponsePart {
     Bytes(Vec<u8>),
     /// All of it was there.
     End,
@@ -54,16 +54,16 @@ pub(crate) enum Part {
 
 /// All that a client saw of an answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) head: Option<Head>,
+pub(crate) struct ParsedResponse {
+    pub(crate) head: Option<ResponseHead>,
     pub(crate) body: Vec<u8>,
     pub(crate) complete: bool,
 }
 
 /// A connection to the gateway in some protocol. One request at a time.
-pub(crate) trait Speaks: Sized {
+pub(crate) trait TestProtocol: Sized {
     /// How a client may leave.
-    const WAYS: &[Leave];
+    const WAYS: &[Disconnect];
 
     async fn connect(address: SocketAddr) -> Self;
 
@@ -71,21 +71,21 @@ pub(crate) trait Speaks: Sized {
     async fn ask(&mut self, body: &str);
 
     /// The head of its answer; nothing where the connection ended before it.
-    async fn head(&mut self) -> Option<Head>;
+    async fn head(&mut self) -> Option<ResponseHead>;
 
     /// The next bytes of the answer's body.
-    async fn part(&mut self) -> Part;
+    async fn part(&mut self) -> ResponsePart;
 
     /// Whether the connection is as the last head promised: open, and good for
     /// another request, or closed without a byte more.
     async fn is_in_order(&mut self) -> bool;
 
     /// Leaves. What is left must be kept until the end of the test.
-    async fn leave(self, how: Leave) -> Option<Self>;
+    async fn leave(self, how: Disconnect) -> Option<Self>;
 
     /// The rest of the answer; `seen` is called with the body so far.
-    async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> Answer {
-        let mut answer = Answer {
+    async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> ParsedResponse {
+        let mut answer = ParsedResponse {
             head: soon("an answer", self.head()).await,
             body: Vec::new(),
             complete: false,
@@ -93,12 +93,12 @@ pub(crate) trait Speaks: Sized {
         seen(&answer.body);
         while answer.head.is_some() {
             match soon("more of the answer", self.part()).await {
-                Part::Bytes(bytes) => answer.body.extend(bytes),
-                Part::End => {
+                ResponsePart::Bytes(bytes) => answer.body.extend(bytes),
+                ResponsePart::End => {
                     answer.complete = true;
                     break;
                 }
-                Part::BrokenOff => break,
+                ResponsePart::BrokenOff => break,
             }
             seen(&answer.body);
         }
@@ -110,7 +110,7 @@ pub(crate) trait Speaks: Sized {
         let mut body = Vec::new();
         while body.len() < length {
             match soon("more of the answer", self.part()).await {
-                Part::Bytes(bytes) => body.extend(bytes),
+                ResponsePart::Bytes(bytes) => body.extend(bytes),
                 end => panic!("{end:?} after {} bytes", body.len()),
             }
         }
@@ -141,8 +141,8 @@ impl Http1 {
     }
 }
 
-impl Speaks for Http1 {
-    const WAYS: &[Leave] = &[Leave::Close, Leave::Reset, Leave::HalfClose];
+impl TestProtocol for Http1 {
+    const WAYS: &[Disconnect] = &[Disconnect::Close, Disconnect::Reset, Disconnect::HalfClose];
 
     async fn connect(address: SocketAddr) -> Self {
         let (reader, writer) = TcpStream::connect(address).await.unwrap().into_split();
@@ -158,7 +158,7 @@ impl Speaks for Http1 {
         self.writer.write_all(&chat(body)).await.unwrap();
     }
 
-    async fn head(&mut self) -> Option<Head> {
+    async fn head(&mut self) -> Option<ResponseHead> {
         let text = self.reader.head().await?;
         let mut lines = text.trim_end().split("\r\n");
         let first = lines.next().unwrap();
@@ -169,7 +169,7 @@ impl Speaks for Http1 {
             let (name, value) = line.split_once(':').unwrap();
             (name.to_ascii_lowercase(), value.trim().to_owned())
         };
-        let head = Head::new(status, lines.map(field).collect());
+        let head = ResponseHead::new(status, lines.map(field).collect());
         self.closes = head.get("connection") == Some("close");
         self.framing = match (head.get("transfer-encoding"), head.get("content-length")) {
             (None, None) if status == 204 => Framing::Length(0),
@@ -180,19 +180,19 @@ impl Speaks for Http1 {
         Some(head)
     }
 
-    async fn part(&mut self) -> Part {
+    async fn part(&mut self) -> ResponsePart {
         match self.framing {
             Framing::Chunked => match self.reader.chunk().await {
-                None => Part::BrokenOff,
-                Some(last) if last.is_empty() => Part::End,
-                Some(chunk) => Part::Bytes(chunk),
+                None => ResponsePart::BrokenOff,
+                Some(last) if last.is_empty() => ResponsePart::End,
+                Some(chunk) => ResponsePart::Bytes(chunk),
             },
-            Framing::Length(0) => Part::End,
+            Framing::Length(0) => ResponsePart::End,
             Framing::Length(left) => match self.reader.some(left).await {
-                None => Part::BrokenOff,
+                None => ResponsePart::BrokenOff,
                 Some(bytes) => {
                     self.framing = Framing::Length(left - bytes.len());
-                    Part::Bytes(bytes)
+                    ResponsePart::Bytes(bytes)
                 }
             },
         }
@@ -210,20 +210,20 @@ impl Speaks for Http1 {
         answer.head.is_some_and(|head| head.status == 200) && answer.complete
     }
 
-    async fn leave(mut self, how: Leave) -> Option<Self> {
+    async fn leave(mut self, how: Disconnect) -> Option<Self> {
         match how {
-            Leave::Close => None,
-            Leave::Reset => {
+            Disconnect::Close => None,
+            Disconnect::Reset => {
                 let socket = SockRef::from(self.writer.as_ref());
                 socket.set_linger(Some(Duration::ZERO)).unwrap();
                 self.writer.forget();
                 None
             }
-            Leave::HalfClose => {
+            Disconnect::HalfClose => {
                 self.writer.shutdown().await.unwrap();
                 Some(self)
             }
-            Leave::Cancel => panic!("HTTP/1.1 has no such thing"),
+            Disconnect::Cancel => panic!("HTTP/1.1 has no such thing"),
         }
     }
 }

@@ -3,8 +3,8 @@
 //! Each thread of the gateway has connections of its own, so that the requests
 //! of a case come on one connection.
 
-use crate::client::{Http1, Speaks};
-use crate::support::{Gate, Rig, Step, Upstream, chat, json_answer, raw};
+use crate::client::{Http1, TestProtocol};
+use crate::support::{Barrier, Step, TestGateway, Upstream, chat, json_answer, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -15,9 +15,9 @@ fn answer(fields: &str, body: &str) -> Vec<u8> {
 
 /// Asks once for each of these bodies, on one connection, and wants exactly
 /// them. Tells how many connections and requests the upstream saw.
-async fn asked<P: Speaks>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
-    let rig = Rig::start(&[upstream]).await;
-    let mut client = P::connect(rig.address).await;
+async fn asked<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
+    let gateway = TestGateway::start(&[upstream]).await;
+    let mut client = P::connect(gateway.address).await;
     for body in bodies {
         client.ask(BODY).await;
         let answer = client.answer(|_| ()).await;
@@ -27,7 +27,7 @@ async fn asked<P: Speaks>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize
     }
     drop(client);
     let seen = upstream.seen();
-    assert_eq!(rig.finish().await.len(), bodies.len());
+    assert_eq!(gateway.finish().await.len(), bodies.len());
     (seen.connections, seen.requests.len())
 }
 
@@ -81,7 +81,7 @@ async fn bytes_behind_the_last_chunk_are_no_answer() {
 
 #[tokio::test]
 async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
-    let late = Gate::new();
+    let late = Barrier::new();
     let first = vec![
         Step::Send(answer("", "{\"n\":1}")),
         Step::Wait(late.clone()),
@@ -92,8 +92,8 @@ async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
         Step::UntilHangUp,
     ];
     let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":1}");
     late.cancel();
     upstream
@@ -110,8 +110,8 @@ async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
 async fn no_content_with_a_length_is_not_trusted_further() {
     let first = raw("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n");
     let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     assert_eq!(client.ask(&chat(BODY)).await.status, 204);
     assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
     assert_eq!(upstream.seen().connections, 2);
@@ -119,12 +119,12 @@ async fn no_content_with_a_length_is_not_trusted_further() {
 
 #[tokio::test]
 async fn an_answer_before_the_request_was_read_does_not_mix_with_the_next() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let mut first = json_answer("413 X", "{\"n\":1}");
-    first.push(Step::Wait(gate.clone()));
+    first.push(Step::Wait(barrier.clone()));
     let upstream = Upstream::start_hasty([first, json_answer("200 OK", "{\"n\":2}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     // More than sockets hold, so that it cannot all be sent.
     let large = format!(
         "{{\"model\":\"small\",\"pad\":\"{}\"}}",
@@ -133,9 +133,9 @@ async fn an_answer_before_the_request_was_read_does_not_mix_with_the_next() {
     let reply = client.ask(&chat(&large)).await;
     assert_eq!((reply.status, reply.text().as_str()), (413, "{\"n\":1}"));
     assert!(reply.complete);
-    gate.cancel();
+    barrier.cancel();
     assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (2, Some(413)));
 }
 
@@ -144,11 +144,11 @@ async fn an_answer_before_the_request_was_read_does_not_mix_with_the_next() {
 async fn dies(end: Step, later: Vec<Step>) -> (Upstream, u16) {
     let first = json_answer("200 OK", "{}");
     let upstream = Upstream::start([first, vec![end], later]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     assert_eq!(client.ask(&chat(BODY)).await.status, 200);
     let status = client.ask(&chat(BODY)).await.status;
-    assert_eq!(rig.finish().await.len(), 2);
+    assert_eq!(gateway.finish().await.len(), 2);
     (upstream, status)
 }
 
@@ -182,8 +182,8 @@ async fn and_not_when_its_answer_had_begun() {
     ] {
         let broken = vec![Step::Send(begun.to_vec()), Step::Close];
         let upstream = Upstream::start([first.clone(), broken, first.clone()]).await;
-        let rig = Rig::start(&[&upstream]).await;
-        let mut client = rig.client().await;
+        let gateway = TestGateway::start(&[&upstream]).await;
+        let mut client = gateway.client().await;
         assert_eq!(client.ask(&chat(BODY)).await.status, 200);
         assert_eq!(client.ask(&chat(BODY)).await.status, 502);
         let seen = upstream.seen();
@@ -199,8 +199,8 @@ async fn bytes_behind_an_answer_that_nobody_wanted_are_no_answer() {
     let third = json_answer("200 OK", "{\"n\":3}");
     let upstream = Upstream::start([raw(first), busy.clone(), third]).await;
     let other = Upstream::start([busy]).await;
-    let rig = Rig::start(&[&upstream, &other]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream, &other]).await;
+    let mut client = gateway.client().await;
     // Both are asked, and the first answer gives way to the second.
     loop {
         let reply = client.ask(&chat(BODY)).await;

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use tokio::time::timeout;
 
-use crate::support::{DEADLINE, Rig};
+use crate::support::{DEADLINE, TestGateway};
 
 /// Counters of requests by their whole name, without those that are 0.
-pub(crate) type Counters = BTreeMap<String, u64>;
+pub(crate) type MetricCounters = BTreeMap<String, u64>;
 
 /// Families that are not of requests as a whole.
 const BESIDE: [&str; 3] = ["fastllm_backend_", "fastllm_snapshot_", "fastllm_usage_"];
 
 /// Every line of the metrics.
-async fn lines(rig: &Rig) -> Vec<(String, String)> {
-    let text = rig.get("/metrics").await.text();
+async fn lines(gateway: &TestGateway) -> Vec<(String, String)> {
+    let text = gateway.get("/metrics").await.text();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.rsplit_once(' ').unwrap());
     pairs
@@ -22,8 +22,8 @@ async fn lines(rig: &Rig) -> Vec<(String, String)> {
         .collect()
 }
 
-fn counters_among(lines: Vec<(String, String)>) -> Counters {
-    let mut counters = Counters::new();
+fn counters_among(lines: Vec<(String, String)>) -> MetricCounters {
+    let mut counters = MetricCounters::new();
     for (name, value) in lines {
         let family = name.split('{').next().unwrap();
         let beside = BESIDE.iter().any(|beside| family.starts_with(beside));
@@ -35,17 +35,21 @@ fn counters_among(lines: Vec<(String, String)>) -> Counters {
 }
 
 /// What was counted until now.
-pub(crate) async fn counters(rig: &Rig) -> Counters {
-    counters_among(lines(rig).await)
+pub(crate) async fn counters(gateway: &TestGateway) -> MetricCounters {
+    counters_among(lines(gateway).await)
 }
 
 /// Waits until exactly these were counted since `before`, and nothing is under
 /// way at any backend.
-pub(crate) async fn until_counted(rig: &Rig, before: &Counters, expected: &Counters) {
-    let mut last = Counters::new();
+pub(crate) async fn until_counted(
+    gateway: &TestGateway,
+    before: &MetricCounters,
+    expected: &MetricCounters,
+) {
+    let mut last = MetricCounters::new();
     let wait = async {
         loop {
-            let lines = lines(rig).await;
+            let lines = lines(gateway).await;
             let under_way = |(name, value): &(String, String)| {
                 name.starts_with("fastllm_backend_inflight{") && value != "0"
             };
@@ -63,8 +67,8 @@ pub(crate) async fn until_counted(rig: &Rig, before: &Counters, expected: &Count
     }
 }
 
-fn since(before: &Counters, now: &Counters) -> Counters {
-    let mut since = Counters::new();
+fn since(before: &MetricCounters, now: &MetricCounters) -> MetricCounters {
+    let mut since = MetricCounters::new();
     for (name, value) in now {
         let was = before.get(name).copied().unwrap_or(0);
         add(&mut since, name, value - was);
@@ -73,8 +77,8 @@ fn since(before: &Counters, now: &Counters) -> Counters {
 }
 
 /// One finished request with this outcome.
-pub(crate) fn finished(outcome: &str) -> Counters {
-    let mut counters = Counters::new();
+pub(crate) fn finished(outcome: &str) -> MetricCounters {
+    let mut counters = MetricCounters::new();
     add(&mut counters, "fastllm_requests_total", 1);
     let name = format!("fastllm_request_outcomes_total{{outcome=\"{outcome}\"}}");
     add(&mut counters, &name, 1);
@@ -85,7 +89,7 @@ pub(crate) fn finished(outcome: &str) -> Counters {
 }
 
 /// Counts more of something.
-pub(crate) fn add(counters: &mut Counters, name: &str, count: u64) {
+pub(crate) fn add(counters: &mut MetricCounters, name: &str, count: u64) {
     if count > 0 {
         *counters.entry(name.to_owned()).or_default() += count;
     }

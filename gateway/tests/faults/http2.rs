@@ -10,7 +10,7 @@ use http::{HeaderMap, Request};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::client::{Head, Leave, Part, Speaks};
+use crate::client::{Disconnect, ResponseHead, ResponsePart, TestProtocol};
 use crate::support::{KEY, soon};
 
 /// A connection, and the stream of its last request.
@@ -107,8 +107,8 @@ pub(crate) fn fields(headers: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-impl Speaks for Http2 {
-    const WAYS: &[Leave] = &[Leave::Close, Leave::Reset, Leave::Cancel];
+impl TestProtocol for Http2 {
+    const WAYS: &[Disconnect] = &[Disconnect::Close, Disconnect::Reset, Disconnect::Cancel];
 
     async fn connect(address: SocketAddr) -> Self {
         Self::connect_with(address, &Builder::new()).await
@@ -120,24 +120,27 @@ impl Speaks for Http2 {
         assert!(soon("the body to be taken", self.send(body, true)).await);
     }
 
-    async fn head(&mut self) -> Option<Head> {
+    async fn head(&mut self) -> Option<ResponseHead> {
         let (head, body) = self.answer.take()?.await.ok()?.into_parts();
         self.body = Some(body);
-        Some(Head::new(head.status.as_u16(), fields(&head.headers)))
+        Some(ResponseHead::new(
+            head.status.as_u16(),
+            fields(&head.headers),
+        ))
     }
 
-    async fn part(&mut self) -> Part {
+    async fn part(&mut self) -> ResponsePart {
         let body = self.body.as_mut().unwrap();
         match body.data().await {
             Some(Ok(bytes)) => {
                 body.flow_control().release_capacity(bytes.len()).unwrap();
-                Part::Bytes(bytes.to_vec())
+                ResponsePart::Bytes(bytes.to_vec())
             }
-            Some(Err(_)) => Part::BrokenOff,
+            Some(Err(_)) => ResponsePart::BrokenOff,
             None => match body.trailers().await {
-                Ok(None) => Part::End,
+                Ok(None) => ResponsePart::End,
                 Ok(Some(trailers)) => panic!("trailers: {trailers:?}"),
-                Err(_) => Part::BrokenOff,
+                Err(_) => ResponsePart::BrokenOff,
             },
         }
     }
@@ -149,19 +152,19 @@ impl Speaks for Http2 {
         answer.head.is_some_and(|head| head.status == 200) && answer.complete
     }
 
-    async fn leave(mut self, how: Leave) -> Option<Self> {
+    async fn leave(mut self, how: Disconnect) -> Option<Self> {
         match how {
-            Leave::Close => None,
-            Leave::Reset => {
+            Disconnect::Close => None,
+            Disconnect::Reset => {
                 self.socket.set_linger(Some(Duration::ZERO)).unwrap();
                 self.driver.shutdown().await;
                 None
             }
-            Leave::Cancel => {
+            Disconnect::Cancel => {
                 self.cancel();
                 Some(self)
             }
-            Leave::HalfClose => panic!("HTTP/2 has no such thing"),
+            Disconnect::HalfClose => panic!("HTTP/2 has no such thing"),
         }
     }
 }

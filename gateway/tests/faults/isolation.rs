@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinSet;
 
-use crate::support::{Content, Options, Reader, Rig, content, post, soon};
+use crate::support::{Options, Reader, SnapshotContent, TestGateway, content, post, soon};
 use echo::{Echo, MANNERS};
 
 /// Schedules, each with a seed of its own.
@@ -48,7 +48,7 @@ fn principal_of(client: usize) -> u64 {
 }
 
 /// The clients' keys beside the usual one.
-fn with_clients(address: String) -> Content {
+fn with_clients(address: String) -> SnapshotContent {
     let mut content = content(&[address]);
     for client in 0..CLIENTS {
         let id = principal_of(client);
@@ -76,12 +76,12 @@ fn tokens_of(principal: u64) -> u64 {
 
 /// Reads, and keeps a copy of everything.
 #[derive(Debug)]
-struct Tee {
+struct RecordingStream {
     inner: OwnedReadHalf,
     copy: Arc<Mutex<Vec<u8>>>,
 }
 
-impl AsyncRead for Tee {
+impl AsyncRead for RecordingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -96,7 +96,7 @@ impl AsyncRead for Tee {
 }
 
 /// One client of one schedule.
-struct Player {
+struct TrafficPlayer {
     rng: Rng,
     schedule: u64,
     client: usize,
@@ -108,12 +108,12 @@ struct Player {
 /// What the clients have done: how many requests each of them may have made,
 /// and how many complete answers they had together.
 #[derive(Debug, Default)]
-struct Played {
+struct PlayedRequest {
     asked: [u64; CLIENTS],
     answered: u64,
 }
 
-impl Played {
+impl PlayedRequest {
     fn add(&mut self, other: &Self) {
         for (sum, asked) in self.asked.iter_mut().zip(other.asked) {
             *sum += asked;
@@ -123,19 +123,19 @@ impl Played {
 }
 
 /// A connection of a client.
-struct Connection {
-    reader: Reader<Tee>,
+struct PlayedConnection {
+    reader: Reader<RecordingStream>,
     writer: OwnedWriteHalf,
     received: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Connection {
+impl PlayedConnection {
     async fn open(address: SocketAddr) -> Self {
         let (inner, writer) = TcpStream::connect(address).await.unwrap().into_split();
         let received = Arc::<Mutex<Vec<u8>>>::default();
         let copy = Arc::clone(&received);
         Self {
-            reader: Reader::new(Tee { inner, copy }),
+            reader: Reader::new(RecordingStream { inner, copy }),
             writer,
             received,
         }
@@ -148,7 +148,7 @@ impl Connection {
     }
 }
 
-impl Player {
+impl TrafficPlayer {
     fn mark(&self, request: u64) -> String {
         format!("{MARK}{}-{}-{request};", self.schedule, self.client)
     }
@@ -174,22 +174,22 @@ x-request-id: {mark}\r\n"
     }
 
     /// Plays this client's part: some connections, each with some requests.
-    async fn play(mut self) -> Played {
+    async fn play(mut self) -> PlayedRequest {
         for _ in 0..self.rng.u32(1..=3) {
-            let connection = Connection::open(self.address).await;
+            let connection = PlayedConnection::open(self.address).await;
             let received = Arc::clone(&connection.received);
             self.converse(connection).await;
             self.check(&received.lock());
         }
-        let mut played = Played {
+        let mut played = PlayedRequest {
             answered: self.answered,
-            ..Played::default()
+            ..PlayedRequest::default()
         };
         played.asked[self.client] = self.asked;
         played
     }
 
-    async fn converse(&mut self, mut connection: Connection) {
+    async fn converse(&mut self, mut connection: PlayedConnection) {
         for _ in 0..self.rng.u32(1..=3) {
             let pipelined = self.rng.usize(1..=3);
             let mut bytes = Vec::new();
@@ -221,7 +221,7 @@ x-request-id: {mark}\r\n"
 
     /// Reads the answer to the request with this mark. Tells whether the
     /// connection goes on.
-    async fn answered(&mut self, reader: &mut Reader<Tee>, mark: &str) -> bool {
+    async fn answered(&mut self, reader: &mut Reader<RecordingStream>, mark: &str) -> bool {
         let seed = self.schedule;
         let Some(head) = soon("an answer", reader.head()).await else {
             return false;
@@ -242,7 +242,7 @@ x-request-id: {mark}\r\n"
         complete
     }
 
-    async fn leave_within(&mut self, mut connection: Connection) {
+    async fn leave_within(&mut self, mut connection: PlayedConnection) {
         for _ in 0..self.rng.u8(0..3) {
             if soon("some bytes", connection.reader.some(100))
                 .await
@@ -254,7 +254,7 @@ x-request-id: {mark}\r\n"
         self.leave(connection);
     }
 
-    fn leave(&mut self, connection: Connection) {
+    fn leave(&mut self, connection: PlayedConnection) {
         if self.rng.bool() {
             connection.reset();
         }
@@ -279,11 +279,11 @@ x-request-id: {mark}\r\n"
 }
 
 /// Plays a schedule.
-async fn schedule(seed: u64, address: SocketAddr) -> Played {
+async fn schedule(seed: u64, address: SocketAddr) -> PlayedRequest {
     let mut rng = Rng::with_seed(seed);
     let mut players = JoinSet::new();
     for client in 0..CLIENTS {
-        let player = Player {
+        let player = TrafficPlayer {
             rng: rng.fork(),
             schedule: seed,
             client,
@@ -295,7 +295,7 @@ async fn schedule(seed: u64, address: SocketAddr) -> Played {
             players.spawn(player.play());
         }
     }
-    let mut sum = Played::default();
+    let mut sum = PlayedRequest::default();
     while let Some(played) = players.join_next().await {
         sum.add(&played.unwrap());
     }
@@ -314,8 +314,8 @@ fn check_account(event: &UsageEvent, accounts: &mut BTreeMap<u64, u64>) {
 
 /// Plays all schedules, some at a time, so that they meet at the upstream's
 /// connections.
-async fn play_all(address: SocketAddr) -> Played {
-    let mut sum = Played::default();
+async fn play_all(address: SocketAddr) -> PlayedRequest {
+    let mut sum = PlayedRequest::default();
     let mut running = JoinSet::new();
     for seed in 0..SCHEDULES {
         running.spawn(schedule(seed, address));
@@ -333,10 +333,10 @@ async fn play_all(address: SocketAddr) -> Played {
 async fn no_client_sees_anything_of_another() {
     let echo = Echo::start().await;
     let content = with_clients(echo.api_base());
-    let rig = Rig::serving(&content, Options::default()).await;
-    let played = play_all(rig.address).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    let played = play_all(gateway.address).await;
     let mut accounts = BTreeMap::new();
-    for event in rig.finish().await {
+    for event in gateway.finish().await {
         check_account(&event, &mut accounts);
     }
     for (client, asked) in played.asked.into_iter().enumerate() {

@@ -4,18 +4,23 @@
 use std::time::Duration;
 
 use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE, estimated_tokens};
-use crate::client::{Http1, Leave, Speaks, in_each_protocol};
+use crate::client::{Disconnect, Http1, TestProtocol, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
-use crate::support::{Client, KEY, Rig, Step, Upstream, chat, events, json_answer};
+use crate::support::{Client, KEY, Step, TestGateway, Upstream, chat, events, json_answer};
 
 /// Asks, waits until so many bytes of the answer are there (none: only until
 /// the upstream has the request), and leaves.
-async fn leaves<P: Speaks>(request: &str, before: Vec<u8>, at: Option<usize>, how: Leave) -> Rig {
+async fn leaves<P: TestProtocol>(
+    request: &str,
+    before: Vec<u8>,
+    at: Option<usize>,
+    how: Disconnect,
+) -> TestGateway {
     let script = vec![Step::Send(before), Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let counted = counters(&rig).await;
-    let mut client = P::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let counted = counters(&gateway).await;
+    let mut client = P::connect(gateway.address).await;
     client.ask(request).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
@@ -35,22 +40,22 @@ async fn leaves<P: Speaks>(request: &str, before: Vec<u8>, at: Option<usize>, ho
         let class = "fastllm_upstream_status_total{class=\"success\"}";
         add(&mut expected, class, 1);
     }
-    until_counted(&rig, &counted, &expected).await;
+    until_counted(&gateway, &counted, &expected).await;
     drop(left);
-    rig
+    gateway
 }
 
 /// Leaves in each way; every account says 499, and what it may have cost:
 /// nothing, or the prompt and so many tokens of an answer.
-async fn leaves_in_every_way<P: Speaks>(
+async fn leaves_in_every_way<P: TestProtocol>(
     request: &str,
     before: &[u8],
     at: Option<usize>,
     estimate: Option<u64>,
 ) {
     for &how in P::WAYS {
-        let rig = leaves::<P>(request, before.to_vec(), at, how).await;
-        let events = rig.finish().await;
+        let gateway = leaves::<P>(request, before.to_vec(), at, how).await;
+        let events = gateway.finish().await;
         assert_eq!(events.len(), 1, "{how:?}");
         assert_eq!((events[0].status, events[0].refusal), (Some(499), None));
         assert!(!events[0].usage_reported, "{how:?}");
@@ -63,37 +68,37 @@ async fn leaves_in_every_way<P: Speaks>(
     }
 }
 
-async fn while_a_stream_is_waited_for<P: Speaks>() {
+async fn while_a_stream_is_waited_for<P: TestProtocol>() {
     leaves_in_every_way::<P>(STREAMED, b"", None, None).await;
 }
 
-async fn while_an_answer_is_waited_for<P: Speaks>() {
+async fn while_an_answer_is_waited_for<P: TestProtocol>() {
     leaves_in_every_way::<P>(WHOLE, b"", None, Some(0)).await;
 }
 
-async fn while_the_first_event_is_waited_for<P: Speaks>() {
+async fn while_the_first_event_is_waited_for<P: TestProtocol>() {
     let begun = events(&[": working\n\n", "data: {\"cho"], false);
     leaves_in_every_way::<P>(STREAMED, &begun, None, None).await;
 }
 
-async fn in_the_middle_of_a_stream<P: Speaks>() {
+async fn in_the_middle_of_a_stream<P: TestProtocol>() {
     let begun = events(&[ONE, ONE], false);
     leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len()), Some(2)).await;
 }
 
-async fn in_the_middle_of_an_answer<P: Speaks>() {
+async fn in_the_middle_of_an_answer<P: TestProtocol>() {
     let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"abc\":";
     leaves_in_every_way::<P>(WHOLE, begun, Some(7), Some(1)).await;
 }
 
-async fn after_the_usage_was_seen<P: Speaks>() {
+async fn after_the_usage_was_seen<P: TestProtocol>() {
     let upstream = Upstream::start([vec![
         Step::Send(events(&[ONE, USAGE, ONE], false)),
         Step::UntilHangUp,
     ]])
     .await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = P::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = P::connect(gateway.address).await;
     client.ask(STREAMED).await;
     client.head().await.unwrap();
     client.until(2 * ONE.len()).await;
@@ -101,7 +106,7 @@ async fn after_the_usage_was_seen<P: Speaks>() {
     upstream
         .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
         .await;
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events[0].status, Some(499));
     assert!(events[0].usage_reported && !events[0].estimated);
     let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
@@ -111,12 +116,12 @@ async fn after_the_usage_was_seen<P: Speaks>() {
 #[tokio::test]
 async fn before_its_request_was_there() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let whole = chat(WHOLE);
     let head = whole.len() - WHOLE.len();
     for sent in [0, 10, head - 1, head, head + 5] {
         for &how in Http1::WAYS {
-            let mut client = Http1::connect(rig.address).await;
+            let mut client = Http1::connect(gateway.address).await;
             client.write(&whole[..sent]).await;
             let left = client.leave(how).await;
             if let Some(mut left) = left {
@@ -128,8 +133,8 @@ async fn before_its_request_was_there() {
         }
     }
     // Whatever was left behind does no harm to others.
-    assert_eq!(rig.chat(WHOLE).await.status, 200);
-    let events = rig.finish().await;
+    assert_eq!(gateway.chat(WHOLE).await.status, 200);
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
@@ -137,8 +142,8 @@ async fn before_its_request_was_there() {
 #[tokio::test]
 async fn with_another_request_on_its_way() {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Client::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Client::connect(gateway.address).await;
     client.write(&[chat(WHOLE), chat(STREAMED)].concat()).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
@@ -147,7 +152,7 @@ async fn with_another_request_on_its_way() {
     upstream
         .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
         .await;
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     // The second one was never begun.
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
     assert_eq!(upstream.seen().requests.len(), 1);
@@ -157,21 +162,21 @@ async fn with_another_request_on_its_way() {
 async fn while_a_retry_is_waited_for() {
     let busy = "HTTP/1.1 503 X\r\nretry-after: 4\r\ncontent-length: 2\r\n\r\n{}";
     let upstream = Upstream::start([crate::support::raw(busy), json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Client::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Client::connect(gateway.address).await;
     client.write(&chat(WHOLE)).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
         .await;
     drop(client);
     let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
-    let missed = rig.until("the client to be missed", async || {
-        rig.metric(gone).await > 0.5
+    let missed = gateway.until("the client to be missed", async || {
+        gateway.metric(gone).await > 0.5
     });
     // Well before the upstream would be asked again.
     let soon = tokio::time::timeout(Duration::from_secs(3), missed).await;
     assert!(soon.is_ok(), "it was waited for");
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
     // The upstream was not at work.
     assert!(!events[0].estimated);
@@ -181,8 +186,8 @@ async fn while_a_retry_is_waited_for() {
 #[tokio::test]
 async fn nobody_waits_for_a_body_that_does_not_come_on_a_closed_side() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Client::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Client::connect(gateway.address).await;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {KEY}\r\n\
 transfer-encoding: chunked\r\n\r\n11\r\n{{\"model\":\"small\"}}\r\n"
@@ -191,7 +196,7 @@ transfer-encoding: chunked\r\n\r\n11\r\n{{\"model\":\"small\"}}\r\n"
     client.close_its_side().await;
     // The last chunk is missing: this is no request.
     crate::support::soon("the end", async { while !client.is_closed().await {} }).await;
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
 }
 

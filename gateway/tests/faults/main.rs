@@ -3,7 +3,7 @@
 //! sockets; what a case expects is what the design asks for.
 //!
 //! Cases that do not depend on how a client frames its requests are written
-//! for any [`client::Speaks`].
+//! for any [`client::TestProtocol`].
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -7,17 +7,19 @@ use h2::client::Builder;
 use http::Request;
 
 use crate::case::{DONE, JSON, ONE, STREAMED, WHOLE};
-use crate::client::{Part, Speaks};
+use crate::client::{ResponsePart, TestProtocol};
 use crate::http2::{Http2, chat_head};
-use crate::support::{Gate, KEY, Options, Rig, Step, Upstream, events, json_answer, soon};
+use crate::support::{
+    Barrier, KEY, Options, Step, TestGateway, Upstream, events, json_answer, soon,
+};
 
 /// Sends one event, and the end once the gate is open.
-fn gated(gate: &Gate) -> Vec<Step> {
+fn gated(barrier: &Barrier) -> Vec<Step> {
     let end = events(&[DONE], true);
     let body = end.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     vec![
         Step::Send(events(&[ONE], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(end[body + 4..].to_vec()),
     ]
 }
@@ -31,16 +33,16 @@ async fn beside(client: &Http2, address: std::net::SocketAddr) -> Http2 {
 
 #[tokio::test]
 async fn many_requests_do_not_wait_for_one() {
-    let gate = Gate::new();
-    let upstream = Upstream::start([gated(&gate), json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut slow = Http2::connect(rig.address).await;
+    let barrier = Barrier::new();
+    let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", JSON)]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut slow = Http2::connect(gateway.address).await;
     slow.ask(STREAMED).await;
     assert_eq!(slow.head().await.unwrap().status, 200);
     assert_eq!(slow.until(ONE.len()).await, ONE.as_bytes());
     let mut quick = Vec::new();
     for _ in 0..100 {
-        let mut one = beside(&slow, rig.address).await;
+        let mut one = beside(&slow, gateway.address).await;
         one.ask(WHOLE).await;
         quick.push(one);
     }
@@ -48,35 +50,35 @@ async fn many_requests_do_not_wait_for_one() {
         let answer = one.answer(|_| ()).await;
         assert!(answer.complete && answer.body == JSON.as_bytes());
     }
-    gate.cancel();
+    barrier.cancel();
     let rest = slow.until(DONE.len()).await;
     assert_eq!(rest, DONE.as_bytes());
-    assert_eq!(slow.part().await, Part::End);
+    assert_eq!(slow.part().await, ResponsePart::End);
     drop(slow);
-    assert_eq!(rig.finish().await.len(), 101);
+    assert_eq!(gateway.finish().await.len(), 101);
 }
 
 #[tokio::test]
 async fn one_that_is_taken_back_leaves_the_others() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
-    let upstream = Upstream::start([stuck, gated(&gate)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut first = Http2::connect(rig.address).await;
+    let upstream = Upstream::start([stuck, gated(&barrier)]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut first = Http2::connect(gateway.address).await;
     first.ask(STREAMED).await;
     first.head().await.unwrap();
-    let mut second = beside(&first, rig.address).await;
+    let mut second = beside(&first, gateway.address).await;
     second.ask(STREAMED).await;
     second.head().await.unwrap();
     first.cancel();
     upstream
         .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
         .await;
-    gate.cancel();
+    barrier.cancel();
     let answer = second.until(ONE.len() + DONE.len()).await;
     assert_eq!(answer, [ONE, DONE].concat().as_bytes());
-    assert_eq!(second.part().await, Part::End);
-    let events = rig.finish().await;
+    assert_eq!(second.part().await, ResponsePart::End);
+    let events = gateway.finish().await;
     let mut statuses: Vec<_> = events.iter().filter_map(|event| event.status).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 499]);
@@ -85,36 +87,36 @@ async fn one_that_is_taken_back_leaves_the_others() {
 #[tokio::test]
 async fn one_that_is_taken_back_before_it_was_there_is_none() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http2::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http2::connect(gateway.address).await;
     for part in ["", "{\"model\":"] {
         client.begin(chat_head(), false).await;
         assert!(client.send(part.into(), false).await);
         client.cancel();
     }
     assert!(client.is_in_order().await);
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
 }
 
 #[tokio::test]
 async fn requests_that_run_finish_when_the_gateway_ends() {
-    let gate = Gate::new();
-    let upstream = Upstream::start([gated(&gate)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http2::connect(rig.address).await;
+    let barrier = Barrier::new();
+    let upstream = Upstream::start([gated(&barrier)]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http2::connect(gateway.address).await;
     client.ask(STREAMED).await;
     client.head().await.unwrap();
     client.until(ONE.len()).await;
-    let mut idle = Http2::connect(rig.address).await;
+    let mut idle = Http2::connect(gateway.address).await;
     assert!(idle.is_in_order().await);
-    rig.stop();
+    gateway.stop();
     idle.ended().await.unwrap();
-    gate.cancel();
+    barrier.cancel();
     client.until(DONE.len()).await;
-    assert_eq!(client.part().await, Part::End);
+    assert_eq!(client.part().await, ResponsePart::End);
     client.ended().await.unwrap();
-    assert_eq!(rig.finish().await[0].status, Some(200));
+    assert_eq!(gateway.finish().await[0].status, Some(200));
 }
 
 #[tokio::test]
@@ -123,18 +125,18 @@ async fn one_that_does_not_end_is_cut_off_and_accounted_for() {
     for _ in 0..5 {
         let upstream = Upstream::start([stuck.clone()]).await;
         let flags = Options::flags(&["--shutdown-grace=1"]);
-        let rig = Rig::start_with(&[&upstream], flags).await;
-        let mut client = Http2::connect(rig.address).await;
+        let gateway = TestGateway::start_with(&[&upstream], flags).await;
+        let mut client = Http2::connect(gateway.address).await;
         let mut all = Vec::new();
         for _ in 0..20 {
-            let mut one = beside(&client, rig.address).await;
+            let mut one = beside(&client, gateway.address).await;
             one.ask(STREAMED).await;
             one.head().await.unwrap();
             all.push(one);
         }
         client.ask(STREAMED).await;
         client.head().await.unwrap();
-        let events = rig.finish().await;
+        let events = gateway.finish().await;
         assert_eq!(events.len(), 21);
         assert!(events.iter().all(|event| event.status == Some(499)));
     }
@@ -143,14 +145,14 @@ async fn one_that_does_not_end_is_cut_off_and_accounted_for() {
 #[tokio::test]
 async fn a_head_that_is_too_long_is_431() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let mut many = Request::get("http://gateway/livez");
     for n in 0..200 {
         many = many.header(format!("x-{n}"), "b");
     }
     let long = Request::get("http://gateway/livez").header("x-long", "x".repeat(70 << 10));
     for head in [many, long] {
-        let mut client = Http2::connect(rig.address).await;
+        let mut client = Http2::connect(gateway.address).await;
         client.begin(head.body(()).unwrap(), true).await;
         let answer = client.answer(|_| ()).await;
         assert_eq!(answer.head.unwrap().status, 431);
@@ -161,10 +163,10 @@ async fn a_head_that_is_too_long_is_431() {
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_while_it_comes() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let part = Bytes::from(vec![b'x'; 64 << 10]);
     for announced in [None, Some(64 << 20)] {
-        let mut client = Http2::connect(rig.address).await;
+        let mut client = Http2::connect(gateway.address).await;
         let mut head = chat_head();
         if let Some(length) = announced {
             let length: u64 = length;
@@ -188,15 +190,15 @@ async fn a_body_that_is_too_large_is_refused_while_it_comes() {
         assert!(client.is_in_order().await);
     }
     assert!(upstream.seen().requests.is_empty());
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_body_of_another_length_than_announced_is_no_request() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for length in [WHOLE.len() - 1, WHOLE.len() + 1] {
-        let mut client = Http2::connect(rig.address).await;
+        let mut client = Http2::connect(gateway.address).await;
         let mut head = chat_head();
         head.headers_mut().insert("content-length", length.into());
         client.begin(head, false).await;
@@ -204,15 +206,15 @@ async fn a_body_of_another_length_than_announced_is_no_request() {
         let answer = client.answer(|_| ()).await;
         assert!(answer.head.is_none_or(|head| head.status == 400));
     }
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
 }
 
 #[tokio::test]
 async fn framing_and_hop_fields_of_a_client_stay_here() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http2::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http2::connect(gateway.address).await;
     let head = Request::post("http://gateway/v1/chat/completions")
         .header("authorization", format!("Bearer {KEY}"))
         .header("te", "trailers")
@@ -235,8 +237,8 @@ async fn framing_and_hop_fields_of_a_client_stay_here() {
 async fn pings_are_answered_while_requests_wait() {
     let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
     let upstream = Upstream::start([stuck]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http2::connect(rig.address).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http2::connect(gateway.address).await;
     client.ask(STREAMED).await;
     client.head().await.unwrap();
     for _ in 0..3 {
@@ -248,8 +250,8 @@ async fn pings_are_answered_while_requests_wait() {
 #[tokio::test]
 async fn a_client_that_only_takes_requests_back_is_sent_away() {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = Http2::connect_with(rig.address, &Builder::new()).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http2::connect_with(gateway.address, &Builder::new()).await;
     let flood = async {
         loop {
             let Ok(requests) = client.requests.clone().ready().await else {
@@ -266,6 +268,6 @@ async fn a_client_that_only_takes_requests_back_is_sent_away() {
         }
     };
     soon("the gateway to have enough", flood).await;
-    assert_eq!(rig.get("/livez").await.status, 200);
+    assert_eq!(gateway.get("/livez").await.status, 200);
     assert!(upstream.seen().requests.is_empty());
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::case::{HELD, STREAMED, WHOLE};
-use crate::client::{Head, Part, Speaks, in_each_protocol};
-use crate::support::{Rig, Step, Upstream, soon};
+use crate::client::{ResponseHead, ResponsePart, TestProtocol, in_each_protocol};
+use crate::support::{Step, TestGateway, Upstream, soon};
 
 /// What is offered: more than may be held anywhere.
 const OFFERED: usize = 2 * HELD;
@@ -74,8 +74,8 @@ async fn until_stopped(upstream: &Upstream) {
     assert!(held < HELD, "{held} bytes are held");
 }
 
-async fn asks<P: Speaks>(rig: &Rig, request: &str) -> (P, Head) {
-    let mut client = P::connect(rig.address).await;
+async fn asks<P: TestProtocol>(gateway: &TestGateway, request: &str) -> (P, ResponseHead) {
+    let mut client = P::connect(gateway.address).await;
     client.ask(request).await;
     let head = soon("the head", client.head()).await.unwrap();
     assert_eq!(head.status, 200);
@@ -83,85 +83,85 @@ async fn asks<P: Speaks>(rig: &Rig, request: &str) -> (P, Head) {
 }
 
 /// Reads the rest, which has to be what was offered.
-async fn takes_it_all<P: Speaks>(client: &mut P) {
+async fn takes_it_all<P: TestProtocol>(client: &mut P) {
     let event = event().into_bytes();
     let mut at = 0;
     loop {
         match soon("more of the answer", client.part()).await {
-            Part::Bytes(bytes) => {
+            ResponsePart::Bytes(bytes) => {
                 for byte in bytes {
                     assert_eq!(byte, event[at % EVENT], "at {at}");
                     at += 1;
                 }
             }
-            Part::End => break,
-            Part::BrokenOff => panic!("broken off after {at} bytes"),
+            ResponsePart::End => break,
+            ResponsePart::BrokenOff => panic!("broken off after {at} bytes"),
         }
     }
     assert_eq!(at, OFFERED.div_ceil(EVENT) * EVENT);
 }
 
-async fn stops_and_goes_on<P: Speaks>(request: &str, script: Vec<Step>) {
+async fn stops_and_goes_on<P: TestProtocol>(request: &str, script: Vec<Step>) {
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let (mut client, _) = asks::<P>(&rig, request).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let (mut client, _) = asks::<P>(&gateway, request).await;
     until_stopped(&upstream).await;
     takes_it_all(&mut client).await;
     assert!(client.is_in_order().await);
     drop(client);
-    assert_eq!(rig.finish().await[0].status, Some(200));
+    assert_eq!(gateway.finish().await[0].status, Some(200));
 }
 
-async fn a_client_that_stops_reading_stops_a_stream<P: Speaks>() {
+async fn a_client_that_stops_reading_stops_a_stream<P: TestProtocol>() {
     stops_and_goes_on::<P>(STREAMED, stream(OFFERED)).await;
 }
 
-async fn a_client_that_stops_reading_stops_an_answer<P: Speaks>() {
+async fn a_client_that_stops_reading_stops_an_answer<P: TestProtocol>() {
     stops_and_goes_on::<P>(WHOLE, whole()).await;
 }
 
-async fn a_client_that_stopped_reading_may_leave<P: Speaks>() {
+async fn a_client_that_stopped_reading_may_leave<P: TestProtocol>() {
     for &how in P::WAYS {
         let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
-        let rig = Rig::start(&[&upstream]).await;
-        let (client, _) = asks::<P>(&rig, STREAMED).await;
+        let gateway = TestGateway::start(&[&upstream]).await;
+        let (client, _) = asks::<P>(&gateway, STREAMED).await;
         until_stopped(&upstream).await;
         let left = client.leave(how).await;
         upstream
             .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
             .await;
         drop(left);
-        assert_eq!(rig.finish().await[0].status, Some(499));
+        assert_eq!(gateway.finish().await[0].status, Some(499));
     }
 }
 
-async fn an_answer_without_end_ends_with_its_client<P: Speaks>() {
+async fn an_answer_without_end_ends_with_its_client<P: TestProtocol>() {
     let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let (mut client, _) = asks::<P>(&rig, STREAMED).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let (mut client, _) = asks::<P>(&gateway, STREAMED).await;
     client.until(4 << 20).await;
     drop(client);
     upstream
         .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
         .await;
     assert!(upstream.seen().flooded < (4 << 20) + HELD);
-    assert_eq!(rig.finish().await[0].status, Some(499));
+    assert_eq!(gateway.finish().await[0].status, Some(499));
 }
 
-async fn a_slow_client_does_not_hold_up_another<P: Speaks>() {
+async fn a_slow_client_does_not_hold_up_another<P: TestProtocol>() {
     let upstream = Upstream::start([
         stream(usize::MAX / 4),
         crate::support::json_answer("200 OK", "{}"),
     ])
     .await;
-    let rig = Rig::start(&[&upstream]).await;
-    let (client, _) = asks::<P>(&rig, STREAMED).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let (client, _) = asks::<P>(&gateway, STREAMED).await;
     until_stopped(&upstream).await;
     for _ in 0..20 {
-        assert_eq!(rig.chat(WHOLE).await.text(), "{}");
+        assert_eq!(gateway.chat(WHOLE).await.text(), "{}");
     }
     drop(client);
-    assert_eq!(rig.finish().await.len(), 21);
+    assert_eq!(gateway.finish().await.len(), 21);
 }
 
 in_each_protocol! {

@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 
 use crate::case::{DONE, JSON, ONE, STREAMED, USAGE, WHOLE};
 use crate::support::{
-    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, events, get, json_answer, post, raw,
-    soon,
+    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+    post, raw, soon,
 };
 
 const PATH: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n";
@@ -48,8 +48,8 @@ fn status(answer: &str) -> Option<u16> {
 async fn pipelined_requests_are_answered_in_their_order() {
     let answers = (0..6).map(|n| json_answer("200 OK", &format!("{{\"n\":{n}}}")));
     let upstream = Upstream::start(answers).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     let mut bytes = Vec::new();
     for _ in 0..3 {
         bytes.extend(chat(WHOLE));
@@ -68,15 +68,15 @@ async fn pipelined_requests_are_answered_in_their_order() {
         assert_eq!(client.reply().await.status, 401);
     }
     drop(client);
-    assert_eq!(rig.finish().await.len(), 6);
+    assert_eq!(gateway.finish().await.len(), 6);
 }
 
 #[tokio::test]
 async fn requests_may_come_one_byte_at_a_time() {
     let stream = events(&[ONE, USAGE, DONE], true);
     let upstream = Upstream::start([raw(&stream)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for byte in [chat(STREAMED), chat(STREAMED)].concat() {
         client.write(&[byte]).await;
         tokio::task::yield_now().await;
@@ -89,8 +89,8 @@ async fn requests_may_come_one_byte_at_a_time() {
 #[tokio::test]
 async fn who_expects_100_gets_it_and_then_the_answer() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     let head = authorised(&format!(
         "expect: 100-continue\r\ncontent-length: {}\r\n",
         WHOLE.len()
@@ -110,12 +110,12 @@ async fn who_expects_100_gets_it_and_then_the_answer() {
 #[tokio::test]
 async fn who_is_refused_does_not_get_100() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let expect = "expect: 100-continue\r\n";
     let unknown = format!("{PATH}{expect}content-length: 17\r\n\r\n");
     let large = authorised(&format!("{expect}content-length: {}\r\n", 2 << 20));
     for (head, status) in [(unknown, 401), (large, 413)] {
-        let mut client = rig.client().await;
+        let mut client = gateway.client().await;
         client.write(head.as_bytes()).await;
         assert_eq!(client.reply().await.status, status);
     }
@@ -125,8 +125,8 @@ async fn who_is_refused_does_not_get_100() {
 #[tokio::test]
 async fn a_chunked_request_is_put_together() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     let mut bytes = authorised("transfer-encoding: Chunked\r\n").into_bytes();
     for part in WHOLE.as_bytes().chunks(3) {
         bytes.extend(format!("00{:X};a=\"b\"\r\n", part.len()).into_bytes());
@@ -148,24 +148,24 @@ async fn a_chunked_request_is_put_together() {
 async fn a_client_of_1_0_gets_a_length_or_the_end_of_the_connection() {
     let stream = events(&[ONE, USAGE, DONE], true);
     let upstream = Upstream::start([json_answer("200 OK", JSON), raw(&stream)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for (request, body) in [(WHOLE, JSON.to_owned()), (STREAMED, [ONE, DONE].concat())] {
         let bytes = String::from_utf8(chat(request)).unwrap();
         let bytes = bytes.replace("HTTP/1.1", "HTTP/1.0");
-        let answer = until_closed(rig.address, bytes.as_bytes()).await;
+        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
         let (head, found) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1."), "{head}");
         assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
         assert_eq!(found, body);
     }
-    assert_eq!(rig.finish().await.len(), 2);
+    assert_eq!(gateway.finish().await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_client_of_1_0_may_keep_its_connection() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     let request = String::from_utf8(chat(WHOLE)).unwrap();
     let request = request.replace("HTTP/1.1\r\n", "HTTP/1.0\r\nconnection: Keep-Alive\r\n");
     for _ in 0..3 {
@@ -179,10 +179,14 @@ async fn a_client_of_1_0_may_keep_its_connection() {
 #[tokio::test]
 async fn a_client_that_says_close_is_closed_on() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let bytes = String::from_utf8(chat(WHOLE)).unwrap();
     let bytes = bytes.replace("host:", "Connection: x, Close\r\nhost:");
-    let answer = until_closed(rig.address, [bytes.as_str(), &bytes].concat().as_bytes()).await;
+    let answer = until_closed(
+        gateway.address,
+        [bytes.as_str(), &bytes].concat().as_bytes(),
+    )
+    .await;
     assert_eq!(answer.matches("HTTP/1.1 200").count(), 1);
     assert!(answer.to_ascii_lowercase().contains("connection: close"));
     assert_eq!(upstream.seen().requests.len(), 1);
@@ -191,8 +195,8 @@ async fn a_client_that_says_close_is_closed_on() {
 #[tokio::test]
 async fn head_is_get_without_the_body() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for path in ["/health", "/healthz", "/livez", "/readyz", "/metrics"] {
         let request = get(path, "");
         client.write(&[b"HEAD", &request[3..]].concat()).await;
@@ -207,8 +211,8 @@ async fn head_is_get_without_the_body() {
 #[tokio::test]
 async fn head_of_anything_has_no_body() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for path in ["/v1/models", "/nowhere", "/v1/chat/completions"] {
         let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
         client.write(&[b"HEAD", &request[3..]].concat()).await;
@@ -219,15 +223,15 @@ async fn head_of_anything_has_no_body() {
 }
 
 /// The gateway takes at most 1 MiB.
-async fn narrow() -> (Upstream, Rig) {
+async fn narrow() -> (Upstream, TestGateway) {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
-    (upstream, rig)
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
+    (upstream, gateway)
 }
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused_while_it_comes() {
-    let (upstream, rig) = narrow().await;
+    let (upstream, gateway) = narrow().await;
     let length = authorised(&format!("content-length: {}\r\n", 64 << 20));
     let chunked = authorised("transfer-encoding: chunked\r\n");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
@@ -237,20 +241,20 @@ async fn a_body_that_is_too_large_is_refused_while_it_comes() {
         [length.as_str(), &"x".repeat(8 << 20)].concat(),
         [chunked.as_str(), &chunk.repeat(128)].concat(),
     ] {
-        let answer = until_closed(rig.address, bytes.as_bytes()).await;
+        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
         assert_eq!(status(&answer), Some(413));
         assert!(answer.contains("payload_too_large"));
     }
     assert!(upstream.seen().requests.is_empty());
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn who_reads_only_after_sending_is_told_too() {
-    let (_upstream, rig) = narrow().await;
+    let (_upstream, gateway) = narrow().await;
     for excess in [1, 200 << 10] {
         let body = "x".repeat((1 << 20) + excess);
-        let mut client = rig.client().await;
+        let mut client = gateway.client().await;
         client
             .write(authorised(&format!("content-length: {}\r\n", body.len())).as_bytes())
             .await;
@@ -261,17 +265,17 @@ async fn who_reads_only_after_sending_is_told_too() {
 
 #[tokio::test]
 async fn a_body_of_just_the_limit_passes() {
-    let (upstream, rig) = narrow().await;
+    let (upstream, gateway) = narrow().await;
     let pad = "x".repeat((1 << 20) - "{\"model\":\"small\",\"p\":\"\"}".len());
     let body = format!("{{\"model\":\"small\",\"p\":\"{pad}\"}}");
-    assert_eq!(rig.chat(&body).await.text(), JSON);
+    assert_eq!(gateway.chat(&body).await.text(), JSON);
     assert_eq!(upstream.request().body.len(), 1 << 20);
 }
 
 #[tokio::test]
 async fn a_head_that_is_too_long_is_431_or_414() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let field = format!("x-long: {}\r\n", "x".repeat(1 << 20));
     let fields = "x-a: b\r\n".repeat(200);
     let target = "x".repeat(200 << 10);
@@ -280,7 +284,7 @@ async fn a_head_that_is_too_long_is_431_or_414() {
         (authorised(&fields), 431),
         (format!("GET /{target} HTTP/1.1\r\nhost: g\r\n\r\n"), 414),
     ] {
-        let answer = until_closed(rig.address, bytes.as_bytes()).await;
+        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
         assert_eq!(status(&answer), Some(expected));
     }
     assert!(upstream.seen().requests.is_empty());
@@ -289,10 +293,10 @@ async fn a_head_that_is_too_long_is_431_or_414() {
 #[tokio::test]
 async fn a_head_without_end_is_cut_off() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for part in ["x", "x-a: b\r\n"] {
         let bytes = format!("{PATH}x-long: {}", part.repeat((16 << 20) / part.len()));
-        let answer = until_closed(rig.address, bytes.as_bytes()).await;
+        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
         assert_eq!(status(&answer), Some(431));
     }
 }
@@ -300,8 +304,8 @@ async fn a_head_without_end_is_cut_off() {
 #[tokio::test]
 async fn blank_lines_between_requests_are_overlooked() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client: Client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client: Client = gateway.client().await;
     client
         .write(&[chat(WHOLE).as_slice(), b"\r\n", &chat(WHOLE)].concat())
         .await;
@@ -313,16 +317,16 @@ async fn blank_lines_between_requests_are_overlooked() {
 /// To 1.0, the end of the connection is the end of an answer.
 #[tokio::test]
 async fn a_client_of_1_0_is_not_told_that_a_broken_answer_is_complete() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let begun = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n";
     let script = vec![
         Step::Send(begun.into()),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Close,
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = TcpStream::connect(rig.address).await.unwrap();
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = TcpStream::connect(gateway.address).await.unwrap();
     let request = String::from_utf8(chat(WHOLE)).unwrap();
     let request = request.replace("HTTP/1.1", "HTTP/1.0");
     client.write_all(request.as_bytes()).await.unwrap();
@@ -331,7 +335,7 @@ async fn a_client_of_1_0_is_not_told_that_a_broken_answer_is_complete() {
         let read = soon("the beginning", client.read_buf(&mut answer)).await;
         assert!(read.unwrap() > 0);
     }
-    gate.cancel();
+    barrier.cancel();
     let end = soon("the end", client.read_buf(&mut answer)).await;
     assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }

@@ -3,7 +3,7 @@
 
 use crate::case::WHOLE;
 use crate::requests::until_closed;
-use crate::support::{KEY, Rig, Upstream, json_answer};
+use crate::support::{KEY, TestGateway, Upstream, json_answer};
 
 /// What stands behind a refused request, and must not be answered.
 const HIDDEN: &str = "GET /livez HTTP/1.1\r\nhost: g\r\n\r\n";
@@ -19,10 +19,10 @@ fn with_line(line: &str, (fields, body): Shape) -> String {
 
 async fn refused(requests: impl IntoIterator<Item = String>) {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let mut faults = Vec::new();
     for request in requests {
-        let wait = until_closed(rig.address, request.as_bytes());
+        let wait = until_closed(gateway.address, request.as_bytes());
         let answer = tokio::time::timeout(std::time::Duration::from_secs(2), wait).await;
         let seen = match &answer {
             Err(_) => "not closed".to_owned(),
@@ -45,7 +45,7 @@ async fn refused(requests: impl IntoIterator<Item = String>) {
     assert!(faults.is_empty(), "{asked} went upstream: {faults:#?}");
     assert_eq!(asked, 0);
     // And those were no requests of anybody.
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 async fn shapes(list: &[Shape]) {

@@ -1,7 +1,7 @@
 //! Streamed answers, and what breaks in them.
 
 use crate::case::{ASKING, Case, DONE, ONE, TWO, USAGE, cases};
-use crate::support::{Gate, Step, events};
+use crate::support::{Barrier, Step, events};
 
 /// A stream that comes as it should.
 fn good(parts: &[&str]) -> Vec<Step> {
@@ -10,15 +10,17 @@ fn good(parts: &[&str]) -> Vec<Step> {
 
 /// A stream of these events which, once the client has them all, ends like this.
 fn breaks(parts: &[&str], more: &[u8], end: Step) -> Case {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let steps = [
         Step::Send(events(parts, false)),
         Step::Send(more.to_vec()),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         end,
     ];
     let length = parts.iter().map(|part| part.len()).sum();
-    Case::streamed(steps).opens(&gate, length).told_after(parts)
+    Case::streamed(steps)
+        .opens(&barrier, length)
+        .told_after(parts)
 }
 
 /// A stream that brings nothing but these bytes after its head, and ends.
@@ -169,24 +171,24 @@ cases! {
     end_within_the_size_of_a_chunk: breaks(&[ONE], b"4", Step::Close);
     end_before_the_last_line: breaks(&[ONE, DONE], b"0\r\n", Step::Close);
     end_within_a_length: {
-        let gate = Gate::new();
+        let barrier = Barrier::new();
         let body = [ONE, "data: {\"cho"].concat();
         let steps = [
             Step::Send(sized(500, &body)),
-            Step::Wait(gate.clone()),
+            Step::Wait(barrier.clone()),
             Step::Close,
         ];
-        Case::streamed(steps).opens(&gate, ONE.len()).told_after(&[ONE])
+        Case::streamed(steps).opens(&barrier, ONE.len()).told_after(&[ONE])
     };
     reset_of_a_body_that_ends_with_the_connection: {
-        let gate = Gate::new();
+        let barrier = Barrier::new();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
         let steps = [
             Step::Send([head, ONE].concat().into_bytes()),
-            Step::Wait(gate.clone()),
+            Step::Wait(barrier.clone()),
             Step::Reset,
         ];
-        Case::streamed(steps).opens(&gate, ONE.len()).told_after(&[ONE])
+        Case::streamed(steps).opens(&barrier, ONE.len()).told_after(&[ONE])
     };
     the_size_of_a_later_chunk_is_none: breaks(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
     the_size_of_the_first_chunk_is_none:

@@ -4,14 +4,15 @@ use fastllm_contract::{ModelName, UsageEvent};
 use tokio::net::TcpListener;
 
 use crate::support::{
-    Content, Control, Gate, KEY, Options, Reply, Rig, Step, Upstream, backend, chat,
-    chat_over_http2, content, events, json_answer, logged, next_data, post, raw, snapshot, soon,
+    Barrier, Control, KEY, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, backend,
+    chat, chat_over_http2, content, events, json_answer, logged, next_data, post, raw, snapshot,
+    soon,
 };
 
 pub(super) const BODY: &str = "{\"model\":\"small\",\"messages\":[]}";
 
 /// The usual content, with a model `small` whose answers are kept.
-pub(super) fn keeping(addresses: &[String]) -> Content {
+pub(super) fn keeping(addresses: &[String]) -> SnapshotContent {
     let mut content = content(addresses);
     content.models[2].cache_ttl_seconds = Some(3600);
     content
@@ -29,14 +30,16 @@ pub(super) async fn counting() -> Upstream {
     Upstream::start((1..100).map(answer)).await
 }
 
-pub(super) async fn start(upstream: &Upstream) -> Rig {
-    Rig::serving(&keeping(&[upstream.api_base()]), Options::default()).await
+pub(super) async fn start(upstream: &Upstream) -> TestGateway {
+    TestGateway::serving(&keeping(&[upstream.api_base()]), Options::default()).await
 }
 
 /// Asks with further header lines.
-pub(super) async fn ask(rig: &Rig, lines: &str, body: &str) -> Reply {
+pub(super) async fn ask(gateway: &TestGateway, lines: &str, body: &str) -> Reply {
     let headers = format!("authorization: Bearer {KEY}\r\n{lines}");
-    rig.ask(&post("/v1/chat/completions", &headers, body)).await
+    gateway
+        .ask(&post("/v1/chat/completions", &headers, body))
+        .await
 }
 
 /// The number of an answer, and what it says of the cache.
@@ -64,10 +67,10 @@ Transfer-Encoding: chunked\r\n\r\n";
     }
     answer.extend(b"0\r\n\r\n");
     let upstream = Upstream::start([vec![Step::Trickle(answer)]]).await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
 
-    let first = ask(&rig, "x-request-id: one\r\n", BODY).await;
-    let again = ask(&rig, "x-request-id: two\r\n", BODY).await;
+    let first = ask(&gateway, "x-request-id: one\r\n", BODY).await;
+    let again = ask(&gateway, "x-request-id: two\r\n", BODY).await;
     assert_eq!(upstream.seen().requests.len(), 1);
     assert_eq!((first.status, again.status), (200, 200));
     assert_eq!(first.body, parts.concat());
@@ -100,9 +103,9 @@ Transfer-Encoding: chunked\r\n\r\n";
 #[tokio::test]
 async fn both_versions_of_http_are_given_the_same() {
     let upstream = counting().await;
-    let rig = start(&upstream).await;
-    let first = rig.chat(BODY).await;
-    chat_over_http2(&rig, ("https://page.example", BODY), async |response| {
+    let gateway = start(&upstream).await;
+    let first = gateway.chat(BODY).await;
+    chat_over_http2(&gateway, ("https://page.example", BODY), async |response| {
         assert_eq!(response.status(), 200);
         let field = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(field("x-fastllm-cache"), "hit");
@@ -118,25 +121,29 @@ async fn both_versions_of_http_are_given_the_same() {
     .await;
     // The other way round.
     let other: &str = "{\"model\":\"small\",\"n\":2}";
-    chat_over_http2(&rig, ("https://page.example", other), async |response| {
-        assert_eq!(response.headers()["x-fastllm-cache"], "miss");
-        let mut body = response.into_body();
-        while next_data(&mut body).await.is_some() {}
-    })
+    chat_over_http2(
+        &gateway,
+        ("https://page.example", other),
+        async |response| {
+            assert_eq!(response.headers()["x-fastllm-cache"], "miss");
+            let mut body = response.into_body();
+            while next_data(&mut body).await.is_some() {}
+        },
+    )
     .await;
-    assert_eq!(told(&rig.chat(other).await), (2, HIT));
+    assert_eq!(told(&gateway.chat(other).await), (2, HIT));
 }
 
 #[tokio::test]
 async fn only_models_that_say_so_have_one() {
     let upstream = counting().await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
     let large = "{\"model\":\"large\"}";
-    assert_eq!(told(&rig.chat(large).await), (1, None));
-    assert_eq!(told(&rig.chat(large).await), (2, None));
+    assert_eq!(told(&gateway.chat(large).await), (1, None));
+    assert_eq!(told(&gateway.chat(large).await), (2, None));
     for use_of in ["hit", "miss", "store"] {
         let counter = format!("fastllm_cache_total{{kind=\"{use_of}\"}}");
-        assert!(rig.metric(&counter).await < 0.5, "{use_of}");
+        assert!(gateway.metric(&counter).await < 0.5, "{use_of}");
     }
 }
 
@@ -145,9 +152,9 @@ async fn without_room_nothing_is_kept() {
     for flag in ["--cache-max-entries=0", "--cache-max-bytes=0"] {
         let upstream = counting().await;
         let content = keeping(&[upstream.api_base()]);
-        let rig = Rig::serving(&content, Options::flags(&[flag])).await;
-        assert_eq!(told(&rig.chat(BODY).await), (1, None));
-        assert_eq!(told(&rig.chat(BODY).await), (2, None));
+        let gateway = TestGateway::serving(&content, Options::flags(&[flag])).await;
+        assert_eq!(told(&gateway.chat(BODY).await), (1, None));
+        assert_eq!(told(&gateway.chat(BODY).await), (2, None));
     }
 }
 
@@ -155,16 +162,16 @@ async fn without_room_nothing_is_kept() {
 async fn full_means_that_the_oldest_goes() {
     let upstream = counting().await;
     let content = keeping(&[upstream.api_base()]);
-    let rig = Rig::serving(&content, Options::flags(&["--cache-max-entries=2"])).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&["--cache-max-entries=2"])).await;
     let body = |number: u32| format!("{{\"model\":\"small\",\"seed\":{number}}}");
     for number in 1..=3 {
-        assert_eq!(told(&rig.chat(&body(number)).await).1, MISS);
+        assert_eq!(told(&gateway.chat(&body(number)).await).1, MISS);
     }
-    assert_eq!(told(&rig.chat(&body(3)).await), (3, HIT));
-    assert_eq!(told(&rig.chat(&body(2)).await), (2, HIT));
-    assert_eq!(told(&rig.chat(&body(1)).await), (4, MISS));
-    assert!((rig.metric("fastllm_cache_entries").await - 2.0).abs() < 0.5);
-    assert!(rig.metric("fastllm_cache_bytes").await > 500.0);
+    assert_eq!(told(&gateway.chat(&body(3)).await), (3, HIT));
+    assert_eq!(told(&gateway.chat(&body(2)).await), (2, HIT));
+    assert_eq!(told(&gateway.chat(&body(1)).await), (4, MISS));
+    assert!((gateway.metric("fastllm_cache_entries").await - 2.0).abs() < 0.5);
+    assert!(gateway.metric("fastllm_cache_bytes").await > 500.0);
 }
 
 #[tokio::test]
@@ -172,43 +179,44 @@ async fn an_answer_is_given_for_as_long_as_its_model_says() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[2].cache_ttl_seconds = Some(1);
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
-    rig.until("the answer to expire", async || {
-        told(&rig.chat(BODY).await) == (2, MISS)
-    })
-    .await;
-    assert!(rig.metric("fastllm_cache_total{kind=\"hit\"}").await > 0.5);
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    gateway
+        .until("the answer to expire", async || {
+            told(&gateway.chat(BODY).await) == (2, MISS)
+        })
+        .await;
+    assert!(gateway.metric("fastllm_cache_total{kind=\"hit\"}").await > 0.5);
 }
 
 #[tokio::test]
 async fn streams_are_never_kept() {
     let parts = ["data: {\"choices\":[{}]}\n\n", "data: [DONE]\n\n"];
     let upstream = Upstream::start([raw(events(&parts, true))]).await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
     // One that was asked for, and one that was not.
     for body in ["{\"model\":\"small\",\"stream\":true}", BODY] {
         let before = upstream.seen().requests.len();
         for _ in 0..2 {
-            let reply = rig.chat(body).await;
+            let reply = gateway.chat(body).await;
             assert_eq!((reply.text(), reply.status), (parts.concat(), 200));
             assert_eq!(reply.header("x-fastllm-cache"), None);
         }
         assert_eq!(upstream.seen().requests.len(), before + 2);
     }
-    assert!(rig.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
+    assert!(gateway.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
 }
 
 #[tokio::test]
 async fn uploads_are_never_kept() {
     let upstream = counting().await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
     let headers =
         format!("authorization: Bearer {KEY}\r\ncontent-type: multipart/form-data; boundary=b\r\n");
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
     let request = post("/v1/audio/transcriptions", &headers, form);
     for number in [1, 2] {
-        assert_eq!(told(&rig.ask(&request).await), (number, None));
+        assert_eq!(told(&gateway.ask(&request).await), (number, None));
     }
 }
 
@@ -217,11 +225,11 @@ async fn never_kept(answers: &[Vec<u8>]) {
     let twice = answers.iter().flat_map(|answer| [answer, answer]);
     let script = |answer: &Vec<u8>| vec![Step::Send(answer.clone()), Step::Close];
     let upstream = Upstream::start(twice.map(script)).await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
     for (number, answer) in answers.iter().enumerate() {
         let body = format!("{{\"model\":\"small\",\"seed\":{number}}}");
         for time in 1..=2 {
-            rig.chat(&body).await;
+            gateway.chat(&body).await;
             let seen = upstream.seen().requests.len();
             assert_eq!(
                 seen,
@@ -231,8 +239,8 @@ async fn never_kept(answers: &[Vec<u8>]) {
             );
         }
     }
-    assert!(rig.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
-    assert!(rig.metric("fastllm_cache_entries").await < 0.5);
+    assert!(gateway.metric("fastllm_cache_total{kind=\"store\"}").await < 0.5);
+    assert!(gateway.metric("fastllm_cache_entries").await < 0.5);
 }
 
 #[tokio::test]
@@ -279,8 +287,8 @@ async fn what_is_not_meant_for_it_is_never_kept() {
     .await;
     // The same with nothing against it.
     let upstream = Upstream::start([vec![Step::Send(good("", "{}")), Step::Close]]).await;
-    let rig = start(&upstream).await;
-    let said = [rig.chat(BODY).await, rig.chat(BODY).await];
+    let gateway = start(&upstream).await;
+    let said = [gateway.chat(BODY).await, gateway.chat(BODY).await];
     assert_eq!(
         said.map(|reply| reply.header("x-fastllm-cache") == HIT),
         [false, true]
@@ -289,34 +297,36 @@ async fn what_is_not_meant_for_it_is_never_kept() {
 
 #[tokio::test]
 async fn an_answer_whose_client_left_is_not_kept() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\"";
     let slow = vec![
         Step::Send(head.into()),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(b":1}".to_vec()),
     ];
     let upstream = Upstream::start([slow, json_answer("200 OK", "{\"number\":2}")]).await;
-    let rig = start(&upstream).await;
-    let mut client = rig.client().await;
+    let gateway = start(&upstream).await;
+    let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
     client.head().await;
     drop(client);
-    rig.until("the account of it", async || {
-        rig.metric("fastllm_request_outcomes_total{outcome=\"client_gone\"}")
-            .await
-            > 0.5
-    })
-    .await;
-    gate.cancel();
-    assert_eq!(told(&rig.chat(BODY).await), (2, MISS));
-    assert_eq!(told(&rig.chat(BODY).await), (2, HIT));
+    gateway
+        .until("the account of it", async || {
+            gateway
+                .metric("fastllm_request_outcomes_total{outcome=\"client_gone\"}")
+                .await
+                > 0.5
+        })
+        .await;
+    barrier.cancel();
+    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
+    assert_eq!(told(&gateway.chat(BODY).await), (2, HIT));
 }
 
 #[tokio::test]
 async fn clients_that_want_an_answer_of_their_own_get_one() {
     let upstream = counting().await;
-    let rig = start(&upstream).await;
+    let gateway = start(&upstream).await;
     for (lines, number, said) in [
         ("", 1, MISS),
         ("", 1, HIT),
@@ -328,7 +338,7 @@ async fn clients_that_want_an_answer_of_their_own_get_one() {
         ("cache-control: no-cache\r\n", 4, None),
         ("", 4, HIT),
     ] {
-        let reply = ask(&rig, lines, BODY).await;
+        let reply = ask(&gateway, lines, BODY).await;
         assert_eq!(told(&reply), (number, said), "{lines}");
     }
 }
@@ -341,59 +351,60 @@ async fn a_failovers_answer_is_that_of_the_model_that_gave_it() {
     content.models[1].backends = vec![backend(30, &good.api_base())];
     content.fallback = Some(ModelName::new("large").unwrap());
     content.models[1].cache_ttl_seconds = Some(3600);
-    let rig = Rig::serving(&content, Options::flags(&["--max-retries=0"])).await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    let gateway = TestGateway::serving(&content, Options::flags(&["--max-retries=0"])).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
     // Of the model that was asked first, nothing is known.
-    assert_eq!(told(&rig.chat(BODY).await), (2, MISS));
+    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
     let large = BODY.replace("small", "large");
-    assert_eq!(told(&rig.chat(&large).await), (2, HIT));
+    assert_eq!(told(&gateway.chat(&large).await), (2, HIT));
 
     // Where the one that answers does not keep any, nothing is.
     content.version = 2;
     content.models[1].cache_ttl_seconds = None;
-    rig.control.publish(snapshot(&content));
-    rig.until("the change", async || {
-        rig.metric("fastllm_snapshot_version").await > 1.5
-    })
-    .await;
-    let stores = rig.metric("fastllm_cache_total{kind=\"store\"}").await;
-    assert_eq!(told(&rig.chat(BODY).await), (3, MISS));
-    assert_eq!(told(&rig.chat(BODY).await), (4, MISS));
-    let after = rig.metric("fastllm_cache_total{kind=\"store\"}").await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the change", async || {
+            gateway.metric("fastllm_snapshot_version").await > 1.5
+        })
+        .await;
+    let stores = gateway.metric("fastllm_cache_total{kind=\"store\"}").await;
+    assert_eq!(told(&gateway.chat(BODY).await), (3, MISS));
+    assert_eq!(told(&gateway.chat(BODY).await), (4, MISS));
+    let after = gateway.metric("fastllm_cache_total{kind=\"store\"}").await;
     assert!((after - stores).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn a_kept_answer_needs_no_backend() {
     let upstream = counting().await;
-    let rig = start(&upstream).await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    let gateway = start(&upstream).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
     drop(upstream);
-    assert_eq!(told(&rig.chat(BODY).await), (1, HIT));
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 502);
+    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 502);
 }
 
 #[tokio::test]
 async fn equal_requests_at_one_time_are_both_forwarded() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let slow = |number: u32| {
         let answer = json_answer("200 OK", &format!("{{\"number\":{number}}}"));
-        [vec![Step::Wait(gate.clone())], answer].concat()
+        [vec![Step::Wait(barrier.clone())], answer].concat()
     };
     let upstream = Upstream::start([slow(1), slow(2)]).await;
-    let rig = start(&upstream).await;
-    let mut clients = [rig.client().await, rig.client().await];
+    let gateway = start(&upstream).await;
+    let mut clients = [gateway.client().await, gateway.client().await];
     for client in &mut clients {
         client.write(&chat(BODY)).await;
     }
     upstream
         .wait_for("both", |seen| seen.requests.len() == 2)
         .await;
-    gate.cancel();
+    barrier.cancel();
     for client in &mut clients {
         assert_eq!(told(&client.reply().await).1, MISS);
     }
-    assert_eq!(told(&rig.chat(BODY).await).1, HIT);
+    assert_eq!(told(&gateway.chat(BODY).await).1, HIT);
 }
 
 fn figures(event: &UsageEvent) -> (u64, u64, Option<u64>, bool) {
@@ -408,10 +419,11 @@ async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
     let content = keeping(&[upstream.api_base()]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let control = Control::start_on(listener, snapshot(&content));
-    let rig = Rig::with_control(control, Options::flags(&["--health-report-interval=1"]));
-    rig.until_ready().await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
-    let reply = ask(&rig, "x-request-id: given-again-1\r\n", BODY).await;
+    let gateway =
+        TestGateway::with_control(control, Options::flags(&["--health-report-interval=1"]));
+    gateway.until_ready().await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    let reply = ask(&gateway, "x-request-id: given-again-1\r\n", BODY).await;
     assert_eq!(told(&reply), (1, HIT));
 
     for (name, count) in [
@@ -430,10 +442,10 @@ async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
             7.0,
         ),
     ] {
-        let value = rig.metric(name).await;
+        let value = gateway.metric(name).await;
         assert!((value - count).abs() < 0.5, "{name}: {value}");
     }
-    let told = rig.control.wait_for("a report of it", |told| {
+    let told = gateway.control.wait_for("a report of it", |told| {
         told.health.iter().any(|report| {
             let process = &report.process;
             (process.cache_hits, process.cache_misses) == (1, 1)
@@ -451,7 +463,7 @@ async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
             .contains(" attempts=0 stream=false cache=hit status=200 ")
     );
 
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     let [first, hit] = events.as_slice() else {
         panic!("{events:?}");
     };

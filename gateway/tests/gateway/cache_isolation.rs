@@ -3,7 +3,7 @@
 use fastllm_contract::{ModelName, Principal, PrincipalId, SplitBy, Target, VirtualModel};
 
 use crate::cache::{BODY, ask, counting, keeping, told};
-use crate::support::{Content, KEY, Options, Rig, Upstream, post, snapshot};
+use crate::support::{KEY, Options, SnapshotContent, TestGateway, Upstream, post, snapshot};
 
 const HIT: Option<&str> = Some("hit");
 const MISS: Option<&str> = Some("miss");
@@ -11,7 +11,7 @@ const OTHER: &str = "sk-another";
 const WITHOUT: &str = "sk-without";
 
 /// The usual key, another principal's, and one of a principal without a grant.
-fn three(upstream: &Upstream) -> Content {
+fn three(upstream: &Upstream) -> SnapshotContent {
     let mut content = keeping(&[upstream.api_base()]);
     let usual = content.principals[0].clone();
     for (id, name, key, models) in [
@@ -38,7 +38,7 @@ fn with_key(key: &str, body: &str) -> Vec<u8> {
 #[tokio::test]
 async fn another_principal_is_given_nothing() {
     let upstream = counting().await;
-    let rig = Rig::serving(&three(&upstream), Options::default()).await;
+    let gateway = TestGateway::serving(&three(&upstream), Options::default()).await;
     for (key, number, said) in [
         (KEY, 1, MISS),
         (OTHER, 2, MISS),
@@ -48,7 +48,7 @@ async fn another_principal_is_given_nothing() {
         ("sk-second", 1, HIT),
     ] {
         assert_eq!(
-            told(&rig.ask(&with_key(key, BODY)).await),
+            told(&gateway.ask(&with_key(key, BODY)).await),
             (number, said),
             "{key}"
         );
@@ -59,27 +59,27 @@ async fn another_principal_is_given_nothing() {
 async fn what_is_shared_is_so_among_those_who_may_use_the_model() {
     let upstream = counting().await;
     let options = Options::flags(&["--cache-scope=shared"]);
-    let rig = Rig::serving(&three(&upstream), options).await;
-    assert_eq!(told(&rig.ask(&with_key(KEY, BODY)).await), (1, MISS));
-    assert_eq!(told(&rig.ask(&with_key(OTHER, BODY)).await), (1, HIT));
-    let refused = rig.ask(&with_key(WITHOUT, BODY)).await;
+    let gateway = TestGateway::serving(&three(&upstream), options).await;
+    assert_eq!(told(&gateway.ask(&with_key(KEY, BODY)).await), (1, MISS));
+    assert_eq!(told(&gateway.ask(&with_key(OTHER, BODY)).await), (1, HIT));
+    let refused = gateway.ask(&with_key(WITHOUT, BODY)).await;
     assert_eq!(
         (refused.status, refused.header("x-fastllm-cache")),
         (403, None)
     );
-    assert_eq!(rig.ask(&with_key("sk-unknown", BODY)).await.status, 401);
+    assert_eq!(gateway.ask(&with_key("sk-unknown", BODY)).await.status, 401);
 }
 
 #[tokio::test]
 async fn a_grant_that_is_taken_away_is_gone_at_once() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
     content.version = 2;
     content.principals[0].allowed_models.clear();
-    publish(&rig, &content).await;
-    assert_eq!(rig.chat(BODY).await.status, 403);
+    publish(&gateway, &content).await;
+    assert_eq!(gateway.chat(BODY).await.status, 403);
 }
 
 #[tokio::test]
@@ -87,15 +87,15 @@ async fn an_open_gateway_has_answers_of_its_own() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.open = true;
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let open = post("/v1/chat/completions", "", BODY);
-    assert_eq!(told(&rig.ask(&open).await), (1, MISS));
-    assert_eq!(told(&rig.ask(&open).await), (1, HIT));
+    assert_eq!(told(&gateway.ask(&open).await), (1, MISS));
+    assert_eq!(told(&gateway.ask(&open).await), (1, HIT));
     // Whoever has to say who they are is not given them.
     content.version = 2;
     content.open = false;
-    publish(&rig, &content).await;
-    assert_eq!(told(&rig.chat(BODY).await), (2, MISS));
+    publish(&gateway, &content).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn endpoint_body_and_model_make_another_question() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let headers = format!("authorization: Bearer {KEY}\r\n");
     let large = BODY.replace("small", "large");
     let spaced = BODY.replace(',', ", ");
@@ -118,12 +118,14 @@ async fn endpoint_body_and_model_make_another_question() {
     ];
     for said in [MISS, HIT] {
         for ((path, body), number) in questions.iter().zip(1..) {
-            let reply = rig.ask(&post(path, &headers, body)).await;
+            let reply = gateway.ask(&post(path, &headers, body)).await;
             assert_eq!(told(&reply), (number, said), "{path} {body}");
         }
     }
     // The prefix of the path is no part of it.
-    let reply = rig.ask(&post("/chat/completions", &headers, BODY)).await;
+    let reply = gateway
+        .ask(&post("/chat/completions", &headers, BODY))
+        .await;
     assert_eq!(told(&reply), (1, HIT));
 }
 
@@ -140,12 +142,12 @@ async fn by_whichever_name_a_model_is_asked_it_is_the_same() {
         }],
         split_by: SplitBy::Prompt,
     });
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let auto = BODY.replace("small", "auto");
-    assert_eq!(told(&rig.chat(&auto).await), (1, MISS));
-    assert_eq!(told(&rig.chat(BODY).await), (1, HIT));
-    assert_eq!(told(&rig.chat(&auto).await), (1, HIT));
-    let events = rig.finish().await;
+    assert_eq!(told(&gateway.chat(&auto).await), (1, MISS));
+    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(told(&gateway.chat(&auto).await), (1, HIT));
+    let events = gateway.finish().await;
     let asked = events.iter().map(|event| {
         let requested = event.requested_model.as_ref();
         (
@@ -167,7 +169,7 @@ async fn headers_that_the_backend_sees_make_another_question() {
     let upstream = counting().await;
     let content = keeping(&[upstream.api_base()]);
     let options = Options::flags(&["--forward-header=x-tenant"]);
-    let rig = Rig::serving(&content, options).await;
+    let gateway = TestGateway::serving(&content, options).await;
     for (lines, number, said) in [
         ("", 1, MISS),
         ("openai-beta: one\r\n", 2, MISS),
@@ -181,21 +183,22 @@ async fn headers_that_the_backend_sees_make_another_question() {
         ("user-agent: other\r\nx-unknown: 1\r\n", 1, HIT),
     ] {
         assert_eq!(
-            told(&ask(&rig, lines, BODY).await),
+            told(&ask(&gateway, lines, BODY).await),
             (number, said),
             "{lines}"
         );
     }
 }
 
-async fn publish(rig: &Rig, content: &Content) {
-    rig.control.publish(snapshot(content));
+async fn publish(gateway: &TestGateway, content: &SnapshotContent) {
+    gateway.control.publish(snapshot(content));
     #[expect(clippy::cast_precision_loss, reason = "versions are small")]
     let version = content.version as f64;
-    rig.until("the snapshot", async || {
-        rig.metric("fastllm_snapshot_version").await > version - 0.5
-    })
-    .await;
+    gateway
+        .until("the snapshot", async || {
+            gateway.metric("fastllm_snapshot_version").await > version - 0.5
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -203,30 +206,30 @@ async fn a_snapshot_takes_the_answers_of_what_it_changes_and_no_others() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let large = BODY.replace("small", "large");
-    assert_eq!(told(&rig.chat(BODY).await), (1, MISS));
-    assert_eq!(told(&rig.chat(&large).await), (2, MISS));
+    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(told(&gateway.chat(&large).await), (2, MISS));
 
     content.version = 2;
     content.models[1].backends[0].upstream_model = "successor".to_owned();
     content.keys.push((OTHER.to_owned(), 1, None, false));
-    publish(&rig, &content).await;
-    assert_eq!(told(&rig.chat(BODY).await), (1, HIT));
-    assert_eq!(told(&rig.chat(&large).await), (3, MISS));
+    publish(&gateway, &content).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(told(&gateway.chat(&large).await), (3, MISS));
 
     // What was answered before a change that was undone is still right.
     content.version = 3;
     content.models[1].backends[0].upstream_model = "small".to_owned();
-    publish(&rig, &content).await;
-    assert_eq!(told(&rig.chat(&large).await), (2, HIT));
+    publish(&gateway, &content).await;
+    assert_eq!(told(&gateway.chat(&large).await), (2, HIT));
 
     content.version = 4;
     content.models[2].cache_ttl_seconds = Some(1800);
-    publish(&rig, &content).await;
-    assert_eq!(told(&rig.chat(BODY).await), (4, MISS));
+    publish(&gateway, &content).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (4, MISS));
     content.version = 5;
     content.models[2].cache_ttl_seconds = None;
-    publish(&rig, &content).await;
-    assert_eq!(told(&rig.chat(BODY).await), (5, None));
+    publish(&gateway, &content).await;
+    assert_eq!(told(&gateway.chat(BODY).await), (5, None));
 }

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use crate::support::{
-    Gate, KEY, Options, Rig, Step, Upstream, backend, chat, content, get, json_answer, post, raw,
+    Barrier, KEY, Options, Step, TestGateway, Upstream, backend, chat, content, get, json_answer,
+    post, raw,
 };
 
 const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
@@ -14,9 +15,9 @@ const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],
 #[tokio::test]
 async fn bytes_pass_unchanged_both_ways() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let body = "{\"messages\" : [ {\"content\":\"\\u0041\"} ],\n \"model\":\"small\", \"n\": 1.0}";
-    let reply = rig.chat(body).await;
+    let reply = gateway.chat(body).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.text(), ANSWER);
     assert_eq!(reply.header("content-type"), Some("application/json"));
@@ -24,7 +25,7 @@ async fn bytes_pass_unchanged_both_ways() {
     assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
     assert_eq!(request.word(1), "/v1/chat/completions");
 
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     let event = &events[0];
     assert_eq!(
@@ -49,7 +50,7 @@ async fn the_upstream_gets_its_own_credential_name_and_model() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "vendor/\"small\"".to_owned();
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let headers = format!(
         "authorization: bearer {KEY}\r\ncookie: a=b\r\nx-api-key: other\r\n\
 accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
@@ -59,7 +60,7 @@ accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
         &headers,
         "{\"model\":\"small\",\"a\":[1]}",
     );
-    let reply = rig.ask(&request).await;
+    let reply = gateway.ask(&request).await;
     assert_eq!(reply.header("x-request-id"), Some("mine-1"));
     let request = upstream.request();
     assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
@@ -79,9 +80,9 @@ accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
 #[tokio::test]
 async fn a_large_chunked_body_arrives_whole() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let body = format!("{{\"model\":\"small\",\"x\":\"{}\"}}", "y".repeat(300_000));
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 transfer-encoding: chunked\r\n\r\n"
@@ -107,10 +108,10 @@ transfer-encoding: chunked\r\n\r\n"
 #[tokio::test]
 async fn models_are_those_that_the_key_may_use() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for path in ["/v1/models", "/models"] {
         let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
-        let reply = rig.ask(&request).await;
+        let reply = gateway.ask(&request).await;
         assert_eq!(reply.status, 200);
         let line = |id: &str| json!({"id": id, "object": "model", "owned_by": "fastllm-proxy", "created": 0});
         assert_eq!(
@@ -125,48 +126,53 @@ async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut content = content(&[upstream.api_base()]);
     content.open = true;
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let body = "{\"model\":\"forbidden\",\"stream\":true}";
-    let reply = rig.ask(&post("/v1/chat/completions", "", body)).await;
+    let reply = gateway.ask(&post("/v1/chat/completions", "", body)).await;
     assert_eq!(reply.status, 200);
     // Nobody is billed, so nothing is asked for.
     assert_eq!(
         String::from_utf8(upstream.request().body).unwrap(),
         "{\"model\":\"small\",\"stream\":true}"
     );
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn connections_are_used_again_and_load_is_spread() {
-    let gate = Gate::new();
-    let slow = [vec![Step::Wait(gate.clone())], json_answer("200 OK", "{}")].concat();
+    let barrier = Barrier::new();
+    let slow = [
+        vec![Step::Wait(barrier.clone())],
+        json_answer("200 OK", "{}"),
+    ]
+    .concat();
     let one = Upstream::start([slow.clone()]).await;
     let two = Upstream::start([slow]).await;
     let content = content(&[one.api_base(), two.api_base()]);
     // Each thread has connections of its own.
-    let rig = Rig::serving(&content, Options::flags(&["--workers=1"])).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&["--workers=1"])).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
-        let mut client = rig.client().await;
+        let mut client = gateway.client().await;
         client.write(&chat("{\"model\":\"small\"}")).await;
         clients.push(client);
         let sent = clients.len();
-        rig.until("the request to be under way", async || {
-            one.seen().requests.len() + two.seen().requests.len() == sent
-        })
-        .await;
+        gateway
+            .until("the request to be under way", async || {
+                one.seen().requests.len() + two.seen().requests.len() == sent
+            })
+            .await;
     }
     assert_eq!(
         (one.seen().requests.len(), two.seen().requests.len()),
         (2, 2)
     );
-    gate.cancel();
+    barrier.cancel();
     for client in &mut clients {
         assert_eq!(client.reply().await.status, 200);
     }
     let before = one.seen().connections + two.seen().connections;
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     for _ in 0..10 {
         assert_eq!(client.ask(&chat("{\"model\":\"small\"}")).await.status, 200);
     }
@@ -180,9 +186,9 @@ async fn a_pool_reaches_its_model_by_name_only() {
     let mut broken = backend(5, "http://:0/");
     broken.auth_header = "two words".to_owned();
     content.models[2].backends.insert(0, broken);
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
-    assert_eq!(rig.chat("{\"model\":\"large\"}").await.status, 200);
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
+    assert_eq!(gateway.chat("{\"model\":\"large\"}").await.status, 200);
 }
 
 #[tokio::test]
@@ -190,22 +196,22 @@ async fn an_answer_with_two_lengths_is_no_answer() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\
 transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
     let upstream = Upstream::start([raw(answer)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat("{\"model\":\"small\"}").await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat("{\"model\":\"small\"}").await;
     assert_eq!(reply.error().0, 502);
 }
 
 #[tokio::test]
 async fn the_upstream_reads_as_json_what_was_authorised_as_json() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     // As a form it would name another model.
     let body = "{\"model\":\"small\",\"x\":\"&model=forbidden&\"}";
     let headers = format!(
         "authorization: Bearer {KEY}\r\ncontent-type: application/x-www-form-urlencoded\r\n"
     );
     let request = post("/v1/chat/completions", &headers, body);
-    assert_eq!(rig.ask(&request).await.status, 200);
+    assert_eq!(gateway.ask(&request).await.status, 200);
     assert_eq!(
         upstream.request().headers("content-type"),
         ["application/json"]
@@ -217,12 +223,12 @@ async fn a_large_body_is_edited_without_a_scratch() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "other".to_owned();
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let long = "y".repeat(300_000);
     let body = |front: &str, model: &str| {
         format!("{{{front}\"x\":\"{long}\",\"model\":\"{model}\",\"stream\": true,\"z\":1}}")
     };
-    assert_eq!(rig.chat(&body("", "small")).await.status, 200);
+    assert_eq!(gateway.chat(&body("", "small")).await.status, 200);
     let request = upstream.request();
     let expected = body("\"stream_options\":{\"include_usage\":true},", "other");
     assert_eq!(

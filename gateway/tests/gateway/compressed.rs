@@ -5,7 +5,7 @@ use std::io::Write;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::support::{Options, Rig, Step, Upstream, chat, events, raw};
+use crate::support::{Options, Step, TestGateway, Upstream, chat, events, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 const STREAM: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -51,13 +51,13 @@ fn stream(parts: &[&str]) -> (Vec<u8>, Vec<u8>) {
 async fn what_it_used_is_known_and_its_bytes_pass() {
     let body = packed(&[ANSWER]).concat();
     let upstream = Upstream::start([answer("gzip", &body)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, &reply.body), (200, &body));
     assert_eq!(reply.header("content-encoding"), Some("gzip"));
     let sent = upstream.request();
     assert_eq!(sent.header("accept-encoding"), Some("identity"));
-    let event = &rig.finish().await[0];
+    let event = &gateway.finish().await[0];
     assert!(event.usage_reported);
     assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (11, 5));
 }
@@ -68,13 +68,13 @@ async fn a_stream_passes_with_the_usage_that_only_the_gateway_asked_for() {
     let (coded, body) = stream(&[EVENT, EVENT, &usage, "data: [DONE]\n\n"]);
     for script in [raw(&coded), vec![Step::Trickle(coded.clone())]] {
         let upstream = Upstream::start([script]).await;
-        let rig = Rig::start(&[&upstream]).await;
-        let reply = rig.chat(STREAM).await;
+        let gateway = TestGateway::start(&[&upstream]).await;
+        let reply = gateway.chat(STREAM).await;
         assert!(reply.complete);
         assert_eq!(reply.body, body);
         let asked = upstream.request().body;
         assert!(String::from_utf8(asked).unwrap().contains("include_usage"));
-        let event = &rig.finish().await[0];
+        let event = &gateway.finish().await[0];
         assert!(event.usage_reported && event.ttft_ms.is_some());
         assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (11, 5));
     }
@@ -83,25 +83,25 @@ async fn a_stream_passes_with_the_usage_that_only_the_gateway_asked_for() {
 #[tokio::test]
 async fn an_event_leaves_before_the_next_one_comes() {
     let parts = packed(&[EVENT, EVENT]);
-    let gate = crate::support::Gate::new();
+    let barrier = crate::support::Barrier::new();
     let (coded, _) = stream(&[EVENT, EVENT]);
     let first =
         coded.len() - events(&parts[1..], true).len() + events(&[] as &[&[u8]], false).len();
     let script = vec![
         Step::Send(coded[..first].to_vec()),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(coded[first..].to_vec()),
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(STREAM)).await;
     let _head = client.head().await;
     assert_eq!(client.chunk().await.unwrap(), parts[0]);
-    gate.cancel();
+    barrier.cancel();
     while !client.chunk().await.unwrap().is_empty() {}
     // It did not say what it used, nor that it is complete.
-    let event = &rig.finish().await[0];
+    let event = &gateway.finish().await[0];
     assert!(event.estimated && event.completion_tokens.0 >= 2);
 }
 
@@ -112,9 +112,9 @@ async fn an_error_in_its_first_event_still_fails_over() {
     let first = Upstream::start([raw(failed)]).await;
     let second = Upstream::start([raw(good)]).await;
     let flags = Options::flags(&["--policy=round-robin"]);
-    let rig = Rig::start_with(&[&first, &second], flags).await;
+    let gateway = TestGateway::start_with(&[&first, &second], flags).await;
     for _ in 0..2 {
-        assert_eq!(rig.chat(STREAM).await.body, body);
+        assert_eq!(gateway.chat(STREAM).await.body, body);
     }
     assert!(!first.seen().requests.is_empty());
 }
@@ -126,9 +126,9 @@ async fn a_bomb_and_what_nobody_reads_pass_and_count_as_their_prompt() {
     let broken = [&packed(&[ANSWER]).concat()[..20], b"no gzip"].concat();
     for (coding, body) in [("gzip", bomb), ("gzip", broken), ("br", b"brotli".to_vec())] {
         let upstream = Upstream::start([answer(coding, &body)]).await;
-        let rig = Rig::start(&[&upstream]).await;
-        assert_eq!(rig.chat(BODY).await.body, body);
-        let event = &rig.finish().await[0];
+        let gateway = TestGateway::start(&[&upstream]).await;
+        assert_eq!(gateway.chat(BODY).await.body, body);
+        let event = &gateway.finish().await[0];
         assert!(!event.usage_reported && event.estimated, "{coding}");
         let found = (event.prompt_tokens.0, event.completion_tokens.0);
         let prompt = BODY.len() as u64 * 2 / 7;

@@ -1,7 +1,7 @@
 //! Web pages that use the gateway from a browser.
 
 use crate::support::{
-    KEY, Message, Options, Reply, Rig, Upstream, chat_over_http2, get, post, raw,
+    KEY, Message, Options, Reply, TestGateway, Upstream, chat_over_http2, get, post, raw,
 };
 
 const PAGE: &str = "https://app.example";
@@ -32,18 +32,18 @@ fn all(reply: &Reply, name: &str) -> Vec<String> {
     values.into_iter().map(str::to_owned).collect()
 }
 
-async fn rig(flags: &[&str]) -> (Upstream, Rig) {
+async fn gateway(flags: &[&str]) -> (Upstream, TestGateway) {
     let upstream = Upstream::start([raw(ANSWER)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(flags)).await;
-    (upstream, rig)
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(flags)).await;
+    (upstream, gateway)
 }
 
 #[tokio::test]
 async fn a_browser_may_ask_beforehand_without_a_key() {
-    let (upstream, rig) = rig(&["--cors-origin", PAGE]).await;
+    let (upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
     let wanted = "authorization, content-type, x-stainless-os";
     let more = format!("access-control-request-headers: {wanted}\r\n");
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     for path in ["/v1/chat/completions", "/embeddings", "/v1/models/small"] {
         let reply = client.ask(&preflight(path, PAGE, &more)).await;
         assert_eq!((reply.status, &*reply.body), (204, &b""[..]), "{path}");
@@ -77,8 +77,8 @@ async fn a_browser_may_ask_beforehand_without_a_key() {
 
 #[tokio::test]
 async fn answers_say_whose_pages_may_read_them() {
-    let (_upstream, rig) = rig(&["--cors-origin", PAGE]).await;
-    let mut client = rig.client().await;
+    let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
+    let mut client = gateway.client().await;
     let models = get(
         "/v1/models",
         &format!("x-api-key: {KEY}\r\norigin: {PAGE}\r\n"),
@@ -106,17 +106,17 @@ async fn answers_say_whose_pages_may_read_them() {
 
 #[tokio::test]
 async fn all_pages_may_be_allowed() {
-    let (_upstream, rig) = rig(&["--cors-origin=*"]).await;
-    let reply = rig.ask(&asking("https://any.example")).await;
+    let (_upstream, gateway) = gateway(&["--cors-origin=*"]).await;
+    let reply = gateway.ask(&asking("https://any.example")).await;
     assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
-    let reply = rig.ask(&preflight("/v1/completions", "null", "")).await;
+    let reply = gateway.ask(&preflight("/v1/completions", "null", "")).await;
     assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
 }
 
 #[tokio::test]
 async fn http2_answers_say_the_same() {
-    let (_upstream, rig) = rig(&["--cors-origin", PAGE]).await;
-    chat_over_http2(&rig, (PAGE, BODY), async |answer| {
+    let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
+    chat_over_http2(&gateway, (PAGE, BODY), async |answer| {
         let headers = answer.headers();
         let origins = headers.get_all("access-control-allow-origin");
         assert!(origins.iter().eq([PAGE]));
@@ -128,12 +128,12 @@ async fn http2_answers_say_the_same() {
 
 #[tokio::test]
 async fn nothing_is_said_unless_it_is_asked_for() {
-    let (_upstream, rig) = rig(&[]).await;
-    let reply = rig.ask(&asking(PAGE)).await;
+    let (_upstream, gateway) = gateway(&[]).await;
+    let reply = gateway.ask(&asking(PAGE)).await;
     // What the upstream says is its own affair.
     assert_eq!(all(&reply, "access-control-allow-credentials"), ["true"]);
     assert_eq!(all(&reply, "vary"), ["accept"]);
-    let reply = rig.ask(&preflight("/v1/completions", PAGE, "")).await;
+    let reply = gateway.ask(&preflight("/v1/completions", PAGE, "")).await;
     assert_eq!(reply.status, 401);
     assert_eq!(reply.header("vary"), None);
 }

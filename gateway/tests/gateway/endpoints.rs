@@ -3,7 +3,9 @@
 use fastllm_contract::ModelName;
 use serde_json::json;
 
-use crate::support::{KEY, Message, Options, Rig, Step, Upstream, content, get, json_answer, post};
+use crate::support::{
+    KEY, Message, Options, Step, TestGateway, Upstream, content, get, json_answer, post,
+};
 
 /// The request that was seen last.
 fn last(upstream: &Upstream) -> Message {
@@ -58,10 +60,10 @@ const JSON: [(&str, &str, (u64, u64)); 9] = [
 #[tokio::test]
 async fn every_json_endpoint_is_forwarded_and_accounted_for() {
     let upstream = Upstream::start(JSON.map(|(_, answer, _)| json_answer("200 OK", answer))).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for (path, answer, _) in JSON {
         let body = "{\"input\" : \"a\", \"model\":\"small\"}";
-        let reply = rig
+        let reply = gateway
             .ask(&post(
                 &format!("/v1{path}"),
                 &format!("x-api-key: {KEY}\r\n"),
@@ -74,7 +76,7 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
         assert_eq!(request.header("content-type"), Some("application/json"));
         assert_eq!(request.body, body.as_bytes());
     }
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), JSON.len());
     for (event, (path, _, used)) in events.iter().zip(JSON) {
         assert_eq!(event.endpoint.as_deref(), Some(path));
@@ -87,9 +89,9 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
 async fn an_answer_with_tokens_of_its_own_that_does_not_count_them_is_estimated() {
     let answer = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8}}";
     let upstream = Upstream::start([json_answer("200 OK", answer)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.text(), answer);
-    let event = &rig.finish().await[0];
+    let gateway = TestGateway::start(&[&upstream]).await;
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.text(), answer);
+    let event = &gateway.finish().await[0];
     assert!(!event.usage_reported && event.estimated);
     let found = (event.prompt_tokens.0, event.completion_tokens.0);
     let text = answer.len().div_ceil(2) as u64;
@@ -103,11 +105,11 @@ async fn bytes_that_are_no_text_are_no_tokens() {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n";
         let script = vec![Step::Send([head, &half].concat().into_bytes()), Step::Close];
         let upstream = Upstream::start([script]).await;
-        let rig = Rig::start(&[&upstream]).await;
+        let gateway = TestGateway::start(&[&upstream]).await;
         let body = "{\"model\":\"small\"}";
         let key = format!("x-api-key: {KEY}\r\n");
-        assert!(!rig.ask(&post(path, &key, body)).await.complete);
-        let event = &rig.finish().await[0];
+        assert!(!gateway.ask(&post(path, &key, body)).await.complete);
+        let event = &gateway.finish().await[0];
         assert!(event.estimated, "{path}");
         let found = (event.prompt_tokens.0, event.completion_tokens.0);
         assert_eq!(found, (body.len() as u64 * 2 / 7, completion), "{path}");
@@ -118,10 +120,10 @@ async fn bytes_that_are_no_text_are_no_tokens() {
 async fn only_completions_are_asked_for_usage() {
     let answers = JSON.map(|(_, answer, _)| json_answer("200 OK", answer));
     let upstream = Upstream::start(answers).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for (path, ..) in JSON {
         let body = "{\"model\":\"small\",\"stream\":true}";
-        let reply = rig
+        let reply = gateway
             .ask(&post(path, &format!("x-api-key: {KEY}\r\n"), body))
             .await;
         assert_eq!(reply.status, 200);
@@ -155,7 +157,7 @@ async fn a_form_names_its_model_wherever_it_stands() {
     let upstream = Upstream::start([(); 4].map(|()| json_answer("200 OK", answer))).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "vendor/whisper".to_owned();
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     for (path, parts) in [
         (
             "/v1/audio/transcriptions",
@@ -172,7 +174,7 @@ async fn a_form_names_its_model_wherever_it_stands() {
         ("/images/edits", [FILE, ("name=\"model\"", "small")]),
     ] {
         let given = "multipart/form-data; charset=utf-7; boundary=frontier";
-        let reply = rig.ask(&upload(path, given, &form(&parts))).await;
+        let reply = gateway.ask(&upload(path, given, &form(&parts))).await;
         assert_eq!((reply.status, &*reply.text()), (200, answer));
         let request = last(&upstream);
         assert_eq!(
@@ -191,7 +193,7 @@ async fn a_form_names_its_model_wherever_it_stands() {
         });
         assert_eq!(String::from_utf8(request.body).unwrap(), form(&sent));
     }
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 4);
     assert!(events.iter().all(|event| {
         (event.prompt_tokens.0, event.completion_tokens.0) == (14, 5) && event.usage_reported
@@ -201,7 +203,7 @@ async fn a_form_names_its_model_wherever_it_stands() {
 #[tokio::test]
 async fn a_form_that_names_two_models_reaches_no_upstream() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let two = form(&[("name=\"model\"", "small"), ("name=\"model\"", "forbidden")]);
     let good = form(&[("name=\"model\"", "small")]);
     let form_data = "multipart/form-data; boundary=frontier";
@@ -219,7 +221,7 @@ async fn a_form_that_names_two_models_reaches_no_upstream() {
             "invalid_form_data",
         ),
     ] {
-        let reply = rig
+        let reply = gateway
             .ask(&upload("/v1/audio/transcriptions", content_type, body))
             .await;
         assert_eq!(reply.status, 400);
@@ -233,16 +235,16 @@ async fn one_model_is_told_to_those_who_may_use_it() {
     let mut content = content(&[upstream.api_base()]);
     content.models[2].name = ModelName::new("org/small:v1").unwrap();
     content.open = true;
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     for path in ["/v1/models/org/small:v1", "/models/org%2Fsmall%3av1"] {
-        let reply = rig.ask(&get(path, "")).await;
+        let reply = gateway.ask(&get(path, "")).await;
         assert_eq!(reply.status, 200);
         assert_eq!(
             reply.json(),
             json!({"id": "org/small:v1", "object": "model", "owned_by": "fastllm-proxy", "created": 0})
         );
     }
-    let reply = rig.ask(&get("/v1/models/none", "")).await;
+    let reply = gateway.ask(&get("/v1/models/none", "")).await;
     assert_eq!(
         (reply.status, reply.json()["error"]["type"].as_str()),
         (404, Some("model_not_found"))
@@ -252,10 +254,10 @@ async fn one_model_is_told_to_those_who_may_use_it() {
 #[tokio::test]
 async fn a_model_that_is_not_granted_is_not_told() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let ask = |path: &str| get(path, &format!("x-api-key: {KEY}\r\n"));
-    assert_eq!(rig.ask(&ask("/v1/models/small")).await.status, 200);
-    assert_eq!(rig.ask(&ask("/v1/models/forbidden")).await.status, 403);
-    assert_eq!(rig.ask(&ask("/v1/models/none")).await.status, 404);
-    assert_eq!(rig.ask(&get("/v1/models/small", "")).await.status, 401);
+    assert_eq!(gateway.ask(&ask("/v1/models/small")).await.status, 200);
+    assert_eq!(gateway.ask(&ask("/v1/models/forbidden")).await.status, 403);
+    assert_eq!(gateway.ask(&ask("/v1/models/none")).await.status, 404);
+    assert_eq!(gateway.ask(&get("/v1/models/small", "")).await.status, 401);
 }

@@ -9,8 +9,8 @@ use flate2::write::GzEncoder;
 
 use crate::limits::{budget, limited, limits, often, told};
 use crate::support::{
-    Control, Gate, KEY, Options, Rig, Step, Upstream, chat, events, json_answer, post, raw,
-    snapshot,
+    Barrier, Control, KEY, Options, Step, TestGateway, Upstream, chat, events, json_answer, post,
+    raw, snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
@@ -45,11 +45,13 @@ fn silent(bytes: usize) -> String {
 
 async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> UsageEvent {
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let headers = format!("x-api-key: {KEY}\r\n{headers}");
-    let reply = rig.ask(&post(&format!("/v1{path}"), &headers, body)).await;
+    let reply = gateway
+        .ask(&post(&format!("/v1{path}"), &headers, body))
+        .await;
     assert!(reply.complete, "{path}");
-    rig.finish().await.remove(0)
+    gateway.finish().await.remove(0)
 }
 
 #[tokio::test]
@@ -114,15 +116,15 @@ async fn an_error_is_no_answer_and_has_no_estimate() {
 async fn a_backend_that_says_no_usage_cannot_be_asked_for_ever() {
     let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
     let content = limited(&upstream, None, Some(budget(250)));
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     let each = BODY.len() as u64 * 2 / 7 + 100;
     for asked in 1..=3 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
-        told(&rig, "what was used", (asked * each, 0)).await;
+        assert_eq!(gateway.chat(BODY).await.status, 200);
+        told(&gateway, "what was used", (asked * each, 0)).await;
     }
-    assert_eq!(rig.chat(BODY).await.status, 402);
+    assert_eq!(gateway.chat(BODY).await.status, 402);
     assert_eq!(upstream.seen().requests.len(), 3);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     let used: u64 = events
         .iter()
         .filter(|event| event.refusal.is_none())
@@ -138,12 +140,12 @@ async fn a_kept_answer_that_said_no_usage_counts_each_time() {
     for model in &mut content.models {
         model.cache_ttl_seconds = Some(60);
     }
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     for _ in 0..2 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
+        assert_eq!(gateway.chat(BODY).await.status, 200);
     }
     assert_eq!(upstream.seen().requests.len(), 1);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!([false, true], [events[0].cached, events[1].cached]);
     for event in &events {
         assert!(event.estimated && !event.usage_reported);
@@ -153,9 +155,13 @@ async fn a_kept_answer_that_said_no_usage_counts_each_time() {
 }
 
 /// Asks for this while nothing is answered.
-async fn in_flight(rig: &Rig, upstream: &Upstream, request: &[u8]) -> crate::support::Client {
+async fn in_flight(
+    gateway: &TestGateway,
+    upstream: &Upstream,
+    request: &[u8],
+) -> crate::support::Client {
     let before = upstream.seen().requests.len();
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     client.write(request).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() > before)
@@ -166,48 +172,52 @@ async fn in_flight(rig: &Rig, upstream: &Upstream, request: &[u8]) -> crate::sup
 #[tokio::test]
 async fn all_answers_to_a_request_are_set_aside() {
     let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
-    let gate = Gate::new();
-    let slow = [vec![Step::Wait(gate.clone())], json_answer("200 OK", usage)].concat();
+    let barrier = Barrier::new();
+    let slow = [
+        vec![Step::Wait(barrier.clone())],
+        json_answer("200 OK", usage),
+    ]
+    .concat();
     let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     // Engines know nothing of `best_of` in a chat.
     let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
-    let mut client = in_flight(&rig, &upstream, &chat(body)).await;
+    let mut client = in_flight(&gateway, &upstream, &chat(body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&rig, "what is set aside", (0, prompt + 2 * 10)).await;
-    gate.cancel();
+    told(&gateway, "what is set aside", (0, prompt + 2 * 10)).await;
+    barrier.cancel();
     assert_eq!(client.reply().await.status, 200);
-    told(&rig, "what was used", (21, 0)).await;
+    told(&gateway, "what was used", (21, 0)).await;
 }
 
 #[tokio::test]
 async fn what_an_answer_usually_has_is_that_of_one_of_several() {
     let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
-    let gate = Gate::new();
-    let slow = vec![Step::Wait(gate.clone()), Step::UntilHangUp];
+    let barrier = Barrier::new();
+    let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
     let upstream = Upstream::start([json_answer("200 OK", usage), slow]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     let of = |n: u64| format!("{{\"model\":\"small\",\"n\":{n}}}");
-    assert_eq!(rig.chat(&of(4)).await.status, 200);
+    assert_eq!(gateway.chat(&of(4)).await.status, 200);
     let body = of(5);
-    let _client = in_flight(&rig, &upstream, &chat(&body)).await;
+    let _client = in_flight(&gateway, &upstream, &chat(&body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&rig, "three for each", (21, prompt + 5 * 3)).await;
+    told(&gateway, "three for each", (21, prompt + 5 * 3)).await;
 }
 
 #[tokio::test]
 async fn answers_that_could_never_be_had_together_are_refused() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let content = limited(&upstream, Some(limits(None, Some(100), None)), None);
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let of = |n: &str| format!("{{\"model\":\"small\",\"max_tokens\":10,\"n\":{n}}}");
     for n in ["10", "1e300", "18446744073709551616"] {
-        let (status, _, code, _) = rig.chat(&of(n)).await.error();
+        let (status, _, code, _) = gateway.chat(&of(n)).await.error();
         assert_eq!((status, &*code), (400, "larger_than_limit"), "{n}");
     }
-    assert_eq!(rig.chat(&of("8")).await.status, 200);
+    assert_eq!(gateway.chat(&of("8")).await.status, 200);
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
@@ -231,12 +241,13 @@ async fn money_aside(path: &str, headers: &str, body: &str, wanted: u64) {
         }],
         budgets: Vec::new(),
     });
-    let rig = Rig::with_control(control, often());
-    rig.until_ready().await;
+    let gateway = TestGateway::with_control(control, often());
+    gateway.until_ready().await;
     let headers = format!("x-api-key: {KEY}\r\n{headers}");
     let request = post(&format!("/v1{path}"), &headers, body);
-    let _client = in_flight(&rig, &upstream, &request).await;
-    rig.control
+    let _client = in_flight(&gateway, &upstream, &request).await;
+    gateway
+        .control
         .wait_for("what is set aside", |told| {
             let last = told.reconciles.last();
             let budget = last.and_then(|report| report.budgets.first());

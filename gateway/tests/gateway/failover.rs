@@ -7,7 +7,8 @@ use fastllm_contract::{ModelName, RefusalKind, Rule, SplitBy, Target, VirtualMod
 use serde_json::json;
 
 use crate::support::{
-    Content, Gate, KEY, Options, Rig, Step, Upstream, backend, content, get, json_answer, post,
+    Barrier, KEY, Options, SnapshotContent, Step, TestGateway, Upstream, backend, content, get,
+    json_answer, post,
 };
 
 fn name(text: &str) -> ModelName {
@@ -33,7 +34,7 @@ fn auto(models: &[&str]) -> VirtualModel {
 }
 
 /// `small`, `large` and `forbidden`, each on its own upstream.
-fn apart(small: &str, large: &str, forbidden: &str) -> Content {
+fn apart(small: &str, large: &str, forbidden: &str) -> SnapshotContent {
     let mut content = content(&[small.to_owned()]);
     for (model, address, id) in [(0, forbidden, 20), (1, large, 21)] {
         content.models[model].backends = vec![backend(id, address)];
@@ -45,9 +46,9 @@ async fn answering(status: &str, body: &str) -> Upstream {
     Upstream::start([json_answer(status, body)]).await
 }
 
-async fn count(rig: &Rig, name: &str) -> i64 {
+async fn count(gateway: &TestGateway, name: &str) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "counters are small")]
-    let count = rig.metric(name).await.round() as i64;
+    let count = gateway.metric(name).await.round() as i64;
     count
 }
 
@@ -68,15 +69,15 @@ async fn rules_decide_and_the_account_names_both_models() {
         ..Rule::default()
     });
     content.virtual_models.push(stands);
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.chat(AUTO).await.text(), "{\"by\":\"small\"}");
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.chat(AUTO).await.text(), "{\"by\":\"small\"}");
     let headers = format!("authorization: Bearer {KEY}\r\nx-tier: gold\r\n");
     let golden = post("/v1/chat/completions", &headers, AUTO);
-    assert_eq!(rig.ask(&golden).await.text(), "{\"by\":\"large\"}");
+    assert_eq!(gateway.ask(&golden).await.text(), "{\"by\":\"large\"}");
     // The upstream is asked for what it knows.
     assert_eq!(large.seen().requests[0].body, b"{\"model\":\"small\"}");
 
-    let list = rig
+    let list = gateway
         .ask(&get("/v1/models", &format!("x-api-key: {KEY}\r\n")))
         .await
         .json();
@@ -84,7 +85,7 @@ async fn rules_decide_and_the_account_names_both_models() {
     let ids: Vec<_> = ids.into_iter().map(|model| model["id"].clone()).collect();
     assert_eq!(json!(ids), json!(["auto", "large", "small"]));
 
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     let accounted: Vec<_> = events
         .iter()
         .map(|event| (event.model.as_str(), event.requested_model.clone()))
@@ -105,17 +106,17 @@ async fn what_fails_goes_on_to_the_next_model_and_the_fallback() {
         );
         let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
         content.fallback = Some(name("large"));
-        let rig = Rig::serving(&content, Options::default()).await;
+        let gateway = TestGateway::serving(&content, Options::default()).await;
         assert_eq!(
-            rig.chat(SMALL).await.text(),
+            gateway.chat(SMALL).await.text(),
             "{\"by\":\"large\"}",
             "{failing}"
         );
         assert_eq!(small.seen().requests.len(), 1);
-        assert_eq!(count(&rig, "fastllm_failovers_total").await, 1);
-        assert_eq!(count(&rig, "fastllm_fallback_used_total").await, 1);
-        assert_eq!(count(&rig, "fastllm_retries_total").await, 0);
-        let events = rig.finish().await;
+        assert_eq!(count(&gateway, "fastllm_failovers_total").await, 1);
+        assert_eq!(count(&gateway, "fastllm_fallback_used_total").await, 1);
+        assert_eq!(count(&gateway, "fastllm_retries_total").await, 0);
+        let events = gateway.finish().await;
         assert_eq!(events.len(), 1);
         assert_eq!(events[0].model, name("large"));
         assert_eq!(events[0].requested_model, Some(name("small")));
@@ -131,10 +132,10 @@ async fn a_client_error_is_an_answer_and_ends_the_chain() {
     );
     let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
     content.virtual_models.push(auto(&["small", "large"]));
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.chat(AUTO).await.status, 400);
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.chat(AUTO).await.status, 400);
     assert!(large.seen().requests.is_empty());
-    assert_eq!(count(&rig, "fastllm_failovers_total").await, 0);
+    assert_eq!(count(&gateway, "fastllm_failovers_total").await, 0);
 }
 
 #[tokio::test]
@@ -146,13 +147,13 @@ async fn the_most_useful_answer_survives_models_that_are_not_there() {
     drop(gone);
     let mut content = apart(&small.api_base(), &nowhere, "http://127.0.0.1:1");
     content.virtual_models.push(auto(&["small", "large"]));
-    let rig = Rig::serving(&content, Options::flags(&["--max-retries=1"])).await;
-    let reply = rig.chat(AUTO).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&["--max-retries=1"])).await;
+    let reply = gateway.chat(AUTO).await;
     assert_eq!((reply.status, reply.text().as_str()), (429, limited));
-    assert_eq!(count(&rig, "fastllm_failovers_total").await, 1);
+    assert_eq!(count(&gateway, "fastllm_failovers_total").await, 1);
     // That nobody listens there may pass: it is tried once more.
-    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
-    let events = rig.finish().await;
+    assert_eq!(count(&gateway, "fastllm_retries_total").await, 1);
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(429)));
     assert_eq!(events[0].model, name("small"));
 }
@@ -174,15 +175,15 @@ async fn no_hop_leads_to_a_model_that_is_not_granted() {
         name: name("closed"),
         ..auto(&["forbidden"])
     });
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.chat(AUTO).await.status, 500);
-    assert_eq!(rig.chat(SMALL).await.status, 500);
-    let refused = rig.chat("{\"model\":\"closed\"}").await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.chat(AUTO).await.status, 500);
+    assert_eq!(gateway.chat(SMALL).await.status, 500);
+    let refused = gateway.chat("{\"model\":\"closed\"}").await;
     assert_eq!(refused.error().2, "model_access_denied");
-    let unknown = rig.chat("{\"model\":\"unknown\"}").await;
+    let unknown = gateway.chat("{\"model\":\"unknown\"}").await;
     assert_eq!(unknown.error().2, "model_not_found");
     assert!(forbidden.seen().requests.is_empty());
-    let mut events = rig.finish().await;
+    let mut events = gateway.finish().await;
     events.sort_by_key(|event| event.at);
     assert_eq!(events.len(), 3);
     let last = &events[2];
@@ -201,13 +202,13 @@ fn busy(seconds: u32) -> Vec<Step> {
 #[tokio::test]
 async fn a_lone_backend_that_is_busy_is_asked_again_unless_it_wants_long() {
     let moment = Upstream::start([busy(0), json_answer("200 OK", "{\"ok\":1}")]).await;
-    let rig = Rig::start(&[&moment]).await;
-    assert_eq!(rig.chat(SMALL).await.text(), "{\"ok\":1}");
-    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
+    let gateway = TestGateway::start(&[&moment]).await;
+    assert_eq!(gateway.chat(SMALL).await.text(), "{\"ok\":1}");
+    assert_eq!(count(&gateway, "fastllm_retries_total").await, 1);
 
     let long = Upstream::start([busy(60), json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&long]).await;
-    let reply = rig.chat(SMALL).await;
+    let gateway = TestGateway::start(&[&long]).await;
+    let reply = gateway.chat(SMALL).await;
     assert_eq!(
         (reply.status, reply.header("retry-after")),
         (503, Some("60"))
@@ -219,12 +220,12 @@ async fn a_lone_backend_that_is_busy_is_asked_again_unless_it_wants_long() {
 async fn who_asks_to_be_left_alone_is_left_alone_by_everyone() {
     let bad = Upstream::start([busy(60), json_answer("200 OK", "{\"by\":\"bad\"}")]).await;
     let good = answering("200 OK", "{\"by\":\"good\"}").await;
-    let rig = Rig::start(&[&bad, &good]).await;
+    let gateway = TestGateway::start(&[&bad, &good]).await;
     for _ in 0..6 {
-        assert_eq!(rig.chat(SMALL).await.text(), "{\"by\":\"good\"}");
+        assert_eq!(gateway.chat(SMALL).await.text(), "{\"by\":\"good\"}");
     }
     assert_eq!(bad.seen().requests.len(), 1);
-    assert_eq!(count(&rig, "fastllm_retries_total").await, 1);
+    assert_eq!(count(&gateway, "fastllm_retries_total").await, 1);
 }
 
 #[tokio::test]
@@ -232,19 +233,20 @@ async fn a_backend_that_keeps_failing_is_left_out() {
     let bad = answering("500 X", "{}").await;
     let good = answering("200 OK", "{}").await;
     let flags = Options::flags(&["--policy=round-robin", "--health-interval=3600"]);
-    let rig = Rig::start_with(&[&bad, &good], flags).await;
+    let gateway = TestGateway::start_with(&[&bad, &good], flags).await;
     for _ in 0..10 {
-        assert_eq!(rig.chat(SMALL).await.status, 200);
+        assert_eq!(gateway.chat(SMALL).await.status, 200);
     }
     // Every second one begins there, until five in a row have failed.
-    rig.until("the backend to be left out", async || {
-        let before = bad.seen().requests.len();
-        for _ in 0..4 {
-            assert_eq!(rig.chat(SMALL).await.status, 200);
-        }
-        bad.seen().requests.len() == before
-    })
-    .await;
+    gateway
+        .until("the backend to be left out", async || {
+            let before = bad.seen().requests.len();
+            for _ in 0..4 {
+                assert_eq!(gateway.chat(SMALL).await.status, 200);
+            }
+            bad.seen().requests.len() == before
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -253,7 +255,7 @@ async fn a_conversation_stays_at_its_backend() {
         answering("200 OK", "{\"by\":1}").await,
         answering("200 OK", "{\"by\":2}").await,
     );
-    let rig = Rig::start(&[&one, &two]).await;
+    let gateway = TestGateway::start(&[&one, &two]).await;
     let mut talks = Vec::new();
     for talk in 0..6 {
         let mut messages = vec![
@@ -263,7 +265,7 @@ async fn a_conversation_stays_at_its_backend() {
         let mut by = Vec::new();
         for turn in 0..4 {
             let body = json!({"model": "small", "messages": messages, "seed": turn});
-            by.push(rig.chat(&body.to_string()).await.text());
+            by.push(gateway.chat(&body.to_string()).await.text());
             messages.push(json!({"role": "assistant", "content": "yes"}));
             messages.push(json!({"role": "user", "content": format!("and {turn}?")}));
         }
@@ -278,25 +280,25 @@ async fn a_conversation_stays_at_its_backend() {
 
 #[tokio::test]
 async fn answers_are_measured_and_the_faster_backend_preferred() {
-    let gate = Gate::new();
-    let mut script = vec![Step::Wait(gate.clone())];
+    let barrier = Barrier::new();
+    let mut script = vec![Step::Wait(barrier.clone())];
     script.extend(json_answer("200 OK", "{}"));
     let slow = Upstream::start([script]).await;
     let fast = answering("200 OK", "{}").await;
     let flags = Options::flags(&["--policy=lowest-latency"]);
-    let rig = Rig::start_with(&[&slow, &fast], flags).await;
-    let mut held = rig.client().await;
+    let gateway = TestGateway::start_with(&[&slow, &fast], flags).await;
+    let mut held = gateway.client().await;
     held.write(&crate::support::chat(SMALL)).await;
     slow.wait_for("the slow request", |seen| seen.requests.len() == 1)
         .await;
     // As long as all of these together: that is how slow it is.
     for _ in 0..20 {
-        assert_eq!(rig.chat(SMALL).await.status, 200);
+        assert_eq!(gateway.chat(SMALL).await.status, 200);
     }
-    gate.cancel();
+    barrier.cancel();
     assert_eq!(held.reply().await.status, 200);
     for _ in 0..20 {
-        assert_eq!(rig.chat(SMALL).await.status, 200);
+        assert_eq!(gateway.chat(SMALL).await.status, 200);
     }
     assert_eq!(slow.seen().requests.len(), 1);
     assert_eq!(fast.seen().requests.len(), 40);

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{Gate, Rig, Step, Upstream, chat, events, json_answer, logged, post};
+use crate::support::{
+    Barrier, Step, TestGateway, Upstream, chat, events, json_answer, logged, post,
+};
 
 const BODY: &str = "{\"model\":\"small\"}";
 const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
@@ -56,11 +58,12 @@ fn without_key(headers: &str, body: &str) -> Vec<u8> {
     post("/v1/chat/completions", headers, body)
 }
 
-async fn until_admitted(rig: &Rig, key: &str) {
-    rig.until("the new key", async || {
-        rig.ask(&with_key(key, BODY)).await.status == 200
-    })
-    .await;
+async fn until_admitted(gateway: &TestGateway, key: &str) {
+    gateway
+        .until("the new key", async || {
+            gateway.ask(&with_key(key, BODY)).await.status == 200
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -80,19 +83,19 @@ auth:
         other = model("large", &upstream.api_base()),
     );
     let folder = Folder::with(&text);
-    let rig = Rig::with_file(&folder.file(), &[]).await;
+    let gateway = TestGateway::with_file(&folder.file(), &[]).await;
     // Ready from the first moment on.
-    assert_eq!(rig.get("/readyz").await.status, 200);
-    assert_eq!(rig.ask(&with_key("client-key", BODY)).await.status, 200);
+    assert_eq!(gateway.get("/readyz").await.status, 200);
+    assert_eq!(gateway.ask(&with_key("client-key", BODY)).await.status, 200);
     let request = upstream.request();
     assert_eq!(request.header("x-key"), Some("upstream-key"));
     assert_eq!(request.body, b"{\"model\":\"own-name\"}");
-    assert_eq!(rig.ask(&with_key("wrong-key", BODY)).await.status, 401);
-    assert_eq!(rig.ask(&with_key("late-key", BODY)).await.status, 401);
-    assert_eq!(rig.ask(&without_key("", BODY)).await.status, 401);
+    assert_eq!(gateway.ask(&with_key("wrong-key", BODY)).await.status, 401);
+    assert_eq!(gateway.ask(&with_key("late-key", BODY)).await.status, 401);
+    assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 401);
     let large = with_key("client-key", "{\"model\":\"large\"}");
-    assert_eq!(rig.ask(&large).await.status, 403);
-    assert!(rig.finish().await.is_empty());
+    assert_eq!(gateway.ask(&large).await.status, 403);
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
@@ -102,11 +105,11 @@ async fn without_keys_the_gateway_is_open_and_says_so() {
         "model_list:\n{}",
         model("small", &upstream.api_base())
     ));
-    let rig = Rig::with_file(&folder.file(), &[]).await;
-    assert_eq!(rig.ask(&without_key("", BODY)).await.status, 200);
+    let gateway = TestGateway::with_file(&folder.file(), &[]).await;
+    assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 200);
     assert!(logged().contains("the gateway is open to everyone"));
     // A master key closes it.
-    let closed = Rig::with_file(&folder.file(), &["--master-key=canary-master-key"]).await;
+    let closed = TestGateway::with_file(&folder.file(), &["--master-key=canary-master-key"]).await;
     assert_eq!(closed.ask(&without_key("", BODY)).await.status, 401);
     assert_eq!(
         closed
@@ -142,7 +145,7 @@ fastllm:
         model("other", &base),
     );
     let folder = Folder::with(&text);
-    let rig = Rig::with_file(&folder.file(), &[]).await;
+    let gateway = TestGateway::with_file(&folder.file(), &[]).await;
     let auto = "{\"model\":\"auto\"}";
     let batch = post(
         "/v1/chat/completions",
@@ -154,7 +157,7 @@ fastllm:
         batch,
         with_key("night-key", auto),
     ] {
-        assert_eq!(rig.ask(&request).await.status, 200);
+        assert_eq!(gateway.ask(&request).await.status, 200);
     }
     let asked: Vec<_> = upstream
         .seen()
@@ -179,12 +182,12 @@ async fn one_bad_backend_spoils_nothing_else() {
         model("small", &base),
     );
     let folder = Folder::with(&text);
-    let rig = Rig::with_file(&folder.file(), &[]).await;
+    let gateway = TestGateway::with_file(&folder.file(), &[]).await;
     for _ in 0..4 {
-        assert_eq!(rig.ask(&without_key("", BODY)).await.status, 200);
+        assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 200);
     }
     // It is there, but nobody serves it.
-    let large = rig.ask(&without_key("", "{\"model\":\"large\"}")).await;
+    let large = gateway.ask(&without_key("", "{\"model\":\"large\"}")).await;
     assert_eq!(large.status, 502);
     let logs = logged();
     assert!(logs.contains("expected openai, anthropic or gemini"));
@@ -194,22 +197,22 @@ async fn one_bad_backend_spoils_nothing_else() {
     }
 }
 
-/// A stream that goes on after `gate`.
-fn gated(gate: &Gate) -> Vec<Step> {
+/// A stream that goes on after `barrier`.
+fn gated(barrier: &Barrier) -> Vec<Step> {
     vec![
         Step::Send(events(&[EVENT], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(format!("{:x}\r\n{EVENT}\r\n0\r\n\r\n", EVENT.len()).into_bytes()),
     ]
 }
 
 /// Changes the file while a stream runs, and makes the gateway read it.
-async fn changed_midway(flags: &[&str], read: impl AsyncFn(&Rig)) {
-    let gate = Gate::new();
-    let upstream = Upstream::start([gated(&gate), json_answer("200 OK", "{}")]).await;
+async fn changed_midway(flags: &[&str], read: impl AsyncFn(&TestGateway)) {
+    let barrier = Barrier::new();
+    let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
-    let rig = Rig::with_file(&folder.file(), flags).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::with_file(&folder.file(), flags).await;
+    let mut client = gateway.client().await;
     let streamed = "{\"model\":\"small\",\"stream\":true}";
     client.write(&with_key("old-key", streamed)).await;
     client.head().await;
@@ -217,11 +220,11 @@ async fn changed_midway(flags: &[&str], read: impl AsyncFn(&Rig)) {
 
     let elsewhere = Upstream::start([json_answer("200 OK", "{}")]).await;
     folder.write(&small(&elsewhere.api_base(), "new-key"));
-    read(&rig).await;
-    until_admitted(&rig, "new-key").await;
-    assert_eq!(rig.ask(&with_key("old-key", BODY)).await.status, 401);
+    read(&gateway).await;
+    until_admitted(&gateway, "new-key").await;
+    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 401);
 
-    gate.cancel();
+    barrier.cancel();
     client.until(EVENT).await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
     assert_eq!(upstream.seen().requests.len(), 1);
@@ -240,9 +243,9 @@ fn hang_up() {
 
 #[tokio::test]
 async fn sighup_makes_it_read_the_file_and_streams_go_on() {
-    changed_midway(&["--config-poll=0"], async |rig| {
+    changed_midway(&["--config-poll=0"], async |gateway| {
         // Nobody looks at the file by itself.
-        assert_eq!(rig.ask(&with_key("new-key", BODY)).await.status, 401);
+        assert_eq!(gateway.ask(&with_key("new-key", BODY)).await.status, 401);
         hang_up();
     })
     .await;
@@ -252,8 +255,8 @@ async fn sighup_makes_it_read_the_file_and_streams_go_on() {
 async fn a_file_that_cannot_be_used_changes_nothing() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
-    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
-    let version = rig.metric("fastllm_snapshot_version").await;
+    let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
+    let version = gateway.metric("fastllm_snapshot_version").await;
     let failures = "fastllm_snapshot_poll_failures_total";
     let mut seen = 0.5;
     let broken = "model_list: []\nmodel_list: canary-scalar\nauth: {keys: canary-scalar}\n";
@@ -264,20 +267,21 @@ async fn a_file_that_cannot_be_used_changes_nothing() {
             Some(text) => folder.write(text),
             None => std::fs::remove_file(folder.file()).unwrap(),
         }
-        rig.until("the file to be refused", async || {
-            rig.metric(failures).await > seen
-        })
-        .await;
+        gateway
+            .until("the file to be refused", async || {
+                gateway.metric(failures).await > seen
+            })
+            .await;
         seen += 1.0;
-        assert_eq!(rig.ask(&with_key("old-key", BODY)).await.status, 200);
-        assert_eq!(rig.ask(&without_key("", BODY)).await.status, 401);
+        assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
+        assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 401);
     }
-    assert!((rig.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
+    assert!((gateway.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
     let logs = logged();
     assert!(logs.contains("given twice") && logs.contains("auth.keys"));
     assert!(!logs.contains("canary-scalar"));
     folder.write(&small(&upstream.api_base(), "new-key"));
-    until_admitted(&rig, "new-key").await;
+    until_admitted(&gateway, "new-key").await;
 }
 
 /// Points `..data` elsewhere, as the kubelet does with a `ConfigMap`.
@@ -300,27 +304,28 @@ async fn a_swapped_config_map_is_noticed() {
     swap(folder, "..1");
     let file = folder.join("gateway.yaml");
     std::os::unix::fs::symlink("..data/gateway.yaml", &file).unwrap();
-    let rig = Rig::with_file(&file, &["--config-poll=1"]).await;
-    assert_eq!(rig.ask(&with_key("key-1", BODY)).await.status, 200);
+    let gateway = TestGateway::with_file(&file, &["--config-poll=1"]).await;
+    assert_eq!(gateway.ask(&with_key("key-1", BODY)).await.status, 200);
     swap(folder, "..2");
-    until_admitted(&rig, "key-2").await;
+    until_admitted(&gateway, "key-2").await;
 }
 
 #[tokio::test]
 async fn counters_of_an_unchanged_backend_live_on() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "sk-usual"));
-    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
-    assert_eq!(rig.ask(&chat(BODY)).await.status, 200);
-    let before = rig.get("/health").await.json();
+    let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
+    assert_eq!(gateway.ask(&chat(BODY)).await.status, 200);
+    let before = gateway.get("/health").await.json();
     let text = small(&upstream.api_base(), "sk-usual");
     folder.write(&format!("{text}fastllm: {{balance_abs: 3}}\n"));
-    let version = rig.metric("fastllm_snapshot_version").await;
-    rig.until("the change", async || {
-        (rig.metric("fastllm_snapshot_version").await - version).abs() > 0.5
-    })
-    .await;
-    let after = rig.get("/health").await.json();
+    let version = gateway.metric("fastllm_snapshot_version").await;
+    gateway
+        .until("the change", async || {
+            (gateway.metric("fastllm_snapshot_version").await - version).abs() > 0.5
+        })
+        .await;
+    let after = gateway.get("/health").await.json();
     let backends = |health: &serde_json::Value| health["backends"].clone();
     assert_ne!(backends(&before), serde_json::Value::Null);
     assert_eq!(backends(&after), backends(&before));
@@ -339,14 +344,14 @@ litellm_params: {{api_base: '{}'}}}}\nauth: {{keys: [{keys}]}}\n",
     };
     let key = |name: &str| format!("{{name: {name}, key: sk-{name}, models: [small]}}");
     let folder = Folder::with(&text(&key("first")));
-    let rig = Rig::with_file(&folder.file(), &["--config-poll=1"]).await;
-    until_admitted(&rig, "sk-first").await;
-    let number = async |key: &str| rig.ask(&with_key(key, BODY)).await.json()["number"].clone();
+    let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
+    until_admitted(&gateway, "sk-first").await;
+    let number = async |key: &str| gateway.ask(&with_key(key, BODY)).await.json()["number"].clone();
     assert_eq!(number("sk-first").await, 1);
 
     // The second one stands where the first one stood.
     folder.write(&text(&format!("{}, {}", key("second"), key("first"))));
-    until_admitted(&rig, "sk-second").await;
+    until_admitted(&gateway, "sk-second").await;
     assert_eq!(number("sk-second").await, 2);
     assert_eq!(number("sk-second").await, 2);
     assert_ne!(number("sk-first").await, 2);

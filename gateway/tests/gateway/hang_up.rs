@@ -1,6 +1,6 @@
 //! A client that leaves stops the upstream at once, in every phase.
 
-use crate::support::{Client, Rig, Step, Upstream, chat, events};
+use crate::support::{Client, Step, TestGateway, Upstream, chat, events};
 
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
 const WHOLE: &str = "{\"model\":\"small\"}";
@@ -17,15 +17,15 @@ async fn leaves(
 ) -> fastllm_contract::UsageEvent {
     let script = vec![Step::Send(before), Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(body)).await;
     leave(&mut client, &upstream).await;
     drop(client);
     upstream
         .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
         .await;
-    let mut events = rig.finish().await;
+    let mut events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     let event = events.remove(0);
     assert_eq!((event.status, event.refusal), (Some(499), None));
@@ -118,13 +118,13 @@ async fn files_in_a_prompt_are_not_counted_as_text() {
 async fn by_closing_its_side_only() {
     let script = vec![Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(WHOLE)).await;
     request_arrived(&mut client, &upstream).await;
     client.close_its_side().await;
     upstream
         .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
         .await;
-    assert_eq!(rig.finish().await[0].status, Some(499));
+    assert_eq!(gateway.finish().await[0].status, Some(499));
 }

@@ -1,7 +1,7 @@
 //! Comments that keep the connection of a silent stream alive.
 
 use crate::support::{
-    Gate, Options, Rig, Step, Upstream, chat, chat_over_http2, events, next_data,
+    Barrier, Options, Step, TestGateway, Upstream, chat, chat_over_http2, events, next_data,
 };
 
 const BODY: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -22,36 +22,37 @@ fn chunks(parts: &[&str]) -> Vec<u8> {
 
 /// A gateway with heartbeats, and an upstream that sends this at first and the
 /// rest when the gate opens.
-async fn pausing(first: &[&str], rest: &[&str]) -> (Rig, Upstream, Gate) {
-    let gate = Gate::new();
+async fn pausing(first: &[&str], rest: &[&str]) -> (TestGateway, Upstream, Barrier) {
+    let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(first, false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(chunks(rest)),
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--sse-heartbeat=1"])).await;
-    (rig, upstream, gate)
+    let gateway =
+        TestGateway::start_with(&[&upstream], Options::flags(&["--sse-heartbeat=1"])).await;
+    (gateway, upstream, barrier)
 }
 
 #[tokio::test]
 async fn they_stand_between_events_and_change_nothing_else() {
     // Half an event has come when the upstream pauses: it stays whole.
-    let (rig, _upstream, gate) =
+    let (gateway, _upstream, barrier) =
         pausing(&[ONE, "data: {\"half\""], &[":1}\n\n", USAGE, DONE]).await;
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
     client.head().await;
     client.until(ONE).await;
     for _ in 0..2 {
         client.until(HEARTBEAT).await;
     }
-    gate.cancel();
+    barrier.cancel();
     client
         .until(&["data: {\"half\":1}\n\n", DONE].concat())
         .await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
-    let reported = rig.finish().await;
+    let reported = gateway.finish().await;
     assert_eq!(reported[0].prompt_tokens.0, 11);
 }
 
@@ -59,16 +60,16 @@ async fn they_stand_between_events_and_change_nothing_else() {
 async fn they_are_no_first_event() {
     // So long a comment is not held back: the head leaves with it.
     let comment = format!(": {}\n\n", "x".repeat(70_000));
-    let (rig, _upstream, gate) = pausing(&[&comment], &[ONE, DONE]).await;
-    let mut client = rig.client().await;
+    let (gateway, _upstream, barrier) = pausing(&[&comment], &[ONE, DONE]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
     client.head().await;
     client.until(&comment).await;
     client.until(HEARTBEAT).await;
-    gate.cancel();
+    barrier.cancel();
     client.until(&[ONE, DONE].concat()).await;
     // A heartbeat comes after three quarters of its time at the earliest.
-    let reported = rig.finish().await;
+    let reported = gateway.finish().await;
     assert!(reported[0].ttft_ms.unwrap() >= 750);
 }
 
@@ -83,8 +84,8 @@ async fn there_are_none_within_an_event_or_in_another_answer() {
     ] {
         let script = vec![Step::Send(sent), Step::UntilHangUp];
         let upstream = Upstream::start([script]).await;
-        let rig = Rig::start_with(&[&upstream], Options::flags(&flags)).await;
-        let reply = rig.chat(BODY).await;
+        let gateway = TestGateway::start_with(&[&upstream], Options::flags(&flags)).await;
+        let reply = gateway.chat(BODY).await;
         assert!(reply.text().starts_with(&expected));
         assert!(!reply.text().contains("keep-alive"));
     }
@@ -92,13 +93,13 @@ async fn there_are_none_within_an_event_or_in_another_answer() {
 
 #[tokio::test]
 async fn http2_has_them_too() {
-    let (rig, _upstream, gate) = pausing(&[ONE], &[DONE]).await;
-    chat_over_http2(&rig, ("null", BODY), async |answer| {
+    let (gateway, _upstream, barrier) = pausing(&[ONE], &[DONE]).await;
+    chat_over_http2(&gateway, ("null", BODY), async |answer| {
         let mut body = answer.into_body();
         for part in [ONE, HEARTBEAT, HEARTBEAT] {
             assert_eq!(next_data(&mut body).await.unwrap().unwrap(), part);
         }
-        gate.cancel();
+        barrier.cancel();
         assert_eq!(next_data(&mut body).await.unwrap().unwrap(), DONE);
         assert!(next_data(&mut body).await.is_none());
     })

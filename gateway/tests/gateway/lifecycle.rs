@@ -4,76 +4,84 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::support::{Client, Gate, Options, Rig, Step, Upstream, chat, events, get, json_answer};
+use crate::support::{
+    Barrier, Client, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+};
 
 const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
 
 #[tokio::test]
 async fn running_answers_finish_and_idle_connections_end() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(format!("{:x}\r\n{EVENT}\r\n0\r\n\r\n", EVENT.len()).into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
-    let mut rig = Rig::start(&[&upstream]).await;
-    let mut idle = rig.client().await;
+    let mut gateway = TestGateway::start(&[&upstream]).await;
+    let mut idle = gateway.client().await;
     assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     client.write(&chat(STREAMED)).await;
     client.head().await;
     client.until(EVENT).await;
-    rig.stop();
+    gateway.stop();
     assert!(idle.is_closed().await);
-    gate.cancel();
+    barrier.cancel();
     client.until(EVENT).await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
-    rig.ended().await;
-    assert!(tokio::net::TcpStream::connect(rig.address).await.is_err());
-    assert_eq!(rig.control.batches()[0].events[0].status, Some(200));
+    gateway.ended().await;
+    assert!(
+        tokio::net::TcpStream::connect(gateway.address)
+            .await
+            .is_err()
+    );
+    assert_eq!(gateway.control.batches()[0].events[0].status, Some(200));
 }
 
 #[tokio::test]
 async fn it_turns_unready_before_it_stops_to_serve() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let flags = Options::flags(&["--shutdown-delay=2", "--status-port=0"]);
-    let mut rig = Rig::start_with(&[&upstream], flags).await;
-    rig.stop();
-    rig.until("unreadiness", async || {
-        rig.get("/readyz").await.status == 503
-    })
-    .await;
-    let mut status = Client::connect(rig.status_address.unwrap()).await;
+    let mut gateway = TestGateway::start_with(&[&upstream], flags).await;
+    gateway.stop();
+    gateway
+        .until("unreadiness", async || {
+            gateway.get("/readyz").await.status == 503
+        })
+        .await;
+    let mut status = Client::connect(gateway.status_address.unwrap()).await;
     assert_eq!(status.ask(&get("/readyz", "")).await.status, 503);
     assert_eq!(status.ask(&get("/livez", "")).await.status, 200);
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
-    rig.ended().await;
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
+    gateway.ended().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_end_is_cut_off_after_the_grace() {
     let script = vec![Step::Send(events(&[EVENT], false)), Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
-    let mut rig = Rig::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
-    let mut client = rig.client().await;
+    let mut gateway =
+        TestGateway::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
+    let mut client = gateway.client().await;
     client.write(&chat(STREAMED)).await;
     client.head().await;
     client.until(EVENT).await;
-    rig.stop();
-    rig.ended().await;
-    let events = &rig.control.batches()[0].events;
+    gateway.stop();
+    gateway.ended().await;
+    let events = &gateway.control.batches()[0].events;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
 }
 
 #[tokio::test]
 async fn a_status_port_takes_the_details_from_the_public_one() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--status-port=0"])).await;
-    let mut status = Client::connect(rig.status_address.unwrap()).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--status-port=0"])).await;
+    let mut status = Client::connect(gateway.status_address.unwrap()).await;
     for path in ["/health", "/healthz"] {
-        let public = rig.get(path).await;
+        let public = gateway.get(path).await;
         assert_eq!(
             (public.status, public.json()),
             (200, json!({"status": "ok"}))
@@ -100,7 +108,7 @@ async fn a_status_port_takes_the_details_from_the_public_one() {
         assert_eq!(health["policy"], "cache-affinity");
         assert_eq!(health["backends"].as_array().unwrap().len(), 3);
     }
-    assert_eq!(rig.get("/metrics").await.status, 401);
+    assert_eq!(gateway.get("/metrics").await.status, 401);
     let metrics = status.ask(&get("/metrics", "")).await;
     assert!(
         metrics
@@ -109,8 +117,8 @@ async fn a_status_port_takes_the_details_from_the_public_one() {
             .starts_with("text/plain; version=0.0.4")
     );
     assert!(metrics.text().contains("fastllm_build_info"));
-    assert_eq!(rig.get("/readyz").await.status, 200);
-    assert_eq!(rig.get("/livez").await.status, 200);
+    assert_eq!(gateway.get("/readyz").await.status, 200);
+    assert_eq!(gateway.get("/livez").await.status, 200);
     assert_eq!(status.ask(&get("/v1/models", "")).await.status, 404);
 }
 
@@ -118,14 +126,16 @@ async fn a_status_port_takes_the_details_from_the_public_one() {
 async fn health_is_red_only_when_no_backend_is_well() {
     let upstream = Upstream::start([]).await;
     upstream.answer_probes("500 X");
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--health-interval=1"])).await;
-    rig.until("red health", async || {
-        rig.get("/health").await.status == 503
-    })
-    .await;
+    let gateway =
+        TestGateway::start_with(&[&upstream], Options::flags(&["--health-interval=1"])).await;
+    gateway
+        .until("red health", async || {
+            gateway.get("/health").await.status == 503
+        })
+        .await;
     assert_eq!(
-        rig.get("/health").await.json()["status"],
+        gateway.get("/health").await.json()["status"],
         "no_healthy_backends"
     );
-    assert_eq!(rig.get("/readyz").await.status, 200);
+    assert_eq!(gateway.get("/readyz").await.status, 200);
 }

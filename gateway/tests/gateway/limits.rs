@@ -10,8 +10,8 @@ use fastllm_contract::{
 use serde_json::Value;
 
 use crate::support::{
-    Content, Control, Gate, KEY, Options, Reply, Rig, Step, Upstream, chat, content, events,
-    json_answer, logged, post, raw, snapshot,
+    Barrier, Control, KEY, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, chat,
+    content, events, json_answer, logged, post, raw, snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
@@ -41,15 +41,19 @@ pub(crate) fn limited(
     upstream: &Upstream,
     limits: Option<Limits>,
     budget: Option<Budget>,
-) -> Content {
+) -> SnapshotContent {
     let mut content = content(&[upstream.api_base()]);
     content.principals[0].limits = limits;
     content.principals[0].budget = budget;
     content
 }
 
-async fn serving(upstream: &Upstream, limits: Option<Limits>, budget: Option<Budget>) -> Rig {
-    Rig::serving(&limited(upstream, limits, budget), Options::default()).await
+async fn serving(
+    upstream: &Upstream,
+    limits: Option<Limits>,
+    budget: Option<Budget>,
+) -> TestGateway {
+    TestGateway::serving(&limited(upstream, limits, budget), Options::default()).await
 }
 
 /// What a client is told of its rates.
@@ -77,8 +81,8 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
         ANSWER.len()
     ));
     let upstream = Upstream::start([answer]).await;
-    let rig = serving(&upstream, Some(limits(Some(2), Some(100), None)), None).await;
-    let first = rig.chat(BODY).await;
+    let gateway = serving(&upstream, Some(limits(Some(2), Some(100), None)), None).await;
+    let first = gateway.chat(BODY).await;
     assert_eq!(first.status, 200);
     // The upstream's own figures are those of the operator.
     assert_eq!(
@@ -90,10 +94,10 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
     assert_eq!(rates(&first), ["2", "1", "100", "81"]);
     assert!(first.header("x-ratelimit-reset").is_some());
     // 30 were used really; what flows in within a moment hides nothing.
-    let second = rig.chat(BODY).await;
+    let second = gateway.chat(BODY).await;
     let left: u64 = rates(&second)[3].parse().unwrap();
     assert!((51..60).contains(&left), "{left}");
-    let third = rig.chat(BODY).await;
+    let third = gateway.chat(BODY).await;
     assert_eq!(
         third.error(),
         (
@@ -110,8 +114,8 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
     assert_eq!(upstream.seen().requests.len(), 2);
 
     let refused = "fastllm_rejections_total{reason=\"rate_limited\"}";
-    assert!((rig.metric(refused).await - 1.0).abs() < 0.1);
-    let events = rig.finish().await;
+    assert!((gateway.metric(refused).await - 1.0).abs() < 0.1);
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 3);
     let refusal = &events[2];
     assert_eq!(refusal.refusal, Some(RefusalKind::RateLimit));
@@ -124,8 +128,8 @@ async fn without_limits_an_upstreams_own_rates_pass() {
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: 2\r\n\r\n{}",
     );
     let upstream = Upstream::start([answer]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!(reply.header("x-ratelimit-remaining-requests"), Some("9999"));
     assert_eq!(reply.header("x-ratelimit-limit-requests"), None);
 }
@@ -133,8 +137,10 @@ async fn without_limits_an_upstreams_own_rates_pass() {
 #[tokio::test]
 async fn what_no_minute_can_hold_is_a_400_that_names_limit_and_need() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = serving(&upstream, Some(limits(None, Some(100), None)), None).await;
-    let reply = rig.chat("{\"model\":\"small\",\"max_tokens\":1000}").await;
+    let gateway = serving(&upstream, Some(limits(None, Some(100), None)), None).await;
+    let reply = gateway
+        .chat("{\"model\":\"small\",\"max_tokens\":1000}")
+        .await;
     let (status, kind, code, _) = reply.error();
     assert_eq!(
         (status, &*kind, &*code),
@@ -147,17 +153,17 @@ async fn what_no_minute_can_hold_is_a_400_that_names_limit_and_need() {
         "{}",
         reply.text()
     );
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert_eq!(rig.finish().await.len(), 1);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert_eq!(gateway.finish().await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut content = limited(&upstream, None, Some(budget(30)));
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    let refused = rig.chat(BODY).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    let refused = gateway.chat(BODY).await;
     let (status, kind, code, _) = refused.error();
     assert_eq!(
         (status, &*kind, &*code),
@@ -171,13 +177,14 @@ async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once
     assert_eq!(refused.header("retry-after"), None);
     content.version = 2;
     content.principals[0].budget = Some(budget(31));
-    rig.control.publish(snapshot(&content));
-    rig.until("the raised budget", async || {
-        rig.chat(BODY).await.status == 200
-    })
-    .await;
-    assert_eq!(rig.chat(BODY).await.status, 402);
-    let events = rig.finish().await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the raised budget", async || {
+            gateway.chat(BODY).await.status == 200
+        })
+        .await;
+    assert_eq!(gateway.chat(BODY).await.status, 402);
+    let events = gateway.finish().await;
     let spent: Vec<_> = events
         .iter()
         .filter(|event| event.refusal.is_none())
@@ -193,8 +200,8 @@ async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once
 #[tokio::test]
 async fn every_endpoint_is_held_to_the_budget() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = serving(&upstream, None, Some(budget(1))).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = serving(&upstream, None, Some(budget(1))).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
     for path in [
         "chat/completions",
@@ -221,7 +228,9 @@ async fn every_endpoint_is_held_to_the_budget() {
             format!("x-api-key: {KEY}"),
         ] {
             let headers = format!("{who}\r\ncontent-type: {kind}\r\n");
-            let reply = rig.ask(&post(&format!("/v1/{path}"), &headers, body)).await;
+            let reply = gateway
+                .ask(&post(&format!("/v1/{path}"), &headers, body))
+                .await;
             assert_eq!(reply.status, 402, "{path}: {}", reply.text());
         }
     }
@@ -229,8 +238,9 @@ async fn every_endpoint_is_held_to_the_budget() {
 }
 
 /// What control was told of the budget last: settled, and set aside.
-pub(crate) async fn told(rig: &Rig, what: &str, wanted: (u64, u64)) {
-    rig.control
+pub(crate) async fn told(gateway: &TestGateway, what: &str, wanted: (u64, u64)) {
+    gateway
+        .control
         .wait_for(what, |told| {
             let last = told
                 .reconciles
@@ -247,22 +257,22 @@ pub(crate) fn often() -> Options {
 
 #[tokio::test]
 async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place() {
-    let gate = Gate::new();
-    let slow = vec![Step::Wait(gate.clone()), Step::UntilHangUp];
+    let barrier = Barrier::new();
+    let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
     let upstream = Upstream::start([slow, json_answer("200 OK", ANSWER)]).await;
     let content = limited(
         &upstream,
         Some(limits(Some(9), None, Some(1))),
         Some(budget(1000)),
     );
-    let rig = Rig::serving(&content, often()).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::serving(&content, often()).await;
+    let mut client = gateway.client().await;
     let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
     client.write(&chat(stream)).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
         .await;
-    let second = rig.chat(BODY).await;
+    let second = gateway.chat(BODY).await;
     assert_eq!(
         (second.status, second.header("retry-after")),
         (429, Some("1"))
@@ -273,12 +283,13 @@ async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place
             .contains("as many requests under way as it may")
     );
     let estimate = stream.len() as u64 * 2 / 7 + 10;
-    told(&rig, "what is set aside", (0, estimate)).await;
+    told(&gateway, "what is set aside", (0, estimate)).await;
     drop(client);
-    gate.cancel();
-    rig.until("the place", async || rig.chat(BODY).await.status == 200)
+    barrier.cancel();
+    gateway
+        .until("the place", async || gateway.chat(BODY).await.status == 200)
         .await;
-    told(&rig, "what the second used", (30, 0)).await;
+    told(&gateway, "what the second used", (30, 0)).await;
 }
 
 #[tokio::test]
@@ -290,16 +301,17 @@ async fn a_stream_that_breaks_off_is_settled_by_the_same_estimate_as_its_row() {
     ];
     let upstream = Upstream::start([broken]).await;
     let content = limited(&upstream, None, Some(budget(1000)));
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
-    assert_eq!(rig.chat(stream).await.status, 200);
-    rig.control
+    assert_eq!(gateway.chat(stream).await.status, 200);
+    gateway
+        .control
         .wait_for("the row", |told| !told.usage.is_empty())
         .await;
-    let event = rig.control.batches().remove(0).events.remove(0);
+    let event = gateway.control.batches().remove(0).events.remove(0);
     assert!(event.estimated && event.completion_tokens.0 > 0);
     let used = event.prompt_tokens.0 + event.completion_tokens.0;
-    told(&rig, "what was used", (used, 0)).await;
+    told(&gateway, "what was used", (used, 0)).await;
 }
 
 #[tokio::test]
@@ -310,11 +322,11 @@ async fn an_upstream_that_fails_keeps_the_rate_debited_and_the_budget_whole() {
         Some(limits(Some(2), None, None)),
         Some(budget(5)),
     );
-    let rig = Rig::serving(&content, often()).await;
-    assert_eq!(rig.chat(BODY).await.status, 400);
-    assert_eq!(rig.chat(BODY).await.status, 400);
-    assert_eq!(rig.chat(BODY).await.status, 429);
-    told(&rig, "nothing used", (0, 0)).await;
+    let gateway = TestGateway::serving(&content, often()).await;
+    assert_eq!(gateway.chat(BODY).await.status, 400);
+    assert_eq!(gateway.chat(BODY).await.status, 400);
+    assert_eq!(gateway.chat(BODY).await.status, 429);
+    told(&gateway, "nothing used", (0, 0)).await;
 }
 
 #[tokio::test]
@@ -336,11 +348,11 @@ async fn money_is_counted_with_the_prices_that_control_told() {
         }],
         budgets: Vec::new(),
     });
-    let rig = Rig::with_control(control, Options::default());
-    rig.until_ready().await;
+    let gateway = TestGateway::with_control(control, Options::default());
+    gateway.until_ready().await;
     // 20 x 2 + 10 x 6 is all of it.
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    let refused = rig.chat(BODY).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    let refused = gateway.chat(BODY).await;
     assert_eq!(refused.status, 402);
     assert!(
         refused
@@ -363,24 +375,26 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
         ..LimitReportReply::default()
     });
     let seldom = Options::flags(&["--rate-limit-reconcile-interval=3600"]);
-    let rig = Rig::with_control(control, seldom);
-    rig.until_ready().await;
+    let gateway = TestGateway::with_control(control, seldom);
+    gateway.until_ready().await;
     // The first report has nothing to tell.
-    rig.control
+    gateway
+        .control
         .wait_for("the first report", |told| told.reconciles.len() == 1)
         .await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    let refused = rig.chat(BODY).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    let refused = gateway.chat(BODY).await;
     assert_eq!(
         (refused.status, refused.header("retry-after")),
         (429, Some("1"))
     );
-    rig.control
+    gateway
+        .control
         .wait_for("a report before its time", |told| {
             told.reconciles.len() == 2
         })
         .await;
-    let report = rig.control.told().reconciles.remove(1);
+    let report = gateway.control.told().reconciles.remove(1);
     let used = report.budgets[0];
     assert_eq!(used.tokens, Tokens(30));
     let share = |used_by_others| LimitReportReply {
@@ -399,12 +413,18 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
             cost_micros: None,
         }],
     };
-    rig.control.share(share(0));
-    rig.until("another share", async || rig.chat(BODY).await.status == 200)
+    gateway.control.share(share(0));
+    gateway
+        .until("another share", async || {
+            gateway.chat(BODY).await.status == 200
+        })
         .await;
     // Others have spent the rest meanwhile.
-    rig.control.share(share(60));
-    rig.until("the end of it", async || rig.chat(BODY).await.status == 402)
+    gateway.control.share(share(60));
+    gateway
+        .until("the end of it", async || {
+            gateway.chat(BODY).await.status == 402
+        })
         .await;
 }
 
@@ -420,22 +440,24 @@ async fn what_a_failed_report_told_is_told_again() {
     let control = Control::start(snapshot(&content)).await;
     control.refuse_shares(true);
     let often = Options::flags(&["--rate-limit-reconcile-interval=1"]);
-    let rig = Rig::with_control(control, often);
-    rig.until_ready().await;
+    let gateway = TestGateway::with_control(control, often);
+    gateway.until_ready().await;
     for _ in 0..30 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
+        assert_eq!(gateway.chat(BODY).await.status, 200);
     }
-    rig.control
+    gateway
+        .control
         .wait_for("a report that fails", |told| {
             asked(&told.refused_reconciles) >= 30
         })
         .await;
-    rig.control.refuse_shares(false);
-    rig.control
+    gateway.control.refuse_shares(false);
+    gateway
+        .control
         .wait_for("its counts", |told| asked(&told.reconciles) > 0)
         .await;
     // Faded by a few seconds.
-    let told = asked(&rig.control.told().reconciles);
+    let told = asked(&gateway.control.told().reconciles);
     assert!((20..=30).contains(&told), "{told}");
 }
 
@@ -460,12 +482,13 @@ async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
         ..LimitReportReply::default()
     };
     control.share(share(0));
-    let rig = Rig::with_control(
+    let gateway = TestGateway::with_control(
         control,
         Options::flags(&["--rate-limit-reconcile-interval=3600"]),
     );
-    rig.until_ready().await;
-    rig.control
+    gateway.until_ready().await;
+    gateway
+        .control
         .wait_for("reports long before their time", |told| {
             told.reconciles.len() >= 3
         })
@@ -482,10 +505,11 @@ async fn a_gateway_says_once_that_another_one_has_its_name() {
         ..LimitReportReply::default()
     });
     let flags = ["--rate-limit-reconcile-interval=1", "--replica=doubled-pod"];
-    let rig = Rig::with_control(control, Options::flags(&flags));
-    rig.until_ready().await;
+    let gateway = TestGateway::with_control(control, Options::flags(&flags));
+    gateway.until_ready().await;
     // The first one is taken in by then.
-    rig.control
+    gateway
+        .control
         .wait_for("three reports", |told| told.reconciles.len() == 3)
         .await;
     let said = logged();
@@ -516,23 +540,24 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
         replicas: 1,
         ..LimitsState::default()
     });
-    let mut rig = Rig::with_control(control, options());
-    rig.until_ready().await;
-    rig.until("a snapshot on disk", async || cache.exists())
+    let mut gateway = TestGateway::with_control(control, options());
+    gateway.until_ready().await;
+    gateway
+        .until("a snapshot on disk", async || cache.exists())
         .await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 402);
-    rig.stop();
-    rig.ended().await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 402);
+    gateway.stop();
+    gateway.ended().await;
 
     let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = Control::start_on(away, snapshot(&content));
     // It serves no snapshot at all.
     other.publish_text(9, "nonsense");
-    let rig = Rig::with_control(other, options());
-    rig.until_ready().await;
-    assert_eq!(rig.chat(BODY).await.status, 402);
+    let gateway = TestGateway::with_control(other, options());
+    gateway.until_ready().await;
+    assert_eq!(gateway.chat(BODY).await.status, 402);
     let kept = std::fs::read(folder.path().join("limits-state.json")).unwrap();
     let kept: LimitsState = serde_json::from_slice(&kept).unwrap();
     let spent: Vec<BudgetState> = kept.budgets;
@@ -543,22 +568,23 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
 async fn control_is_told_what_callers_ask_for_refused_requests_included() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, Some(limits(Some(1), None, None)), None);
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     for status in [200, 429, 429] {
-        assert_eq!(rig.chat(BODY).await.status, status);
+        assert_eq!(gateway.chat(BODY).await.status, status);
     }
-    let asked = |told: &crate::support::Told| -> u64 {
+    let asked = |told: &crate::support::ControlReceived| -> u64 {
         let reports = told.reconciles.iter().flat_map(|report| &report.counts);
         let mine = reports.filter(|count| count.subject == Subject::Principal(PrincipalId(1)));
         mine.map(|count| count.requests).sum()
     };
-    rig.control
+    gateway
+        .control
         .wait_for("all three", |told| asked(told) == 3)
         .await;
 }
 
 /// The same, with answers that are given again.
-fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> Content {
+fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotContent {
     let mut content = limited(upstream, Some(limits), Some(budget));
     content.models[2].cache_ttl_seconds = Some(3600);
     content
@@ -568,18 +594,18 @@ fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> Content {
 async fn a_kept_answer_counts_like_the_one_that_it_repeats() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let all = limits(Some(9), Some(1000), Some(1));
-    let rig = Rig::serving(&keeping(&upstream, all, budget(100)), often()).await;
+    let gateway = TestGateway::serving(&keeping(&upstream, all, budget(100)), often()).await;
     let said = |reply: &Reply| reply.header("x-fastllm-cache").map(str::to_owned);
     for (requests, hit) in [("8", false), ("7", true), ("6", true), ("5", true)] {
-        let reply = rig.chat(BODY).await;
+        let reply = gateway.chat(BODY).await;
         let word = if hit { "hit" } else { "miss" };
         assert_eq!((reply.status, said(&reply).as_deref()), (200, Some(word)));
         assert_eq!(rates(&reply)[1], requests);
         assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("9"));
     }
-    told(&rig, "what four of them used", (120, 0)).await;
+    told(&gateway, "what four of them used", (120, 0)).await;
     // A spent budget is not got round by asking again.
-    let refused = rig.chat(BODY).await;
+    let refused = gateway.chat(BODY).await;
     assert_eq!((refused.status, said(&refused)), (402, None));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
@@ -588,10 +614,10 @@ async fn a_kept_answer_counts_like_the_one_that_it_repeats() {
 async fn a_kept_answer_does_not_get_round_a_full_minute() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let two = limits(Some(2), None, None);
-    let rig = Rig::serving(&keeping(&upstream, two, budget(1000)), often()).await;
+    let gateway = TestGateway::serving(&keeping(&upstream, two, budget(1000)), often()).await;
     let mut statuses = Vec::new();
     for _ in 0..3 {
-        statuses.push(rig.chat(BODY).await.status);
+        statuses.push(gateway.chat(BODY).await.status);
     }
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(upstream.seen().requests.len(), 1);
@@ -606,17 +632,17 @@ async fn a_kept_answer_costs_nothing() {
         cost_total_micros: Some(Micros(200)),
         ..budget(0)
     };
-    let rig = Rig::serving(
+    let gateway = TestGateway::serving(
         &keeping(&upstream, limits(Some(99), None, None), money),
         often(),
     )
     .await;
     for _ in 0..5 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
+        assert_eq!(gateway.chat(BODY).await.status, 200);
     }
     // The next one that is really answered crosses the budget, and is the last.
     let other = BODY.replace("10", "11");
-    assert_eq!(rig.chat(&other).await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 402);
+    assert_eq!(gateway.chat(&other).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 402);
     assert_eq!(upstream.seen().requests.len(), 2);
 }

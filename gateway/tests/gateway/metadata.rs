@@ -3,30 +3,31 @@
 use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
 use serde_json::json;
 
-use crate::support::{KEY, Options, Rig, Upstream, json_answer, post};
+use crate::support::{KEY, Options, TestGateway, Upstream, json_answer, post};
 
 const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
 
-async fn rig(flags: &[&str]) -> (Rig, Upstream) {
+async fn gateway(flags: &[&str]) -> (TestGateway, Upstream) {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(flags)).await;
-    (rig, upstream)
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(flags)).await;
+    (gateway, upstream)
 }
 
 #[tokio::test]
 async fn it_goes_on_unchanged_and_into_the_usage() {
-    let (rig, upstream) = rig(&[]).await;
+    let (gateway, upstream) = gateway(&[]).await;
     let body = "{\"model\":\"small\",\"metadata\" : { \"batch\":42,\"share\":0.5,\"canary\":true,\
          \"team\":\"\\u00e9quipe\" } }";
-    assert_eq!(rig.chat(body).await.status, 200);
+    assert_eq!(gateway.chat(body).await.status, 200);
     assert_eq!(upstream.request().body, body.as_bytes());
     assert_eq!(
-        rig.chat("{\"model\":\"small\",\"metadata\":null}")
+        gateway
+            .chat("{\"model\":\"small\",\"metadata\":null}")
             .await
             .status,
         200
     );
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     let metadata = events[0].metadata.as_ref().unwrap();
     let said: Vec<_> = metadata.iter().collect();
     let expected = [
@@ -41,7 +42,7 @@ async fn it_goes_on_unchanged_and_into_the_usage() {
 
 #[tokio::test]
 async fn one_that_is_wrong_is_refused_and_goes_nowhere() {
-    let (rig, upstream) = rig(&[]).await;
+    let (gateway, upstream) = gateway(&[]).await;
     for (metadata, code) in [
         ("\"metadata\":[]", "invalid_type"),
         ("\"metadata\":{\"a\":{}}", "invalid_type"),
@@ -53,21 +54,21 @@ async fn one_that_is_wrong_is_refused_and_goes_nowhere() {
         for path in ["/v1/chat/completions", "/v1/embeddings", "/v1/responses"] {
             let body = format!("{{\"model\":\"small\",{metadata}}}");
             let request = post(path, &format!("x-api-key: {KEY}\r\n"), &body);
-            let (status, _, given, param) = rig.ask(&request).await.error();
+            let (status, _, given, param) = gateway.ask(&request).await.error();
             assert_eq!((status, given.as_str()), (400, code), "{body}");
             assert_eq!(param, json!("metadata"));
         }
     }
     assert!(upstream.seen().requests.is_empty());
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn a_refused_request_has_it_too() {
-    let (rig, _upstream) = rig(&[]).await;
+    let (gateway, _upstream) = gateway(&[]).await;
     let body = "{\"model\":\"forbidden\",\"metadata\":{\"team\":\"a\"}}";
-    assert_eq!(rig.chat(body).await.status, 403);
-    let event = &rig.finish().await[0];
+    assert_eq!(gateway.chat(body).await.status, 403);
+    let event = &gateway.finish().await[0];
     assert!(event.refusal.is_some());
     let metadata = event.metadata.as_ref().unwrap();
     assert_eq!(metadata.get("team"), Some(Text("a")));
@@ -75,18 +76,20 @@ async fn a_refused_request_has_it_too() {
 
 #[tokio::test]
 async fn the_members_that_were_asked_for_label_the_usage() {
-    let (rig, _upstream) = rig(&["--metadata-labels=team,cost-center"]).await;
+    let (gateway, _upstream) = gateway(&["--metadata-labels=team,cost-center"]).await;
     let said =
         "{\"model\":\"small\",\"metadata\":{\"team\":\"a\",\"cost-center\":7,\"user\":\"x\"}}";
-    assert_eq!(rig.chat(said).await.status, 200);
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
+    assert_eq!(gateway.chat(said).await.status, 200);
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
     let tokens = "fastllm_usage_tokens_total{cost_center=\"7\",kind=\"prompt\",team=\"a\"}";
     // An account ends after its answer.
-    rig.until("the usage to be counted", async || {
-        rig.metric(tokens).await > 6.5
-    })
-    .await;
+    gateway
+        .until("the usage to be counted", async || {
+            gateway.metric(tokens).await > 6.5
+        })
+        .await;
     let unsaid = "fastllm_usage_requests_total{cost_center=\"\",team=\"\"}";
-    rig.until("the other one", async || rig.metric(unsaid).await > 0.5)
+    gateway
+        .until("the other one", async || gateway.metric(unsaid).await > 0.5)
         .await;
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use fastllm_contract::{HealthCheck, Secret};
 
-use crate::support::{Content, Options, Rig, Step, Upstream, chat, content, json_answer, raw};
+use crate::support::{
+    Options, SnapshotContent, Step, TestGateway, Upstream, chat, content, json_answer, raw,
+};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -13,7 +15,7 @@ fn often() -> Options {
 }
 
 /// Only `small`, on a backend that is probed like this.
-fn checked(upstream: &Upstream, path: &str, method: &str, expect: &str) -> Content {
+fn checked(upstream: &Upstream, path: &str, method: &str, expect: &str) -> SnapshotContent {
     let mut content = content(&[upstream.api_base()]);
     content.models.drain(..2);
     content.models[0].backends[0].health = HealthCheck {
@@ -25,8 +27,8 @@ fn checked(upstream: &Upstream, path: &str, method: &str, expect: &str) -> Conte
     content
 }
 
-async fn is_healthy(rig: &Rig) -> bool {
-    rig.get("/health").await.status == 200
+async fn is_healthy(gateway: &TestGateway) -> bool {
+    gateway.get("/health").await.status == 200
 }
 
 #[tokio::test]
@@ -36,11 +38,11 @@ async fn a_probe_is_what_the_backend_wants() {
     let dialect = &mut content.models[0].backends[0].dialect;
     dialect.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
     dialect.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     upstream
         .wait_for("three probes", |seen| seen.requests.len() >= 3)
         .await;
-    assert!(is_healthy(&rig).await);
+    assert!(is_healthy(&gateway).await);
     let probe = &upstream.seen().requests[0];
     assert_eq!(
         (probe.word(0), probe.word(1)),
@@ -54,8 +56,10 @@ async fn a_probe_is_what_the_backend_wants() {
 #[tokio::test]
 async fn another_status_than_the_expected_is_a_failure() {
     let upstream = Upstream::start([raw("HTTP/1.1 200 OK\r\n\r\n")]).await;
-    let rig = Rig::serving(&checked(&upstream, "/models", "HEAD", "204"), often()).await;
-    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+    let gateway =
+        TestGateway::serving(&checked(&upstream, "/models", "HEAD", "204"), often()).await;
+    gateway
+        .until("it is unhealthy", async || !is_healthy(&gateway).await)
         .await;
     assert_eq!(upstream.seen().requests[0].word(0), "HEAD");
 }
@@ -64,13 +68,15 @@ async fn another_status_than_the_expected_is_a_failure() {
 async fn without_a_check_a_backend_is_healthy() {
     let sick = Upstream::start([json_answer("500 X", "{}")]).await;
     let mut content = checked(&sick, "/models", "POST", "2xx");
-    let rig = Rig::serving(&content, often()).await;
-    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+    let gateway = TestGateway::serving(&content, often()).await;
+    gateway
+        .until("it is unhealthy", async || !is_healthy(&gateway).await)
         .await;
     content.models[0].backends[0].health.enabled = false;
     content.version += 1;
-    rig.control.publish(crate::support::snapshot(&content));
-    rig.until("it is healthy", async || is_healthy(&rig).await)
+    gateway.control.publish(crate::support::snapshot(&content));
+    gateway
+        .until("it is healthy", async || is_healthy(&gateway).await)
         .await;
 }
 
@@ -84,11 +90,11 @@ async fn an_answer_that_hangs_delays_no_other() {
     for backend in &mut content.models[0].backends {
         backend.health.method = "POST".to_owned();
     }
-    let rig = Rig::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, often()).await;
     well.wait_for("probes go on", |seen| seen.requests.len() >= 3)
         .await;
     assert_eq!(stuck.seen().requests.len(), 1);
-    drop(rig);
+    drop(gateway);
 }
 
 #[tokio::test]
@@ -96,8 +102,9 @@ async fn a_body_that_hangs_is_a_failure() {
     let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
     let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
     let flags = Options::flags(&["--health-interval=1", "--health-timeout=1"]);
-    let rig = Rig::serving(&checked(&stuck, "/models", "POST", "2xx"), flags).await;
-    rig.until("it is unhealthy", async || !is_healthy(&rig).await)
+    let gateway = TestGateway::serving(&checked(&stuck, "/models", "POST", "2xx"), flags).await;
+    gateway
+        .until("it is unhealthy", async || !is_healthy(&gateway).await)
         .await;
 }
 
@@ -116,8 +123,8 @@ async fn requests_carry_what_the_backend_wants_beside_the_usual() {
     backend.dialect.headers = headers
         .map(|(name, value)| (name.to_owned(), Secret::new(value)))
         .into();
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.ask(&chat(BODY)).await.status, 200);
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.ask(&chat(BODY)).await.status, 200);
     let request = upstream.request();
     assert_eq!(
         request.word(1),

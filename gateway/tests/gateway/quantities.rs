@@ -2,15 +2,15 @@
 
 use fastllm_contract::UsageEvent;
 
-use crate::support::{KEY, Rig, Step, Upstream, json_answer, post, raw};
+use crate::support::{KEY, Step, TestGateway, Upstream, json_answer, post, raw};
 
 /// The usage event of one request with the usual key.
 async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> UsageEvent {
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     let headers = format!("x-api-key: {KEY}\r\n{headers}");
-    rig.ask(&post(path, &headers, body)).await;
-    rig.finish().await.remove(0)
+    gateway.ask(&post(path, &headers, body)).await;
+    gateway.finish().await.remove(0)
 }
 
 async fn json(path: &str, body: &str, answer: &str) -> UsageEvent {

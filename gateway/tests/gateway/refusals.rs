@@ -4,7 +4,7 @@ use fastllm_contract::{ModelName, Principal, PrincipalId, RefusalKind};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Control, KEY, Options, Rig, Upstream, chat, content, get, json_answer, post, snapshot,
+    Control, KEY, Options, TestGateway, Upstream, chat, content, get, json_answer, post, snapshot,
 };
 
 const GOOD: &str = "{\"model\":\"small\"}";
@@ -21,7 +21,7 @@ async fn keys_that_are_not_valid_are_401_whatever_is_asked() {
         .keys
         .push(("sk-expired".to_owned(), 1, Some(1), false));
     content.keys.push(("sk-disabled".to_owned(), 1, None, true));
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let invalid = (
         401,
         "invalid_api_key".to_owned(),
@@ -41,7 +41,7 @@ async fn keys_that_are_not_valid_are_401_whatever_is_asked() {
         get("/v1/models", ""),
         get("/nowhere", ""),
     ] {
-        let reply = rig.ask(&request).await;
+        let reply = gateway.ask(&request).await;
         assert_eq!(
             reply.error(),
             invalid,
@@ -50,28 +50,29 @@ async fn keys_that_are_not_valid_are_401_whatever_is_asked() {
         );
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
     }
-    let reply = rig.ask(&with_key("sk-expired", GOOD)).await;
+    let reply = gateway.ask(&with_key("sk-expired", GOOD)).await;
     assert_eq!(reply.error().2, "expired_api_key");
     assert!(
-        (rig.metric("fastllm_rejections_total{reason=\"unauthenticated\"}")
+        (gateway
+            .metric("fastllm_rejections_total{reason=\"unauthenticated\"}")
             .await
             - 8.0)
             .abs()
             < 0.5
     );
-    assert!(rig.finish().await.is_empty());
+    assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn unknown_routes_are_404_with_a_key() {
-    let rig = Rig::serving(&content(&[]), Options::default()).await;
+    let gateway = TestGateway::serving(&content(&[]), Options::default()).await;
     for (method, path) in [
         ("GET", "/v1/chat/completions"),
         ("GET", "/v1/files"),
         ("POST", "/health"),
     ] {
         let request = format!("{method} {path} HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\r\n");
-        let reply = rig.ask(request.as_bytes()).await;
+        let reply = gateway.ask(request.as_bytes()).await;
         assert_eq!(reply.error().0, 404, "{path}");
         assert_eq!(reply.error().2, "not_found", "{path}");
     }
@@ -80,7 +81,7 @@ async fn unknown_routes_are_404_with_a_key() {
 #[tokio::test]
 async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start(&[&upstream]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
     for (body, param) in [
         ("", None),
         ("[]", None),
@@ -111,7 +112,7 @@ async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
         ),
         ("{\"model\":\"small\",\"stream\":\"yes\"}", Some("stream")),
     ] {
-        let reply = rig.chat(body).await;
+        let reply = gateway.chat(body).await;
         let (status, kind, _, found) = reply.error();
         assert_eq!(
             (status, kind.as_str()),
@@ -121,27 +122,30 @@ async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
         assert_eq!(found, json!(param), "{body}");
     }
     assert_eq!(
-        rig.chat("{\"mod\\u0065l\":\"forbidden\"}").await.status,
+        gateway.chat("{\"mod\\u0065l\":\"forbidden\"}").await.status,
         403
     );
-    assert_eq!(rig.chat("{\"mod\\u0065l\":\"small\"}").await.status, 200);
+    assert_eq!(
+        gateway.chat("{\"mod\\u0065l\":\"small\"}").await.status,
+        200
+    );
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
 #[tokio::test]
 async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
     let upstream = Upstream::start([]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat("{\"model\":\"nobodys\"}").await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat("{\"model\":\"nobodys\"}").await;
     let expected = |status, code: &str| (status, code.to_owned(), code.to_owned(), json!("model"));
     assert_eq!(reply.error(), expected(404, "model_not_found"));
     for name in ["nobodys", "small", "large", "forbidden"] {
         assert!(!reply.text().contains(name), "{name}");
     }
-    let reply = rig.chat("{\"model\":\"forbidden\"}").await;
+    let reply = gateway.chat("{\"model\":\"forbidden\"}").await;
     assert_eq!(reply.error(), expected(403, "model_access_denied"));
 
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].refusal, Some(RefusalKind::Authorisation));
     assert_eq!(
@@ -159,26 +163,26 @@ async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
 async fn a_model_without_a_grant_can_be_as_good_as_none() {
     let upstream = Upstream::start([]).await;
     let flags = Options::flags(&["--hide-ungranted-models"]);
-    let rig = Rig::start_with(&[&upstream], flags).await;
+    let gateway = TestGateway::start_with(&[&upstream], flags).await;
     let key = format!("x-api-key: {KEY}\r\n");
-    let unknown = rig.chat("{\"model\":\"nobodys\"}").await;
+    let unknown = gateway.chat("{\"model\":\"nobodys\"}").await;
     assert_eq!(
         (unknown.status, &*unknown.error().2),
         (404, "model_not_found")
     );
     for reply in [
-        rig.chat("{\"model\":\"forbidden\"}").await,
-        rig.ask(&get("/v1/models/forbidden", &key)).await,
-        rig.ask(&get("/v1/models/nobodys", &key)).await,
+        gateway.chat("{\"model\":\"forbidden\"}").await,
+        gateway.ask(&get("/v1/models/forbidden", &key)).await,
+        gateway.ask(&get("/v1/models/nobodys", &key)).await,
     ] {
         assert_eq!((reply.status, reply.text()), (404, unknown.text()));
     }
-    let granted = rig.ask(&get("/v1/models/small", &key)).await;
+    let granted = gateway.ask(&get("/v1/models/small", &key)).await;
     assert_eq!(granted.status, 200);
     // Whoever operates it still sees what it was.
     let reason = "fastllm_rejections_total{reason=\"unauthorised\"}";
-    assert!((rig.metric(reason).await - 2.0).abs() < 0.5);
-    let events = rig.finish().await;
+    assert!((gateway.metric(reason).await - 2.0).abs() < 0.5);
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert_eq!(
         (events[0].status, events[0].refusal),
@@ -192,12 +196,12 @@ async fn a_fallback_does_not_tell_a_hidden_model_from_none() {
     let mut content = content(&[upstream.api_base()]);
     content.fallback = Some(ModelName::new("large").unwrap());
     let flags = Options::flags(&["--hide-ungranted-models"]);
-    let rig = Rig::serving(&content, flags).await;
-    let unknown = rig.chat("{\"model\":\"nobodys\"}").await;
-    let hidden = rig.chat("{\"model\":\"forbidden\"}").await;
+    let gateway = TestGateway::serving(&content, flags).await;
+    let unknown = gateway.chat("{\"model\":\"nobodys\"}").await;
+    let hidden = gateway.chat("{\"model\":\"forbidden\"}").await;
     assert_eq!((hidden.status, hidden.text()), (404, unknown.text()));
     assert!(upstream.seen().requests.is_empty());
-    assert_eq!(rig.chat("{\"model\":\"small\"}").await.status, 200);
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
 }
 
 #[tokio::test]
@@ -216,21 +220,23 @@ async fn a_principal_without_grants_gets_nothing() {
         roles: Vec::new(),
     });
     content.keys.push(("sk-new".to_owned(), 2, None, false));
-    let rig = Rig::serving(&content, Options::default()).await;
-    assert_eq!(rig.ask(&with_key("sk-new", GOOD)).await.status, 403);
-    let list = rig.ask(&get("/v1/models", "x-api-key: sk-new\r\n")).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    assert_eq!(gateway.ask(&with_key("sk-new", GOOD)).await.status, 403);
+    let list = gateway
+        .ask(&get("/v1/models", "x-api-key: sk-new\r\n"))
+        .await;
     assert_eq!(list.json()["data"], json!([]));
 }
 
 #[tokio::test]
 async fn bodies_over_the_limit_are_413() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let announced = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 content-length: 1048577\r\n\r\n"
     );
-    let reply = rig.ask(announced.as_bytes()).await;
+    let reply = gateway.ask(announced.as_bytes()).await;
     assert_eq!(reply.error().0, 413);
     assert_eq!(reply.error().2, "payload_too_large");
 
@@ -238,13 +244,13 @@ content-length: 1048577\r\n\r\n"
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 transfer-encoding: chunked\r\n\r\n100001\r\n"
     );
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     client.write(head.as_bytes()).await;
     client.write(&vec![b' '; 0x10_0001]).await;
     assert_eq!(client.reply().await.status, 413);
 
     let padding = " ".repeat((1 << 20) - GOOD.len());
-    assert_eq!(rig.chat(&format!("{padding}{GOOD}")).await.status, 200);
+    assert_eq!(gateway.chat(&format!("{padding}{GOOD}")).await.status, 200);
 }
 
 #[tokio::test]
@@ -254,8 +260,9 @@ async fn without_a_snapshot_it_is_503_and_not_the_keys_fault() {
     let first = snapshot(&content(&[upstream.api_base()]));
     let control = Control::start_on(listener, first.clone());
     control.publish_text(1, "{\"format\":");
-    let rig = Rig::with_control(control, Options::flags(&["--config-poll=1"]));
-    rig.control
+    let gateway = TestGateway::with_control(control, Options::flags(&["--config-poll=1"]));
+    gateway
+        .control
         .wait_for("a first fetch", |told| !told.fetches.is_empty())
         .await;
     for request in [
@@ -263,19 +270,19 @@ async fn without_a_snapshot_it_is_503_and_not_the_keys_fault() {
         get("/v1/models", ""),
         with_key("sk-unknown", GOOD),
     ] {
-        let reply = rig.ask(&request).await;
+        let reply = gateway.ask(&request).await;
         assert_eq!(reply.error().2, "not_ready");
         assert_eq!(
             (reply.status, reply.header("retry-after")),
             (503, Some("1"))
         );
     }
-    assert_eq!(rig.get("/health").await.status, 503);
-    assert_eq!(rig.get("/readyz").await.status, 503);
-    assert_eq!(rig.get("/livez").await.status, 200);
+    assert_eq!(gateway.get("/health").await.status, 503);
+    assert_eq!(gateway.get("/readyz").await.status, 503);
+    assert_eq!(gateway.get("/livez").await.status, 200);
 
-    rig.control.publish(first);
-    rig.until_ready().await;
-    assert_eq!(rig.chat(GOOD).await.status, 200);
-    assert_eq!(rig.get("/health").await.status, 200);
+    gateway.control.publish(first);
+    gateway.until_ready().await;
+    assert_eq!(gateway.chat(GOOD).await.status, 200);
+    assert_eq!(gateway.get("/health").await.status, 200);
 }

@@ -2,7 +2,7 @@
 
 use fastllm_contract::UsageBatch;
 
-use crate::support::{Options, Rig, Upstream, json_answer};
+use crate::support::{Options, TestGateway, Upstream, json_answer};
 
 const BODY: &str = "{\"model\":\"small\"}";
 const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"cost\":0.000125}}";
@@ -10,17 +10,18 @@ const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"
 #[tokio::test]
 async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    rig.control.answer_usage(&[503, 401, 500]);
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    rig.control
+    let gateway = TestGateway::start(&[&upstream]).await;
+    gateway.control.answer_usage(&[503, 401, 500]);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    gateway
+        .control
         .wait_for("the batch to be stored", |told| {
             told.usage.iter().any(|(status, _)| *status == 200)
         })
         .await;
     // What is asked later comes under the next number.
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    let told = rig.control.told();
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    let told = gateway.control.told();
     let first = &told.usage[0].1;
     assert_eq!(told.usage.len(), 4);
     assert!(told.usage.iter().all(|(_, body)| body == first));
@@ -29,10 +30,10 @@ async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
     assert_eq!(batch.events[0].cost_micros.map(|cost| cost.0), Some(125));
     assert_eq!(batch.boot_id.len(), 16);
 
-    let mut rig = rig;
-    rig.stop();
-    rig.ended().await;
-    let batches = rig.control.batches();
+    let mut gateway = gateway;
+    gateway.stop();
+    gateway.ended().await;
+    let batches = gateway.control.batches();
     assert_eq!(batches.len(), 2);
     assert_eq!(
         (batches[1].sequence, &batches[1].boot_id),
@@ -43,48 +44,50 @@ async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
 #[tokio::test]
 async fn at_the_end_usage_is_sent_for_as_long_as_the_grace_lasts() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = TestGateway::start(&[&upstream]).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     // Control comes back after some seconds only.
-    rig.control.answer_usage(&[503; 7]);
-    assert_eq!(rig.finish().await.len(), 1);
+    gateway.control.answer_usage(&[503; 7]);
+    assert_eq!(gateway.finish().await.len(), 1);
 }
 
 #[tokio::test]
 async fn usage_that_cannot_be_sent_does_not_hold_up_the_end() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    rig.control.answer_usage(&[503; 100]);
-    assert!(rig.finish().await.is_empty());
+    let gateway =
+        TestGateway::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    gateway.control.answer_usage(&[503; 100]);
+    assert!(gateway.finish().await.is_empty());
     assert!(crate::support::logged().contains("usage could not be sent before the end"));
 }
 
 #[tokio::test]
 async fn a_batch_that_control_will_never_take_is_counted_and_dropped() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    rig.control.answer_usage(&[400]);
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = TestGateway::start(&[&upstream]).await;
+    gateway.control.answer_usage(&[400]);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     let lost = "fastllm_usage_reports_dropped_total{reason=\"batch_refused\"}";
-    rig.until("the loss to be counted", async || {
-        rig.metric(lost).await > 0.5
-    })
-    .await;
-    assert_eq!(rig.control.told().usage.len(), 1);
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert_eq!(rig.finish().await.len(), 1);
+    gateway
+        .until("the loss to be counted", async || {
+            gateway.metric(lost).await > 0.5
+        })
+        .await;
+    assert_eq!(gateway.control.told().usage.len(), 1);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert_eq!(gateway.finish().await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_full_batch_leaves_at_once_and_no_event_is_lost() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for _ in 0..UsageBatch::MAX_EVENTS + 20 {
         client.ask(&crate::support::chat(BODY)).await;
     }
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), UsageBatch::MAX_EVENTS + 20);
 }
 
@@ -92,10 +95,11 @@ async fn a_full_batch_leaves_at_once_and_no_event_is_lost() {
 async fn health_tells_of_backends_and_counters() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let flags = Options::flags(&["--health-report-interval=1", "--replica=pod-7"]);
-    let rig = Rig::start_with(&[&upstream], flags).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert_eq!(rig.chat("{\"model\":\"nobodys\"}").await.status, 404);
-    rig.control
+    let gateway = TestGateway::start_with(&[&upstream], flags).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat("{\"model\":\"nobodys\"}").await.status, 404);
+    gateway
+        .control
         .wait_for("a report that knows of it", |told| {
             told.health.iter().any(|report| {
                 let backend = report.backends.iter().find(|backend| backend.id.0 == 1);
@@ -109,5 +113,5 @@ async fn health_tells_of_backends_and_counters() {
             })
         })
         .await;
-    assert_eq!(rig.control.told().health[0].snapshot_version, 1);
+    assert_eq!(gateway.control.told().health[0].snapshot_version, 1);
 }

@@ -2,7 +2,7 @@
 
 use fastllm_contract::RefusalKind;
 
-use crate::support::{Options, Rig, Step, Upstream, chat, json_answer, raw};
+use crate::support::{Options, Step, TestGateway, Upstream, chat, json_answer, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -11,15 +11,15 @@ async fn overload_and_server_errors_are_tried_elsewhere() {
     for status in ["500 X", "503 X", "429 X"] {
         let bad = Upstream::start([json_answer(status, "{}")]).await;
         let good = Upstream::start([json_answer("200 OK", "{\"ok\":1}")]).await;
-        let rig = Rig::start(&[&bad, &good]).await;
+        let gateway = TestGateway::start(&[&bad, &good]).await;
         for _ in 0..2 {
-            assert_eq!(rig.chat(BODY).await.text(), "{\"ok\":1}", "{status}");
+            assert_eq!(gateway.chat(BODY).await.text(), "{\"ok\":1}", "{status}");
         }
         assert_eq!(good.seen().requests.len(), 2);
-        let retried = rig.metric("fastllm_retries_total").await;
+        let retried = gateway.metric("fastllm_retries_total").await;
         assert!((retried - 1.0).abs() < 0.5, "{status}: {retried}");
         assert_eq!(bad.seen().requests.len(), 1);
-        assert_eq!(rig.finish().await.len(), 2);
+        assert_eq!(gateway.finish().await.len(), 2);
     }
 }
 
@@ -28,11 +28,11 @@ async fn other_client_errors_are_not() {
     let answer = "{\"error\":{\"message\":\"no such thing\"}}";
     let one = Upstream::start([json_answer("422 X", answer)]).await;
     let two = Upstream::start([json_answer("422 X", answer)]).await;
-    let rig = Rig::start(&[&one, &two]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&one, &two]).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.text().as_str()), (422, answer));
     assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].status, events[0].refusal), (Some(422), None));
 }
@@ -46,13 +46,13 @@ async fn each_backend_is_tried_once_and_the_best_answer_is_given() {
     let four = Upstream::start([json_answer("200 OK", "{}")]).await;
     four.answer_probes("500 X");
     let pool = [&one, &two, &three];
-    let rig = Rig::start(&pool).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&pool).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.text().as_str()), (429, limited));
     for upstream in pool {
         assert_eq!(upstream.seen().requests.len(), 1);
     }
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].status, events[0].refusal), (Some(429), None));
 }
@@ -60,15 +60,16 @@ async fn each_backend_is_tried_once_and_the_best_answer_is_given() {
 #[tokio::test]
 async fn a_pool_of_one_gets_one_attempt_and_attempts_are_bounded() {
     let only = Upstream::start([json_answer("500 X", "{\"a\":1}")]).await;
-    let rig = Rig::start(&[&only]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&only]).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.text().as_str()), (500, "{\"a\":1}"));
     assert_eq!(only.seen().requests.len(), 1);
 
     let bad = || Upstream::start([json_answer("500 X", "{}")]);
     let (one, two, three) = (bad().await, bad().await, bad().await);
-    let rig = Rig::start_with(&[&one, &two, &three], Options::flags(&["--max-retries=1"])).await;
-    assert_eq!(rig.chat(BODY).await.status, 500);
+    let gateway =
+        TestGateway::start_with(&[&one, &two, &three], Options::flags(&["--max-retries=1"])).await;
+    assert_eq!(gateway.chat(BODY).await.status, 500);
     let tried = [&one, &two, &three].map(|upstream| upstream.seen().requests.len());
     assert_eq!(tried.iter().sum::<usize>(), 2);
 }
@@ -79,12 +80,13 @@ async fn nobody_there_is_502_and_names_no_address() {
     let api_base = gone.api_base();
     let address = gone.address.to_string();
     drop(gone);
-    let rig = Rig::serving(&crate::support::content(&[api_base]), Options::default()).await;
-    let reply = rig.chat(BODY).await;
+    let gateway =
+        TestGateway::serving(&crate::support::content(&[api_base]), Options::default()).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!(reply.error().0, 502);
     assert_eq!(reply.error().2, "upstream_unavailable");
     assert!(!reply.text().contains(&address) && !reply.text().contains("127.0.0.1"));
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].refusal, Some(RefusalKind::NoBackend));
     assert_eq!(events[0].status, Some(502));
@@ -93,14 +95,15 @@ async fn nobody_there_is_502_and_names_no_address() {
 #[tokio::test]
 async fn silence_is_504_within_the_time_limit() {
     let silent = Upstream::start([vec![Step::UntilHangUp]]).await;
-    let rig = Rig::start_with(&[&silent], Options::flags(&["--upstream-timeout=1"])).await;
-    let reply = rig.chat(BODY).await;
+    let gateway =
+        TestGateway::start_with(&[&silent], Options::flags(&["--upstream-timeout=1"])).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!(reply.error().0, 504);
     assert_eq!(reply.error().2, "upstream_timeout");
     silent
         .wait_for("the request to be given up", |seen| seen.hang_ups == 1)
         .await;
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(504)));
 }
 
@@ -109,8 +112,8 @@ async fn an_idle_connection_that_died_is_no_failure() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec();
     let dying = vec![Step::Send(answer.clone()), Step::Close];
     let upstream = Upstream::start([dying.clone(), dying.clone(), dying, raw(&answer)]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for _ in 0..6 {
         assert_eq!(client.ask(&chat(BODY)).await.status, 200);
     }
@@ -119,7 +122,7 @@ async fn an_idle_connection_that_died_is_no_failure() {
         "fastllm_backend_errors_total{{api_base=\"{}\"}}",
         upstream.api_base()
     );
-    assert!(rig.metric(&name).await < 0.5);
+    assert!(gateway.metric(&name).await < 0.5);
 }
 
 #[tokio::test]
@@ -128,30 +131,32 @@ async fn an_unhealthy_backend_is_left_out_until_it_recovers() {
     let well = Upstream::start([json_answer("200 OK", "{\"by\":\"well\"}")]).await;
     sick.answer_probes("503 X");
     let flags = Options::flags(&["--health-interval=1"]);
-    let rig = Rig::start_with(&[&sick, &well], flags).await;
+    let gateway = TestGateway::start_with(&[&sick, &well], flags).await;
     let health = format!(
         "fastllm_backend_healthy{{api_base=\"{}\"}}",
         sick.api_base()
     );
-    rig.until("the backend to be unhealthy", async || {
-        rig.metric(&health).await < 0.5
-    })
-    .await;
+    gateway
+        .until("the backend to be unhealthy", async || {
+            gateway.metric(&health).await < 0.5
+        })
+        .await;
     for _ in 0..4 {
-        assert_eq!(rig.chat(BODY).await.text(), "{\"by\":\"well\"}");
+        assert_eq!(gateway.chat(BODY).await.text(), "{\"by\":\"well\"}");
     }
     // Nothing else is left: it is used all the same.
-    assert_eq!(rig.chat("{\"model\":\"large\"}").await.status, 200);
-    assert_eq!(rig.get("/readyz").await.status, 200);
+    assert_eq!(gateway.chat("{\"model\":\"large\"}").await.status, 200);
+    assert_eq!(gateway.get("/readyz").await.status, 200);
 
     sick.answer_probes("200 OK");
-    rig.until("the backend to recover", async || {
-        rig.metric(&health).await > 0.5
-    })
-    .await;
+    gateway
+        .until("the backend to recover", async || {
+            gateway.metric(&health).await > 0.5
+        })
+        .await;
     let mut by_sick = false;
     for _ in 0..2 {
-        by_sick |= rig.chat(BODY).await.text().contains("sick");
+        by_sick |= gateway.chat(BODY).await.text().contains("sick");
     }
     assert!(by_sick);
 }

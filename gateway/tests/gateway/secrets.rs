@@ -3,7 +3,8 @@
 use fastllm_contract::Secret;
 
 use crate::support::{
-    Content, Options, Rig, Step, Upstream, content, events, json_answer, logged, post,
+    Options, SnapshotContent, Step, TestGateway, Upstream, content, events, json_answer, logged,
+    post,
 };
 
 const CREDENTIAL: &str = "canary-upstream-credential";
@@ -13,7 +14,7 @@ const PROMPT: &str = "canary-prompt-text";
 const COMPLETION: &str = "canary-completion-text";
 
 /// A good backend, one where nobody listens, and one that is left out.
-fn with_canaries(upstream: &Upstream) -> Content {
+fn with_canaries(upstream: &Upstream) -> SnapshotContent {
     let mut content = content(&[upstream.api_base()]);
     for model in &mut content.models {
         for backend in &mut model.backends {
@@ -40,7 +41,7 @@ async fn canaries_are_in_no_sink() {
         json_answer("500 X", "{}"),
     ])
     .await;
-    let rig = Rig::serving(&with_canaries(&upstream), Options::default()).await;
+    let gateway = TestGateway::serving(&with_canaries(&upstream), Options::default()).await;
 
     let mut seen = String::new();
     for (key, model) in [
@@ -54,16 +55,16 @@ async fn canaries_are_in_no_sink() {
     ] {
         let body = format!("{{\"model\":\"{model}\",\"prompt\":\"{PROMPT}\"}}");
         let headers = format!("authorization: Bearer {key}\r\n");
-        let reply = rig
+        let reply = gateway
             .ask(&post("/v1/chat/completions", &headers, &body))
             .await;
         seen.push_str(&reply.head);
         seen.push_str(&String::from_utf8_lossy(&reply.body).replace(COMPLETION, ""));
     }
     for path in ["/health", "/metrics", "/readyz"] {
-        seen.push_str(&rig.get(path).await.text());
+        seen.push_str(&gateway.get(path).await.text());
     }
-    drop(rig.finish().await);
+    drop(gateway.finish().await);
     let logs = logged();
     assert!(logs.contains("request_id") && logs.contains("a backend is left out"));
     for canary in [

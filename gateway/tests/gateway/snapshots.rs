@@ -3,7 +3,8 @@
 use fastllm_contract::Secret;
 
 use crate::support::{
-    Content, Control, KEY, Options, Rig, Upstream, content, json_answer, post, snapshot,
+    Control, KEY, Options, SnapshotContent, TestGateway, Upstream, content, json_answer, post,
+    snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -21,60 +22,67 @@ async fn a_change_is_pushed_as_a_difference() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     // The poll alone would never bring it in time.
-    let rig = Rig::serving(&content, Options::flags(&["--config-poll=3600"])).await;
-    assert_eq!(rig.ask(&with_key("sk-added")).await.status, 401);
+    let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=3600"])).await;
+    assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 401);
 
     content.version = 2;
     content.keys.push(("sk-added".to_owned(), 1, None, false));
-    rig.control.publish(snapshot(&content));
-    rig.until("the new key", async || {
-        rig.ask(&with_key("sk-added")).await.status == 200
-    })
-    .await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the new key", async || {
+            gateway.ask(&with_key("sk-added")).await.status == 200
+        })
+        .await;
 
     content.version = 3;
     content.keys.remove(0);
-    rig.control.publish(snapshot(&content));
-    rig.until("the revoked key", async || {
-        rig.ask(&with_key(KEY)).await.status == 401
-    })
-    .await;
-    assert_eq!(rig.ask(&with_key("sk-added")).await.status, 200);
-    assert_eq!(rig.control.told().differences, 2);
-    assert!((rig.metric("fastllm_snapshot_version").await - 3.0).abs() < 0.5);
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the revoked key", async || {
+            gateway.ask(&with_key(KEY)).await.status == 401
+        })
+        .await;
+    assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 200);
+    assert_eq!(gateway.control.told().differences, 2);
+    assert!((gateway.metric("fastllm_snapshot_version").await - 3.0).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn what_cannot_be_used_changes_nothing() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
-    let rig = Rig::serving(&content, Options::flags(&["--config-poll=1"])).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=1"])).await;
     let failures = "fastllm_snapshot_poll_failures_total";
-    rig.control.publish_text(2, "{\"format\":1,\"version\":2");
-    rig.until("the text to be refused", async || {
-        rig.metric(failures).await > 0.5
-    })
-    .await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    gateway
+        .control
+        .publish_text(2, "{\"format\":1,\"version\":2");
+    gateway
+        .until("the text to be refused", async || {
+            gateway.metric(failures).await > 0.5
+        })
+        .await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
 
     let mut twice = content.clone();
     twice.version = 3;
     twice.models.push(content.models[0].clone());
-    rig.control.publish(snapshot(&twice));
-    let seen = rig.metric(failures).await;
-    rig.until("the contradiction to be refused", async || {
-        rig.metric(failures).await > seen + 0.5
-    })
-    .await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    assert!((rig.metric("fastllm_snapshot_version").await - 1.0).abs() < 0.5);
+    gateway.control.publish(snapshot(&twice));
+    let seen = gateway.metric(failures).await;
+    gateway
+        .until("the contradiction to be refused", async || {
+            gateway.metric(failures).await > seen + 0.5
+        })
+        .await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    assert!((gateway.metric("fastllm_snapshot_version").await - 1.0).abs() < 0.5);
 
     content.version = 4;
-    rig.control.publish(snapshot(&content));
-    rig.until("the good one", async || {
-        rig.metric("fastllm_snapshot_version").await > 3.5
-    })
-    .await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the good one", async || {
+            gateway.metric("fastllm_snapshot_version").await > 3.5
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -88,8 +96,8 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
         cache: Some(cache.clone()),
         ..Options::default()
     };
-    let rig = Rig::serving(&content, options()).await;
-    drop(rig.finish().await);
+    let gateway = TestGateway::serving(&content, options()).await;
+    drop(gateway.finish().await);
 
     // Nobody listens where control was.
     let control = Control::start(snapshot(&content)).await;
@@ -98,9 +106,9 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
     let listener = || async move { tokio::net::TcpListener::bind(away).await };
     let flags = vec![format!("--control-url=http://{away}/snapshot")];
     let stand_in = Control::start(snapshot(&content)).await;
-    let rig = Rig::with_control(stand_in, Options { flags, ..options() });
-    rig.until_ready().await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = TestGateway::with_control(stand_in, Options { flags, ..options() });
+    gateway.until_ready().await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     assert_eq!(
         upstream.request().header("authorization"),
         Some("Bearer kept")
@@ -109,10 +117,11 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
     // Control is back: it is followed again.
     content.version = 9;
     let _back = Control::start_on(listener().await.unwrap(), snapshot(&content));
-    rig.until("the new version", async || {
-        (rig.metric("fastllm_snapshot_version").await - 9.0).abs() < 0.5
-    })
-    .await;
+    gateway
+        .until("the new version", async || {
+            (gateway.metric("fastllm_snapshot_version").await - 9.0).abs() < 0.5
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -130,37 +139,41 @@ async fn a_reachable_control_beats_the_copy_on_disk() {
         cache: Some(cache),
         ..Options::default()
     };
-    let rig = Rig::serving(&content, options).await;
-    assert_eq!(rig.chat(BODY).await.status, 401);
-    assert!((rig.metric("fastllm_snapshot_version").await - 4.0).abs() < 0.5);
+    let gateway = TestGateway::serving(&content, options).await;
+    assert_eq!(gateway.chat(BODY).await.status, 401);
+    assert!((gateway.metric("fastllm_snapshot_version").await - 4.0).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn another_version_of_the_same_content_is_told_without_it() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let version = "fastllm_snapshot_version";
-    rig.control.renumber(8);
-    rig.until("the new number", async || rig.metric(version).await > 7.5)
+    gateway.control.renumber(8);
+    gateway
+        .until("the new number", async || {
+            gateway.metric(version).await > 7.5
+        })
         .await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     // From there on it goes on as ever.
     content.version = 9;
     content.keys.push(("sk-added".to_owned(), 1, None, false));
-    rig.control.publish(snapshot(&content));
-    rig.until("the new key", async || {
-        rig.ask(&with_key("sk-added")).await.status == 200
-    })
-    .await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the new key", async || {
+            gateway.ask(&with_key("sk-added")).await.status == 200
+        })
+        .await;
 }
 
 /// Sends a request whose body comes only after `change`; gives the status.
-async fn changed_midway(change: impl FnOnce(&mut Content)) -> u16 {
+async fn changed_midway(change: impl FnOnce(&mut SnapshotContent)) -> u16 {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
-    let rig = Rig::serving(&content, Options::default()).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
+    let mut client = gateway.client().await;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
@@ -171,11 +184,12 @@ expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
     assert!(client.head().await.starts_with("HTTP/1.1 100"));
     content.version = 2;
     change(&mut content);
-    rig.control.publish(snapshot(&content));
-    rig.until("the change", async || {
-        rig.metric("fastllm_snapshot_version").await > 1.5
-    })
-    .await;
+    gateway.control.publish(snapshot(&content));
+    gateway
+        .until("the change", async || {
+            gateway.metric("fastllm_snapshot_version").await > 1.5
+        })
+        .await;
     client.write(BODY.as_bytes()).await;
     let status = client.reply().await.status;
     assert_eq!(upstream.seen().requests.len(), usize::from(status == 200));

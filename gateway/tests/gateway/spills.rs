@@ -6,7 +6,9 @@ use std::path::Path;
 
 use fastllm_contract::UsageBatch;
 
-use crate::support::{Control, Options, Rig, Upstream, chat, content, json_answer, snapshot};
+use crate::support::{
+    Control, Options, TestGateway, Upstream, chat, content, json_answer, snapshot,
+};
 
 const BODY: &str = "{\"model\":\"small\"}";
 const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}";
@@ -14,18 +16,18 @@ const SPILLED: &str = "fastllm_usage_spill_events";
 const DAMAGED: &str = "fastllm_usage_reports_dropped_total{reason=\"spill_damaged\"}";
 
 /// A gateway whose control takes usage, or does not.
-async fn start(upstream: &Upstream, spill: &Path, away: bool) -> Rig {
+async fn start(upstream: &Upstream, spill: &Path, away: bool) -> TestGateway {
     let control = Control::start(snapshot(&content(&[upstream.api_base()]))).await;
     control.away(away);
     let spill = format!("--usage-spill={}", spill.display());
     let grace = format!("--shutdown-grace={}", if away { 0 } else { 10 });
-    let rig = Rig::with_control(control, Options::flags(&[&spill, &grace]));
-    rig.until_ready().await;
-    rig
+    let gateway = TestGateway::with_control(control, Options::flags(&[&spill, &grace]));
+    gateway.until_ready().await;
+    gateway
 }
 
-async fn ask(rig: &Rig, count: usize) {
-    let mut client = rig.client().await;
+async fn ask(gateway: &TestGateway, count: usize) {
+    let mut client = gateway.client().await;
     for _ in 0..count {
         assert_eq!(client.ask(&chat(BODY)).await.status, 200);
     }
@@ -33,16 +35,16 @@ async fn ask(rig: &Rig, count: usize) {
 
 /// Checks that the batches of each start came in their order, each as it was
 /// sent first, and gives those that were stored.
-fn stored(rig: &Rig) -> Vec<UsageBatch> {
+fn stored(gateway: &TestGateway) -> Vec<UsageBatch> {
     let mut first = BTreeMap::new();
-    for (_, body) in rig.control.told().usage {
+    for (_, body) in gateway.control.told().usage {
         let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
         let as_sent = first
             .entry((batch.boot_id, batch.sequence))
             .or_insert(body.clone());
         assert_eq!(*as_sent, body);
     }
-    let batches = rig.control.batches();
+    let batches = gateway.control.batches();
     assert!(
         batches.is_sorted_by(|one, next| {
             one.boot_id != next.boot_id || one.sequence < next.sequence
@@ -71,33 +73,35 @@ async fn an_outage_loses_nothing_and_sends_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let mut rig = start(&upstream, &path, false).await;
-    ask(&rig, 10).await;
-    rig.control
+    let mut gateway = start(&upstream, &path, false).await;
+    ask(&gateway, 10).await;
+    gateway
+        .control
         .wait_for("the first batch", |told| !told.usage.is_empty())
         .await;
-    rig.control.away(true);
-    ask(&rig, 2500).await;
-    rig.until("batches on the disk", async || {
-        rig.metric(SPILLED).await > 1999.5
-    })
-    .await;
+    gateway.control.away(true);
+    ask(&gateway, 2500).await;
+    gateway
+        .until("batches on the disk", async || {
+            gateway.metric(SPILLED).await > 1999.5
+        })
+        .await;
     // What comes now has to wait behind them.
-    ask(&rig, 100).await;
-    rig.control.away(false);
-    rig.stop();
-    rig.ended().await;
-    assert_events(&stored(&rig), 2610);
+    ask(&gateway, 100).await;
+    gateway.control.away(false);
+    gateway.stop();
+    gateway.ended().await;
+    assert_events(&stored(&gateway), 2610);
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
 }
 
 /// A gateway that could not send anything before it ended.
 async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
-    let mut rig = start(upstream, path, true).await;
-    ask(&rig, count).await;
-    rig.stop();
-    rig.ended().await;
-    assert!(rig.control.batches().is_empty());
+    let mut gateway = start(upstream, path, true).await;
+    ask(&gateway, count).await;
+    gateway.stop();
+    gateway.ended().await;
+    assert!(gateway.control.batches().is_empty());
     assert!(fs::metadata(path).unwrap().len() > 0);
 }
 
@@ -110,11 +114,11 @@ async fn the_next_start_sends_what_the_last_one_could_not() {
     // Not even this one can.
     ended_without_control(&upstream, &path, 5).await;
 
-    let mut rig = start(&upstream, &path, false).await;
-    ask(&rig, 3).await;
-    rig.stop();
-    rig.ended().await;
-    let batches = stored(&rig);
+    let mut gateway = start(&upstream, &path, false).await;
+    ask(&gateway, 3).await;
+    gateway.stop();
+    gateway.ended().await;
+    let batches = stored(&gateway);
     let (_, own) = batches.split_at(batches.len() - 1);
     assert_events(own, 3);
     let mut starts: Vec<_> = batches.iter().map(|batch| &batch.boot_id).collect();
@@ -137,14 +141,15 @@ async fn a_record_that_a_crash_tore_is_counted_and_the_rest_is_sent() {
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() - 9]).unwrap();
 
-    let mut rig = start(&upstream, &path, false).await;
-    rig.until("the loss to be counted", async || {
-        rig.metric(DAMAGED).await > 49.5
-    })
-    .await;
-    rig.stop();
-    rig.ended().await;
-    assert_events(&stored(&rig), 600);
+    let mut gateway = start(&upstream, &path, false).await;
+    gateway
+        .until("the loss to be counted", async || {
+            gateway.metric(DAMAGED).await > 49.5
+        })
+        .await;
+    gateway.stop();
+    gateway.ended().await;
+    assert_events(&stored(&gateway), 600);
 }
 
 #[tokio::test]
@@ -152,8 +157,8 @@ async fn a_file_that_cannot_be_written_fails_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none/usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = start(&upstream, &path, false).await;
-    ask(&rig, 1200).await;
-    assert_eq!(rig.finish().await.len(), 1200);
+    let gateway = start(&upstream, &path, false).await;
+    ask(&gateway, 1200).await;
+    assert_eq!(gateway.finish().await.len(), 1200);
     assert!(crate::support::logged().contains("the usage spill cannot be used"));
 }

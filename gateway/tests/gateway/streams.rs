@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Gate, Options, Rig, Step, Upstream, chat, events, raw};
+use crate::support::{Barrier, Options, Step, TestGateway, Upstream, chat, events, raw};
 
 const ONE: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n";
 const TWO: &str =
@@ -22,8 +22,8 @@ fn sent(upstream: &Upstream) -> Value {
 async fn one_byte_per_read_gives_the_same_bytes_and_the_same_usage() {
     let stream = events(&[ONE, TWO, USAGE, DONE], true);
     let upstream = Upstream::start([vec![Step::Trickle(stream)]]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat(BODY).await;
     assert!(reply.complete);
     assert_eq!(reply.text(), [ONE, TWO, DONE].concat());
     assert_eq!(reply.header("content-type"), Some("text/event-stream"));
@@ -31,7 +31,7 @@ async fn one_byte_per_read_gives_the_same_bytes_and_the_same_usage() {
         sent(&upstream)["stream_options"],
         json!({"include_usage": true})
     );
-    let reported = rig.finish().await;
+    let reported = gateway.finish().await;
     assert_eq!(reported.len(), 1);
     assert_eq!(
         (reported[0].prompt_tokens.0, reported[0].completion_tokens.0),
@@ -43,11 +43,11 @@ async fn one_byte_per_read_gives_the_same_bytes_and_the_same_usage() {
 #[tokio::test]
 async fn a_client_that_asked_for_usage_sees_it() {
     let upstream = Upstream::start([raw(events(&[ONE, USAGE, DONE], true))]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat(ASKING).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat(ASKING).await;
     assert_eq!(reply.text(), [ONE, USAGE, DONE].concat());
     assert_eq!(upstream.request().body, ASKING.as_bytes());
-    let reported = rig.finish().await;
+    let reported = gateway.finish().await;
     assert_eq!(reported[0].prompt_tokens.0, 11);
 }
 
@@ -62,13 +62,13 @@ async fn events_may_be_cut_anywhere() {
         raw(events(&[before, after], true))
     });
     let upstream = Upstream::start(scripts).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     for cut in &cuts {
         let reply = client.ask(&chat(BODY)).await;
         assert_eq!(reply.text(), [ONE, TWO, DONE].concat(), "cut at {cut}");
     }
-    let reported = rig.finish().await;
+    let reported = gateway.finish().await;
     assert_eq!(reported.len(), cuts.len());
     assert!(reported.iter().all(|event| event.prompt_tokens.0 == 11));
 }
@@ -84,28 +84,28 @@ async fn line_ends_and_an_unterminated_last_event_do_not_matter() {
         let first = ONE.replace("\n\n", end);
         let usage = USAGE.replace("\n\n", if last.is_empty() { end } else { "\n" });
         let upstream = Upstream::start([raw(events(&[&first, &usage], true))]).await;
-        let rig = Rig::start(&[&upstream]).await;
-        assert_eq!(rig.chat(BODY).await.text(), first);
-        assert_eq!(rig.finish().await[0].completion_tokens.0, 5, "{end:?}");
+        let gateway = TestGateway::start(&[&upstream]).await;
+        assert_eq!(gateway.chat(BODY).await.text(), first);
+        assert_eq!(gateway.finish().await[0].completion_tokens.0, 5, "{end:?}");
     }
 }
 
 #[tokio::test]
 async fn a_complete_event_leaves_at_once() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let start = events(&[ONE, "data: {\"begun\":"], false);
     let script = vec![
         Step::Send(start),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(b"3\r\n1}\n\r\n1\r\n\n\r\n0\r\n\r\n".to_vec()),
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
     assert!(client.head().await.starts_with("HTTP/1.1 200"));
     client.until(ONE).await;
-    gate.cancel();
+    barrier.cancel();
     client.until("data: {\"begun\":1}\n\n").await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
 }
@@ -116,14 +116,14 @@ async fn an_error_as_first_event_fails_over() {
     let comment = ": processing\n\n";
     let bad = Upstream::start([raw(events(&[comment, error], true))]).await;
     let good = Upstream::start([raw(events(&[ONE, DONE], true))]).await;
-    let rig = Rig::start(&[&bad, &good]).await;
+    let gateway = TestGateway::start(&[&bad, &good]).await;
     for _ in 0..4 {
-        assert_eq!(rig.chat(BODY).await.text(), [ONE, DONE].concat());
+        assert_eq!(gateway.chat(BODY).await.text(), [ONE, DONE].concat());
     }
     let (failed, served) = (bad.seen().requests.len(), good.seen().requests.len());
     assert_eq!(served, 4);
     assert!(failed > 0);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 4);
     assert!(
         events
@@ -136,12 +136,12 @@ async fn an_error_as_first_event_fails_over() {
 async fn an_error_of_every_backend_reaches_the_client_as_it_was() {
     let error = "event: error\ndata: {\"error\":{\"message\":\"no\",\"code\":\"503\"}}\n\n";
     let upstream = Upstream::start([raw(events(&[error], true))]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, error));
     let outcome = "fastllm_request_outcomes_total{outcome=\"upstream_error\"}";
-    assert!((rig.metric(outcome).await - 1.0).abs() < 0.5);
-    let events = rig.finish().await;
+    assert!((gateway.metric(outcome).await - 1.0).abs() < 0.5);
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert!(!events[0].usage_reported && !events[0].estimated);
     assert_eq!(events[0].attempts, Some(3));
@@ -152,8 +152,8 @@ async fn an_error_that_is_the_clients_fault_is_not_tried_elsewhere() {
     let error = "data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n";
     let one = Upstream::start([raw(events(&[error], true))]).await;
     let two = Upstream::start([raw(events(&[error], true))]).await;
-    let rig = Rig::start(&[&one, &two]).await;
-    assert_eq!(rig.chat(BODY).await.text(), error);
+    let gateway = TestGateway::start(&[&one, &two]).await;
+    assert_eq!(gateway.chat(BODY).await.text(), error);
     assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
 }
 
@@ -172,40 +172,40 @@ async fn a_break_before_the_first_event_fails_over() {
     ] {
         let bad = Upstream::start([broken.clone()]).await;
         let backup = Upstream::start([good()]).await;
-        let rig = Rig::start(&[&bad, &backup]).await;
+        let gateway = TestGateway::start(&[&bad, &backup]).await;
         for _ in 0..2 {
-            let reply = rig.chat(BODY).await;
+            let reply = gateway.chat(BODY).await;
             assert_eq!(reply.text(), [ONE, DONE].concat(), "{broken:?}");
         }
         assert!(!bad.seen().requests.is_empty(), "{broken:?}");
-        assert_eq!(rig.finish().await.len(), 2);
+        assert_eq!(gateway.finish().await.len(), 2);
     }
 }
 
 #[tokio::test]
 async fn a_break_after_the_first_event_is_told_in_the_stream_and_not_retried() {
     for end in [Step::Close, Step::Reset] {
-        let gate = Gate::new();
+        let barrier = Barrier::new();
         let script = vec![
             Step::Send(events(&[ONE, "data: {\"half"], false)),
-            Step::Wait(gate.clone()),
+            Step::Wait(barrier.clone()),
             end,
         ];
         let one = Upstream::start([script.clone()]).await;
         let two = Upstream::start([script]).await;
-        let rig = Rig::start(&[&one, &two]).await;
-        let mut client = rig.client().await;
+        let gateway = TestGateway::start(&[&one, &two]).await;
+        let mut client = gateway.client().await;
         client.write(&chat(BODY)).await;
         client.head().await;
         client.until(ONE).await;
-        gate.cancel();
+        barrier.cancel();
         let last = String::from_utf8(client.chunk().await.unwrap()).unwrap();
         let data = last.trim().strip_prefix("data: ").unwrap();
         let error: Value = serde_json::from_str(data).unwrap();
         assert_eq!(error["error"]["code"], "upstream_broke_off");
         assert_eq!(client.chunk().await, Some(Vec::new()));
         assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
-        let events = rig.finish().await;
+        let events = gateway.finish().await;
         assert_eq!(events.len(), 1);
         assert!(!events[0].usage_reported && events[0].estimated);
         let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
@@ -221,10 +221,10 @@ async fn an_unstreamed_answer_that_breaks_off_does_not_look_complete() {
         Step::Close,
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let reply = rig.chat("{\"model\":\"small\"}").await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let reply = gateway.chat("{\"model\":\"small\"}").await;
     assert!(!reply.complete);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert!(!events[0].usage_reported && events[0].estimated);
     // {"model":"small"}, and {"choices": without its half.
@@ -237,30 +237,30 @@ async fn a_compressed_answer_passes_as_it_is() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
     let upstream = Upstream::start([raw(answer)]).await;
-    let rig = Rig::start_with(&[&upstream], Options::default()).await;
-    let reply = rig.chat(BODY).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::default()).await;
+    let reply = gateway.chat(BODY).await;
     assert_eq!(reply.body, b"\x1f\x8b\x08\n\n\x00");
     assert_eq!(reply.header("content-encoding"), Some("gzip"));
-    let event = &rig.finish().await[0];
+    let event = &gateway.finish().await[0];
     assert!(!event.usage_reported && event.estimated);
     assert_eq!(event.completion_tokens.0, 0);
 }
 
 #[tokio::test]
 async fn comments_are_held_back_only_so_long() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let comment = format!(": {}\n\n", "x".repeat(70_000));
     let script = vec![
         Step::Send(events(&[&comment], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len()).into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start(&[&upstream]).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
     client.head().await;
     client.until(&comment).await;
-    gate.cancel();
+    barrier.cancel();
     client.until(ONE).await;
 }

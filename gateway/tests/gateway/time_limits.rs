@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::support::{
-    Client, Gate, KEY, Options, Rig, Step, Upstream, chat, chat_over_http2, events, get,
+    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, chat_over_http2, events, get,
     json_answer, next_data, raw,
 };
 
@@ -21,10 +21,10 @@ fn half() -> Vec<u8> {
 
 /// A gateway with a flag, in front of an upstream that sends this and then
 /// nothing.
-async fn stuck_after(flag: &str, sent: Vec<u8>) -> (Upstream, Rig) {
+async fn stuck_after(flag: &str, sent: Vec<u8>) -> (Upstream, TestGateway) {
     let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilHangUp]]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&[flag])).await;
-    (upstream, rig)
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&[flag])).await;
+    (upstream, gateway)
 }
 
 /// The code of the error that a stream ends with.
@@ -47,8 +47,8 @@ async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
         b"HTTP/1.1 200 OK\r\n".to_vec(),
         events(&[": working\n\n"], false),
     ] {
-        let (upstream, rig) = stuck_after(REQUEST_TIME, sent).await;
-        let reply = rig.chat(STREAMED).await;
+        let (upstream, gateway) = stuck_after(REQUEST_TIME, sent).await;
+        let reply = gateway.chat(STREAMED).await;
         assert_eq!(reply.error().0, 504);
         assert_eq!(reply.error().2, "upstream_timeout");
         until_given_up(&upstream).await;
@@ -58,8 +58,8 @@ async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
             "fastllm_backend_errors_total{{api_base=\"{}\"}}",
             upstream.api_base()
         );
-        assert!(rig.metric(&errors).await < 0.5);
-        let events = rig.finish().await;
+        assert!(gateway.metric(&errors).await < 0.5);
+        let events = gateway.finish().await;
         assert_eq!((events.len(), events[0].status), (1, Some(504)));
     }
 }
@@ -69,9 +69,9 @@ async fn the_time_of_a_request_covers_all_attempts() {
     let bad = Upstream::start([json_answer("503 X", "{}")]).await;
     let stuck = Upstream::start([vec![Step::UntilHangUp]]).await;
     let flags = Options::flags(&[REQUEST_TIME, "--policy=round-robin"]);
-    let rig = Rig::start_with(&[&bad, &stuck], flags).await;
+    let gateway = TestGateway::start_with(&[&bad, &stuck], flags).await;
     for _ in 0..2 {
-        let reply = rig.chat(WHOLE).await;
+        let reply = gateway.chat(WHOLE).await;
         assert_eq!((reply.status, &*reply.error().2), (504, "upstream_timeout"));
     }
     assert!(!bad.seen().requests.is_empty());
@@ -79,15 +79,16 @@ async fn the_time_of_a_request_covers_all_attempts() {
 
 #[tokio::test]
 async fn a_stream_that_is_out_of_time_says_so_at_its_end() {
-    let (upstream, rig) = stuck_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
-    let mut client = rig.client().await;
+    let (upstream, gateway) =
+        stuck_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
+    let mut client = gateway.client().await;
     let reply = client.ask(&chat(STREAMED)).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
     assert_eq!(last_code(&reply.text()), "upstream_timeout");
     until_given_up(&upstream).await;
     // The connection is as good as new, and the next request has its own time.
     assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
     assert!(!events[0].usage_reported);
 }
@@ -98,8 +99,8 @@ async fn a_stream_that_never_pauses_is_out_of_time_all_the_same() {
     let many = event.repeat(4000);
     let script = vec![Step::Trickle(events(&[&many], true))];
     let upstream = Upstream::start([script]).await;
-    let rig = Rig::start_with(&[&upstream], Options::flags(&[REQUEST_TIME])).await;
-    let reply = rig.chat(STREAMED).await;
+    let gateway = TestGateway::start_with(&[&upstream], Options::flags(&[REQUEST_TIME])).await;
+    let reply = gateway.chat(STREAMED).await;
     assert!(reply.complete && reply.body.len() < many.len());
     assert_eq!(last_code(&reply.text()), "upstream_timeout");
 }
@@ -107,18 +108,18 @@ async fn a_stream_that_never_pauses_is_out_of_time_all_the_same() {
 #[tokio::test]
 async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
     for flag in [REQUEST_TIME, SILENCE] {
-        let (upstream, rig) = stuck_after(flag, half()).await;
-        let reply = rig.chat(WHOLE).await;
+        let (upstream, gateway) = stuck_after(flag, half()).await;
+        let reply = gateway.chat(WHOLE).await;
         assert_eq!((reply.status, reply.complete), (200, false));
         until_given_up(&upstream).await;
-        assert!(!rig.finish().await[0].usage_reported);
+        assert!(!gateway.finish().await[0].usage_reported);
     }
 }
 
 #[tokio::test]
 async fn http2_clients_have_no_more_time() {
-    let (_upstream, rig) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
-    chat_over_http2(&rig, ("null", STREAMED), async |answer| {
+    let (_upstream, gateway) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
+    chat_over_http2(&gateway, ("null", STREAMED), async |answer| {
         let mut body = answer.into_body();
         assert_eq!(next_data(&mut body).await.unwrap().unwrap(), EVENT);
         let last = next_data(&mut body).await.unwrap().unwrap();
@@ -127,8 +128,8 @@ async fn http2_clients_have_no_more_time() {
         assert!(next_data(&mut body).await.is_none());
     })
     .await;
-    let (_upstream, rig) = stuck_after(REQUEST_TIME, half()).await;
-    chat_over_http2(&rig, ("null", WHOLE), async |answer| {
+    let (_upstream, gateway) = stuck_after(REQUEST_TIME, half()).await;
+    chat_over_http2(&gateway, ("null", WHOLE), async |answer| {
         let mut body = answer.into_body();
         assert!(next_data(&mut body).await.unwrap().is_ok());
         assert!(next_data(&mut body).await.unwrap().is_err());
@@ -140,53 +141,54 @@ async fn http2_clients_have_no_more_time() {
 async fn a_client_that_does_not_read_has_no_more_time_than_others() {
     let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
     answer.resize(answer.len() + 50_000_000, b' ');
-    let (_upstream, rig) = stuck_after(REQUEST_TIME, answer).await;
-    let mut client = rig.client().await;
+    let (_upstream, gateway) = stuck_after(REQUEST_TIME, answer).await;
+    let mut client = gateway.client().await;
     client.write(&chat(WHOLE)).await;
     let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
-    rig.until("the end of the request", async || {
-        rig.metric(gone).await > 0.5
-    })
-    .await;
+    gateway
+        .until("the end of the request", async || {
+            gateway.metric(gone).await > 0.5
+        })
+        .await;
     assert!(!client.reply().await.complete);
 }
 
 #[tokio::test]
 async fn time_that_is_long_enough_changes_nothing() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(format!("{:x}\r\n{DONE}\r\n0\r\n\r\n", DONE.len()).into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
     let flags = Options::flags(&["--request-timeout=60", "--stream-idle-timeout=60"]);
-    let rig = Rig::start_with(&[&upstream], flags).await;
-    let mut client = rig.client().await;
+    let gateway = TestGateway::start_with(&[&upstream], flags).await;
+    let mut client = gateway.client().await;
     client.write(&chat(STREAMED)).await;
     client.head().await;
     client.until(EVENT).await;
-    gate.cancel();
+    barrier.cancel();
     client.until(DONE).await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
 }
 
 #[tokio::test]
 async fn a_stream_that_falls_silent_says_so_at_its_end() {
-    let (upstream, rig) = stuck_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
-    let reply = rig.chat(STREAMED).await;
+    let (upstream, gateway) = stuck_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
+    let reply = gateway.chat(STREAMED).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
     assert_eq!(last_code(&reply.text()), "upstream_stalled");
     until_given_up(&upstream).await;
     let outcome = "fastllm_request_outcomes_total{outcome=\"upstream_error\"}";
-    assert!((rig.metric(outcome).await - 1.0).abs() < 0.5);
+    assert!((gateway.metric(outcome).await - 1.0).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn a_body_that_stops_coming_is_408() {
     for flag in ["--body-timeout=1", REQUEST_TIME] {
-        let rig = Rig::start_with(&[], Options::flags(&[flag])).await;
-        let mut client = rig.client().await;
+        let gateway = TestGateway::start_with(&[], Options::flags(&[flag])).await;
+        let mut client = gateway.client().await;
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 content-length: 50\r\n\r\n{{\"model\":"
@@ -198,13 +200,13 @@ content-length: 50\r\n\r\n{{\"model\":"
 
 #[tokio::test]
 async fn a_head_that_does_not_come_ends_the_connection() {
-    let rig = Rig::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
-    let mut idle = rig.client().await;
+    let gateway = TestGateway::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
+    let mut idle = gateway.client().await;
     assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
-    let mut silent = rig.client().await;
-    let mut half = rig.client().await;
+    let mut silent = gateway.client().await;
+    let mut half = gateway.client().await;
     half.write(b"GET /livez HTTP/1.1\r\nhost").await;
-    let mut preface = rig.client().await;
+    let mut preface = gateway.client().await;
     preface.write(b"PRI * HTTP/2.0\r\n").await;
     for client in [&mut idle, &mut silent, &mut half, &mut preface] {
         assert!(client.is_closed().await);
@@ -213,8 +215,10 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 
 #[tokio::test]
 async fn an_http2_connection_without_requests_ends() {
-    let rig = Rig::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
-    let stream = tokio::net::TcpStream::connect(rig.address).await.unwrap();
+    let gateway = TestGateway::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
+    let stream = tokio::net::TcpStream::connect(gateway.address)
+        .await
+        .unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
     let asking = async {
         let request = http::Request::get("http://g/livez").body(()).unwrap();
@@ -231,10 +235,10 @@ async fn an_http2_connection_without_requests_ends() {
 async fn no_more_connections_are_served_than_allowed() {
     let upstream = Upstream::start([raw(events(&[EVENT, DONE], true))]).await;
     let flags = Options::flags(&["--max-connections=1"]);
-    let rig = Rig::start_with(&[&upstream], flags).await;
-    let mut first = rig.client().await;
+    let gateway = TestGateway::start_with(&[&upstream], flags).await;
+    let mut first = gateway.client().await;
     first.ask(&get("/livez", "")).await;
-    let mut second = Client::connect(rig.address).await;
+    let mut second = Client::connect(gateway.address).await;
     second.write(&chat(STREAMED)).await;
     for _ in 0..20 {
         let metrics = first.ask(&get("/metrics", "")).await.text();

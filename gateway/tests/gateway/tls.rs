@@ -11,7 +11,7 @@ use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::support::{Options, Reader, Rig, content};
+use crate::support::{Options, Reader, TestGateway, content};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -66,13 +66,14 @@ async fn a_private_authority_is_trusted_when_it_is_named() {
     let content = content(&[format!("https://localhost:{}/v1", address.port())]);
 
     let ca = format!("--ca-bundle={}", bundle.display());
-    let trusting = Rig::serving(&content, Options::flags(&[&ca, "--health-interval=1"])).await;
+    let trusting =
+        TestGateway::serving(&content, Options::flags(&[&ca, "--health-interval=1"])).await;
     for _ in 0..3 {
         assert_eq!(trusting.chat(BODY).await.text(), "{}");
     }
     assert_eq!(trusting.get("/health").await.status, 200);
 
-    let wary = Rig::serving(&content, Options::flags(&["--health-interval=1"])).await;
+    let wary = TestGateway::serving(&content, Options::flags(&["--health-interval=1"])).await;
     let reply = wary.chat(BODY).await;
     assert_eq!(reply.error().2, "upstream_unavailable");
     // Probes do not trust it either.
@@ -92,11 +93,11 @@ async fn a_request_leaves_to_its_last_byte() {
     std::fs::write(&bundle, pem).unwrap();
     let content = content(&[format!("https://localhost:{}/v1", address.port())]);
     let ca = format!("--ca-bundle={}", bundle.display());
-    let rig = Rig::serving(&content, Options::flags(&[&ca])).await;
+    let gateway = TestGateway::serving(&content, Options::flags(&[&ca])).await;
     // More than sockets hold; what TLS holds back at the end differs.
     for n in 0..16 {
         let pad = "x".repeat((4 << 20) + n * 5_000);
         let body = format!("{{\"model\":\"small\",\"pad\":\"{pad}\"}}");
-        assert_eq!(rig.chat(&body).await.text(), "{}");
+        assert_eq!(gateway.chat(&body).await.text(), "{}");
     }
 }

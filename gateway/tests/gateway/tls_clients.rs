@@ -14,7 +14,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::support::{
-    Gate, KEY, Options, Reader, Rig, Step, Upstream, chat, content, events, get, json_answer, soon,
+    Barrier, KEY, Options, Reader, Step, TestGateway, Upstream, chat, content, events, get,
+    json_answer, soon,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -30,7 +31,7 @@ fn certify(folder: &Path) -> CertifiedKey<KeyPair> {
 }
 
 /// A gateway that speaks TLS, and tells its status on another port.
-async fn start(upstream: &Upstream, folder: &TempDir) -> Rig {
+async fn start(upstream: &Upstream, folder: &TempDir) -> TestGateway {
     let file = |name: &str| folder.path().join(name).display().to_string();
     let flags = [
         format!("--gateway-tls-cert={}", file("tls.crt")),
@@ -41,18 +42,19 @@ async fn start(upstream: &Upstream, folder: &TempDir) -> Rig {
     let control =
         crate::support::Control::start(crate::support::snapshot(&content(&[upstream.api_base()])))
             .await;
-    let rig = Rig::with_control(control, options);
-    let status = rig.status_address.unwrap();
-    rig.until("readiness", async || {
-        let mut client = crate::support::Client::connect(status).await;
-        client.ask(&get("/readyz", "")).await.status == 200
-    })
-    .await;
-    rig
+    let gateway = TestGateway::with_control(control, options);
+    let status = gateway.status_address.unwrap();
+    gateway
+        .until("readiness", async || {
+            let mut client = crate::support::Client::connect(status).await;
+            client.ask(&get("/readyz", "")).await.status == 200
+        })
+        .await;
+    gateway
 }
 
 async fn try_connect(
-    rig: &Rig,
+    gateway: &TestGateway,
     trusted: &CertificateDer<'static>,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
@@ -68,18 +70,20 @@ async fn try_connect(
         .iter()
         .map(|name| name.as_bytes().into())
         .collect();
-    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let connector = TlsConnector::from(Arc::new(config));
     soon("the handshake", connector.connect(name, stream)).await
 }
 
 async fn connect(
-    rig: &Rig,
+    gateway: &TestGateway,
     made: &CertifiedKey<KeyPair>,
     protocols: &[&str],
 ) -> TlsStream<TcpStream> {
-    try_connect(rig, made.cert.der(), protocols).await.unwrap()
+    try_connect(gateway, made.cert.der(), protocols)
+        .await
+        .unwrap()
 }
 
 /// Reads to the end, which has to be said.
@@ -96,10 +100,10 @@ async fn both_protocols_are_spoken() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
-    let rig = start(&upstream, &folder).await;
+    let gateway = start(&upstream, &folder).await;
 
     for protocols in [&["http/1.1"][..], &[]] {
-        let stream = connect(&rig, &made, protocols).await;
+        let stream = connect(&gateway, &made, protocols).await;
         let (reader, mut writer) = tokio::io::split(stream);
         let mut reader = Reader::new(reader);
         for _ in 0..3 {
@@ -112,7 +116,7 @@ async fn both_protocols_are_spoken() {
         }
     }
 
-    let stream = connect(&rig, &made, &["h2", "http/1.1"]).await;
+    let stream = connect(&gateway, &made, &["h2", "http/1.1"]).await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut requests, connection) = h2::client::handshake(stream).await.unwrap();
     let mut driver = tokio::task::JoinSet::new();
@@ -136,35 +140,35 @@ async fn the_end_of_a_connection_is_said() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
-    let rig = start(&upstream, &folder).await;
-    let mut stream = connect(&rig, &made, &[]).await;
+    let gateway = start(&upstream, &folder).await;
+    let mut stream = connect(&gateway, &made, &[]).await;
     let last = get("/livez", "connection: close\r\n");
     stream.write_all(&last).await.unwrap();
     assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));
 
-    let mut idle = connect(&rig, &made, &[]).await;
+    let mut idle = connect(&gateway, &made, &[]).await;
     idle.write_all(&get("/livez", "")).await.unwrap();
     let mut first = [0; 12];
     soon("an answer", idle.read_exact(&mut first))
         .await
         .unwrap();
-    rig.stop();
+    gateway.stop();
     rest(&mut idle).await;
 }
 
 #[tokio::test]
 async fn a_new_certificate_is_shown_and_running_streams_go_on() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
-        Step::Wait(gate.clone()),
+        Step::Wait(barrier.clone()),
         Step::Send(format!("{:x}\r\n{EVENT}\r\n0\r\n\r\n", EVENT.len()).into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
     let folder = tempfile::tempdir().unwrap();
     let before = certify(folder.path());
-    let rig = start(&upstream, &folder).await;
-    let stream = connect(&rig, &before, &[]).await;
+    let gateway = start(&upstream, &folder).await;
+    let stream = connect(&gateway, &before, &[]).await;
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = Reader::new(reader);
     writer.write_all(&chat(STREAMED)).await.unwrap();
@@ -175,12 +179,13 @@ async fn a_new_certificate_is_shown_and_running_streams_go_on() {
     );
 
     let after = certify(folder.path());
-    rig.until("the new certificate", async || {
-        try_connect(&rig, after.cert.der(), &[]).await.is_ok()
-    })
-    .await;
-    assert!(try_connect(&rig, before.cert.der(), &[]).await.is_err());
-    gate.cancel();
+    gateway
+        .until("the new certificate", async || {
+            try_connect(&gateway, after.cert.der(), &[]).await.is_ok()
+        })
+        .await;
+    assert!(try_connect(&gateway, before.cert.der(), &[]).await.is_err());
+    barrier.cancel();
     assert_eq!(
         soon("an event", reader.chunk()).await.unwrap(),
         EVENT.as_bytes()
@@ -193,16 +198,16 @@ async fn handshakes_that_never_end_or_are_none_block_nobody() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
-    let rig = start(&upstream, &folder).await;
+    let gateway = start(&upstream, &folder).await;
     let mut others = Vec::new();
     for part in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"] {
         for _ in 0..20 {
-            let mut other = TcpStream::connect(rig.address).await.unwrap();
+            let mut other = TcpStream::connect(gateway.address).await.unwrap();
             other.write_all(part).await.unwrap();
             others.push(other);
         }
     }
-    let mut stream = connect(&rig, &made, &[]).await;
+    let mut stream = connect(&gateway, &made, &[]).await;
     let last = get("/livez", "connection: close\r\n");
     stream.write_all(&last).await.unwrap();
     assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));

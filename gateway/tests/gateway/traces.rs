@@ -6,7 +6,8 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::trace::v1::Span;
 
 use crate::support::{
-    Collector, KEY, Options, Rig, Upstream, attribute, events, get, json_answer, logged, post, raw,
+    Collector, KEY, Options, TestGateway, Upstream, attribute, events, get, json_answer, logged,
+    post, raw,
 };
 
 const BODY: &str =
@@ -53,12 +54,12 @@ async fn a_request_is_one_span_that_tells_all_but_who_and_what() {
     options
         .flags
         .push("--otel-headers=x-tenant=a%20b".to_owned());
-    let rig = Rig::start_with(&[&upstream], options).await;
+    let gateway = TestGateway::start_with(&[&upstream], options).await;
     // Neither is a proxied request.
     let list = get("/v1/models", &format!("authorization: Bearer {KEY}\r\n"));
-    assert_eq!(rig.ask(&list).await.status, 200);
-    assert_eq!(rig.get("/readyz").await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(gateway.ask(&list).await.status, 200);
+    assert_eq!(gateway.get("/readyz").await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     let spans = collector.wait_for(1).await;
     let span = &spans[0];
     assert_eq!(
@@ -111,8 +112,8 @@ async fn spans_say_which_process_they_are_of() {
         .flags
         .push("--otel-resource=team=blue,service.name=other".to_owned());
     options.flags.push("--replica=pod-7".to_owned());
-    let rig = Rig::start_with(&[&upstream], options).await;
-    rig.chat(BODY).await;
+    let gateway = TestGateway::start_with(&[&upstream], options).await;
+    gateway.chat(BODY).await;
     collector.wait_for(1).await;
     let requests = collector.requests();
     let resource = requests[0].resource_spans[0].resource.clone().unwrap();
@@ -128,8 +129,8 @@ async fn a_stream_tells_when_its_first_event_came() {
     const ONE: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let collector = Collector::start().await;
     let upstream = Upstream::start([raw(events(&[ONE, "data: [DONE]\n\n"], true))]).await;
-    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
-    rig.chat("{\"model\":\"small\",\"stream\":true}").await;
+    let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
+    gateway.chat("{\"model\":\"small\",\"stream\":true}").await;
     let span = collector.wait_for(1).await.remove(0);
     assert_attributes(
         &span,
@@ -149,10 +150,10 @@ async fn a_stream_tells_when_its_first_event_came() {
 async fn refusals_and_failures_say_what_went_wrong() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("400 Bad Request", "{}")]).await;
-    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
-    assert_eq!(rig.chat(BODY).await.status, 400);
+    let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
+    assert_eq!(gateway.chat(BODY).await.status, 400);
     let unknown = "{\"model\":\"nobodys-secret\"}";
-    assert_eq!(rig.chat(unknown).await.status, 404);
+    assert_eq!(gateway.chat(unknown).await.status, 404);
     let spans = collector.wait_for(2).await;
     assert_attributes(&spans[0], &[("error.type", "400"), ("status", "400")]);
     assert_attributes(
@@ -174,12 +175,12 @@ async fn refusals_and_failures_say_what_went_wrong() {
 async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let mut rig = Rig::start_with(&[&upstream], to(&collector, 3)).await;
+    let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 3)).await;
     for _ in 0..10 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
+        assert_eq!(gateway.chat(BODY).await.status, 200);
     }
-    rig.stop();
-    rig.ended().await;
+    gateway.stop();
+    gateway.ended().await;
     // The last ones were sent at the end.
     let mut spans = collector.spans();
     spans.sort_by_key(|span| span.start_time_unix_nano);
@@ -203,18 +204,18 @@ async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
 async fn the_callers_decision_is_honoured_both_ways() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let mut rig = Rig::start_with(&[&upstream], to(&collector, 1_000_000)).await;
+    let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 1_000_000)).await;
     // Takes the count's one.
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     let (no, yes) = (
         format!("00-{TRACE}-{SPAN}-00"),
         format!("00-{TRACE}-{SPAN}-01"),
     );
     for caller in [&no, &yes, &no] {
-        assert_eq!(rig.ask(&chat_from(caller)).await.status, 200);
+        assert_eq!(gateway.ask(&chat_from(caller)).await.status, 200);
     }
-    rig.stop();
-    rig.ended().await;
+    gateway.stop();
+    gateway.ended().await;
     let spans = collector.spans();
     let child = spans
         .iter()
@@ -238,13 +239,14 @@ async fn spans_leave_by_grpc_too() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let address = format!("--otel-endpoint={}", collector.url());
     let options = Options::flags(&[&address, "--otel-sample-one-in=1"]);
-    let rig = Rig::start_with(&[&upstream], options).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = TestGateway::start_with(&[&upstream], options).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     assert_eq!(collector.wait_for(1).await[0].name, "chat small");
-    rig.until("the answer to be read", async || {
-        rig.metric("fastllm_trace_spans_exported_total").await > 0.5
-    })
-    .await;
+    gateway
+        .until("the answer to be read", async || {
+            gateway.metric("fastllm_trace_spans_exported_total").await > 0.5
+        })
+        .await;
     let posts = collector.posts();
     assert_eq!(posts[0].header("content-type"), Some("application/grpc"));
     assert!(posts[0].word(1).ends_with(".TraceService/Export"));
@@ -258,19 +260,20 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
         "--otel-endpoint=http://127.0.0.1:9",
         "--otel-sample-one-in=1",
     ]);
-    let mut rig = Rig::start_with(&[&upstream], options).await;
+    let mut gateway = TestGateway::start_with(&[&upstream], options).await;
     for _ in 0..20 {
-        assert_eq!(rig.chat(BODY).await.status, 200);
+        assert_eq!(gateway.chat(BODY).await.status, 200);
     }
     let lost = "fastllm_trace_spans_dropped_total{reason=\"unreachable\"}";
-    rig.until("the loss to be counted", async || {
-        rig.metric(lost).await > 19.5
-    })
-    .await;
+    gateway
+        .until("the loss to be counted", async || {
+            gateway.metric(lost).await > 19.5
+        })
+        .await;
     assert!(logged().contains("the collector does not take spans"));
-    assert_eq!(rig.chat(BODY).await.status, 200);
-    rig.stop();
-    tokio::time::timeout(Duration::from_secs(5), rig.ended())
+    assert_eq!(gateway.chat(BODY).await.status, 200);
+    gateway.stop();
+    tokio::time::timeout(Duration::from_secs(5), gateway.ended())
         .await
         .unwrap();
 }
@@ -279,12 +282,13 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
 async fn spans_that_a_collector_refuses_are_counted_and_not_sent_again() {
     let collector = Collector::answering(400).await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    let rig = Rig::start_with(&[&upstream], to(&collector, 1)).await;
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     let lost = "fastllm_trace_spans_dropped_total{reason=\"refused\"}";
-    rig.until("the loss to be counted", async || {
-        rig.metric(lost).await > 0.5
-    })
-    .await;
+    gateway
+        .until("the loss to be counted", async || {
+            gateway.metric(lost).await > 0.5
+        })
+        .await;
     assert_eq!(collector.posts().len(), 1);
 }

@@ -4,14 +4,19 @@ use fastllm_contract::{Concurrency, ModelName, RefusalKind};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    Client, Content, Gate, Options, Reply, Rig, Step, Upstream, backend, chat, content,
-    json_answer, soon,
+    Barrier, Client, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, backend, chat,
+    content, json_answer, soon,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
 
 /// The backend of `small` at an index takes one request at a time.
-fn one_at_a_time(content: &mut Content, index: usize, max_queue: u32, queue_timeout_ms: u64) {
+fn one_at_a_time(
+    content: &mut SnapshotContent,
+    index: usize,
+    max_queue: u32,
+    queue_timeout_ms: u64,
+) {
     content.models[2].backends[index].concurrency = Concurrency {
         max: Some(1),
         max_queue,
@@ -20,15 +25,15 @@ fn one_at_a_time(content: &mut Content, index: usize, max_queue: u32, queue_time
 }
 
 /// Answers when its gate is opened.
-fn held(gate: &Gate, body: &str) -> Vec<Step> {
-    let mut script = vec![Step::Wait(gate.clone())];
+fn held(barrier: &Barrier, body: &str) -> Vec<Step> {
+    let mut script = vec![Step::Wait(barrier.clone())];
     script.extend(json_answer("200 OK", body));
     script
 }
 
 /// Asks in the background.
-fn ask(rig: &Rig, replies: &mut JoinSet<Reply>, body: &str) {
-    let (address, request) = (rig.address, chat(body));
+fn ask(gateway: &TestGateway, replies: &mut JoinSet<Reply>, body: &str) {
+    let (address, request) = (gateway.address, chat(body));
     replies.spawn(async move { Client::connect(address).await.ask(&request).await });
 }
 
@@ -40,13 +45,14 @@ async fn next(replies: &mut JoinSet<Reply>) -> Reply {
 }
 
 /// Until so many requests wait for the first backend, by its own report.
-async fn until_waiting(rig: &Rig, count: u64) {
-    let seen = rig.control.told().health.len();
+async fn until_waiting(gateway: &TestGateway, count: u64) {
+    let seen = gateway.control.told().health.len();
     let waiting = |report: &fastllm_contract::HealthReport| {
         let mut backends = report.backends.iter();
         backends.any(|backend| backend.id.0 == 1 && backend.waiting == count)
     };
-    rig.control
+    gateway
+        .control
         .wait_for("requests that wait", |told| {
             told.health.iter().skip(seen).any(waiting)
         })
@@ -59,37 +65,37 @@ fn reporting() -> Options {
 
 #[tokio::test]
 async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
-    let gates = [(); 3].map(|()| Gate::new());
+    let gates = [(); 3].map(|()| Barrier::new());
     let scripts = ["1", "2", "3"];
     let scripts = gates
         .iter()
         .zip(scripts)
-        .map(|(gate, body)| held(gate, body));
+        .map(|(barrier, body)| held(barrier, body));
     let upstream = Upstream::start(scripts).await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 2, 60_000);
-    let rig = Rig::serving(&content, reporting()).await;
+    let gateway = TestGateway::serving(&content, reporting()).await;
     let mut replies = JoinSet::new();
-    ask(&rig, &mut replies, "{\"model\":\"small\",\"n\":1}");
+    ask(&gateway, &mut replies, "{\"model\":\"small\",\"n\":1}");
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
     for waiting in [1, 2] {
         let body = format!("{{\"model\":\"small\",\"n\":{}}}", waiting + 1);
-        ask(&rig, &mut replies, &body);
-        until_waiting(&rig, waiting).await;
+        ask(&gateway, &mut replies, &body);
+        until_waiting(&gateway, waiting).await;
     }
     // Nobody more may wait.
-    let refused = rig.chat(BODY).await;
+    let refused = gateway.chat(BODY).await;
     let (status, _, code, _) = refused.error();
     assert_eq!((status, code.as_str()), (503, "overloaded"));
     assert_eq!(refused.header("retry-after"), Some("1"));
 
-    for (gate, count) in gates.iter().zip(1..) {
+    for (barrier, count) in gates.iter().zip(1..) {
         upstream
             .wait_for("the next request", |seen| seen.requests.len() == count)
             .await;
-        gate.cancel();
+        barrier.cancel();
         assert_eq!(next(&mut replies).await.status, 200);
     }
     let bodies: Vec<_> = upstream.seen().requests;
@@ -99,7 +105,7 @@ async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
         .collect();
     let expected = [1, 2, 3].map(|n| format!("{{\"model\":\"small\",\"n\":{n}}}"));
     assert_eq!(bodies, expected);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     let shed = events
         .iter()
         .filter(|event| event.refusal == Some(RefusalKind::Overload));
@@ -109,43 +115,43 @@ async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
 
 #[tokio::test]
 async fn nobody_waits_for_ever() {
-    let gate = Gate::new();
-    let upstream = Upstream::start([held(&gate, "{}")]).await;
+    let barrier = Barrier::new();
+    let upstream = Upstream::start([held(&barrier, "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 5, 20);
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let mut replies = JoinSet::new();
-    ask(&rig, &mut replies, BODY);
+    ask(&gateway, &mut replies, BODY);
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
-    let (status, _, code, _) = rig.chat(BODY).await.error();
+    let (status, _, code, _) = gateway.chat(BODY).await.error();
     assert_eq!((status, code.as_str()), (503, "overloaded"));
-    gate.cancel();
+    barrier.cancel();
     assert_eq!(next(&mut replies).await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_gives_its_turn_to_the_next() {
-    let gate = Gate::new();
-    let upstream = Upstream::start([held(&gate, "{}"), json_answer("200 OK", "{}")]).await;
+    let barrier = Barrier::new();
+    let upstream = Upstream::start([held(&barrier, "{}"), json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 5, 60_000);
-    let rig = Rig::serving(&content, reporting()).await;
+    let gateway = TestGateway::serving(&content, reporting()).await;
     let mut replies = JoinSet::new();
-    ask(&rig, &mut replies, BODY);
+    ask(&gateway, &mut replies, BODY);
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
     let mut impatient = JoinSet::new();
-    ask(&rig, &mut impatient, BODY);
-    until_waiting(&rig, 1).await;
+    ask(&gateway, &mut impatient, BODY);
+    until_waiting(&gateway, 1).await;
     drop(impatient);
-    until_waiting(&rig, 0).await;
-    gate.cancel();
+    until_waiting(&gateway, 0).await;
+    barrier.cancel();
     assert_eq!(next(&mut replies).await.status, 200);
-    assert_eq!(rig.chat(BODY).await.status, 200);
+    assert_eq!(gateway.chat(BODY).await.status, 200);
     assert_eq!(upstream.seen().requests.len(), 2);
 }
 
@@ -156,18 +162,18 @@ async fn an_answer_that_is_kept_for_want_of_a_better_one_holds_no_place() {
         let upstream = Upstream::start(script).await;
         let mut content = content(&[upstream.api_base()]);
         one_at_a_time(&mut content, 0, 5, 600_000);
-        let rig = Rig::serving(&content, Options::default()).await;
-        let reply = soon("an answer", rig.chat(BODY)).await;
+        let gateway = TestGateway::serving(&content, Options::default()).await;
+        let reply = soon("an answer", gateway.chat(BODY)).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "good"));
     }
 }
 
 #[tokio::test]
 async fn room_elsewhere_comes_before_waiting() {
-    let gate = Gate::new();
+    let barrier = Barrier::new();
     let (one, two) = (
-        Upstream::start([held(&gate, "1"), json_answer("200 OK", "1")]).await,
-        Upstream::start([held(&gate, "2"), json_answer("200 OK", "2")]).await,
+        Upstream::start([held(&barrier, "1"), json_answer("200 OK", "1")]).await,
+        Upstream::start([held(&barrier, "2"), json_answer("200 OK", "2")]).await,
     );
     let spare = Upstream::start([json_answer("200 OK", "spare")]).await;
     let mut content = content(&[one.api_base(), two.api_base()]);
@@ -176,18 +182,18 @@ async fn room_elsewhere_comes_before_waiting() {
     }
     content.models[1].backends = vec![backend(9, &spare.api_base())];
     content.fallback = Some(ModelName::new("large").unwrap());
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     let mut replies = JoinSet::new();
     for _ in 0..2 {
-        ask(&rig, &mut replies, BODY);
+        ask(&gateway, &mut replies, BODY);
     }
     for upstream in [&one, &two] {
         upstream
             .wait_for("a request each", |seen| seen.requests.len() == 1)
             .await;
     }
-    assert_eq!(rig.chat(BODY).await.text(), "spare");
-    gate.cancel();
+    assert_eq!(gateway.chat(BODY).await.text(), "spare");
+    barrier.cancel();
     for _ in 0..2 {
         assert_eq!(next(&mut replies).await.status, 200);
     }
@@ -201,17 +207,18 @@ async fn a_draining_backend_gets_no_new_request() {
     );
     let mut content = content(&[old.api_base(), new.api_base()]);
     content.models[2].backends[0].draining = true;
-    let rig = Rig::serving(&content, Options::default()).await;
+    let gateway = TestGateway::serving(&content, Options::default()).await;
     for _ in 0..5 {
-        assert_eq!(rig.chat(BODY).await.text(), "new");
+        assert_eq!(gateway.chat(BODY).await.text(), "new");
     }
     assert!(old.seen().requests.is_empty());
     content.models[2].backends[1].draining = true;
     content.version += 1;
-    rig.control.publish(crate::support::snapshot(&content));
-    rig.until("nobody is left", async || {
-        rig.chat(BODY).await.status == 502
-    })
-    .await;
+    gateway.control.publish(crate::support::snapshot(&content));
+    gateway
+        .until("nobody is left", async || {
+            gateway.chat(BODY).await.status == 502
+        })
+        .await;
     assert!(old.seen().requests.is_empty());
 }

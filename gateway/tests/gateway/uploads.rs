@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ByHand, Client, Content, Control, Exchange, KEY, Options, Rig, TOKEN, content, get, snapshot,
-    soon,
+    ByHand, Client, Control, Exchange, KEY, Options, SnapshotContent, TOKEN, TestGateway, content,
+    get, snapshot, soon,
 };
 
 const MODEL: &str =
@@ -53,7 +53,7 @@ fn ok(body: &str) -> Vec<u8> {
 }
 
 /// Two backends of one model at this upstream; both call it `vendor/whisper`.
-fn two_backends(upstream: &ByHand) -> Content {
+fn two_backends(upstream: &ByHand) -> SnapshotContent {
     let mut content = content(&[upstream.api_base("/a"), upstream.api_base("/b")]);
     for backend in &mut content.models[2].backends {
         "vendor/whisper".clone_into(&mut backend.upstream_model);
@@ -61,10 +61,10 @@ fn two_backends(upstream: &ByHand) -> Content {
     content
 }
 
-async fn start(flags: &[&str]) -> (ByHand, Rig) {
+async fn start(flags: &[&str]) -> (ByHand, TestGateway) {
     let upstream = ByHand::start().await;
-    let rig = Rig::serving(&two_backends(&upstream), Options::flags(flags)).await;
-    (upstream, rig)
+    let gateway = TestGateway::serving(&two_backends(&upstream), Options::flags(flags)).await;
+    (upstream, gateway)
 }
 
 fn renamed(text: &str) -> String {
@@ -73,8 +73,8 @@ fn renamed(text: &str) -> String {
 
 /// A client that has sent the beginning of a chunked upload, and the upstream
 /// that has it.
-async fn begun(upstream: &mut ByHand, rig: &Rig) -> (Client, Exchange) {
-    let mut client = rig.client().await;
+async fn begun(upstream: &mut ByHand, gateway: &TestGateway) -> (Client, Exchange) {
+    let mut client = gateway.client().await;
     client.write(&head("transfer-encoding: chunked\r\n")).await;
     client.write(&chunk(beginning().as_bytes())).await;
     let mut exchange = upstream.next().await;
@@ -98,8 +98,8 @@ async fn pass(client: &mut Client, exchange: &mut Exchange, data: &[u8]) {
 
 #[tokio::test]
 async fn of_known_length_it_keeps_one() {
-    let (mut upstream, rig) = start(&[]).await;
-    let mut client = rig.client().await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let mut client = gateway.client().await;
     client.write(&sized(10)).await;
     client.write(beginning().as_bytes()).await;
     let mut exchange = upstream.next().await;
@@ -129,14 +129,14 @@ async fn of_known_length_it_keeps_one() {
     assert_eq!((reply.status, &*reply.text()), (200, "{\"text\":\"a\"}"));
     // The connection is good for another request.
     assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
 }
 
 #[tokio::test]
 async fn of_unknown_length_it_comes_in_chunks() {
-    let (mut upstream, rig) = start(&[]).await;
-    let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     assert!(exchange.head.contains("transfer-encoding: chunked\r\n"));
     pass(&mut client, &mut exchange, b"RIFF\r\n--front").await;
     pass(&mut client, &mut exchange, END.as_bytes()).await;
@@ -148,8 +148,8 @@ async fn of_unknown_length_it_comes_in_chunks() {
 
 #[tokio::test]
 async fn a_client_that_waits_for_leave_gets_it() {
-    let (mut upstream, rig) = start(&[]).await;
-    let mut client = rig.client().await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let mut client = gateway.client().await;
     let framing = "transfer-encoding: chunked\r\nexpect: 100-continue\r\n";
     client.write(&head(framing)).await;
     assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -166,8 +166,8 @@ async fn a_client_that_waits_for_leave_gets_it() {
 
 #[tokio::test]
 async fn a_second_model_breaks_it_off() {
-    let (mut upstream, rig) = start(&[]).await;
-    let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     let second = format!("\r\n{}", MODEL.replace("small", "forbidden"));
     client.write(&chunk(second.as_bytes())).await;
     let reply = client.reply().await;
@@ -180,7 +180,7 @@ async fn a_second_model_breaks_it_off() {
     assert_eq!(exchange.until_hang_up().await, b"");
     assert!(!upstream.has_more());
     // It is not the backend's fault.
-    let metrics = rig.get("/metrics").await.text();
+    let metrics = gateway.get("/metrics").await.text();
     let errors: Vec<_> = metrics
         .lines()
         .filter(|line| line.starts_with("fastllm_backend_errors_total{"))
@@ -191,8 +191,8 @@ async fn a_second_model_breaks_it_off() {
 
 #[tokio::test]
 async fn a_form_that_breaks_off_is_never_complete_upstream() {
-    let (mut upstream, rig) = start(&[]).await;
-    let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     client.write(b"0\r\n\r\n").await;
     let (status, _, code, _) = client.reply().await.error();
     assert_eq!((status, &*code), (400, "invalid_form_data"));
@@ -201,8 +201,8 @@ async fn a_form_that_breaks_off_is_never_complete_upstream() {
 
 #[tokio::test]
 async fn another_backend_gets_all_of_it() {
-    let (mut upstream, rig) = start(&[]).await;
-    let (mut client, mut first) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let (mut client, mut first) = begun(&mut upstream, &gateway).await;
     pass(&mut client, &mut first, b"0123").await;
     first
         .answer(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
@@ -217,7 +217,7 @@ async fn another_backend_gets_all_of_it() {
     pass_end(&mut client).await;
     assert_eq!(client.reply().await.status, 503);
     assert!(!upstream.has_more());
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(503)));
 }
 
@@ -229,8 +229,8 @@ async fn pass_end(client: &mut Client) {
 #[tokio::test]
 async fn past_the_bound_a_failure_is_final() {
     for answer in [Some("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"), None] {
-        let (mut upstream, rig) = start(&[]).await;
-        let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+        let (mut upstream, gateway) = start(&[]).await;
+        let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
         pass(&mut client, &mut exchange, &vec![b'x'; REPLAYED + 1]).await;
         match answer {
             Some(answer) => exchange.answer(answer.as_bytes()).await,
@@ -244,14 +244,14 @@ async fn past_the_bound_a_failure_is_final() {
 
 #[tokio::test]
 async fn one_that_grows_too_large_is_broken_off() {
-    let (mut upstream, rig) = start(&["--max-body-mb=1"]).await;
-    let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&["--max-body-mb=1"]).await;
+    let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     let most = (1 << 20) - beginning().len();
     pass(&mut client, &mut exchange, &vec![b'x'; most]).await;
     client.write(&chunk(b"x")).await;
     assert_eq!(client.reply().await.error().2, "payload_too_large");
     assert_eq!(exchange.until_hang_up().await, b"");
-    let mut client = rig.client().await;
+    let mut client = gateway.client().await;
     client.write(&sized(1 << 20)).await;
     assert_eq!(client.reply().await.status, 413);
     assert!(!upstream.has_more());
@@ -259,25 +259,25 @@ async fn one_that_grows_too_large_is_broken_off() {
 
 #[tokio::test]
 async fn a_client_that_leaves_stops_the_upstream() {
-    let (mut upstream, rig) = start(&[]).await;
-    let (client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let (client, mut exchange) = begun(&mut upstream, &gateway).await;
     drop(client);
     assert_eq!(exchange.until_hang_up().await, b"");
     // And so does one that waits for its answer.
-    let (mut client, mut exchange) = begun(&mut upstream, &rig).await;
+    let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     pass_end(&mut client).await;
     assert_eq!(exchange.chunk().await, END.as_bytes());
     assert!(exchange.chunk().await.is_empty());
     drop(client);
     assert_eq!(exchange.until_hang_up().await, b"");
-    let events = rig.finish().await;
+    let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
 }
 
 #[tokio::test]
 async fn an_early_answer_ends_it() {
-    let (mut upstream, rig) = start(&[]).await;
-    let mut client = rig.client().await;
+    let (mut upstream, gateway) = start(&[]).await;
+    let mut client = gateway.client().await;
     client.write(&sized(8 << 20)).await;
     client.write(beginning().as_bytes()).await;
     let mut exchange = upstream.next().await;
@@ -298,8 +298,8 @@ async fn an_early_answer_ends_it() {
 
 #[tokio::test]
 async fn over_http2_it_is_the_same() {
-    let (mut upstream, rig) = start(&[]).await;
-    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let (mut upstream, gateway) = start(&[]).await;
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
     let mut running = JoinSet::new();
     running.spawn(async move { connection.await.unwrap() });

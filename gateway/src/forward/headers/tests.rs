@@ -3,8 +3,8 @@ use std::sync::Arc;
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
 
 use super::{Coding, ForwardedHeader, is_event_stream, passes_to_client, request_fields};
-use crate::record::{Ledger, Record};
-use crate::report::queue;
+use crate::record::{AccountingSink, RequestLog};
+use crate::report::usage_queue;
 use crate::serve::Head;
 use crate::telemetry::Metrics;
 
@@ -36,9 +36,9 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
     )
     .unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let (usage, _) = queue(&metrics);
-    let ledger = Arc::new(Ledger::new(metrics, usage, Arc::from("boot")));
-    let record = Record::begin(&ledger, &Head::with("x-request-id: ours\r\n"));
+    let (usage, _) = usage_queue(&metrics);
+    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
+    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
     let mut out = Vec::new();
     let mut head = HeadWriter::request(&mut out, b"POST", b"/");
     request_fields(
@@ -68,9 +68,9 @@ fn further_headers_go_upstream_where_they_are_listed() {
     let lines = "X-Team: search\r\nx-team: ads\r\nx-hop: 1\r\nconnection: x-hop\r\nx-other: 1\r\n";
     let client = Head::with(lines);
     let metrics = Arc::new(Metrics::new().unwrap());
-    let (usage, _) = queue(&metrics);
-    let ledger = Arc::new(Ledger::new(metrics, usage, Arc::from("boot")));
-    let record = Record::begin(&ledger, &Head::with("x-request-id: ours\r\n"));
+    let (usage, _) = usage_queue(&metrics);
+    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
+    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
     let listed: Vec<ForwardedHeader> = ["x-team", " X-Hop"]
         .iter()
         .map(|name| name.parse().unwrap())
@@ -140,8 +140,8 @@ fn bodies_are_told_apart_by_their_type_and_coding() {
     assert!(!streams(""));
     let coding = |fields: &str| on_answer(fields, |answer| Coding::of(answer.fields()));
     for (fields, expected) in [
-        ("", Coding::Identity),
-        ("content-encoding: identity\r\n", Coding::Identity),
+        ("", Coding::BatchIdentity),
+        ("content-encoding: identity\r\n", Coding::BatchIdentity),
         ("content-encoding: GZIP \r\n", Coding::Gzip),
         (
             "content-encoding: x-gzip\r\ncontent-encoding: identity\r\n",

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Names;
+use super::DnsCache;
 use crate::clock;
-use crate::snapshot::Current;
+use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
 /// Look-ups at one time.
@@ -25,14 +25,14 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// How often a name is looked up.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct LookupIntervals {
     /// At least, and up to half of it earlier at random.
     pub(super) every: Duration,
     /// The least time between the beginnings of two look-ups of one name.
     pub(super) gap: Duration,
 }
 
-const PACE: Pace = Pace {
+const INTERVALS: LookupIntervals = LookupIntervals {
     every: Duration::from_secs(30),
     gap: Duration::from_secs(1),
 };
@@ -40,48 +40,52 @@ const PACE: Pace = Pace {
 /// Looks up the names of the snapshot that is served, again and again.
 #[derive(Debug)]
 pub(crate) struct Resolver {
-    names: Arc<Names>,
-    current: Arc<Current>,
+    cache: Arc<DnsCache>,
+    current: Arc<CurrentSnapshot>,
     metrics: Arc<Metrics>,
-    pace: Pace,
-    turns: HashMap<Arc<str>, Turn>,
+    intervals: LookupIntervals,
+    lookups: HashMap<Arc<str>, LookupState>,
     room: Arc<Semaphore>,
     under_way: JoinSet<(Arc<str>, io::Result<Vec<IpAddr>>)>,
 }
 
 /// When one name is looked up.
 #[derive(Debug, Default)]
-struct Turn {
+struct LookupState {
     began: Option<Instant>,
     /// Nothing while it is.
     next: Option<Instant>,
     failing: bool,
     /// No snapshot names it any more: it is looked up for who waits, once.
-    passing: bool,
+    one_time: bool,
 }
 
 impl Resolver {
-    pub(crate) fn new(names: Arc<Names>, current: Arc<Current>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        cache: Arc<DnsCache>,
+        current: Arc<CurrentSnapshot>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
-            names,
+            cache,
             current,
             metrics,
-            pace: PACE,
-            turns: HashMap::new(),
+            intervals: INTERVALS,
+            lookups: HashMap::new(),
             room: Arc::new(Semaphore::new(AT_ONCE)),
             under_way: JoinSet::new(),
         }
     }
 
     #[cfg(test)]
-    pub(super) fn at(mut self, pace: Pace) -> Self {
-        self.pace = pace;
+    pub(super) fn at(mut self, intervals: LookupIntervals) -> Self {
+        self.intervals = intervals;
         self
     }
 
     /// Asks the system, until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
-        self.run_with(ask_the_system, stop).await;
+        self.run_with(lookup_host, stop).await;
     }
 
     /// Asks `look_up`, until `stop`.
@@ -92,7 +96,7 @@ impl Resolver {
     ) where
         F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
     {
-        let names = Arc::clone(&self.names);
+        let cache = Arc::clone(&self.cache);
         let mut changes = self.current.changes();
         self.follow();
         loop {
@@ -103,7 +107,7 @@ impl Resolver {
                     Ok(()) => self.follow(),
                     Err(_) => return,
                 },
-                () = names.bell.notified() => self.take_asked(),
+                () = cache.requested_notify.notified() => self.take_requested(),
                 Some(ended) = self.under_way.join_next() => {
                     if let Ok((name, found)) = ended {
                         self.ended(name, found);
@@ -120,27 +124,27 @@ impl Resolver {
             return;
         };
         let named = named(&tables);
-        self.names.retain(|name| named.contains(name));
-        self.turns.retain(|name, _| named.contains(name));
+        self.cache.retain(|name| named.contains(name));
+        self.lookups.retain(|name, _| named.contains(name));
         for name in named {
-            let first = || Turn {
+            let first = || LookupState {
                 next: Some(clock::now()),
-                ..Turn::default()
+                ..LookupState::default()
             };
-            let turn = self.turns.entry(name).or_insert_with(first);
-            turn.passing = false;
+            let lookup = self.lookups.entry(name).or_insert_with(first);
+            lookup.one_time = false;
         }
     }
 
-    fn take_asked(&mut self) {
-        let asked = std::mem::take(&mut *self.names.asked.lock());
-        for name in asked {
-            let gap = self.pace.gap;
-            let passing = || Turn {
-                passing: true,
-                ..Turn::default()
+    fn take_requested(&mut self) {
+        let requested = std::mem::take(&mut *self.cache.requested.lock());
+        for name in requested {
+            let gap = self.intervals.gap;
+            let one_time = || LookupState {
+                one_time: true,
+                ..LookupState::default()
             };
-            self.turns.entry(name).or_insert_with(passing).soon(gap);
+            self.lookups.entry(name).or_insert_with(one_time).soon(gap);
         }
     }
 
@@ -150,12 +154,12 @@ impl Resolver {
         F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
     {
         let now = clock::now();
-        for (name, turn) in &mut self.turns {
-            if turn.next.is_none_or(|next| next > now) {
+        for (name, lookup) in &mut self.lookups {
+            if lookup.next.is_none_or(|next| next > now) {
                 continue;
             }
-            turn.began = Some(now);
-            turn.next = None;
+            lookup.began = Some(now);
+            lookup.next = None;
             let (name, room) = (Arc::clone(name), Arc::clone(&self.room));
             let found = look_up(Arc::clone(&name));
             self.under_way.spawn(async move {
@@ -167,7 +171,7 @@ impl Resolver {
                 )
             });
         }
-        self.turns.values().filter_map(|turn| turn.next).min()
+        self.lookups.values().filter_map(|lookup| lookup.next).min()
     }
 
     fn ended(&mut self, name: Arc<str>, found: io::Result<Vec<IpAddr>>) {
@@ -179,25 +183,29 @@ impl Resolver {
             self.metrics.name_not_found();
         }
         // No snapshot may name it any more; a request may still wait for it.
-        if self.turns.get(&name).is_some_and(|turn| turn.passing) {
-            self.turns.remove(&name);
+        if self
+            .lookups
+            .get(&name)
+            .is_some_and(|lookup| lookup.one_time)
+        {
+            self.lookups.remove(&name);
         }
-        if let Some(turn) = self.turns.get_mut(&name) {
-            turn.next = Some(clock::now() + Jitter::HALF.apply(self.pace.every));
-            match (&found, turn.failing) {
+        if let Some(lookup) = self.lookups.get_mut(&name) {
+            lookup.next = Some(clock::now() + Jitter::HALF.apply(self.intervals.every));
+            match (&found, lookup.failing) {
                 (Err(error), false) => {
                     tracing::warn!(name = &*name, %error, "a name cannot be resolved");
                 }
                 (Ok(_), true) => tracing::info!(name = &*name, "a name can be resolved again"),
                 _ => {}
             }
-            turn.failing = found.is_err();
+            lookup.failing = found.is_err();
         }
-        self.names.looked_up(name, found.unwrap_or_default());
+        self.cache.record_lookup(name, found.unwrap_or_default());
     }
 }
 
-impl Turn {
+impl LookupState {
     /// As early as the gap allows, unless it is under way.
     fn soon(&mut self, gap: Duration) {
         let now = clock::now();
@@ -227,7 +235,7 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-async fn ask_the_system(name: Arc<str>) -> io::Result<Vec<IpAddr>> {
+async fn lookup_host(name: Arc<str>) -> io::Result<Vec<IpAddr>> {
     let found = tokio::net::lookup_host((&*name, 0)).await?;
     Ok(found.map(|address| address.ip()).collect())
 }

@@ -15,23 +15,23 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::resolver::Pace;
-use super::{Names, Resolver, by_turns};
+use super::resolver::LookupIntervals;
+use super::{DnsCache, Resolver, interleave_families};
 use crate::forward::Connector;
-use crate::snapshot::Current;
+use crate::snapshot::CurrentSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Metrics;
 
 const NEVER: Duration = Duration::from_hours(1);
-const ONCE: Pace = Pace {
+const ONCE: LookupIntervals = LookupIntervals {
     every: NEVER,
     gap: NEVER,
 };
-const WHEN_ASKED: Pace = Pace {
+const WHEN_ASKED: LookupIntervals = LookupIntervals {
     every: NEVER,
     gap: Duration::ZERO,
 };
-const ALWAYS: Pace = Pace {
+const ALWAYS: LookupIntervals = LookupIntervals {
     every: Duration::from_millis(1),
     gap: Duration::ZERO,
 };
@@ -43,7 +43,7 @@ struct Book(Arc<Mutex<Pages>>);
 #[derive(Debug, Default)]
 struct Pages {
     leads: HashMap<String, Vec<IpAddr>>,
-    asked: Vec<String>,
+    requested: Vec<String>,
 }
 
 impl Book {
@@ -59,20 +59,23 @@ impl Book {
 
     fn look_up(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let mut pages = self.0.lock();
-        pages.asked.push(name.to_owned());
+        pages.requested.push(name.to_owned());
         let found = pages.leads.get(name).cloned();
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn look_ups(&self, name: &str) -> usize {
-        let asked = &self.0.lock().asked;
-        asked.iter().filter(|asked| *asked == name).count()
+        let requested = &self.0.lock().requested;
+        requested
+            .iter()
+            .filter(|requested| *requested == name)
+            .count()
     }
 }
 
 struct Rig {
-    names: Arc<Names>,
-    current: Arc<Current>,
+    names: Arc<DnsCache>,
+    current: Arc<CurrentSnapshot>,
     metrics: Arc<Metrics>,
     book: Book,
     _running: JoinSet<()>,
@@ -80,9 +83,12 @@ struct Rig {
 
 impl Rig {
     /// A resolver of the names of these addresses.
-    fn start(names: Arc<Names>, book: &Book, pace: Pace, api_bases: &[&str]) -> Self {
+    fn start(names: Arc<DnsCache>, book: &Book, pace: LookupIntervals, api_bases: &[&str]) -> Self {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let current = Arc::new(Current::new(Arc::clone(&metrics), Tuning::default()));
+        let current = Arc::new(CurrentSnapshot::new(
+            Arc::clone(&metrics),
+            Tuning::default(),
+        ));
         let resolver = Resolver::new(
             Arc::clone(&names),
             Arc::clone(&current),
@@ -106,7 +112,7 @@ impl Rig {
         rig
     }
 
-    fn at(pace: Pace, book: &Book) -> Self {
+    fn at(pace: LookupIntervals, book: &Book) -> Self {
         Self::start(Arc::default(), book, pace, &["http://a.test:8000/v1"])
     }
 
@@ -183,9 +189,9 @@ fn parsed(addresses: &[&str]) -> Vec<IpAddr> {
 fn families_take_turns_and_each_address_is_there_once() {
     let found = parsed(&["::1", "::2", "::3", "10.0.0.1", "::1", "10.0.0.1"]);
     let ordered = parsed(&["::1", "10.0.0.1", "::2", "::3"]);
-    assert_eq!(by_turns(found), ordered);
+    assert_eq!(interleave_families(found), ordered);
     let found = parsed(&["10.0.0.1", "::1"]);
-    assert_eq!(by_turns(found.clone()), found);
+    assert_eq!(interleave_families(found.clone()), found);
 }
 
 #[tokio::test]
@@ -206,7 +212,7 @@ async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_ne
     ] {
         assert_eq!(rig.addresses("a.test").await.unwrap(), parsed(&expected));
     }
-    assert_eq!(book.0.lock().asked, ["a.test"]);
+    assert_eq!(book.0.lock().requested, ["a.test"]);
     assert!(!rig.failures());
 }
 
@@ -265,7 +271,7 @@ async fn asking_again_and_again_pages_once() {
     let rig = Rig::at(ONCE, &book);
     rig.addresses("a.test").await.unwrap();
     for other in ["b.test", "c.test"] {
-        rig.names.ask(&Arc::from("a.test"));
+        rig.names.request_lookup(&Arc::from("a.test"));
         // When this has its address, the asking before it was taken, too.
         rig.addresses(other).await.unwrap();
     }
@@ -274,7 +280,7 @@ async fn asking_again_and_again_pages_once() {
     let rig = Rig::at(WHEN_ASKED, &book);
     rig.addresses("a.test").await.unwrap();
     let before = book.look_ups("a.test");
-    rig.names.ask(&Arc::from("a.test"));
+    rig.names.request_lookup(&Arc::from("a.test"));
     until("another look-up", async || book.look_ups("a.test") > before).await;
 }
 
@@ -286,7 +292,7 @@ async fn names_that_nothing_leads_to_any_more_are_forgotten() {
     rig.addresses("a.test").await.unwrap();
     rig.serve(&["http://b.test/v1"]);
     until("the end of it", async || {
-        !rig.names.known.lock().contains_key("a.test")
+        !rig.names.entries.lock().contains_key("a.test")
     })
     .await;
 }

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{REPLAYED, Request, Upload, Uploading};
+use super::{MAX_REPLAYED, RequestWriter, Upload, UploadAttempt};
 use crate::deadline::Deadline;
 use crate::forward::AttemptError;
-use crate::serve::{BodyBroken, BodyLimits, Client};
+use crate::serve::{BodyLimits, BodySource, UnreadableBody};
 use crate::socket::Socket;
 
 const BEGINNING: &str = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\n\
@@ -24,13 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client that has sent so much.
 #[derive(Default)]
-struct Sent {
+struct AwaitingResponse {
     reads: VecDeque<Vec<u8>>,
     length: Option<u64>,
 }
 
-impl Client for Sent {
-    fn announced(&self) -> Option<u64> {
+impl BodySource for AwaitingResponse {
+    fn content_length(&self) -> Option<u64> {
         self.length
     }
 
@@ -38,7 +38,7 @@ impl Client for Sent {
         &mut self,
         _: &mut Context<'_>,
         body: &mut BytesMut,
-    ) -> Poll<Result<bool, BodyBroken>> {
+    ) -> Poll<Result<bool, UnreadableBody>> {
         match self.reads.pop_front() {
             Some(read) => {
                 body.extend_from_slice(&read);
@@ -48,13 +48,13 @@ impl Client for Sent {
         }
     }
 
-    fn poll_gone(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnected(&mut self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }
 }
 
 /// An upload whose beginning was read, under these limits.
-async fn begun<'c>(client: &'c mut Sent, limits: &Arc<BodyLimits>) -> Upload<'c> {
+async fn begun<'c>(client: &'c mut AwaitingResponse, limits: &Arc<BodyLimits>) -> Upload<'c> {
     client.reads.push_front(BEGINNING.as_bytes().to_vec());
     let mut form = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
     let mut enough = |read: &[u8]| {
@@ -74,17 +74,19 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
     let mut socket = Socket::Plain(stream.unwrap());
     let members = upload.lock().form.as_ref().unwrap().members().cloned();
     let splice = members.as_ref().map(Splice::new).unwrap();
-    let mut uploading = Uploading::new(upload, Vec::new(), &splice).unwrap();
+    let mut attempt = UploadAttempt::new(upload, Vec::new(), &splice).unwrap();
     let reading = async {
         let mut came = Vec::new();
         upstream.read_to_end(&mut came).await.unwrap();
         came
     };
     let sending = async {
-        let failed = poll_fn(|cx| match uploading.poll_send(&mut socket, cx) {
+        let failed = poll_fn(|cx| match attempt.poll_send(&mut socket, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Some(error)),
             Poll::Ready(Ok(())) => Poll::Ready(None),
-            Poll::Pending if upload.lock().waits == super::Waits::Client => Poll::Ready(None),
+            Poll::Pending if upload.lock().waiting_for == super::WaitingFor::Client => {
+                Poll::Ready(None)
+            }
             Poll::Pending => Poll::Pending,
         })
         .await;
@@ -97,63 +99,63 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
 #[tokio::test]
 async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taking_is_not() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
-    let mut client = Sent::default();
+    let mut client = AwaitingResponse::default();
     let mut upload = begun(&mut client, &limits).await;
-    assert!(matches!(upload.blame(None), AttemptError::Timeout));
+    assert!(matches!(upload.failure(None), AttemptError::Timeout));
     let upload = Mutex::new(upload);
     assert!(send(&upload).await.0.is_none());
     let mut upload = upload.into_inner();
-    assert_eq!(upload.patience(LIMIT), Some(PATIENCE));
+    assert_eq!(upload.timeout(LIMIT), Some(PATIENCE));
     // Nothing has moved since.
-    assert_eq!(upload.patience(LIMIT), None);
-    let blamed = upload.blame(None);
+    assert_eq!(upload.timeout(LIMIT), None);
+    let blamed = upload.failure(None);
     assert!(matches!(
         blamed,
         AttemptError::Refused(Refusal::BodyTimeout)
     ));
     // A client that is read from is not asked whether it has left.
     let mut cx = Context::from_waker(Waker::noop());
-    assert!(upload.poll_gone(&mut cx).is_pending());
+    assert!(upload.poll_disconnected(&mut cx).is_pending());
 }
 
 #[tokio::test]
 async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
     let limits = Arc::new(BodyLimits::new(4 << 20, PATIENCE));
     let all = limits.left();
-    let mut client = Sent::default();
-    client.reads.push_back(vec![b'y'; REPLAYED]);
+    let mut client = AwaitingResponse::default();
+    client.reads.push_back(vec![b'y'; MAX_REPLAYED]);
     let upload = Mutex::new(begun(&mut client, &limits).await);
     assert_eq!(all - limits.left(), BEGINNING.len() as u64);
     let (_, first) = send(&upload).await;
-    assert!(upload.lock().is_kept());
-    assert_eq!(all - limits.left(), (BEGINNING.len() + REPLAYED) as u64);
+    assert!(upload.lock().can_replay());
+    assert_eq!(all - limits.left(), (BEGINNING.len() + MAX_REPLAYED) as u64);
     let (_, again) = send(&upload).await;
     // One chunk in place of two.
     let data = |sent: &[u8]| -> usize {
         let runs = sent.split(|byte| *byte != b'y');
         runs.map(<[u8]>::len).sum()
     };
-    assert_eq!((data(&first), data(&again)), (REPLAYED, REPLAYED));
+    assert_eq!((data(&first), data(&again)), (MAX_REPLAYED, MAX_REPLAYED));
     drop(upload);
 
-    client.reads.push_back(vec![b'y'; REPLAYED + 1]);
+    client.reads.push_back(vec![b'y'; MAX_REPLAYED + 1]);
     let upload = Mutex::new(begun(&mut client, &limits).await);
     send(&upload).await;
-    assert!(!upload.lock().is_kept());
+    assert!(!upload.lock().can_replay());
     assert_eq!(limits.left(), all);
 }
 
 #[tokio::test]
 async fn a_body_of_another_length_than_was_said_is_broken() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
-    let mut client = Sent {
+    let mut client = AwaitingResponse {
         length: Some(BEGINNING.len() as u64 + 10),
-        ..Sent::default()
+        ..AwaitingResponse::default()
     };
     client.reads.extend([b"12345".to_vec(), Vec::new()]);
     let upload = Mutex::new(begun(&mut client, &limits).await);
     assert!(send(&upload).await.0.is_some());
-    let blamed = upload.lock().blame(None);
+    let blamed = upload.lock().failure(None);
     assert!(matches!(
         blamed,
         AttemptError::Refused(Refusal::InvalidRequest { .. })

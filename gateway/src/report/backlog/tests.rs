@@ -5,10 +5,10 @@ use fastllm_contract::{ModelName, UsageBatch, UsageEvent};
 
 use tokio::time::{Instant, timeout};
 
-use super::{AT_ONCE, Backlog, FLUSH_EVERY, Frozen, HIGH_MARK, MARK, Next, UNREADABLE};
+use super::{AT_ONCE, Backlog, FLUSH_EVERY, HIGH_MARK, MARK, NextBatch, SealedBatch, UNREADABLE};
 use crate::report::fixture::event;
-use crate::report::queue::{BILLABLE, HANDFUL};
-use crate::report::{Identity, UsageQueue, queue};
+use crate::report::queue::{BILLABLE, FLUSH_SIZE};
+use crate::report::{BatchIdentity, UsageQueue, usage_queue};
 use crate::telemetry::Metrics;
 
 const LIMIT: u64 = 1 << 30;
@@ -22,12 +22,12 @@ struct Rig {
 
 fn rig(path: &Path, limit: u64) -> Rig {
     let metrics = Arc::new(Metrics::new().unwrap());
-    let (queue, waiting) = queue(&metrics);
-    let identity = Identity::new("pod-1".to_owned(), Arc::from("this-boot"));
+    let (queue, receiver) = usage_queue(&metrics);
+    let identity = BatchIdentity::new("pod-1".to_owned(), Arc::from("this-boot"));
     let spill = Some((path.to_owned(), limit));
     Rig {
         queue,
-        backlog: Backlog::new(waiting, identity, spill, Arc::clone(&metrics)),
+        backlog: Backlog::new(receiver, identity, spill, Arc::clone(&metrics)),
         metrics,
         pushed: 0,
     }
@@ -46,11 +46,11 @@ impl Rig {
     }
 
     /// What is to be sent next.
-    async fn oldest(&mut self) -> Option<Frozen> {
+    async fn oldest(&mut self) -> Option<SealedBatch> {
         match self.backlog.next().await {
-            Next::Send(batch) => Some(batch),
-            Next::Gather => None,
-            Next::Wait(_) => panic!("the file cannot be read"),
+            NextBatch::Send(batch) => Some(batch),
+            NextBatch::Gather => None,
+            NextBatch::Wait(_) => panic!("the file cannot be read"),
         }
     }
 
@@ -62,7 +62,7 @@ impl Rig {
                 batches.push(serde_json::from_slice(&batch.body).unwrap());
                 self.backlog.done().await;
             }
-            if !self.backlog.freeze(Vec::new()) {
+            if !self.backlog.seal(Vec::new()) {
                 return batches;
             }
         }
@@ -90,15 +90,15 @@ async fn what_goes_over_the_disk_keeps_its_order() {
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     rig.push(300);
     // A batch that is being sent when the others have to go to the disk.
-    assert!(rig.backlog.freeze(Vec::new()));
+    assert!(rig.backlog.seal(Vec::new()));
     let first = rig.oldest().await.unwrap();
     rig.push(MARK + 700);
-    rig.backlog.relieve().await;
+    rig.backlog.spill().await;
     assert_eq!(rig.oldest().await, Some(first));
-    assert_eq!(rig.backlog.waiting.len(), 200);
+    assert_eq!(rig.backlog.receiver.len(), 200);
     rig.push(MARK);
-    rig.backlog.queue_up().await;
-    assert!(rig.backlog.waiting.len() < UsageBatch::MAX_EVENTS);
+    rig.backlog.spill_if_needed().await;
+    assert!(rig.backlog.receiver.len() < UsageBatch::MAX_EVENTS);
     rig.push(5);
     assert_all(&rig.sent().await, 0..rig.pushed);
     assert_eq!(rig.metrics.process(0).usage_dropped, 0);
@@ -111,13 +111,13 @@ async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
     // As before each batch: whatever an earlier start left comes first.
     assert!(rig.oldest().await.is_none());
     rig.push(MARK);
-    rig.backlog.queue_up().await;
-    assert_eq!(rig.backlog.waiting.len(), MARK);
+    rig.backlog.spill_if_needed().await;
+    assert_eq!(rig.backlog.receiver.len(), MARK);
     rig.push(HIGH_MARK - MARK);
-    rig.backlog.queue_up().await;
-    assert!(rig.backlog.waiting.len() < UsageBatch::MAX_EVENTS);
+    rig.backlog.spill_if_needed().await;
+    assert!(rig.backlog.receiver.len() < UsageBatch::MAX_EVENTS);
     rig.push(10_000);
-    rig.backlog.queue_up().await;
+    rig.backlog.spill_if_needed().await;
     assert_all(&rig.sent().await, 0..rig.pushed);
 }
 
@@ -128,11 +128,11 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     // Room for two batches.
     let mut rig = rig(&path, 250_000);
     rig.push(10_000);
-    rig.backlog.relieve().await;
+    rig.backlog.spill().await;
     assert!(std::fs::metadata(&path).unwrap().len() <= 250_000);
-    let held = rig.backlog.spill.as_ref().unwrap().stock.events;
+    let held = rig.backlog.spill.as_ref().unwrap().contents.events;
     assert!(held >= 500, "{held}");
-    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len());
+    rig.push(BILLABLE + FLUSH_SIZE - rig.backlog.receiver.len());
     assert_eq!(rig.metrics.process(0).usage_dropped, 0);
     let kept = rig.pushed;
     rig.push(7);
@@ -140,12 +140,12 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     assert_eq!(rig.lost("queue_full"), "0");
     // Trying again in vain takes no more memory.
     for _ in 0..3 {
-        rig.backlog.relieve().await;
-        assert!(rig.backlog.frozen.len() <= AT_ONCE);
+        rig.backlog.spill().await;
+        assert!(rig.backlog.sealed.len() <= AT_ONCE);
     }
     assert_all(&rig.sent().await, 0..kept);
     // It is empty by now, and not to blame any more.
-    rig.push(BILLABLE + HANDFUL + 3);
+    rig.push(BILLABLE + FLUSH_SIZE + 3);
     assert_eq!(
         (
             rig.lost("queue_full").as_str(),
@@ -161,14 +161,14 @@ async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
     let mut rig = rig(&folder.path().join("none/spill"), LIMIT);
     rig.push(10_000);
     assert_eq!(rig.oldest().await, None);
-    rig.backlog.relieve().await;
-    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len());
+    rig.backlog.spill().await;
+    rig.push(BILLABLE + FLUSH_SIZE - rig.backlog.receiver.len());
     let kept = rig.pushed;
     rig.push(2);
     assert_eq!(rig.lost("spill_failed"), "2");
     std::fs::create_dir(folder.path().join("none")).unwrap();
-    rig.backlog.relieve().await;
-    assert!(rig.backlog.waiting.len() < UsageBatch::MAX_EVENTS);
+    rig.backlog.spill().await;
+    assert!(rig.backlog.receiver.len() < UsageBatch::MAX_EVENTS);
     assert_all(&rig.sent().await, 0..kept);
 }
 
@@ -176,10 +176,10 @@ async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
 async fn half_spilled(path: &Path) -> Rig {
     let mut rig = rig(path, LIMIT);
     rig.push(1_000);
-    rig.backlog.relieve().await;
+    rig.backlog.spill().await;
     assert!(rig.backlog.has_spilled());
     rig.push(300);
-    assert!(rig.backlog.freeze(Vec::new()));
+    assert!(rig.backlog.seal(Vec::new()));
     rig.push(20);
     rig
 }
@@ -189,7 +189,7 @@ impl Rig {
     async fn swap(&mut self, path: &Path, with: impl FnOnce()) {
         std::fs::rename(path, path.with_extension("away")).unwrap();
         with();
-        let closed = self.backlog.on_disk(|spill| {
+        let closed = self.backlog.with_file(|spill| {
             spill.fail_next_read();
             spill.oldest()
         });
@@ -198,7 +198,7 @@ impl Rig {
     }
 
     async fn waits(&mut self) -> bool {
-        matches!(self.backlog.next().await, Next::Wait(_))
+        matches!(self.backlog.next().await, NextBatch::Wait(_))
     }
 }
 
@@ -212,16 +212,16 @@ async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
     rig.swap(&path, || std::fs::create_dir(&path).unwrap())
         .await;
     assert!(rig.waits().await);
-    rig.push(BILLABLE + HANDFUL - rig.backlog.waiting.len() + 3);
+    rig.push(BILLABLE + FLUSH_SIZE - rig.backlog.receiver.len() + 3);
     assert_eq!(rig.lost("spill_failed"), "3");
     assert!(rig.waits().await, "it was given up too soon");
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(path.with_extension("away"), &path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
-    rig.backlog.read_now();
+    rig.backlog.retry_read_now();
     assert_all(&rig.sent().await, 0..rig.pushed - 3);
     assert_eq!(rig.lost("spill_damaged"), "0");
-    rig.push(BILLABLE + HANDFUL + 1);
+    rig.push(BILLABLE + FLUSH_SIZE + 1);
     assert_eq!(rig.lost("queue_full"), "1");
 }
 
@@ -256,7 +256,7 @@ async fn a_batch_that_was_sent_while_the_file_failed_is_not_another_one_later() 
     file.lock().fail_next_read();
     rig.backlog.done().await;
     assert!(rig.waits().await);
-    rig.backlog.read_now();
+    rig.backlog.retry_read_now();
     // Repeated as it was: control tells it by its number.
     assert_eq!(rig.oldest().await, Some(first));
     assert_all(&rig.sent().await, 0..rig.pushed);
@@ -267,7 +267,7 @@ async fn what_waited_while_a_batch_was_sent_does_not_wait_as_long_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     rig.push(1);
-    rig.backlog.waiting.emptied = Instant::now().checked_sub(FLUSH_EVERY).unwrap();
+    rig.backlog.receiver.emptied = Instant::now().checked_sub(FLUSH_EVERY).unwrap();
     let mut batch = Vec::new();
     let gathered = rig.backlog.gather(&mut batch);
     timeout(FLUSH_EVERY / 2, gathered).await.unwrap();
@@ -280,14 +280,14 @@ async fn what_is_left_at_the_end_is_sent_by_the_next_start() {
     let path = folder.path().join("spill");
     let mut first = rig(&path, LIMIT);
     first.push(300);
-    assert!(first.backlog.freeze(Vec::new()));
+    assert!(first.backlog.seal(Vec::new()));
     first.push(1234);
-    first.backlog.end().await;
+    first.backlog.flush_remaining().await;
     assert_eq!(first.lost("shutdown"), "0");
     drop(first);
 
     let mut second = rig(&path, LIMIT);
-    second.backlog.identity = Identity::new("pod-2".to_owned(), Arc::from("another-boot"));
+    second.backlog.identity = BatchIdentity::new("pod-2".to_owned(), Arc::from("another-boot"));
     second.push(10);
     let batches = second.sent().await;
     let (left, new) = batches.split_at(batches.len() - 1);
@@ -304,7 +304,7 @@ async fn without_a_file_what_is_left_at_the_end_is_lost_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("none/spill"), LIMIT);
     rig.push(700);
-    rig.backlog.end().await;
+    rig.backlog.flush_remaining().await;
     assert_eq!(rig.lost("shutdown"), "700");
 }
 

@@ -5,12 +5,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::{Frozen, HEADER, Open, Spill, SpillError, Stock, WORTH};
+use super::{HEADER, OpenSpill, SealedBatch, Spill, SpillContents, SpillError, WORTH};
 
-fn batch(number: u32, length: usize) -> Frozen {
+fn batch(number: u32, length: usize) -> SealedBatch {
     let mut body = format!("{number:08}").into_bytes();
     body.resize(length.max(8), b'x');
-    Frozen {
+    SealedBatch {
         events: number % 500 + 1,
         body: Bytes::from(body),
     }
@@ -24,7 +24,7 @@ fn spill(folder: &TempDir, limit: u64) -> Spill {
     Spill::new(folder.path().join("usage.spill"), limit)
 }
 
-fn drained(spill: &mut Spill) -> Vec<Frozen> {
+fn drained(spill: &mut Spill) -> Vec<SealedBatch> {
     let mut all = Vec::new();
     while let Some(batch) = spill.oldest().unwrap() {
         all.push(batch);
@@ -45,7 +45,7 @@ fn what_is_kept_comes_back_in_order_and_the_file_empties() {
     assert_eq!(first.append(&batches[..2]).unwrap(), 2);
     assert_eq!(first.append(&batches[2..]).unwrap(), 3);
     let bytes = 5 * (HEADER as u64 + 100);
-    assert_eq!(first.stock(), Stock { events: 15, bytes });
+    assert_eq!(first.contents(), SpillContents { events: 15, bytes });
     assert_eq!(size(&first), bytes);
     assert_eq!(first.oldest().unwrap().as_ref(), Some(&batches[0]));
     first.done().unwrap();
@@ -53,9 +53,9 @@ fn what_is_kept_comes_back_in_order_and_the_file_empties() {
 
     let mut second = spill(&folder, 1 << 20);
     second.open().unwrap();
-    assert_eq!(second.stock().events, 14);
+    assert_eq!(second.contents().events, 14);
     assert_eq!(drained(&mut second), batches[1..]);
-    assert_eq!(second.stock(), Stock::default());
+    assert_eq!(second.contents(), SpillContents::default());
     assert_eq!((size(&second), second.take_damaged()), (0, 0));
     let mode = fs::metadata(&second.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -119,7 +119,7 @@ fn one_that_cannot_be_used_is_an_error_and_works_once_it_can() {
     let path = folder.path().join("none/usage.spill");
     let mut spill = Spill::new(path.clone(), 1000);
     assert!(spill.append(&[batch(1, 10)]).is_err());
-    assert_eq!(spill.stock(), Stock::default());
+    assert_eq!(spill.contents(), SpillContents::default());
     fs::create_dir(path.parent().unwrap()).unwrap();
     assert_eq!(spill.append(&[batch(1, 10)]).unwrap(), 1);
     let mut of_folder = Spill::new(folder.path().to_owned(), 1000);
@@ -159,16 +159,19 @@ fn a_read_that_fails_closes_the_file_and_gives_up_nothing() {
     let mut spill = spill(&folder, 1 << 20);
     let batches: Vec<_> = (0..3).map(|number| batch(number, 100)).collect();
     spill.append(&batches).unwrap();
-    let stock = spill.stock();
+    let contents = spill.contents();
     spill.fail_next_read();
     assert!(matches!(spill.oldest(), Err(SpillError::Io(_))));
-    assert_eq!((spill.is_open(), spill.stock()), (false, stock));
+    assert_eq!((spill.is_open(), spill.contents()), (false, contents));
     assert_eq!(spill.oldest().unwrap().as_ref(), Some(&batches[0]));
     spill.fail_next_read();
     assert!(matches!(spill.done(), Err(SpillError::Io(_))));
-    assert_eq!((spill.is_open(), spill.stock()), (false, stock));
+    assert_eq!((spill.is_open(), spill.contents()), (false, contents));
     assert_eq!(drained(&mut spill), batches);
-    assert_eq!((spill.stock(), spill.take_damaged()), (Stock::default(), 0));
+    assert_eq!(
+        (spill.contents(), spill.take_damaged()),
+        (SpillContents::default(), 0)
+    );
 }
 
 #[test]
@@ -180,7 +183,7 @@ fn a_read_that_fails_while_it_is_looked_through_cuts_nothing_off() {
     let length = size(&first);
     let unreadable = fs::OpenOptions::new().write(true).open(&first.path);
     assert!(matches!(
-        Open::scan(unreadable.unwrap()),
+        OpenSpill::scan(unreadable.unwrap()),
         Err(SpillError::Io(_))
     ));
     assert_eq!(size(&first), length);

@@ -9,7 +9,7 @@ use fastllm_wire::http1::{Framing, Http1Error, Limits, Next, Server};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-use super::super::body::{BodyBroken, Client};
+use super::super::body::{BodySource, UnreadableBody};
 use super::super::head::Head;
 use crate::deadline::Deadline;
 use crate::scratch;
@@ -30,7 +30,7 @@ const LINGERING: usize = 1 << 20;
 /// One client's connection: its socket, the order of things on it, and what
 /// came before it was wanted.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct ClientConnection {
     pub(super) socket: Socket,
     pub(super) codec: Server,
     inbox: Vec<u8>,
@@ -40,7 +40,7 @@ pub(crate) struct Link {
     left: u64,
     /// How long a client may take for the head of a request, idle time before
     /// it included.
-    patience: Duration,
+    head_timeout: Duration,
 }
 
 /// Why there is no head.
@@ -49,17 +49,17 @@ pub(super) enum NoHead {
     Malformed(Http1Error),
 }
 
-impl Link {
+impl ClientConnection {
     /// A connection of which some bytes were read already, and on which a head
-    /// may take as long as `patience`.
-    pub(crate) fn new(socket: Socket, inbox: Vec<u8>, patience: Duration) -> Self {
+    /// may take as long as `head_timeout`.
+    pub(crate) fn new(socket: Socket, inbox: Vec<u8>, head_timeout: Duration) -> Self {
         Self {
             socket,
             codec: Server::new(Limits::default()),
             inbox,
             framing: Framing::None,
             left: 0,
-            patience,
+            head_timeout,
         }
     }
 
@@ -80,7 +80,7 @@ impl Link {
         deadline: &mut Deadline,
         closing: &CancellationToken,
     ) -> Result<(), NoHead> {
-        deadline.arm(self.patience);
+        deadline.arm(self.head_timeout);
         let mut closed = pin!(closing.cancelled());
         let found = poll_fn(|cx| {
             if let Poll::Ready(found) = self.poll_head(cx, head) {
@@ -112,9 +112,9 @@ impl Link {
                     Err(error) => return Poll::Ready(Err(NoHead::Malformed(error))),
                 }
             }
-            let read = scratch::reading(|buffer| {
+            let read = scratch::with_read_buffer(|buffer| {
                 let room = buffer.get_mut(..FIRST_READ).unwrap_or_default();
-                let read = match ready!(self.socket.poll_take(cx, room)) {
+                let read = match ready!(self.socket.poll_read_some(cx, room)) {
                     Ok(read) if read > 0 => room.get(..read).unwrap_or_default(),
                     Ok(_) | Err(_) => return Poll::Ready(Err(NoHead::Closed)),
                 };
@@ -150,11 +150,15 @@ impl Link {
     }
 
     /// Decodes what came, and adds what of it is the body's.
-    fn decode(&mut self, input: &[u8], body: &mut BytesMut) -> Result<(usize, bool), BodyBroken> {
+    fn decode(
+        &mut self,
+        input: &[u8],
+        body: &mut BytesMut,
+    ) -> Result<(usize, bool), UnreadableBody> {
         let mut consumed = 0;
         loop {
             let rest = input.get(consumed..).unwrap_or_default();
-            let part = self.codec.read_body(rest).map_err(|_| BodyBroken)?;
+            let part = self.codec.read_body(rest).map_err(|_| UnreadableBody)?;
             body.extend_from_slice(rest.get(part.data.clone()).unwrap_or_default());
             self.left = self.left.saturating_sub(part.data.len() as u64);
             consumed += part.consumed;
@@ -169,7 +173,7 @@ impl Link {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut BytesMut,
-    ) -> Poll<Result<bool, BodyBroken>> {
+    ) -> Poll<Result<bool, UnreadableBody>> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let room = left.min(scratch::READ);
         body.reserve(room);
@@ -179,18 +183,18 @@ impl Link {
         let read = pin!(self.socket.read_buf(&mut limited));
         match ready!(read.poll(cx)) {
             Ok(read) if read > 0 => {}
-            Ok(_) | Err(_) => return Poll::Ready(Err(BodyBroken)),
+            Ok(_) | Err(_) => return Poll::Ready(Err(UnreadableBody)),
         }
         let came = body.get(before..).unwrap_or_default();
-        let part = self.codec.read_body(came).map_err(|_| BodyBroken)?;
+        let part = self.codec.read_body(came).map_err(|_| UnreadableBody)?;
         self.left = self.left.saturating_sub(part.consumed as u64);
         Poll::Ready(Ok(part.end))
     }
 
     /// Reads into the inbox; false at the end.
     fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        scratch::reading(|buffer| {
-            let read = ready!(self.socket.poll_take(cx, buffer))?;
+        scratch::with_read_buffer(|buffer| {
+            let read = ready!(self.socket.poll_read_some(cx, buffer))?;
             self.inbox
                 .extend_from_slice(buffer.get(..read).unwrap_or_default());
             Poll::Ready(Ok(read > 0))
@@ -198,13 +202,13 @@ impl Link {
     }
 
     /// Writes all of `out`.
-    pub(super) fn poll_put_all(
+    pub(super) fn poll_write_all(
         &mut self,
         cx: &mut Context<'_>,
         out: &mut Vec<u8>,
     ) -> Poll<io::Result<()>> {
         while !out.is_empty() {
-            let written = ready!(self.socket.poll_put(cx, out))?;
+            let written = ready!(self.socket.poll_write_some(cx, out))?;
             out.drain(..written);
         }
         pin!(&mut self.socket).poll_flush(cx)
@@ -234,7 +238,7 @@ impl Link {
 
     /// Ends a connection on which nothing is under way.
     pub(super) async fn end(&mut self, deadline: &mut Deadline) {
-        if self.socket.says_its_end() {
+        if self.socket.needs_close_notify() {
             deadline.arm(LINGER);
             // A client that has left need not hear it.
             let _said = deadline.before(self.socket.shutdown()).await;
@@ -250,7 +254,8 @@ impl Link {
             let mut lingered = 0;
             let read_on = poll_fn(|cx| {
                 while lingered < LINGERING {
-                    let read = scratch::reading(|buffer| self.socket.poll_take(cx, buffer));
+                    let read =
+                        scratch::with_read_buffer(|buffer| self.socket.poll_read_some(cx, buffer));
                     match ready!(read) {
                         Ok(read) if read > 0 => lingered += read,
                         Ok(_) | Err(_) => break,
@@ -265,8 +270,8 @@ impl Link {
     }
 }
 
-impl Client for Link {
-    fn announced(&self) -> Option<u64> {
+impl BodySource for ClientConnection {
+    fn content_length(&self) -> Option<u64> {
         match self.framing {
             Framing::None => Some(0),
             Framing::Length(length) => Some(length),
@@ -278,7 +283,7 @@ impl Client for Link {
         &mut self,
         cx: &mut Context<'_>,
         body: &mut BytesMut,
-    ) -> Poll<Result<bool, BodyBroken>> {
+    ) -> Poll<Result<bool, UnreadableBody>> {
         if !self.inbox.is_empty() || self.codec.has_request() {
             let inbox = std::mem::take(&mut self.inbox);
             let (consumed, end) = self.decode(&inbox, body)?;
@@ -286,7 +291,7 @@ impl Client for Link {
                 self.inbox = inbox;
                 self.inbox.drain(..consumed);
             } else {
-                scratch::give(inbox);
+                scratch::recycle(inbox);
             }
             if end || consumed > 0 {
                 return Poll::Ready(Ok(end));
@@ -294,18 +299,18 @@ impl Client for Link {
         }
         if let Some(go_on) = self.codec.take_continue() {
             // A client that waits has sent nothing that could fill its window.
-            let put = self.socket.poll_put(cx, go_on);
+            let put = self.socket.poll_write_some(cx, go_on);
             if !matches!(put, Poll::Ready(Ok(written)) if written == go_on.len()) {
-                return Poll::Ready(Err(BodyBroken));
+                return Poll::Ready(Err(UnreadableBody));
             }
         }
         if self.left > 0 {
             return self.poll_straight(cx, body);
         }
-        scratch::reading(|buffer| {
-            let read = match ready!(self.socket.poll_take(cx, buffer)) {
+        scratch::with_read_buffer(|buffer| {
+            let read = match ready!(self.socket.poll_read_some(cx, buffer)) {
                 Ok(read) if read > 0 => buffer.get(..read).unwrap_or_default(),
-                Ok(_) | Err(_) => return Poll::Ready(Err(BodyBroken)),
+                Ok(_) | Err(_) => return Poll::Ready(Err(UnreadableBody)),
             };
             let (consumed, end) = self.decode(read, body)?;
             self.inbox
@@ -314,7 +319,7 @@ impl Client for Link {
         })
     }
 
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.inbox.len() < PIPELINED {
             match ready!(self.poll_inbox(cx)) {
                 Ok(true) => {}

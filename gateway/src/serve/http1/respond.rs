@@ -10,20 +10,20 @@ use fastllm_wire::http1::{
 
 use tokio::io::AsyncWrite;
 
-use super::super::answer::Own;
-use super::super::body::Client;
+use super::super::answer::LocalResponse;
+use super::super::body::BodySource;
 use super::super::date;
-use super::link::Link;
+use super::link::ClientConnection;
 use crate::deadline::Deadline;
-use crate::forward::{Relay, Step};
+use crate::forward::{ForwardedResponse, StreamStep};
 use crate::scratch;
 
 /// Room before the data of a chunk for the line that says its length.
 const LINE_ROOM: usize = 18;
 
 /// An answer that is under way.
-struct Giving<'r> {
-    relay: &'r mut Relay,
+struct ResponseWriter<'r> {
+    relay: &'r mut ForwardedResponse,
     delivery: Delivery,
     /// What could not be written yet: the head at first.
     out: Vec<u8>,
@@ -32,9 +32,13 @@ struct Giving<'r> {
     ended: bool,
 }
 
-impl Link {
+impl ClientConnection {
     /// Gives an answer of the gateway's own.
-    pub(super) async fn give(&mut self, own: &Own, deadline: &mut Deadline) -> io::Result<Next> {
+    pub(super) async fn send_local(
+        &mut self,
+        own: &LocalResponse,
+        deadline: &mut Deadline,
+    ) -> io::Result<Next> {
         let (status, body) = (own.status().as_u16(), own.body());
         let size = Size::Known(body.len() as u64);
         let delivery = self.codec.respond(status, size).map_err(unwritable)?;
@@ -47,17 +51,17 @@ impl Link {
         if delivery.sends_body {
             out.extend_from_slice(body);
         }
-        poll_fn(|cx| self.poll_put_all(cx, &mut out)).await?;
-        scratch::give(out);
+        poll_fn(|cx| self.poll_write_all(cx, &mut out)).await?;
+        scratch::recycle(out);
         deadline.disarm();
         Ok(self.codec.responded())
     }
 
     /// Gives an upstream's answer, each part in the poll in which it came. A
     /// client that leaves before its end is an error.
-    pub(super) async fn relay(
+    pub(super) async fn send_forwarded(
         &mut self,
-        relay: &mut Relay,
+        relay: &mut ForwardedResponse,
         deadline: &mut Deadline,
     ) -> io::Result<Next> {
         let size = relay.length().map_or(Size::Unknown, Size::Known);
@@ -73,48 +77,48 @@ impl Link {
             head.copy(field);
         }
         end(head, delivery, dated)?;
-        let mut giving = Giving {
+        let mut writer = ResponseWriter {
             relay,
             delivery,
             out,
             fresh: true,
             ended: false,
         };
-        poll_fn(|cx| self.poll_relay(cx, &mut giving, deadline)).await?;
-        scratch::give(giving.out);
+        poll_fn(|cx| self.poll_relay(cx, &mut writer, deadline)).await?;
+        scratch::recycle(writer.out);
         Ok(self.codec.responded())
     }
 
     fn poll_relay(
         &mut self,
         cx: &mut Context<'_>,
-        giving: &mut Giving<'_>,
+        writer: &mut ResponseWriter<'_>,
         deadline: &mut Deadline,
     ) -> Poll<io::Result<()>> {
         loop {
             // The head leaves with what comes of the body at once.
-            if !giving.fresh && !giving.out.is_empty() {
-                if self.poll_put_all(cx, &mut giving.out)?.is_pending() {
+            if !writer.fresh && !writer.out.is_empty() {
+                if self.poll_write_all(cx, &mut writer.out)?.is_pending() {
                     if deadline.poll_request(cx).is_ready() {
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
                     return self.poll_left(cx);
                 }
                 // Nothing of it is needed while the upstream thinks.
-                scratch::give(std::mem::take(&mut giving.out));
+                scratch::recycle(std::mem::take(&mut writer.out));
             }
-            if giving.ended {
+            if writer.ended {
                 return pin!(&mut self.socket).poll_flush(cx);
             }
             let mut data = scratch::take();
-            let step = self.poll_step(cx, giving, deadline, &mut data);
-            scratch::give(data);
+            let step = self.poll_step(cx, writer, deadline, &mut data);
+            scratch::recycle(data);
             let waits = step?.is_pending();
-            if waits && !giving.fresh {
+            if waits && !writer.fresh {
                 let _flushed = pin!(&mut self.socket).poll_flush(cx)?;
                 return self.poll_left(cx);
             }
-            giving.fresh = false;
+            writer.fresh = false;
         }
     }
 
@@ -122,17 +126,17 @@ impl Link {
     fn poll_step(
         &mut self,
         cx: &mut Context<'_>,
-        giving: &mut Giving<'_>,
+        writer: &mut ResponseWriter<'_>,
         deadline: &mut Deadline,
         data: &mut Vec<u8>,
     ) -> io::Result<Poll<()>> {
         data.resize(LINE_ROOM, 0);
-        let Poll::Ready(step) = giving.relay.poll_pump(cx, deadline, data) else {
+        let Poll::Ready(step) = writer.relay.poll_pump(cx, deadline, data) else {
             return Ok(Poll::Pending);
         };
-        giving.ended = step == Step::End;
-        let sends_body = giving.delivery.sends_body;
-        let chunked = giving.delivery.framing == Framing::Chunked;
+        writer.ended = step == StreamStep::End;
+        let sends_body = writer.delivery.sends_body;
+        let chunked = writer.delivery.framing == Framing::Chunked;
         let from = match NonZeroUsize::new(data.len() - LINE_ROOM) {
             Some(len) if chunked => {
                 let line = ChunkLine::new(len);
@@ -146,18 +150,18 @@ impl Link {
             }
             _ => LINE_ROOM,
         };
-        if giving.ended && chunked {
+        if writer.ended && chunked {
             data.extend_from_slice(LAST_CHUNK);
         }
         let part = data.get(from..).unwrap_or_default();
         if sends_body && !part.is_empty() {
-            self.put_or_keep(cx, part, &mut giving.out)?;
+            self.put_or_keep(cx, part, &mut writer.out)?;
         }
-        if step == Step::BrokenOff {
+        if step == StreamStep::Aborted {
             // What came before it is still the client's.
-            let _written = self.poll_put_all(cx, &mut giving.out)?;
-            if giving.delivery.framing == Framing::UntilClose {
-                self.socket.break_at_end()?;
+            let _written = self.poll_write_all(cx, &mut writer.out)?;
+            if writer.delivery.framing == Framing::UntilClose {
+                self.socket.reset_on_drop()?;
             }
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -173,7 +177,7 @@ impl Link {
     ) -> io::Result<()> {
         let mut written = 0;
         if out.is_empty()
-            && let Poll::Ready(put) = self.socket.poll_put(cx, part)
+            && let Poll::Ready(put) = self.socket.poll_write_some(cx, part)
         {
             written = put?;
         }
@@ -183,7 +187,7 @@ impl Link {
 
     /// Nothing can be done but to see whether the client is still there.
     fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_gone(cx));
+        ready!(self.poll_disconnected(cx));
         Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
     }
 }

@@ -12,21 +12,21 @@ use crate::deadline::Deadline;
 
 /// What became of a stream's answer while the stream was polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum StreamProgress {
     /// It was not asked for more.
-    Untouched,
+    NotPolled,
     /// It gave something, or began.
-    Gave,
+    Progressed,
     /// It was asked for more, and waits for its upstream.
-    Waits,
+    Waiting,
 }
 
 thread_local! {
-    static LAST: Cell<Answer> = const { Cell::new(Answer::Untouched) };
+    static LAST: Cell<StreamProgress> = const { Cell::new(StreamProgress::NotPolled) };
 }
 
 /// To be called within the stream's poll, by its answer.
-pub(super) fn note(answer: Answer) {
+pub(super) fn note(answer: StreamProgress) {
     LAST.set(answer);
 }
 
@@ -35,21 +35,21 @@ pub(super) fn note(answer: Answer) {
 pub(super) async fn until_stalled(stream: impl Future<Output = ()>, limit: Duration) {
     let mut stream = pin!(stream);
     let mut deadline = Deadline::default();
-    let mut answering = false;
+    let mut responding = false;
     poll_fn(|cx| {
-        LAST.set(Answer::Untouched);
+        LAST.set(StreamProgress::NotPolled);
         if stream.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
         match LAST.get() {
-            Answer::Untouched if answering => deadline.arm_once(limit),
-            Answer::Untouched => {}
-            Answer::Gave => {
-                answering = true;
+            StreamProgress::NotPolled if responding => deadline.arm_once(limit),
+            StreamProgress::NotPolled => {}
+            StreamProgress::Progressed => {
+                responding = true;
                 deadline.arm(limit);
             }
-            Answer::Waits => {
-                answering = true;
+            StreamProgress::Waiting => {
+                responding = true;
                 deadline.disarm();
             }
         }
@@ -64,7 +64,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    use super::{Answer, note, until_stalled};
+    use super::{StreamProgress, note, until_stalled};
     use crate::deadline::Deadline;
 
     const MOMENT: Duration = Duration::from_millis(5);
@@ -72,7 +72,7 @@ mod tests {
 
     /// Whether a stream that does this when it is polled, and the last of it
     /// from then on, is dropped.
-    async fn is_dropped(polls: &[Answer]) -> bool {
+    async fn is_dropped(polls: &[StreamProgress]) -> bool {
         let mut at = 0;
         let stream = poll_fn(|cx| {
             if let Some(answer) = polls.get(at).or(polls.last()) {
@@ -94,18 +94,18 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_client_that_takes_nothing_is_given_up() {
-        use Answer::{Gave, Untouched, Waits};
-        assert!(is_dropped(&[Gave, Untouched]).await);
-        assert!(is_dropped(&[Gave, Waits, Untouched]).await);
+        use StreamProgress::{NotPolled, Progressed, Waiting};
+        assert!(is_dropped(&[Progressed, NotPolled]).await);
+        assert!(is_dropped(&[Progressed, Waiting, NotPolled]).await);
         // The answer has not begun, or its upstream is silent.
         assert!(!is_dropped(&[]).await);
-        assert!(!is_dropped(&[Untouched, Untouched]).await);
-        assert!(!is_dropped(&[Gave, Waits]).await);
+        assert!(!is_dropped(&[NotPolled, NotPolled]).await);
+        assert!(!is_dropped(&[Progressed, Waiting]).await);
     }
 
     #[tokio::test]
     async fn a_stream_that_ends_has_ended() {
-        until_stalled(async { note(Answer::Gave) }, LONG).await;
+        until_stalled(async { note(StreamProgress::Progressed) }, LONG).await;
         let mut patience = Deadline::default();
         patience.arm(MOMENT);
         assert_eq!(patience.before(until_stalled(pending(), LONG)).await, None);

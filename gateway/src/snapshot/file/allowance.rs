@@ -5,13 +5,13 @@ use std::num::NonZeroU64;
 use fastllm_contract::{Budget, BudgetId, Limits, Timestamp, Tokens, WindowLength};
 use fastllm_engine::window::time_zone_name;
 
-use super::value::{Fields, Value};
+use super::value::{MappingReader, Value};
 
 /// The highest limit a minute: what the control plane takes, too.
 const MOST: u64 = 1_000_000_000;
 
 /// Both, where they are given. The budget's id is not known yet.
-pub(super) fn read(fields: &mut Fields<'_>) -> (Option<Limits>, Option<Budget>) {
+pub(super) fn read(fields: &mut MappingReader<'_>) -> (Option<Limits>, Option<Budget>) {
     let limits = fields.take("limits");
     let limits = limits.and_then(|value| value.fields(limits_of));
     let budget = fields.take("budget");
@@ -19,7 +19,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> (Option<Limits>, Option<Budget>) 
     (limits.filter(|limits| *limits != Limits::default()), budget)
 }
 
-fn limits_of(fields: &mut Fields<'_>) -> Limits {
+fn limits_of(fields: &mut MappingReader<'_>) -> Limits {
     let mut limit = |name: &str| {
         let value = fields.take(name)?;
         NonZeroU64::new(value.number(1..=MOST)?)
@@ -33,7 +33,7 @@ fn limits_of(fields: &mut Fields<'_>) -> Limits {
 
 /// Nothing is written anywhere in this mode, so that what is left is a total of
 /// its own. Money is not counted: there are no prices.
-fn budget_of(fields: &mut Fields<'_>) -> Option<Budget> {
+fn budget_of(fields: &mut MappingReader<'_>) -> Option<Budget> {
     let total = fields.required("tokens_total");
     let total: Option<u64> = total.and_then(|value| value.number(0..=u64::MAX >> 4));
     let used = fields.take("tokens_used");

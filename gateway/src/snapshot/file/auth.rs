@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::allowance;
-use super::value::{Context, Fields, Spot, Value};
+use super::value::{Context, MappingReader, SourceSpan, Value};
 
 /// Who may ask, with what.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Auth {
     pub(super) principals: Vec<Principal>,
     pub(super) keys: HashMap<KeyHash, KeyEntry>,
     /// Which models are granted, and where that is said.
-    pub(super) granted: Vec<(ModelName, Spot)>,
+    pub(super) granted: Vec<(ModelName, SourceSpan)>,
     /// Nobody said that a key is needed. One that cannot be used says so, too.
     pub(super) open: bool,
     roles: HashSet<String>,
@@ -28,16 +28,16 @@ pub(super) struct Auth {
 }
 
 /// An entry of `auth.keys`.
-struct Entry {
+struct AuthKey {
     hash: KeyHash,
     name: String,
     allow_all: bool,
-    models: Vec<(ModelName, Spot)>,
+    models: Vec<(ModelName, SourceSpan)>,
     roles: Vec<String>,
     expires_at: Option<Timestamp>,
     limits: Option<Limits>,
     budget: Option<Budget>,
-    spot: Spot,
+    span: SourceSpan,
 }
 
 impl Auth {
@@ -55,7 +55,7 @@ impl Auth {
             auth.add_master(key);
         }
         for (value, position) in keys.iter().zip(1..) {
-            if let Some(entry) = context.entry(|| value.fields(Entry::read).flatten()) {
+            if let Some(entry) = context.entry(|| value.fields(AuthKey::read).flatten()) {
                 auth.add(context, entry, position);
             }
         }
@@ -87,8 +87,8 @@ impl Auth {
 
     /// Entries of one name are the keys of one principal, so that a key can be
     /// replaced by another one.
-    fn add(&mut self, context: &Context<'_>, entry: Entry, position: u64) {
-        let Entry {
+    fn add(&mut self, context: &Context<'_>, entry: AuthKey, position: u64) {
+        let AuthKey {
             hash,
             name,
             allow_all,
@@ -97,10 +97,10 @@ impl Auth {
             expires_at,
             limits,
             budget,
-            spot,
+            span,
         } = entry;
         if self.keys.contains_key(&hash) {
-            return context.entry_error(spot, "this key was given before");
+            return context.entry_error(span, "this key was given before");
         }
         let mut allowed_models: Vec<_> = models.iter().map(|(name, _)| name.clone()).collect();
         allowed_models.sort_unstable();
@@ -132,7 +132,7 @@ impl Auth {
             };
             if same != *first {
                 let message = "a key of the same name before it has other models, roles, limits or another budget";
-                return context.entry_error(spot, message);
+                return context.entry_error(span, message);
             }
             first.id
         } else {
@@ -170,8 +170,8 @@ impl Auth {
     }
 }
 
-impl Entry {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+impl AuthKey {
+    fn read(fields: &mut MappingReader<'_>) -> Option<Self> {
         let (key, key_hash) = (fields.take("key"), fields.take("key_hash"));
         let name = fields.required("name").and_then(|value| label(&value));
         let models = fields.list("models");
@@ -190,7 +190,7 @@ impl Entry {
         let is_star = |model: &Value<'_>| model.is_scalar() && model.text() == Some("*");
         let allow_all = models.iter().any(is_star);
         let models = models.iter().filter(|model| !is_star(model));
-        let models = models.filter_map(|value| Some((value.model_name()?, value.spot())));
+        let models = models.filter_map(|value| Some((value.model_name()?, value.span())));
         let models: Vec<_> = models.collect();
         let mut roles: Vec<_> = roles.iter().filter_map(label).collect();
         roles.sort_unstable();
@@ -204,7 +204,7 @@ impl Entry {
             expires_at,
             limits,
             budget,
-            spot: fields.spot(),
+            span: fields.span(),
         })
     }
 }

@@ -9,7 +9,7 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, HealthCheck, ModelName, Protocol, RequestOptions, Secret,
 };
 
-use super::value::{Fields, Value};
+use super::value::{MappingReader, Value};
 
 /// What LiteLLM understands in `litellm_params`, and this program leaves to the
 /// client, to its own flags or to the admin.
@@ -47,7 +47,7 @@ const WITHOUT_EFFECT: [&str; 30] = [
 ];
 
 /// Reads `litellm_params`. The id is the caller's to give.
-pub(super) fn read(params: &mut Fields<'_>, model: &ModelName) -> Option<Backend> {
+pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<Backend> {
     let api_base = params
         .required("api_base")
         .and_then(|value| value.resolved());
@@ -89,7 +89,7 @@ pub(super) fn read(params: &mut Fields<'_>, model: &ModelName) -> Option<Backend
     })
 }
 
-fn concurrency(params: &mut Fields<'_>) -> Concurrency {
+fn concurrency(params: &mut MappingReader<'_>) -> Concurrency {
     let usual = Concurrency::default();
     let mut number = |name: &str, range: RangeInclusive<u64>| {
         let value = params.take(name);
@@ -104,7 +104,7 @@ fn concurrency(params: &mut Fields<'_>) -> Concurrency {
     }
 }
 
-fn dialect(params: &mut Fields<'_>) -> RequestOptions {
+fn dialect(params: &mut MappingReader<'_>) -> RequestOptions {
     let mut named = |name: &str| -> Vec<(String, String)> {
         let members = params.take(name).map(|value| value.members());
         members
@@ -126,7 +126,7 @@ fn dialect(params: &mut Fields<'_>) -> RequestOptions {
     }
 }
 
-fn health(params: &mut Fields<'_>) -> HealthCheck {
+fn health(params: &mut MappingReader<'_>) -> HealthCheck {
     let usual = HealthCheck::default();
     let enabled = params.take("health_check").and_then(|value| value.flag());
     let mut text = |name: &str, usual: String| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fastllm_contract::{PolicyKind, Secret};
 
 use super::problem::{Problem, Problems};
-use super::read::{Reading, Surroundings, read};
+use super::read::{ReadOutcome, Surroundings, read};
 use crate::config::environment_variable;
 
 /// Largest file that is read, in bytes.
@@ -45,17 +45,17 @@ impl std::error::Error for FileError {}
 
 impl ConfigFile {
     /// Reads it and says everything that is wrong with it.
-    pub fn check(&self) -> Reading {
+    pub fn check(&self) -> ReadOutcome {
         match self.text() {
             Ok(text) => self.read(&text),
-            Err(error) => Reading {
-                described: None,
+            Err(error) => ReadOutcome {
+                contents: None,
                 problems: Problems::of_file(error),
             },
         }
     }
 
-    pub(super) fn read(&self, text: &str) -> Reading {
+    pub(super) fn read(&self, text: &str) -> ReadOutcome {
         let surroundings = Surroundings {
             environment: &environment_variable,
             master_key: self.master_key.as_ref(),

@@ -6,7 +6,7 @@ use fastllm_contract::{Backend, BackendId, Model, ModelName, PolicyKind, Tokens}
 use ring::digest::{Context as Digest, SHA256};
 
 use super::backend;
-use super::value::{Context, Fields, Spot, Value};
+use super::value::{Context, MappingReader, SourceSpan, Value};
 
 /// What LiteLLM understands in an entry, and this program does not.
 const WITHOUT_EFFECT: [&str; 1] = ["model_info"];
@@ -16,20 +16,20 @@ const WITHOUT_EFFECT: [&str; 1] = ["model_info"];
 pub(super) struct Models {
     pub(super) by_name: BTreeMap<ModelName, Model>,
     /// Where each backend stands.
-    pub(super) spots: HashMap<BackendId, Spot>,
+    pub(super) spots: HashMap<BackendId, SourceSpan>,
     /// How many entries differ in nothing that makes the id of the first.
     twins: HashMap<BackendId, u64>,
 }
 
 /// An entry of the list.
-struct Entry {
+struct ModelEntry {
     name: ModelName,
-    policy: Option<(PolicyKind, Spot)>,
-    context_length: Option<(Tokens, Spot)>,
-    cache_ttl: Option<(u64, Spot)>,
+    policy: Option<(PolicyKind, SourceSpan)>,
+    context_length: Option<(Tokens, SourceSpan)>,
+    cache_ttl: Option<(u64, SourceSpan)>,
     backend: Backend,
     enabled: bool,
-    spot: Spot,
+    span: SourceSpan,
 }
 
 impl Models {
@@ -47,7 +47,7 @@ impl Models {
                     backends: Vec::new(),
                 });
             }
-            if let Some(entry) = context.entry(|| value.fields(Entry::read).flatten()) {
+            if let Some(entry) = context.entry(|| value.fields(ModelEntry::read).flatten()) {
                 models.add(context, entry);
             }
         }
@@ -57,15 +57,15 @@ impl Models {
         models
     }
 
-    fn add(&mut self, context: &Context<'_>, entry: Entry) {
-        let Entry {
+    fn add(&mut self, context: &Context<'_>, entry: ModelEntry) {
+        let ModelEntry {
             name,
             policy,
             context_length,
             cache_ttl,
             mut backend,
             enabled,
-            spot,
+            span,
         } = entry;
         let Some(model) = self.by_name.get_mut(&name) else {
             return;
@@ -79,17 +79,21 @@ impl Models {
         let twins = self.twins.entry(id(&name, &backend, 0)).or_default();
         backend.id = id(&name, &backend, *twins);
         *twins += 1;
-        self.spots.insert(backend.id, spot);
+        self.spots.insert(backend.id, span);
         model.backends.push(backend);
     }
 }
 
 /// A setting of the pool: the first entry that has it counts.
-fn settle<T: PartialEq>(context: &Context<'_>, held: &mut Option<T>, given: Option<(T, Spot)>) {
+fn settle<T: PartialEq>(
+    context: &Context<'_>,
+    held: &mut Option<T>,
+    given: Option<(T, SourceSpan)>,
+) {
     match given {
-        Some((given, spot)) if held.as_ref().is_some_and(|held| *held != given) => {
+        Some((given, span)) if held.as_ref().is_some_and(|held| *held != given) => {
             let message = "has no effect: an entry of this model before it says otherwise";
-            context.warning(spot, message);
+            context.warning(span, message);
         }
         Some((given, _)) => *held = Some(given),
         None => {}
@@ -101,8 +105,8 @@ fn named(value: &Value<'_>) -> Option<ModelName> {
     ModelName::new(value.peek("model_name")?).ok()
 }
 
-impl Entry {
-    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+impl ModelEntry {
+    fn read(fields: &mut MappingReader<'_>) -> Option<Self> {
         let name = fields.required("model_name");
         let name = name.and_then(|value| {
             let name = value.model_name()?;
@@ -113,14 +117,14 @@ impl Entry {
         });
         let policy = fields
             .take("policy")
-            .and_then(|value| Some((value.parsed()?, value.spot())));
+            .and_then(|value| Some((value.parsed()?, value.span())));
         let context_length = fields.take("context_length").and_then(|value| {
             let tokens = value.number(1..=u64::MAX)?;
-            Some((Tokens(tokens), value.spot()))
+            Some((Tokens(tokens), value.span()))
         });
         let cache_ttl = fields
             .take("cache_ttl_seconds")
-            .and_then(|value| Some((value.number(0..=u64::MAX)?, value.spot())));
+            .and_then(|value| Some((value.number(0..=u64::MAX)?, value.span())));
         let params = fields.required("litellm_params");
         fields.without_effect(&WITHOUT_EFFECT);
         let (name, params) = (name?, params?);
@@ -137,7 +141,7 @@ impl Entry {
             cache_ttl,
             backend,
             enabled: enabled.unwrap_or(true),
-            spot: params.spot(),
+            span: params.span(),
         })
     }
 }

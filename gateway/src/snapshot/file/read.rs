@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::auth::{self, Auth};
 use super::models::Models;
 use super::problem::Problems;
-use super::value::{Context, Fields, Value};
-use super::virtual_models::{self, Known};
+use super::value::{Context, MappingReader, Value};
+use super::virtual_models::{self, KnownNames};
 use super::{tuning, yaml};
 
 /// Sections that LiteLLM understands, and this program does not.
@@ -78,7 +78,7 @@ pub struct Surroundings<'a> {
 
 /// What a file describes.
 #[derive(Debug)]
-pub struct Described {
+pub struct FileContents {
     /// What requests are decided by: the same as control would send.
     pub snapshot: Snapshot,
     /// What the decisions are tuned with.
@@ -87,35 +87,32 @@ pub struct Described {
 
 /// The outcome of reading a file.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ReadOutcome {
     /// Nothing where the file cannot be used at all. Models' backends, keys and
     /// virtual models with an error of their own are left out.
-    pub described: Option<Described>,
+    pub contents: Option<FileContents>,
     /// Everything that is wrong.
     pub problems: Problems,
 }
 
 /// Reads a file. Pure, but for the environment that it is given.
-pub fn read(text: &str, surroundings: &Surroundings<'_>) -> Reading {
+pub fn read(text: &str, surroundings: &Surroundings<'_>) -> ReadOutcome {
     let mut before = Problems::default();
     let Some(root) = yaml::load(text, &mut before) else {
-        return Reading {
-            described: None,
+        return ReadOutcome {
+            contents: None,
             problems: before,
         };
     };
     let context = Context::new(surroundings.environment, before);
     let root = Value::root(&context, &root);
-    let described = root.fields(|fields| describe(&context, fields, surroundings));
+    let contents = root.fields(|fields| describe(&context, fields, surroundings));
     let (problems, spoilt) = context.into_problems();
-    let described = described.filter(|_| !spoilt).map(|mut described| {
-        described.snapshot.version = version(text);
-        described
+    let contents = contents.filter(|_| !spoilt).map(|mut contents| {
+        contents.snapshot.version = version(text);
+        contents
     });
-    Reading {
-        described,
-        problems,
-    }
+    ReadOutcome { contents, problems }
 }
 
 /// The first eight bytes of the file's SHA-256, the lowest first.
@@ -126,14 +123,14 @@ fn version(text: &str) -> u64 {
 
 fn describe(
     context: &Context<'_>,
-    fields: &mut Fields<'_>,
+    fields: &mut MappingReader<'_>,
     surroundings: &Surroundings<'_>,
-) -> Described {
+) -> FileContents {
     let list = fields.required("model_list");
     let mut models = Models::read(context, &list.map(|list| list.items()).unwrap_or_default());
     let auth = read_auth(context, fields, surroundings.master_key);
     let own = fields.take("fastllm");
-    let known = Known {
+    let names = KnownNames {
         models: &models,
         auth: &auth,
     };
@@ -141,12 +138,12 @@ fn describe(
         own.fields(|fields| {
             let tuning = tuning::read(fields, surroundings.policy);
             let list = fields.list("virtual_models");
-            let virtual_models = virtual_models::read(context, &list, &known);
+            let virtual_models = virtual_models::read(context, &list, &names);
             let fallback = fields.take("fallback_model");
             (
                 tuning,
                 virtual_models,
-                fallback.and_then(|value| known.model(&value)),
+                fallback.and_then(|value| names.model(&value)),
             )
         })
     });
@@ -161,12 +158,12 @@ fn describe(
     if auth.open {
         context.file_warning("no auth.keys and no master key: the gateway is open to everyone");
     }
-    for (model, spot) in &auth.granted {
+    for (model, span) in &auth.granted {
         if virtual_models.contains_key(model) {
             let message = "has no effect: grant the models that it stands for";
-            context.warning(spot.clone(), message);
+            context.warning(span.clone(), message);
         } else if !models.by_name.contains_key(model) {
-            context.warning(spot.clone(), "no model in model_list has this name");
+            context.warning(span.clone(), "no model in model_list has this name");
         }
     }
     let mut snapshot = Snapshot {
@@ -185,10 +182,14 @@ fn describe(
     }
     // Pools are built anew when what they are tuned with changes.
     snapshot.models.digest = digest_of(&(&snapshot.models.digest, format!("{tuning:?}")));
-    Described { snapshot, tuning }
+    FileContents { snapshot, tuning }
 }
 
-fn read_auth(context: &Context<'_>, fields: &mut Fields<'_>, given: Option<&Secret>) -> Auth {
+fn read_auth(
+    context: &Context<'_>,
+    fields: &mut MappingReader<'_>,
+    given: Option<&Secret>,
+) -> Auth {
     let general = fields.take("general_settings");
     let named = general.and_then(|general| {
         general.fields(|fields| {
@@ -231,8 +232,8 @@ fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) ->
     };
     let mut gone = HashSet::new();
     for left_out in &left_out {
-        if let Some(spot) = models.spots.get(&left_out.backend) {
-            context.entry_error(spot.clone(), left_out.reason.to_string());
+        if let Some(span) = models.spots.get(&left_out.backend) {
+            context.entry_error(span.clone(), left_out.reason.to_string());
         }
         gone.insert(left_out.backend);
     }

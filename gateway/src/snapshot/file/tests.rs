@@ -7,7 +7,7 @@ use fastllm_contract::{
 };
 use fastllm_engine::identify;
 
-use super::{Described, Reading, Surroundings, read};
+use super::{FileContents, ReadOutcome, Surroundings, read};
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -17,7 +17,7 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn reading(text: &str) -> Reading {
+fn reading(text: &str) -> ReadOutcome {
     let surroundings = Surroundings {
         environment: &environment,
         master_key: None,
@@ -27,16 +27,16 @@ fn reading(text: &str) -> Reading {
 }
 
 /// Each problem as a line.
-fn problems(reading: &Reading) -> Vec<String> {
+fn problems(reading: &ReadOutcome) -> Vec<String> {
     let listed = reading.problems.listed().iter();
     listed.map(ToString::to_string).collect()
 }
 
 /// A file without any problem but those that are expected.
-fn described(text: &str, expected: &[&str]) -> Described {
+fn contents(text: &str, expected: &[&str]) -> FileContents {
     let reading = reading(text);
     assert_eq!(problems(&reading), expected);
-    reading.described.unwrap()
+    reading.contents.unwrap()
 }
 
 fn models(snapshot: &Snapshot) -> &[Model] {
@@ -70,7 +70,7 @@ model_list:
 - model_name: small
   litellm_params: {model: Qwen/Q, api_base: 'http://c', api_key: 'null'}
 ";
-    let Described { snapshot, tuning } = described(text, &[OPEN]);
+    let FileContents { snapshot, tuning } = contents(text, &[OPEN]);
     assert!(snapshot.open);
     assert_eq!(tuning.policy, PolicyKind::RoundRobin);
     let [large, small] = models(&snapshot) else {
@@ -116,7 +116,7 @@ model_list:
   litellm_params: {api_base: 'http://b', enabled: false}
 fastllm: {unhealthy_after: 5}
 ";
-    let Described { snapshot, tuning } = described(text, &[OPEN]);
+    let FileContents { snapshot, tuning } = contents(text, &[OPEN]);
     let [backend] = &models(&snapshot)[0].backends[..] else {
         panic!("one backend");
     };
@@ -149,7 +149,7 @@ fastllm: {unhealthy_after: 5}
 #[test]
 fn a_backend_keeps_its_id_when_others_and_its_credential_change() {
     let id = |text: &str, base: &str| {
-        let snapshot = described(text, &[OPEN]).snapshot;
+        let snapshot = contents(text, &[OPEN]).snapshot;
         let mut backends = models(&snapshot)[0].backends.iter();
         backends.find(|one| one.api_base == base).unwrap().id
     };
@@ -166,21 +166,21 @@ model_list:
 - {model_name: small, litellm_params: {api_base: 'http://a', api_key: one}}
 - {model_name: small, litellm_params: {api_base: 'http://a', api_key: two}}
 ";
-    let snapshot = described(twins, &[OPEN]).snapshot;
+    let snapshot = contents(twins, &[OPEN]).snapshot;
     let backends = &models(&snapshot)[0].backends;
     assert_ne!(backends[0].id, backends[1].id);
 }
 
 #[test]
 fn equal_parts_have_equal_digests_and_the_version_follows_the_text() {
-    let one = described(ONE, &[OPEN]).snapshot;
-    let commented = described(&format!("# new\n{ONE}"), &[OPEN]).snapshot;
+    let one = contents(ONE, &[OPEN]).snapshot;
+    let commented = contents(&format!("# new\n{ONE}"), &[OPEN]).snapshot;
     assert_eq!(one.models, commented.models);
     assert_ne!(one.version, commented.version);
     let sum = ring::digest::digest(&ring::digest::SHA256, ONE.as_bytes());
     let first = sum.as_ref()[..8].try_into().unwrap();
     assert_eq!(one.version, u64::from_le_bytes(first));
-    let tuned = described(&format!("{ONE}\nfastllm: {{balance_abs: 3}}"), &[OPEN]);
+    let tuned = contents(&format!("{ONE}\nfastllm: {{balance_abs: 3}}"), &[OPEN]);
     assert_ne!(one.models.digest, tuned.snapshot.models.digest);
     assert_eq!(tuned.tuning.balance_abs, 3);
 }
@@ -188,7 +188,7 @@ fn equal_parts_have_equal_digests_and_the_version_follows_the_text() {
 #[test]
 fn the_tuning_block_is_read() {
     let text = format!("{ONE}\nfastllm: {{balance_rel: 2.25, affinity_slots: 100}}");
-    let tuning = described(&text, &[OPEN]).tuning;
+    let tuning = contents(&text, &[OPEN]).tuning;
     assert_eq!(
         (tuning.balance_rel_percent, tuning.affinity_slots),
         (125, 100)
@@ -201,7 +201,7 @@ fn the_tuning_block_is_read() {
     ] {
         let reading = reading(&format!("{ONE}\nfastllm: {{{wrong}}}"));
         assert_eq!(reading.problems.errors(), 1, "{wrong}");
-        assert!(reading.described.is_none(), "{wrong}");
+        assert!(reading.contents.is_none(), "{wrong}");
     }
 }
 
@@ -218,7 +218,7 @@ auth:
   - {{name: everything, key: os.environ/SET, models: ['*']}}
 "
     );
-    let snapshot = described(&text, &[]).snapshot;
+    let snapshot = contents(&text, &[]).snapshot;
     assert!(!snapshot.open);
     let principals = snapshot.principals.items.as_deref().unwrap();
     let ids: Vec<_> = principals
@@ -264,7 +264,7 @@ auth:
   - {<<: *one, key: sk-app-two}
   - {name: other, key: sk-other, models: ['*'], budget: {tokens_total: 5}}
 ";
-    let snapshot = described(text, &[]).snapshot;
+    let snapshot = contents(text, &[]).snapshot;
     let [app, other] = &snapshot.principals.items.as_ref().unwrap()[..] else {
         panic!("two principals");
     };
@@ -288,7 +288,7 @@ auth:
 #[test]
 fn a_master_key_may_do_everything_and_flags_beat_the_file() {
     let text = format!("{ONE}\ngeneral_settings: {{master_key: sk-file}}");
-    let snapshot = described(&text, &[]).snapshot;
+    let snapshot = contents(&text, &[]).snapshot;
     assert!(!snapshot.open);
     let principals = snapshot.principals.items.as_deref().unwrap();
     assert!(principals[0].allow_all && principals[0].id.0 == 0);
@@ -300,7 +300,7 @@ fn a_master_key_may_do_everything_and_flags_beat_the_file() {
     };
     let reading = read(&text, &surroundings);
     assert_eq!(reading.problems.warnings(), 1);
-    let shards = reading.described.unwrap().snapshot.key_shards;
+    let shards = reading.contents.unwrap().snapshot.key_shards;
     let keys = shards[0].keys.items.as_ref().unwrap();
     assert!(keys.0.contains_key(&identify::hash_key(b"sk-flag")));
 }
@@ -315,7 +315,7 @@ fn a_key_that_cannot_be_used_never_opens_the_gateway() {
     ] {
         let reading = reading(&format!("{ONE}\n{auth}"));
         assert_eq!(reading.problems.errors(), 1, "{auth}");
-        let snapshot = reading.described.unwrap().snapshot;
+        let snapshot = reading.contents.unwrap().snapshot;
         assert!(!snapshot.open && snapshot.key_shards.is_empty(), "{auth}");
     }
     // Nothing is served where it cannot be told who may ask.
@@ -329,7 +329,7 @@ fn a_key_that_cannot_be_used_never_opens_the_gateway() {
     ] {
         let reading = reading(&format!("{ONE}\n{auth}"));
         assert_eq!(reading.problems.errors(), 1, "{auth}");
-        assert!(reading.described.is_none(), "{auth}");
+        assert!(reading.contents.is_none(), "{auth}");
     }
 }
 
@@ -362,7 +362,7 @@ fastllm:
     default_targets: [small]
 "
     );
-    let snapshot = described(&text, &[]).snapshot;
+    let snapshot = contents(&text, &[]).snapshot;
     let fallback = snapshot.fallback_model.as_ref();
     assert_eq!(fallback.unwrap().as_str(), "large");
     check_auto(&snapshot);
@@ -435,7 +435,7 @@ fn a_virtual_model_with_an_error_is_left_out_as_a_whole() {
             "{wrong}: {:?}",
             problems(&reading)
         );
-        let snapshot = reading.described.unwrap().snapshot;
+        let snapshot = reading.contents.unwrap().snapshot;
         let names: Vec<_> = snapshot
             .virtual_models
             .items
@@ -496,7 +496,7 @@ fastllm:
     }
     insta::assert_snapshot!(lines);
     // The fallback is not an entry of a list.
-    assert!(reading.described.is_none());
+    assert!(reading.contents.is_none());
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn one_bad_backend_leaves_the_rest() {
             "{wrong}: {:?}",
             problems(&reading)
         );
-        let snapshot = reading.described.unwrap().snapshot;
+        let snapshot = reading.contents.unwrap().snapshot;
         let backends = models(&snapshot).iter().map(|model| model.backends.len());
         assert_eq!(backends.collect::<Vec<_>>(), [0, 1], "{wrong}");
     }
@@ -594,7 +594,7 @@ fn what_is_no_usable_yaml_is_refused_where_it_is() {
             found.iter().any(|problem| problem.starts_with(expected)),
             "{text:?}: {found:?}"
         );
-        assert!(reading.described.is_none(), "{text:?}");
+        assert!(reading.contents.is_none(), "{text:?}");
     }
 }
 
@@ -606,7 +606,7 @@ model_list:
 - {model_name: small, litellm_params: {<<: *defaults, api_base: 'http://b', weight: 2}}
 - {model_name: large, litellm_params: {<<: [*defaults, {weight: 9}]}}
 ";
-    let snapshot = described(text, &[OPEN, "2:1: warning: defaults: unknown field"]).snapshot;
+    let snapshot = contents(text, &[OPEN, "2:1: warning: defaults: unknown field"]).snapshot;
     let backends: Vec<_> = models(&snapshot)
         .iter()
         .map(|model| &model.backends[0])
@@ -646,7 +646,7 @@ model_list:
         let reading = reading(&bomb);
         let found = problems(&reading);
         assert!(found[0].contains(expected), "{found:?}");
-        assert!(reading.described.is_none());
+        assert!(reading.contents.is_none());
     }
 }
 
@@ -659,7 +659,7 @@ fn a_file_full_of_problems_lists_some_and_counts_all() {
     let reading = reading(&text);
     assert_eq!(reading.problems.listed().len(), 1000);
     assert_eq!(reading.problems.warnings(), 5001);
-    assert!(reading.described.is_some());
+    assert!(reading.contents.is_some());
 }
 
 #[test]
@@ -689,7 +689,7 @@ fn every_sample_is_without_a_problem() {
         let open = ["gateway.yaml"].contains(&name);
         let expected: &[&str] = if open { &[OPEN] } else { &[] };
         assert_eq!(problems(&reading), expected, "{name}");
-        let snapshot = reading.described.unwrap().snapshot;
+        let snapshot = reading.contents.unwrap().snapshot;
         assert!(!models(&snapshot).is_empty() && snapshot.open == open);
         read_samples += 1;
     }

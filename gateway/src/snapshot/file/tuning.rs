@@ -3,13 +3,13 @@
 use fastllm_contract::PolicyKind;
 use fastllm_engine::Tuning;
 
-use super::value::{Fields, Value};
+use super::value::{MappingReader, Value};
 
 /// Read by releases that could be tuned with them.
 const WITHOUT_EFFECT: [&str; 1] = ["prefix_bytes"];
 
 /// Reads it; `policy` is that of models that name none.
-pub(super) fn read(fields: &mut Fields<'_>, policy: PolicyKind) -> Tuning {
+pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning {
     let usual = Tuning::default();
     let mut number = |name: &str, most: u64| {
         let value = fields.take(name);

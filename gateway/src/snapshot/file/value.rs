@@ -7,7 +7,7 @@ use std::str::FromStr;
 use fastllm_contract::ModelName;
 
 use super::problem::{Place, Problem, Problems, Severity};
-use super::yaml::{Entry, Kind, Node, member};
+use super::yaml::{MappingEntry, Node, NodeKind, member};
 
 /// How LiteLLM refers to an environment variable.
 const REFERENCE: &str = "os.environ/";
@@ -40,11 +40,11 @@ impl<'a> Context<'a> {
         entry.filter(|_| self.problems.borrow().errors() == errors)
     }
 
-    fn say(&self, severity: Severity, spot: Spot, message: String) {
+    fn say(&self, severity: Severity, span: SourceSpan, message: String) {
         if severity == Severity::Error && !self.in_entry.get() {
             self.spoilt.set(true);
         }
-        let Spot { place, path } = spot;
+        let SourceSpan { place, path } = span;
         self.problems.borrow_mut().push(Problem {
             severity,
             place,
@@ -54,26 +54,26 @@ impl<'a> Context<'a> {
     }
 
     /// Something that was read before is found to be wrong, with its entry.
-    pub(super) fn entry_error(&self, spot: Spot, message: impl Into<String>) {
+    pub(super) fn entry_error(&self, span: SourceSpan, message: impl Into<String>) {
         self.entry(|| {
-            self.say(Severity::Error, spot, message.into());
+            self.say(Severity::Error, span, message.into());
             None::<()>
         });
     }
 
     /// Something that was read before has no effect.
-    pub(super) fn warning(&self, spot: Spot, message: impl Into<String>) {
-        self.say(Severity::Warning, spot, message.into());
+    pub(super) fn warning(&self, span: SourceSpan, message: impl Into<String>) {
+        self.say(Severity::Warning, span, message.into());
     }
 
     /// All of the file cannot be used.
     pub(super) fn file_error(&self, message: impl Into<String>) {
-        self.say(Severity::Error, Spot::FILE, message.into());
+        self.say(Severity::Error, SourceSpan::FILE, message.into());
     }
 
     /// Something about all of the file.
     pub(super) fn file_warning(&self, message: impl Into<String>) {
-        self.say(Severity::Warning, Spot::FILE, message.into());
+        self.say(Severity::Warning, SourceSpan::FILE, message.into());
     }
 
     /// What was found, by place, and whether the file cannot be used.
@@ -86,12 +86,12 @@ impl<'a> Context<'a> {
 
 /// Where something was read, for what is found out about it later.
 #[derive(Debug, Clone)]
-pub(super) struct Spot {
+pub(super) struct SourceSpan {
     pub(super) place: Place,
     pub(super) path: String,
 }
 
-impl Spot {
+impl SourceSpan {
     const FILE: Self = Self {
         place: Place::START,
         path: String::new(),
@@ -115,8 +115,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(super) fn spot(&self) -> Spot {
-        Spot {
+    pub(super) fn span(&self) -> SourceSpan {
+        SourceSpan {
             place: self.node.place,
             path: self.path.clone(),
         }
@@ -124,36 +124,36 @@ impl<'a> Value<'a> {
 
     pub(super) fn error(&self, message: impl Into<String>) {
         self.context
-            .say(Severity::Error, self.spot(), message.into());
+            .say(Severity::Error, self.span(), message.into());
     }
 
     pub(super) fn warning(&self, message: impl Into<String>) {
-        self.context.warning(self.spot(), message);
+        self.context.warning(self.span(), message);
     }
 
     /// The text of a member, without a word about what is not as it should be.
     pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
-        let Kind::Mapping(entries) = &self.node.kind else {
+        let NodeKind::Mapping(entries) = &self.node.kind else {
             return None;
         };
         let entry = entries.iter().find(|entry| entry.name == name)?;
         match &entry.value.kind {
-            Kind::Scalar { text, .. } => Some(text),
-            Kind::Sequence(_) | Kind::Mapping(_) => None,
+            NodeKind::Scalar { text, .. } => Some(text),
+            NodeKind::Sequence(_) | NodeKind::Mapping(_) => None,
         }
     }
 
     pub(super) fn is_scalar(&self) -> bool {
-        matches!(self.node.kind, Kind::Scalar { .. })
+        matches!(self.node.kind, NodeKind::Scalar { .. })
     }
 
     /// Reads a mapping; members that `read` does not take are warned about.
-    pub(super) fn fields<T>(&self, read: impl FnOnce(&mut Fields<'a>) -> T) -> Option<T> {
-        let Kind::Mapping(entries) = &self.node.kind else {
+    pub(super) fn fields<T>(&self, read: impl FnOnce(&mut MappingReader<'a>) -> T) -> Option<T> {
+        let NodeKind::Mapping(entries) = &self.node.kind else {
             self.error("expected a mapping");
             return None;
         };
-        let mut fields = Fields {
+        let mut fields = MappingReader {
             of: self.clone(),
             left: entries.iter().collect(),
         };
@@ -166,11 +166,12 @@ impl<'a> Value<'a> {
 
     /// The members of a mapping with any names.
     pub(super) fn members(&self) -> Vec<(&'a str, Value<'a>)> {
-        let Kind::Mapping(entries) = &self.node.kind else {
+        let NodeKind::Mapping(entries) = &self.node.kind else {
             self.error("expected a mapping");
             return Vec::new();
         };
-        let value = |entry: &'a Entry| self.child(&entry.value, member(&self.path, &entry.name));
+        let value =
+            |entry: &'a MappingEntry| self.child(&entry.value, member(&self.path, &entry.name));
         entries
             .iter()
             .map(|entry| (entry.name.as_str(), value(entry)))
@@ -179,7 +180,7 @@ impl<'a> Value<'a> {
 
     /// The items of a list.
     pub(super) fn items(&self) -> Vec<Value<'a>> {
-        let Kind::Sequence(items) = &self.node.kind else {
+        let NodeKind::Sequence(items) = &self.node.kind else {
             self.error("expected a list");
             return Vec::new();
         };
@@ -199,7 +200,7 @@ impl<'a> Value<'a> {
     }
 
     pub(super) fn text(&self) -> Option<&'a str> {
-        let Kind::Scalar { text, .. } = &self.node.kind else {
+        let NodeKind::Scalar { text, .. } = &self.node.kind else {
             self.error("expected a text");
             return None;
         };
@@ -261,12 +262,12 @@ impl<'a> Value<'a> {
 }
 
 /// The members of a mapping that were not read yet.
-pub(super) struct Fields<'a> {
+pub(super) struct MappingReader<'a> {
     of: Value<'a>,
-    left: Vec<&'a Entry>,
+    left: Vec<&'a MappingEntry>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MappingReader<'a> {
     /// The member of this name, unless it is null.
     pub(super) fn take(&mut self, name: &str) -> Option<Value<'a>> {
         let at = self.left.iter().position(|entry| entry.name == name)?;
@@ -294,21 +295,21 @@ impl<'a> Fields<'a> {
 
     /// Warns of members that others understand, and this program does not.
     pub(super) fn without_effect(&mut self, names: &[&str]) {
-        let known = |entry: &&Entry| names.contains(&entry.name.as_str());
+        let known = |entry: &&MappingEntry| names.contains(&entry.name.as_str());
         let (known, left) = std::mem::take(&mut self.left).into_iter().partition(known);
         self.left = left;
-        let known: Vec<&Entry> = known;
+        let known: Vec<&MappingEntry> = known;
         for entry in known {
             self.warn(entry, "has no effect");
         }
     }
 
-    fn warn(&self, entry: &Entry, message: &str) {
-        let spot = Spot {
+    fn warn(&self, entry: &MappingEntry, message: &str) {
+        let span = SourceSpan {
             place: entry.place,
             path: member(&self.of.path, &entry.name),
         };
-        self.of.context.warning(spot, message);
+        self.of.context.warning(span, message);
     }
 
     /// What is wrong with the mapping as a whole.
@@ -316,7 +317,7 @@ impl<'a> Fields<'a> {
         self.of.error(message);
     }
 
-    pub(super) fn spot(&self) -> Spot {
-        self.of.spot()
+    pub(super) fn span(&self) -> SourceSpan {
+        self.of.span()
     }
 }

@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use super::auth::{Auth, label};
 use super::models::Models;
-use super::value::{Context, Fields, Value};
+use super::value::{Context, MappingReader, Value};
 
 /// A condition on one of them would put a credential into the configuration.
 const CREDENTIAL_HEADERS: [&str; 6] = [
@@ -22,7 +22,7 @@ const CREDENTIAL_HEADERS: [&str; 6] = [
 ];
 
 /// What rules may name.
-pub(super) struct Known<'k> {
+pub(super) struct KnownNames<'k> {
     pub(super) models: &'k Models,
     pub(super) auth: &'k Auth,
 }
@@ -32,16 +32,16 @@ pub(super) struct Known<'k> {
 pub(super) fn read(
     context: &Context<'_>,
     list: &[Value<'_>],
-    known: &Known<'_>,
+    names: &KnownNames<'_>,
 ) -> BTreeMap<ModelName, VirtualModel> {
     let mut by_name = BTreeMap::new();
     for value in list {
-        let read = || value.fields(|fields| known.virtual_model(fields)).flatten();
+        let read = || value.fields(|fields| names.virtual_model(fields)).flatten();
         let Some(model) = context.entry(read) else {
             continue;
         };
         if by_name.contains_key(&model.name) {
-            context.entry_error(value.spot(), "a virtual model before it has the same name");
+            context.entry_error(value.span(), "a virtual model before it has the same name");
         } else {
             by_name.insert(model.name.clone(), model);
         }
@@ -49,8 +49,8 @@ pub(super) fn read(
     by_name
 }
 
-impl Known<'_> {
-    fn virtual_model(&self, fields: &mut Fields<'_>) -> Option<VirtualModel> {
+impl KnownNames<'_> {
+    fn virtual_model(&self, fields: &mut MappingReader<'_>) -> Option<VirtualModel> {
         let name = fields.required("name").and_then(|value| {
             let name = value.model_name()?;
             if self.models.by_name.contains_key(&name) {
@@ -113,7 +113,7 @@ impl Known<'_> {
         Some(name)
     }
 
-    fn rule(&self, fields: &mut Fields<'_>) -> Rule {
+    fn rule(&self, fields: &mut MappingReader<'_>) -> Rule {
         let targets = fields.list("targets");
         if targets.is_empty() {
             fields.error("expected targets");
@@ -138,7 +138,7 @@ impl Known<'_> {
         rule
     }
 
-    fn caller(&self, fields: &mut Fields<'_>) -> RuleCaller {
+    fn caller(&self, fields: &mut MappingReader<'_>) -> RuleCaller {
         let principal = |value: &Value<'_>| -> Option<PrincipalId> {
             let found = self.auth.principal(value.text()?);
             if found.is_none() {
@@ -173,7 +173,7 @@ fn split_by(value: &Value<'_>) -> Option<SplitBy> {
     }
 }
 
-fn shape(fields: &mut Fields<'_>) -> RuleShape {
+fn shape(fields: &mut MappingReader<'_>) -> RuleShape {
     let mut tokens = |name: &str, least: u64| {
         let value = fields.take(name);
         value.and_then(|value| value.number(least..=u64::MAX))
@@ -187,7 +187,7 @@ fn shape(fields: &mut Fields<'_>) -> RuleShape {
     }
 }
 
-fn headers(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
+fn headers(fields: &mut MappingReader<'_>) -> BTreeMap<String, String> {
     let Some(headers) = fields.take("headers") else {
         return BTreeMap::new();
     };
@@ -215,17 +215,17 @@ fn headers(fields: &mut Fields<'_>) -> BTreeMap<String, String> {
 }
 
 /// A share of a budget.
-fn percent(fields: &mut Fields<'_>, name: &str) -> Option<u8> {
+fn percent(fields: &mut MappingReader<'_>, name: &str) -> Option<u8> {
     fields.take(name)?.number(0..=100)
 }
 
-fn class(fields: &mut Fields<'_>) -> Option<String> {
+fn class(fields: &mut MappingReader<'_>) -> Option<String> {
     let value = fields.take("class")?;
     value.warning("never holds: nothing tells the class of a prompt");
     label(&value)
 }
 
-fn days(fields: &mut Fields<'_>) -> Vec<u8> {
+fn days(fields: &mut MappingReader<'_>) -> Vec<u8> {
     let days = fields.list("days");
     let days = days.iter().filter_map(|value| value.number(1..=7));
     let mut days: Vec<_> = days.collect();
@@ -234,7 +234,7 @@ fn days(fields: &mut Fields<'_>) -> Vec<u8> {
     days
 }
 
-fn utc_offset(fields: &mut Fields<'_>) -> i32 {
+fn utc_offset(fields: &mut MappingReader<'_>) -> i32 {
     const MOST: i32 = 24 * 60;
     let Some(value) = fields.take("utc_offset_minutes") else {
         return 0;
@@ -248,7 +248,7 @@ fn utc_offset(fields: &mut Fields<'_>) -> i32 {
 }
 
 /// A time of the day, `HH:MM`, as its minute.
-fn minute(fields: &mut Fields<'_>, name: &str) -> Option<u16> {
+fn minute(fields: &mut MappingReader<'_>, name: &str) -> Option<u16> {
     let value = fields.take(name)?;
     let number = |digits: &str, most: u16| {
         let two = digits.len() == 2 && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -265,7 +265,7 @@ fn minute(fields: &mut Fields<'_>, name: &str) -> Option<u16> {
 }
 
 /// Refuses conditions that no request can ever fulfil together.
-fn check(rule: &Rule, fields: &Fields<'_>) {
+fn check(rule: &Rule, fields: &MappingReader<'_>) {
     fn above<T: PartialOrd>(least: Option<T>, most: Option<T>) -> bool {
         least.zip(most).is_some_and(|(least, most)| least > most)
     }

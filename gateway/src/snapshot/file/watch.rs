@@ -9,31 +9,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::config_file::{ConfigFile, FileError, log};
 use super::problem::Problems;
-use super::read::Described;
-use crate::snapshot::Current;
+use super::read::FileContents;
+use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// Keeps [`Current`] up to date with a file: after SIGHUP, and when its content
+/// Keeps [`CurrentSnapshot`] up to date with a file: after SIGHUP, and when its content
 /// is another one. A file that cannot be used changes nothing.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     file: ConfigFile,
-    current: Arc<Current>,
+    current: Arc<CurrentSnapshot>,
     metrics: Arc<Metrics>,
     /// Between two looks at the file; 0 where only SIGHUP counts.
     poll: Duration,
-    seen: Content,
+    seen: FileContent,
     affinity_slots: usize,
 }
 
 /// The content that was read last, by its SHA-256, or why it could not be read.
 #[derive(Debug)]
-enum Content {
+enum FileContent {
     Read(Digest),
     Unreadable(String),
 }
 
-impl Content {
+impl FileContent {
     fn is(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Read(one), Self::Read(other)) => one.as_ref() == other.as_ref(),
@@ -47,7 +47,7 @@ impl Watcher {
     /// Reads the file for the first time and serves it.
     pub(crate) fn start(
         file: ConfigFile,
-        current: Arc<Current>,
+        current: Arc<CurrentSnapshot>,
         metrics: Arc<Metrics>,
         poll: Duration,
     ) -> Result<Self, FileError> {
@@ -55,19 +55,19 @@ impl Watcher {
             .text()
             .map_err(|error| file.error(Problems::of_file(error)))?;
         let reading = file.read(&text);
-        let Some(described) = reading.described else {
+        let Some(contents) = reading.contents else {
             return Err(file.error(reading.problems));
         };
         log(&file.path, &reading.problems);
-        let affinity_slots = described.tuning.affinity_slots;
-        publish(&current, described)
+        let affinity_slots = contents.tuning.affinity_slots;
+        publish(&current, contents)
             .map_err(|error| file.error(Problems::of_file(error.to_string())))?;
         Ok(Self {
             file,
             current,
             metrics,
             poll,
-            seen: Content::Read(digest(&SHA256, text.as_bytes())),
+            seen: FileContent::Read(digest(&SHA256, text.as_bytes())),
             affinity_slots,
         })
     }
@@ -95,8 +95,8 @@ impl Watcher {
     fn look(&mut self, asked: bool) {
         let text = self.file.text();
         let content = match &text {
-            Ok(text) => Content::Read(digest(&SHA256, text.as_bytes())),
-            Err(error) => Content::Unreadable(error.clone()),
+            Ok(text) => FileContent::Read(digest(&SHA256, text.as_bytes())),
+            Err(error) => FileContent::Unreadable(error.clone()),
         };
         if content.is(&self.seen) && !asked {
             return;
@@ -119,25 +119,25 @@ impl Watcher {
     fn serve(&self, text: &str) -> Result<(), String> {
         let reading = self.file.read(text);
         log(&self.file.path, &reading.problems);
-        let described = reading
-            .described
+        let contents = reading
+            .contents
             .ok_or("the configuration file cannot be used")?;
         // Half of a file that is being written may lack its keys.
         let was_open = self.current.tables().is_none_or(|tables| tables.open());
-        if described.snapshot.open && !was_open {
+        if contents.snapshot.open && !was_open {
             return Err(
                 "without any key it would be open to everyone: that takes a restart".into(),
             );
         }
-        if described.tuning.affinity_slots != self.affinity_slots {
+        if contents.tuning.affinity_slots != self.affinity_slots {
             tracing::warn!("fastllm.affinity_slots has changed: that takes a restart");
         }
-        publish(&self.current, described).map_err(|error| error.to_string())
+        publish(&self.current, contents).map_err(|error| error.to_string())
     }
 }
 
-fn publish(current: &Current, described: Described) -> Result<(), InvalidSnapshot> {
-    let Described { snapshot, tuning } = described;
+fn publish(current: &CurrentSnapshot, contents: FileContents) -> Result<(), InvalidSnapshot> {
+    let FileContents { snapshot, tuning } = contents;
     current.publish_tuned(Arc::new(snapshot), &tuning)?;
     Ok(())
 }

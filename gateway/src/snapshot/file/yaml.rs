@@ -21,14 +21,14 @@ const MOST_NODES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
     /// Nodes in it, itself included.
     size: usize,
     depth: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     /// `plain` is one without quotes.
     Scalar {
         text: String,
@@ -36,12 +36,12 @@ pub(super) enum Kind {
     },
     Sequence(Vec<Arc<Node>>),
     /// Each name once.
-    Mapping(Vec<Entry>),
+    Mapping(Vec<MappingEntry>),
 }
 
 /// A member of a mapping.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct MappingEntry {
     pub(super) name: String,
     /// Where the name stands.
     pub(super) place: Place,
@@ -49,16 +49,16 @@ pub(super) struct Entry {
 }
 
 impl Node {
-    fn new(place: Place, kind: Kind) -> Self {
+    fn new(place: Place, kind: NodeKind) -> Self {
         let (mut size, mut depth) = (1_usize, 0);
         let mut count = |child: &Node| {
             size = size.saturating_add(child.size);
             depth = depth.max(child.depth);
         };
         match &kind {
-            Kind::Scalar { .. } => {}
-            Kind::Sequence(items) => items.iter().for_each(|item| count(item)),
-            Kind::Mapping(entries) => entries.iter().for_each(|entry| count(&entry.value)),
+            NodeKind::Scalar { .. } => {}
+            NodeKind::Sequence(items) => items.iter().for_each(|item| count(item)),
+            NodeKind::Mapping(entries) => entries.iter().for_each(|entry| count(&entry.value)),
         }
         Self {
             place,
@@ -71,7 +71,7 @@ impl Node {
     /// Nothing is given: `null`, `~` or an empty value.
     pub(super) fn is_null(&self) -> bool {
         match &self.kind {
-            Kind::Scalar { text, plain: true } => {
+            NodeKind::Scalar { text, plain: true } => {
                 matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
             }
             _ => false,
@@ -80,12 +80,12 @@ impl Node {
 }
 
 /// A collection that is being read.
-enum Open {
+enum OpenCollection {
     Sequence {
         items: Vec<Arc<Node>>,
     },
     Mapping {
-        entries: Vec<Entry>,
+        entries: Vec<MappingEntry>,
         names: HashSet<String>,
         /// A name whose value comes next.
         name: Option<(String, Place)>,
@@ -99,7 +99,7 @@ struct Fault {
 }
 
 struct Loader<'p> {
-    open: Vec<(Open, Place, usize)>,
+    open: Vec<(OpenCollection, Place, usize)>,
     anchors: HashMap<usize, Arc<Node>>,
     root: Option<Arc<Node>>,
     nodes: usize,
@@ -175,12 +175,12 @@ impl Loader<'_> {
         self.open
             .iter()
             .fold(String::new(), |path, (open, _, _)| match open {
-                Open::Sequence { items } => format!("{path}[{}]", items.len()),
-                Open::Mapping {
+                OpenCollection::Sequence { items } => format!("{path}[{}]", items.len()),
+                OpenCollection::Mapping {
                     name: Some((name, _)),
                     ..
                 } => member(&path, name),
-                Open::Mapping { name: None, .. } => path,
+                OpenCollection::Mapping { name: None, .. } => path,
             })
     }
 
@@ -199,7 +199,7 @@ impl Loader<'_> {
                 fault("a second document: only one is read")
             }
             Event::Scalar(text, style, anchor, _) => {
-                let kind = Kind::Scalar {
+                let kind = NodeKind::Scalar {
                     text: text.into_owned(),
                     plain: style == ScalarStyle::Plain,
                 };
@@ -207,10 +207,10 @@ impl Loader<'_> {
             }
             Event::SequenceStart(_, anchor, _) => {
                 let items = Vec::new();
-                self.begin(Open::Sequence { items }, place, anchor)
+                self.begin(OpenCollection::Sequence { items }, place, anchor)
             }
             Event::MappingStart(_, anchor, _) => {
-                let open = Open::Mapping {
+                let open = OpenCollection::Mapping {
                     entries: Vec::new(),
                     names: HashSet::new(),
                     name: None,
@@ -229,8 +229,8 @@ impl Loader<'_> {
         }
     }
 
-    fn begin(&mut self, open: Open, place: Place, anchor: usize) -> Result<(), Fault> {
-        if let Some((Open::Mapping { name: None, .. }, _, _)) = self.open.last() {
+    fn begin(&mut self, open: OpenCollection, place: Place, anchor: usize) -> Result<(), Fault> {
+        if let Some((OpenCollection::Mapping { name: None, .. }, _, _)) = self.open.last() {
             return Err(Fault {
                 place,
                 message: "a name must be a text".to_owned(),
@@ -248,8 +248,8 @@ impl Loader<'_> {
             return Ok(());
         };
         let kind = match open {
-            Open::Sequence { items } => Kind::Sequence(items),
-            Open::Mapping { entries, .. } => Kind::Mapping(self.merged(entries)?),
+            OpenCollection::Sequence { items } => NodeKind::Sequence(items),
+            OpenCollection::Mapping { entries, .. } => NodeKind::Mapping(self.merged(entries)?),
         };
         self.complete(Node::new(place, kind), anchor)
     }
@@ -282,16 +282,18 @@ impl Loader<'_> {
         }
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some((Open::Sequence { items }, _, _)) => items.push(node),
-            Some((Open::Mapping { name, .. }, _, _)) if name.is_none() => match &node.kind {
-                Kind::Scalar { text, .. } => *name = Some((text.clone(), place)),
-                Kind::Sequence(_) | Kind::Mapping(_) => {
-                    let message = "a name must be a text".to_owned();
-                    return Err(Fault { place, message });
+            Some((OpenCollection::Sequence { items }, _, _)) => items.push(node),
+            Some((OpenCollection::Mapping { name, .. }, _, _)) if name.is_none() => {
+                match &node.kind {
+                    NodeKind::Scalar { text, .. } => *name = Some((text.clone(), place)),
+                    NodeKind::Sequence(_) | NodeKind::Mapping(_) => {
+                        let message = "a name must be a text".to_owned();
+                        return Err(Fault { place, message });
+                    }
                 }
-            },
+            }
             Some((
-                Open::Mapping {
+                OpenCollection::Mapping {
                     entries,
                     names,
                     name,
@@ -303,7 +305,7 @@ impl Loader<'_> {
                     return Ok(());
                 };
                 if names.insert(name.clone()) {
-                    entries.push(Entry {
+                    entries.push(MappingEntry {
                         name,
                         place,
                         value: node,
@@ -318,24 +320,24 @@ impl Loader<'_> {
     }
 
     /// Resolves `<<`: the members of other mappings that are not there already.
-    fn merged(&mut self, mut entries: Vec<Entry>) -> Result<Vec<Entry>, Fault> {
+    fn merged(&mut self, mut entries: Vec<MappingEntry>) -> Result<Vec<MappingEntry>, Fault> {
         let Some(at) = entries.iter().position(|entry| entry.name == "<<") else {
             return Ok(entries);
         };
-        let Entry { place, value, .. } = entries.remove(at);
+        let MappingEntry { place, value, .. } = entries.remove(at);
         let wrong = || Fault {
             place,
             message: "`<<` wants a mapping, or a list of them".to_owned(),
         };
         let alone = [Arc::clone(&value)];
         let sources = match &value.kind {
-            Kind::Sequence(items) => items.as_slice(),
-            Kind::Mapping(_) => &alone,
-            Kind::Scalar { .. } => return Err(wrong()),
+            NodeKind::Sequence(items) => items.as_slice(),
+            NodeKind::Mapping(_) => &alone,
+            NodeKind::Scalar { .. } => return Err(wrong()),
         };
         let mut names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
         for source in sources {
-            let Kind::Mapping(more) = &source.kind else {
+            let NodeKind::Mapping(more) = &source.kind else {
                 return Err(wrong());
             };
             self.count(source.size, place)?;

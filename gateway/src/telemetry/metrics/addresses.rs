@@ -36,21 +36,21 @@ fn counts(live: &Live) -> [u64; 4] {
 ///
 /// Backends come and go while their address stays: the sums never go back.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(super) struct AddressMetrics {
     families: Vec<IntCounterVec>,
     /// By the address of [`Live`] in memory, which is kept.
-    seen: Mutex<HashMap<usize, Seen>>,
+    seen: Mutex<HashMap<usize, CountedBackend>>,
 }
 
 /// A backend whose counts are in the sums.
 #[derive(Debug)]
-struct Seen {
+struct CountedBackend {
     live: Arc<Live>,
     api_base: Arc<str>,
     counts: [u64; 4],
 }
 
-impl Addresses {
+impl AddressMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         let families = COUNTED
             .iter()
@@ -72,7 +72,7 @@ impl Addresses {
                 for family in &self.families {
                     family.with_label_values(&[&*api_base]);
                 }
-                Seen {
+                CountedBackend {
                     live: Arc::clone(live),
                     api_base,
                     counts: [0; 4],

@@ -30,13 +30,13 @@ impl CacheUse {
 
 /// The metrics of the response cache.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct CacheMetrics {
     uses: Vec<IntCounter>,
     entries: GenericGauge<AtomicU64>,
     bytes: GenericGauge<AtomicU64>,
 }
 
-impl Cache {
+impl CacheMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         Ok(Self {
             uses: register.fixed(

@@ -4,7 +4,7 @@ use super::register::{Register, Registered};
 
 /// How many connections are open.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct ConnectionMetrics {
     clients: IntGauge,
     upstreams: IntGauge,
 }
@@ -27,7 +27,7 @@ impl Drop for OpenConnection {
     }
 }
 
-impl Connections {
+impl ConnectionMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         Ok(Self {
             clients: register.gauge("fastllm_client_connections", "Open connections of clients")?,

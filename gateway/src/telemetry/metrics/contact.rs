@@ -10,7 +10,7 @@ use crate::clock;
 /// deployment has an old snapshot, a stuck gateway an old contact. Both by this
 /// process's own clock.
 #[derive(Debug)]
-pub(super) struct Contact {
+pub(super) struct ControlContact {
     began: Instant,
     /// Milliseconds since it began.
     published: AtomicU64,
@@ -19,7 +19,7 @@ pub(super) struct Contact {
     silence: Gauge,
 }
 
-impl Contact {
+impl ControlContact {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         Ok(Self {
             began: clock::now(),

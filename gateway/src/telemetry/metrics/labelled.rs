@@ -11,7 +11,7 @@ use super::register::{Register, Registered};
 
 /// Metrics by model and by address. Labels are those of the snapshot.
 #[derive(Debug)]
-pub(super) struct Labelled {
+pub(super) struct LabelledMetrics {
     requests: IntCounterVec,
     tokens: IntCounterVec,
     duration: HistogramVec,
@@ -22,7 +22,7 @@ pub(super) struct Labelled {
 /// The metrics of one backend's model and address, kept with the backend, so
 /// that a request looks nothing up.
 #[derive(Debug)]
-pub(crate) struct Series {
+pub(crate) struct BackendMetrics {
     requests: IntCounter,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
@@ -34,7 +34,7 @@ pub(crate) struct Series {
 /// The kinds of tokens that are counted.
 const KINDS: [&str; 2] = ["prompt", "completion"];
 
-impl Series {
+impl BackendMetrics {
     /// What a backend is counted in; nothing before a snapshot was published.
     pub(crate) fn of(backend: &Backend) -> Option<Arc<Self>> {
         backend.slot().get()
@@ -60,7 +60,7 @@ impl Series {
     }
 }
 
-impl Labelled {
+impl LabelledMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         let model = ["model"];
         Ok(Self {
@@ -99,7 +99,7 @@ impl Labelled {
             let [prompt, completion] = KINDS.map(|kind| [model[0], kind]);
             let address: &[&str] = &[backend.api_base()];
             backend.slot().fill(|| {
-                Arc::new(Series {
+                Arc::new(BackendMetrics {
                     requests: self.requests.with_label_values(model),
                     prompt_tokens: self.tokens.with_label_values(&prompt),
                     completion_tokens: self.tokens.with_label_values(&completion),

@@ -9,7 +9,7 @@ use fastllm_contract::{
 use fastllm_engine::{Category, Occupancy, Tables, Tuning};
 use http::StatusCode;
 
-use super::{CacheUse, DropReason, Metrics, Outcome, Series, SpanLoss};
+use super::{BackendMetrics, CacheUse, DropReason, Metrics, Outcome, SpanLoss};
 
 fn tables(models: &[(&str, &str)]) -> Tables {
     tables_after(None, models)
@@ -62,12 +62,12 @@ fn serve(metrics: &Metrics, tables: &Tables) {
 }
 
 /// What the first backend of a model is counted in.
-fn series(tables: &Tables, model: &str) -> Arc<Series> {
+fn series(tables: &Tables, model: &str) -> Arc<BackendMetrics> {
     let (_, backend) = tables
         .backends()
         .find(|(name, _)| name.as_str() == model)
         .unwrap();
-    Series::of(backend).unwrap()
+    BackendMetrics::of(backend).unwrap()
 }
 
 fn text(metrics: &Metrics, tables: &Tables) -> String {

@@ -152,15 +152,15 @@ pub(super) struct ByMetadata {
     requests: IntCounterVec,
     tokens: IntCounterVec,
     /// By the values, each with [`END_OF_VALUE`] behind it.
-    known: ArcSwap<HashMap<Box<[u8]>, Arc<Counters>>>,
-    other: Counters,
+    known: ArcSwap<HashMap<Box<[u8]>, Arc<UsageCounters>>>,
+    other: UsageCounters,
     /// Held while another set of values is added.
     adding: Mutex<()>,
 }
 
 /// What is counted for one set of values.
 #[derive(Debug)]
-struct Counters {
+struct UsageCounters {
     requests: IntCounter,
     tokens: [IntCounter; KINDS.len()],
 }
@@ -183,7 +183,7 @@ impl ByMetadata {
             "Reported tokens, by metadata",
             &with_kind,
         )?;
-        let other = Counters::new(&requests, &tokens, &vec![OTHER.to_owned(); names.len()]);
+        let other = UsageCounters::new(&requests, &tokens, &vec![OTHER.to_owned(); names.len()]);
         Ok(Some(Self {
             labels: labels.clone(),
             requests,
@@ -209,7 +209,7 @@ impl ByMetadata {
                 .unwrap_or(&self.other)
                 .count(usage);
         }
-        scratch::give(set);
+        scratch::recycle(set);
     }
 
     fn values<'a>(
@@ -221,7 +221,7 @@ impl ByMetadata {
     }
 
     /// Tells another set of values apart, if there is room.
-    fn add(&self, set: &[u8], metadata: Option<&Metadata>) -> Option<Arc<Counters>> {
+    fn add(&self, set: &[u8], metadata: Option<&Metadata>) -> Option<Arc<UsageCounters>> {
         if self.known.load().len() >= SETS {
             return None;
         }
@@ -239,7 +239,7 @@ impl ByMetadata {
             String::from_utf8_lossy(&written).into_owned()
         });
         let values: Vec<String> = values.collect();
-        let counters = Arc::new(Counters::new(&self.requests, &self.tokens, &values));
+        let counters = Arc::new(UsageCounters::new(&self.requests, &self.tokens, &values));
         known.insert(set.into(), Arc::clone(&counters));
         self.known.store(Arc::new(known));
         Some(counters)
@@ -257,7 +257,7 @@ fn write(value: Option<MetadataValue<'_>>, into: &mut Vec<u8>) {
     };
 }
 
-impl Counters {
+impl UsageCounters {
     fn new(requests: &IntCounterVec, tokens: &IntCounterVec, values: &[String]) -> Self {
         let tokens = KINDS.map(|kind| {
             let values: Vec<&str> = values.iter().map(String::as_str).chain([kind]).collect();

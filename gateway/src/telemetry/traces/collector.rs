@@ -53,7 +53,7 @@ pub(crate) enum TracerError {
 
 /// What became of a batch.
 #[derive(Debug)]
-pub(super) enum Sent {
+pub(super) enum SendOutcome {
     Taken,
     Partly {
         refused: u64,
@@ -109,25 +109,25 @@ impl Collector {
     }
 
     /// Sends an encoded batch, once. Reasons hold no address and no header.
-    pub(super) async fn send(&self, batch: Bytes) -> Sent {
+    pub(super) async fn send(&self, batch: Bytes) -> SendOutcome {
         let body = match self.protocol {
             OtelProtocol::Grpc => framed(&batch),
             OtelProtocol::Http => batch,
         };
         let answer = match self.client.post(self.url.clone()).body(body).send().await {
             Ok(answer) => answer,
-            Err(error) => return Sent::Away(without_address(error)),
+            Err(error) => return SendOutcome::Away(without_address(error)),
         };
         let (head, body) = http::Response::<Body>::from(answer).into_parts();
         let status = head.status.as_u16();
         match status {
             200..=299 => {}
-            429 | 502 | 503 | 504 => return Sent::Away(format!("status {status}")),
-            _ => return Sent::Refused(format!("status {status}")),
+            429 | 502 | 503 | 504 => return SendOutcome::Away(format!("status {status}")),
+            _ => return SendOutcome::Refused(format!("status {status}")),
         }
         let (answer, trailers) = match read(body).await {
             Ok(read) => read,
-            Err(error) => return Sent::Away(without_address(error)),
+            Err(error) => return SendOutcome::Away(without_address(error)),
         };
         match self.protocol {
             OtelProtocol::Http => taken(&answer),
@@ -135,10 +135,10 @@ impl Collector {
             OtelProtocol::Grpc => match grpc_status(&trailers).or(grpc_status(&head.headers)) {
                 Some(0) => taken(answer.get(5..).unwrap_or_default()),
                 Some(code @ (1 | 4 | 8 | 10 | 11 | 14 | 15)) => {
-                    Sent::Away(format!("gRPC status {code}"))
+                    SendOutcome::Away(format!("gRPC status {code}"))
                 }
-                Some(code) => Sent::Refused(format!("gRPC status {code}")),
-                None => Sent::Away("no gRPC status".to_owned()),
+                Some(code) => SendOutcome::Refused(format!("gRPC status {code}")),
+                None => SendOutcome::Away("no gRPC status".to_owned()),
             },
         }
     }
@@ -191,14 +191,14 @@ fn grpc_status(headers: &HeaderMap) -> Option<u32> {
 }
 
 /// A batch was taken; the answer tells of spans that were not.
-fn taken(answer: &[u8]) -> Sent {
+fn taken(answer: &[u8]) -> SendOutcome {
     let partial = ExportTraceServiceResponse::decode(answer)
         .ok()
         .and_then(|answer| answer.partial_success)
         .filter(|partial| partial.rejected_spans > 0);
     match partial {
-        None => Sent::Taken,
-        Some(partial) => Sent::Partly {
+        None => SendOutcome::Taken,
+        Some(partial) => SendOutcome::Partly {
             refused: partial.rejected_spans.unsigned_abs(),
             reason: partial.error_message.chars().take(200).collect(),
         },

@@ -10,8 +10,8 @@ use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::collector::{Collector, Sent};
-use super::span::{self, Finished};
+use super::collector::{Collector, SendOutcome};
+use super::span::{self, FinishedRequest};
 use crate::clock;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::SpanLoss;
@@ -41,9 +41,9 @@ const COMPLAIN_EVERY: Duration = Duration::from_mins(1);
 pub(crate) struct TraceExporter {
     collector: Collector,
     resource: Resource,
-    waiting: Receiver<Finished>,
+    waiting: Receiver<FinishedRequest>,
     /// Gathered for the next batch.
-    batch: Vec<Finished>,
+    batch: Vec<FinishedRequest>,
     /// How many spans are under way.
     sending: u64,
     metrics: Arc<Metrics>,
@@ -54,7 +54,7 @@ impl TraceExporter {
     pub(super) fn new(
         collector: Collector,
         resource: Resource,
-        waiting: Receiver<Finished>,
+        waiting: Receiver<FinishedRequest>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
@@ -138,7 +138,11 @@ impl TraceExporter {
 
     async fn deliver(&mut self) {
         let count = self.sending;
-        let spans = self.batch.drain(..).map(Finished::into_span).collect();
+        let spans = self
+            .batch
+            .drain(..)
+            .map(FinishedRequest::into_span)
+            .collect();
         let request = ExportTraceServiceRequest {
             resource_spans: vec![span::batch(&self.resource, spans)],
         };
@@ -146,17 +150,19 @@ impl TraceExporter {
         let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
         for try_number in 1..=TRIES {
             match self.collector.send(body.clone()).await {
-                Sent::Taken => return self.metrics.spans_exported(count),
-                Sent::Partly { refused, reason } => {
+                SendOutcome::Taken => return self.metrics.spans_exported(count),
+                SendOutcome::Partly { refused, reason } => {
                     let refused = refused.min(count);
                     self.metrics.spans_exported(count - refused);
                     return self.lost(SpanLoss::Refused, refused, &reason);
                 }
-                Sent::Refused(reason) => return self.lost(SpanLoss::Refused, count, &reason),
-                Sent::Away(reason) if try_number == TRIES => {
+                SendOutcome::Refused(reason) => {
+                    return self.lost(SpanLoss::Refused, count, &reason);
+                }
+                SendOutcome::Away(reason) if try_number == TRIES => {
                     return self.lost(SpanLoss::Unreachable, count, &reason);
                 }
-                Sent::Away(_) => sleep(back_off.next_delay()).await,
+                SendOutcome::Away(_) => sleep(back_off.next_delay()).await,
             }
         }
     }

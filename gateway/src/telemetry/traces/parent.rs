@@ -1,6 +1,6 @@
 use http::header::HeaderValue;
 
-use super::Ids;
+use super::SpanIds;
 use crate::serve::Head;
 
 /// W3C trace context: `00-<trace>-<span>-<flags>`, in lower-case hexadecimal.
@@ -75,7 +75,7 @@ fn digit(byte: u8) -> Option<u8> {
 }
 
 /// The header that names a span which is recorded.
-pub(super) fn header(ids: &Ids) -> HeaderValue {
+pub(super) fn header(ids: &SpanIds) -> HeaderValue {
     let (trace, span) = (u128::from_be_bytes(ids.trace), u64::from_be_bytes(ids.span));
     HeaderValue::try_from(format!("00-{trace:032x}-{span:016x}-{SAMPLED:02x}"))
         .unwrap_or(HeaderValue::from_static(""))

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
 use url::Url;
 
-use super::{Ids, collector};
+use super::{SpanIds, collector};
 use crate::Config;
 use crate::telemetry::{CacheUse, Outcome};
 
@@ -24,8 +24,8 @@ const PROVIDER: &str = "openai";
 /// A request that has ended, as far as traces go: no content, and nothing that
 /// says who asked.
 #[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) ids: Ids,
+pub(crate) struct FinishedRequest {
+    pub(crate) ids: SpanIds,
     pub(crate) request_id: HeaderValue,
     pub(crate) at: Timestamp,
     pub(crate) took: Duration,
@@ -81,7 +81,7 @@ impl Attributes {
     }
 }
 
-impl Finished {
+impl FinishedRequest {
     /// The span, by OpenTelemetry's conventions for generative AI; beside them
     /// the product's own names.
     pub(super) fn into_span(self) -> Span {

@@ -39,13 +39,13 @@ pub(super) const MANNERS: [&str; 16] = [
 #[derive(Debug)]
 pub(super) struct Echo {
     address: SocketAddr,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<EchoedRequests>>,
     _tasks: JoinSet<()>,
 }
 
 /// What it has heard.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Heard {
+pub(super) struct EchoedRequests {
     pub(super) requests: usize,
     /// Requests on a connection that another client's request had come on.
     pub(super) shared: usize,
@@ -56,7 +56,7 @@ impl Echo {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let heard = Arc::<Mutex<Heard>>::default();
+        let heard = Arc::<Mutex<EchoedRequests>>::default();
         let shared = Arc::clone(&heard);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -79,20 +79,20 @@ impl Echo {
         format!("http://{}/v1", self.address)
     }
 
-    pub(super) fn heard(&self) -> Heard {
+    pub(super) fn heard(&self) -> EchoedRequests {
         self.heard.lock().clone()
     }
 }
 
 /// What becomes of a connection after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
+enum AfterResponse {
     GoOn,
     Close,
     Reset,
 }
 
-async fn connection(stream: TcpStream, heard: Arc<Mutex<Heard>>) {
+async fn connection(stream: TcpStream, heard: Arc<Mutex<EchoedRequests>>) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     let mut last = None;
@@ -111,9 +111,9 @@ async fn connection(stream: TcpStream, heard: Arc<Mutex<Heard>>) {
         let auth = request.headers("authorization").join(",");
         let then = answer(&mut writer, &body, &auth, begun).await;
         match then {
-            Ok(Then::GoOn) => {}
-            Ok(Then::Close) | Err(_) => return,
-            Ok(Then::Reset) => {
+            Ok(AfterResponse::GoOn) => {}
+            Ok(AfterResponse::Close) | Err(_) => return,
+            Ok(AfterResponse::Reset) => {
                 let socket = SockRef::from(writer.as_ref());
                 socket.set_linger(Some(Duration::ZERO)).unwrap();
                 writer.forget();
@@ -123,7 +123,7 @@ async fn connection(stream: TcpStream, heard: Arc<Mutex<Heard>>) {
     }
 }
 
-impl Heard {
+impl EchoedRequests {
     /// Takes note of a request, and of what it should not hold; names its
     /// client.
     fn listen(&mut self, whole: &str, body: &Value, last: Option<&String>) -> String {
@@ -153,7 +153,7 @@ async fn answer(
     body: &Value,
     auth: &str,
     begun: bool,
-) -> std::io::Result<Then> {
+) -> std::io::Result<AfterResponse> {
     let mark = body["mark"].as_str().unwrap_or_default();
     let manner = body["manner"].as_str().unwrap_or_default();
     let text = content(body, auth);
@@ -174,15 +174,19 @@ async fn answer(
         "close within" | "reset within" => {
             writer.write_all(&framed[..framed.len() - 20]).await?;
             let reset = manner.starts_with("reset");
-            return Ok(if reset { Then::Reset } else { Then::Close });
+            return Ok(if reset {
+                AfterResponse::Reset
+            } else {
+                AfterResponse::Close
+            });
         }
-        "die" if begun => return Ok(Then::Close),
+        "die" if begun => return Ok(AfterResponse::Close),
         "poison" => writer.write_all(&framed.repeat(2)).await?,
         _ => writer.write_all(&framed).await?,
     }
     Ok(match manner {
-        "and close" | "until close" => Then::Close,
-        _ => Then::GoOn,
+        "and close" | "until close" => AfterResponse::Close,
+        _ => AfterResponse::GoOn,
     })
 }
 

@@ -19,7 +19,7 @@ pub(crate) const TOKEN: &str = "canary-proxy-token";
 
 /// What control has been told.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct ControlReceived {
     /// Bodies of usage posts, with the status that each got.
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
@@ -36,19 +36,19 @@ pub(crate) struct Told {
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ControlState>,
     _tasks: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ControlState {
     snapshot: watch::Sender<Snapshot>,
     /// The text served instead of the snapshot.
     nonsense: Mutex<Option<String>>,
     /// The last change was one of the version only.
     renumbered: AtomicBool,
     held: Mutex<Vec<(String, Snapshot)>>,
-    told: watch::Sender<Told>,
+    told: watch::Sender<ControlReceived>,
     usage_statuses: Mutex<VecDeque<u16>>,
     /// 404 without it, as an older control plane.
     limits_state: Mutex<Option<LimitsState>>,
@@ -65,7 +65,7 @@ impl Control {
 
     pub(crate) fn start_on(listener: TcpListener, snapshot: Snapshot) -> Self {
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State {
+        let state = Arc::new(ControlState {
             snapshot: watch::Sender::new(snapshot),
             nonsense: Mutex::new(None),
             renumbered: AtomicBool::new(false),
@@ -144,11 +144,11 @@ impl Control {
         self.state.away.store(away, Ordering::SeqCst);
     }
 
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn told(&self) -> ControlReceived {
         self.state.told.borrow().clone()
     }
 
-    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Told) -> bool) {
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&ControlReceived) -> bool) {
         let mut told = self.state.told.subscribe();
         let waited = soon(what, told.wait_for(condition)).await;
         drop(waited.unwrap());
@@ -165,7 +165,7 @@ impl Control {
     }
 }
 
-async fn connection(stream: TcpStream, state: Arc<State>) {
+async fn connection(stream: TcpStream, state: Arc<ControlState>) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     while let Some(request) = reader.message().await {
@@ -180,7 +180,7 @@ async fn connection(stream: TcpStream, state: Arc<State>) {
     }
 }
 
-impl State {
+impl ControlState {
     async fn answer(&self, request: &Message) -> String {
         let (path, query) = request
             .word(1)

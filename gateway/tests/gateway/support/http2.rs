@@ -3,16 +3,16 @@ use h2::RecvStream;
 use http::Response;
 use tokio::net::TcpStream;
 
-use super::{KEY, Rig, soon};
+use super::{KEY, TestGateway, soon};
 
 /// A chat completion with the usual key over HTTP/2, from a page of this
 /// origin; `read` gets the answer.
 pub(crate) async fn chat_over_http2(
-    rig: &Rig,
+    gateway: &TestGateway,
     (origin, body): (&str, &'static str),
     read: impl AsyncFnOnce(Response<RecvStream>),
 ) {
-    let stream = TcpStream::connect(rig.address).await.unwrap();
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
     let asking = async {
         let request = http::Request::post("http://g/v1/chat/completions")

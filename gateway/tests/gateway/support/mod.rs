@@ -14,13 +14,13 @@ mod upstream;
 pub(crate) use by_hand::{ByHand, Exchange};
 pub(crate) use client::{Client, Reply, chat, get, post};
 pub(crate) use collector::{Collector, attribute};
-pub(crate) use control::{Control, TOKEN, Told};
+pub(crate) use control::{Control, ControlReceived, TOKEN};
 pub(crate) use http::{Message, Reader};
 pub(crate) use http2::{chat_over_http2, next_data};
 pub(crate) use logs::logged;
-pub(crate) use rig::{Options, Rig};
-pub(crate) use snapshot::{Content, KEY, backend, content, snapshot};
-pub(crate) use upstream::{Gate, Step, Upstream, events, json_answer, raw};
+pub(crate) use rig::{Options, TestGateway};
+pub(crate) use snapshot::{KEY, SnapshotContent, backend, content, snapshot};
+pub(crate) use upstream::{Barrier, Step, Upstream, events, json_answer, raw};
 
 use std::future::Future;
 use std::time::Duration;

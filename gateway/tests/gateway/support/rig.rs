@@ -9,7 +9,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::control::TOKEN;
-use super::{Client, Content, Control, Reply, Upstream, chat, content, get, snapshot, soon};
+use super::{
+    Client, Control, Reply, SnapshotContent, Upstream, chat, content, get, snapshot, soon,
+};
 
 #[derive(Debug, Parser)]
 #[command(args_override_self = true)]
@@ -36,7 +38,7 @@ impl Options {
 
 /// A gateway in this process, with its control plane.
 #[derive(Debug)]
-pub(crate) struct Rig {
+pub(crate) struct TestGateway {
     pub(crate) address: SocketAddr,
     pub(crate) status_address: Option<SocketAddr>,
     pub(crate) control: Control,
@@ -45,7 +47,7 @@ pub(crate) struct Rig {
     _folder: TempDir,
 }
 
-impl Rig {
+impl TestGateway {
     /// A gateway in front of these upstreams, ready to serve.
     pub(crate) async fn start(upstreams: &[&Upstream]) -> Self {
         Self::start_with(upstreams, Options::default()).await
@@ -59,11 +61,11 @@ impl Rig {
         Self::serving(&content(&addresses), options).await
     }
 
-    pub(crate) async fn serving(content: &Content, options: Options) -> Self {
+    pub(crate) async fn serving(content: &SnapshotContent, options: Options) -> Self {
         let control = Control::start(snapshot(content)).await;
-        let rig = Self::with_control(control, options);
-        rig.until_ready().await;
-        rig
+        let gateway = Self::with_control(control, options);
+        gateway.until_ready().await;
+        gateway
     }
 
     /// A gateway that serves a configuration file, and that knows of no control

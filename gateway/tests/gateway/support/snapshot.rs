@@ -12,7 +12,7 @@ pub(crate) const KEY: &str = "sk-usual";
 
 /// What a snapshot is made of.
 #[derive(Debug, Clone)]
-pub(crate) struct Content {
+pub(crate) struct SnapshotContent {
     pub(crate) version: u64,
     pub(crate) open: bool,
     pub(crate) models: Vec<Model>,
@@ -43,7 +43,7 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
 
 /// The model `small` on these addresses, `large` and `forbidden` on the first
 /// of them, and the usual key.
-pub(crate) fn content(addresses: &[String]) -> Content {
+pub(crate) fn content(addresses: &[String]) -> SnapshotContent {
     let pool = addresses
         .iter()
         .zip(1..)
@@ -57,7 +57,7 @@ pub(crate) fn content(addresses: &[String]) -> Content {
         backends,
     };
     let first = addresses.first().map(|address| backend(9, address));
-    Content {
+    SnapshotContent {
         version: 1,
         open: false,
         models: vec![
@@ -85,7 +85,7 @@ pub(crate) fn content(addresses: &[String]) -> Content {
 }
 
 /// Digests follow the content, so that equal parts have equal ones.
-pub(crate) fn snapshot(content: &Content) -> Snapshot {
+pub(crate) fn snapshot(content: &SnapshotContent) -> Snapshot {
     let mut shards: BTreeMap<String, KeyMap> = BTreeMap::new();
     for (secret, principal, expires_at, disabled) in &content.keys {
         let hash = digest(&SHA256, secret.as_bytes());

@@ -14,7 +14,7 @@ use super::http::{Message, Reader};
 use super::soon;
 
 /// Opened by the test to let an upstream go on.
-pub(crate) type Gate = CancellationToken;
+pub(crate) type Barrier = CancellationToken;
 
 /// What an upstream does after it has read a request.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     /// Writes bytes one by one, each its own segment.
     Trickle(Vec<u8>),
     /// Waits for the test.
-    Wait(Gate),
+    Wait(Barrier),
     /// Waits until the gateway closes the connection.
     UntilHangUp,
     /// Writes bytes again and again until so many are written, or the gateway
@@ -38,7 +38,7 @@ pub(crate) enum Step {
 
 /// What an upstream has seen.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequests {
     /// Requests other than probes.
     pub(crate) requests: Vec<Message>,
     /// Probes.
@@ -55,44 +55,47 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
-    seen: Arc<watch::Sender<Seen>>,
+    seen: Arc<watch::Sender<ReceivedRequests>>,
     probe_status: Arc<Mutex<&'static str>>,
     _tasks: JoinSet<()>,
 }
 
 /// How much of a request is read before its script begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum ReadBeforeScript {
     Whole,
     Head,
 }
 
 #[derive(Clone)]
-struct Play {
-    patience: Patience,
+struct Player {
+    read_before: ReadBeforeScript,
     scripts: Arc<Mutex<VecDeque<Vec<Step>>>>,
-    seen: Arc<watch::Sender<Seen>>,
+    seen: Arc<watch::Sender<ReceivedRequests>>,
     probe_status: Arc<Mutex<&'static str>>,
 }
 
 impl Upstream {
     pub(crate) async fn start(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
-        Self::start_as(Patience::Whole, scripts).await
+        Self::start_as(ReadBeforeScript::Whole, scripts).await
     }
 
     /// One whose scripts begin as soon as it has the head of a request. The
     /// body is read after the script, and is not kept.
     pub(crate) async fn start_hasty(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
-        Self::start_as(Patience::Head, scripts).await
+        Self::start_as(ReadBeforeScript::Head, scripts).await
     }
 
-    async fn start_as(patience: Patience, scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
+    async fn start_as(
+        read_before: ReadBeforeScript,
+        scripts: impl IntoIterator<Item = Vec<Step>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let play = Play {
-            patience,
+        let play = Player {
+            read_before,
             scripts: Arc::new(Mutex::new(scripts.into_iter().collect())),
-            seen: Arc::new(watch::Sender::new(Seen::default())),
+            seen: Arc::new(watch::Sender::new(ReceivedRequests::default())),
             probe_status: Arc::new(Mutex::new("200 OK")),
         };
         let (seen, probe_status) = (Arc::clone(&play.seen), Arc::clone(&play.probe_status));
@@ -117,7 +120,7 @@ impl Upstream {
         format!("http://{}/v1", self.address)
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> ReceivedRequests {
         self.seen.borrow().clone()
     }
 
@@ -126,7 +129,7 @@ impl Upstream {
         *self.probe_status.lock() = status;
     }
 
-    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&Seen) -> bool) {
+    pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&ReceivedRequests) -> bool) {
         let mut seen = self.seen.subscribe();
         let waited = soon(what, seen.wait_for(condition)).await;
         drop(waited.unwrap());
@@ -140,7 +143,7 @@ impl Upstream {
     }
 }
 
-async fn connection(stream: TcpStream, play: Play) {
+async fn connection(stream: TcpStream, play: Player) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     let mut carried = false;
@@ -154,14 +157,14 @@ async fn connection(stream: TcpStream, play: Play) {
             }
             continue;
         }
-        let body = match play.patience {
-            Patience::Whole => {
+        let body = match play.read_before {
+            ReadBeforeScript::Whole => {
                 let (body, true) = reader.body(&head).await else {
                     return;
                 };
                 body
             }
-            Patience::Head => Vec::new(),
+            ReadBeforeScript::Head => Vec::new(),
         };
         let first = !std::mem::replace(&mut carried, true);
         let script = play.next_script();
@@ -172,13 +175,13 @@ async fn connection(stream: TcpStream, play: Play) {
         });
         for step in script {
             match play.perform(step, &mut reader, &mut writer).await {
-                Then::GoOn => {}
-                Then::Stop => return,
-                Then::HungUp => {
+                AfterScript::GoOn => {}
+                AfterScript::Stop => return,
+                AfterScript::HungUp => {
                     play.seen.send_modify(|seen| seen.hang_ups += 1);
                     return;
                 }
-                Then::Reset => {
+                AfterScript::Reset => {
                     let linger = Some(std::time::Duration::ZERO);
                     let socket = socket2::SockRef::from(writer.as_ref());
                     socket.set_linger(linger).unwrap();
@@ -188,13 +191,13 @@ async fn connection(stream: TcpStream, play: Play) {
                 }
             }
         }
-        if play.patience == Patience::Head && !reader.body(&request.head).await.1 {
+        if play.read_before == ReadBeforeScript::Head && !reader.body(&request.head).await.1 {
             return;
         }
     }
 }
 
-impl Play {
+impl Player {
     fn next_script(&self) -> Vec<Step> {
         let mut scripts = self.scripts.lock();
         match scripts.len() {
@@ -209,45 +212,45 @@ impl Play {
         step: Step,
         reader: &mut Reader<OwnedReadHalf>,
         writer: &mut OwnedWriteHalf,
-    ) -> Then {
+    ) -> AfterScript {
         match step {
             Step::Send(bytes) => {
                 if writer.write_all(&bytes).await.is_err() {
-                    return Then::Stop;
+                    return AfterScript::Stop;
                 }
             }
             Step::Trickle(bytes) => {
                 for byte in bytes {
                     if writer.write_all(&[byte]).await.is_err() {
-                        return Then::Stop;
+                        return AfterScript::Stop;
                     }
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Wait(gate) => gate.cancelled().await,
+            Step::Wait(barrier) => barrier.cancelled().await,
             Step::UntilHangUp => {
                 while reader.more().await {}
-                return Then::HungUp;
+                return AfterScript::HungUp;
             }
             Step::Flood { part, most } => {
                 let mut written = 0;
                 while written < most {
                     if writer.write_all(&part).await.is_err() {
-                        return Then::HungUp;
+                        return AfterScript::HungUp;
                     }
                     written += part.len();
                     self.seen.send_modify(|seen| seen.flooded += part.len());
                 }
             }
-            Step::Close => return Then::Stop,
-            Step::Reset => return Then::Reset,
+            Step::Close => return AfterScript::Stop,
+            Step::Reset => return AfterScript::Reset,
         }
-        Then::GoOn
+        AfterScript::GoOn
     }
 }
 
 /// How a script goes on after a step.
-enum Then {
+enum AfterScript {
     GoOn,
     Stop,
     HungUp,
