@@ -1,36 +1,38 @@
 //! The composition root: builds every room and ties them together.
 
-mod closing;
+mod shutdown;
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use closing::ShutdownSequence;
 use fastllm_engine::Tuning;
 use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
 use fastllm_process::signals;
 use fastllm_process::tls::{ServerCertificate, TlsError};
 use rustls::ServerConfig;
+use shutdown::ShutdownSequence;
 use tokio::signal::unix::Signal;
 
-use crate::cached::CachedResponses;
-use crate::config::{Config, Origin, OriginError};
-use crate::forward::{Connector, Forwarder, IdleTimeouts, Resolver, Upstreams};
-use crate::link::ControlClient;
+use crate::cache::CachedResponses;
+use crate::cli::{Config, Origin, OriginError};
+use crate::control_plane::ControlClient;
+use crate::control_plane::ControlPlaneTasks;
+use crate::control_plane::{UsageQueue, UsageReceiver, usage_queue};
+use crate::forward::{Forwarder, IdleTimeouts};
+use crate::http::{BodyLimits, Cors};
 use crate::pipeline::Pipeline;
-use crate::plane::ControlPlaneTasks;
-use crate::probe::Prober;
-use crate::record::AccountingSink;
-use crate::report::{UsageQueue, UsageReceiver, usage_queue};
-use crate::serve::{BodyLimits, Cors, Listener, Service, Shutdown, Status, WorkerSet};
+use crate::request_log::AccountingSink;
+use crate::runtime::{BackgroundTasks, Tasks};
+use crate::runtime::{Worker, Workers};
+use crate::serve::{Listener, Service, Shutdown, Status, WorkerSet};
 use crate::snapshot::{CurrentSnapshot, FileError, Watcher};
-use crate::tasks::{BackgroundTasks, Tasks};
 use crate::telemetry::{Metrics, TraceExporter, start_tracing};
 use crate::tls;
-use crate::workers::{Worker, Workers};
+use crate::upstream::Prober;
+use crate::upstream::{Connector, Resolver, Upstreams};
 
 /// Protocols that are offered to clients over TLS.
 const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];

@@ -1,6 +1,11 @@
 //! The command line of the data plane: its own binary's, and what
 //! `fastllm-proxy --role proxy` takes.
 
+mod flags;
+
+pub use flags::{CacheScope, Config, OriginError};
+pub(crate) use flags::{Origin, environment_variable};
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -10,7 +15,7 @@ use fastllm_process::{error, logging, signals};
 
 use crate::configuration_file::ConfigFile;
 use crate::telemetry::ACCESS_TARGET;
-use crate::{Config, Error, run, runtime};
+use crate::{Error, run, runtime};
 
 /// An LLM gateway: OpenAI-compatible, in front of any number of upstreams.
 #[derive(Debug, Parser)]

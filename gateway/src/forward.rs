@@ -1,51 +1,31 @@
-//! Send, retry, stream back: owned connections to upstreams, and what comes
-//! over them.
+//! Sends a request to an upstream, retries and fails over, and streams the
+//! response back.
 
 mod attempts;
 mod back_off;
-mod connect;
-mod connection;
-mod flow;
-mod headers;
-mod names;
+mod forwarded_response;
+mod idle_timer;
 mod outgoing;
-mod pool;
-mod quiet;
-mod relay;
-mod sending;
-mod sent;
-mod turn;
+mod response_stream;
+mod slot;
 mod upload;
 
 pub(crate) use attempts::{Forwarder, UpstreamResponse};
-pub(crate) use connect::Connector;
-pub use headers::ForwardedHeader;
-pub(crate) use headers::deciding_fields;
-pub(crate) use names::Resolver;
+pub(crate) use forwarded_response::{ForwardedResponse, StreamStep};
+pub(crate) use idle_timer::IdleTimeouts;
 pub(crate) use outgoing::{Outgoing, Payload};
-pub(crate) use pool::Upstreams;
-pub(crate) use quiet::IdleTimeouts;
-pub(crate) use relay::{ForwardedResponse, StreamStep};
-pub(crate) use sent::AwaitingResponse;
 pub(crate) use upload::Upload;
 
 use fastllm_engine::Refusal;
 
-/// Why one attempt brought no answer. The texts hold no address.
+use crate::upstream::ExchangeError;
+
+/// Why one attempt brought no response. The texts hold no address.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
-    /// No connection could be made.
-    #[error("cannot connect: {0}")]
-    Connect(String),
-    /// The connection broke before the answer began.
-    #[error("the connection broke before an answer: {0}")]
-    Broken(String),
-    /// No response headers in time.
-    #[error("no answer in time")]
-    Timeout,
-    /// The time of the whole request is over.
-    #[error("the request's time is over")]
-    RequestTimeout,
+    /// The upstream sent no response head.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// The request could not be built.
     #[error("the request cannot be built: {0}")]
     Request(String),

@@ -6,37 +6,27 @@
 //! database or a resolver; `snapshot`, `report` and `probe` run beside it.
 
 mod app;
-mod cached;
+mod cache;
 pub mod cli;
-mod clock;
-mod config;
-mod deadline;
-mod estimate;
+mod control_plane;
 mod forward;
-mod link;
-mod metadata;
+mod http;
 mod pipeline;
-mod plane;
-mod probe;
-mod prompt;
-mod record;
-mod report;
-mod scratch;
+mod request_log;
+mod runtime;
 mod serve;
 mod snapshot;
-mod socket;
 #[cfg(test)]
 mod steps;
-mod tasks;
 mod telemetry;
 mod tls;
-mod workers;
+mod upstream;
 
 pub use app::{Error, Gateway};
-pub use config::{CacheScope, Config, OriginError};
-pub use forward::ForwardedHeader;
-pub use link::ControlUrl;
-pub use serve::CorsOrigin;
+pub use cli::{CacheScope, Config, OriginError};
+pub use control_plane::ControlUrl;
+pub use http::{CorsOrigin, ForwardedHeader};
+pub use serve::ListenError;
 pub use snapshot::file as configuration_file;
 pub use telemetry::{MetadataLabels, OtelProtocol};
 

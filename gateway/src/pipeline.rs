@@ -1,6 +1,13 @@
 //! The path of a request: each room in its order, and one place that turns a
 //! refusal into an answer.
 
+mod estimate;
+mod metadata;
+pub(crate) mod prompt;
+mod response;
+
+pub(crate) use response::ClientResponse;
+
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,19 +23,18 @@ use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
 use parking_lot::Mutex;
 
-use crate::cached::{CachePolicy, CachedResponses, cached_response};
-use crate::deadline::Deadline;
-use crate::estimate::{beside, prompt_tokens};
-use crate::forward::{ForwardedHeader, Forwarder, Outgoing, Payload, Upload};
-use crate::metadata;
-use crate::prompt::Prompt;
-use crate::record::{AccountingSink, RequestLog};
-use crate::serve::answer::{self, LocalResponse};
-use crate::serve::{
-    BodyKind, BodyLimits, BodySource, ClientResponse, Endpoint, Head, ProxiedEndpoint,
-    ReceivedBody, invalid_body,
+use crate::cache::{CachePolicy, CachedResponses, cached_response};
+use crate::forward::{Forwarder, Outgoing, Payload, Upload};
+use crate::http::ForwardedHeader;
+use crate::http::{
+    BodyKind, BodyLimits, BodySource, Endpoint, Head, ProxiedEndpoint, ReceivedBody, invalid_body,
 };
+use crate::http::{LocalResponse, local_response};
+use crate::request_log::{AccountingSink, RequestLog};
+use crate::runtime::Deadline;
 use crate::snapshot::CurrentSnapshot;
+use estimate::{beside, prompt_tokens};
+use prompt::Prompt;
 
 /// The rooms of the request path.
 #[derive(Debug)]
@@ -137,7 +143,7 @@ impl Pipeline {
     ) -> ClientResponse {
         let Authenticated { tables, caller } = authenticated;
         if granted_models(tables, caller).contains(&id) {
-            let listed = answer::model(id, record.id());
+            let listed = local_response::model(id, record.id());
             record.served();
             return own(listed);
         }
@@ -153,7 +159,7 @@ impl Pipeline {
             Refusal::ModelAccessDenied if self.hide_ungranted => &Refusal::ModelNotFound,
             shown => shown,
         };
-        let response = answer::refusal(shown, record.id());
+        let response = local_response::refusal(shown, record.id());
         record.refused(refusal, shown.status());
         own(response)
     }
@@ -430,7 +436,7 @@ fn caller_of(tables: &Tables, head: &Head, record: &mut RequestLog) -> Result<Ca
 
 fn models(record: Box<RequestLog>, authenticated: &Authenticated) -> LocalResponse {
     let models = granted_models(&authenticated.tables, &authenticated.caller);
-    let list = answer::model_list(models.into_iter(), record.id());
+    let list = local_response::model_list(models.into_iter(), record.id());
     record.served();
     list
 }
@@ -455,7 +461,7 @@ fn presented_key(head: &Head) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::presented_key;
-    use crate::serve::Head;
+    use crate::http::Head;
 
     fn key(name: &str, value: &str) -> Option<Vec<u8>> {
         presented_key(&Head::with(&format!("{name}: {value}\r\n"))).map(<[u8]>::to_vec)

@@ -3,35 +3,21 @@
 //! know the wire; behind them a request is the same whichever it came by.
 
 mod accept;
-pub(crate) mod answer;
-mod body;
 mod connection;
-mod cors;
 mod date;
-mod endpoint;
-mod head;
 mod http1;
 mod http2;
-mod rates;
 mod status;
 
 pub(crate) use accept::{Listener, Shutdown, WorkerSet};
-pub(crate) use answer::ClientResponse;
-pub(crate) use body::{
-    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
-};
-pub use cors::CorsOrigin;
-pub(crate) use cors::{Cors, CorsFields};
-pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
-pub(crate) use head::Head;
-pub(crate) use rates::{RateLimitFields, is_rate_limit_field};
 pub(crate) use status::Status;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::deadline::Deadline;
-use crate::pipeline::Pipeline;
+use crate::http::{BodySource, Cors, Head, local_response};
+use crate::pipeline::{ClientResponse, Pipeline};
+use crate::runtime::Deadline;
 use crate::telemetry::OpenConnection;
 
 /// A client that takes nothing of its answer for this long is taken for gone.
@@ -89,7 +75,7 @@ impl Service {
             }
             Self::Status(status) => match Status::query_of(head, true, false) {
                 Some(query) => status.respond(query).await,
-                None => answer::not_found(),
+                None => local_response::not_found(),
             },
         };
         Some(ClientResponse::Local(Box::new(own)))

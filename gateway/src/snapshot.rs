@@ -3,13 +3,7 @@
 //! path.
 
 mod current;
-mod disk;
 pub mod file;
-mod follow;
-mod http;
 
 pub(crate) use current::CurrentSnapshot;
-pub(crate) use disk::{SnapshotFile, SnapshotWriter, read_json, write_json};
 pub(crate) use file::{ConfigFile, FileError, Watcher};
-pub(crate) use follow::SnapshotFollower;
-pub(crate) use http::SnapshotClient;

@@ -12,10 +12,10 @@ use fastllm_steps::{Size, Stopwatch, chat, key, model, request_head, tables};
 use fastllm_wire::Usage;
 use http::StatusCode;
 
-use crate::prompt::Prompt;
-use crate::record::{AccountingSink, RequestLog};
-use crate::report::usage_queue;
-use crate::serve::Head;
+use crate::control_plane::usage_queue;
+use crate::http::Head;
+use crate::pipeline::prompt::Prompt;
+use crate::request_log::{AccountingSink, RequestLog};
 use crate::telemetry::{ACCESS_TARGET, AccessLine, BackendMetrics, Metrics, Outcome};
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);

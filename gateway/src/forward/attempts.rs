@@ -8,15 +8,17 @@ use fastllm_wire::http1::Fields;
 use http::StatusCode;
 use tokio::time::sleep;
 
-use super::flow::{ResponseStream, StreamEnd};
+use super::AttemptError;
 use super::outgoing::{Outgoing, Payload};
-use super::pool::Upstreams;
-use super::turn::{Slot, wait_for_slot};
-use super::{AttemptError, ForwardedResponse, IdleTimeouts, back_off};
-use crate::cached::PendingEntry;
-use crate::clock;
-use crate::deadline::Deadline;
-use crate::record::RequestLog;
+use super::response_stream::{ResponseStream, StreamEnd};
+use super::slot::{Slot, wait_for_slot};
+use super::{ForwardedResponse, IdleTimeouts, back_off};
+use crate::cache::PendingEntry;
+use crate::request_log::RequestLog;
+use crate::runtime::Deadline;
+use crate::runtime::clock;
+use crate::upstream::ExchangeError;
+use crate::upstream::Upstreams;
 
 /// However long a chain and whatever is allowed per model: the most attempts
 /// that one request costs.
@@ -202,7 +204,10 @@ impl Forwarder {
                 .await;
             let outcome = retry_state.check(outgoing, outcome)?;
             failure = AttemptFailure::of(&outcome);
-            if !matches!(outcome, Err(AttemptError::RequestTimeout)) {
+            if !matches!(
+                outcome,
+                Err(AttemptError::Exchange(ExchangeError::RequestTimeout))
+            ) {
                 failure.record(backend.live());
             }
             match outcome {
@@ -248,6 +253,7 @@ impl Forwarder {
                 upstreams
                     .exchange(origin, request, limit, retry_state.deadline, sent)
                     .await
+                    .map_err(AttemptError::from)
             }
             Payload::Upload(upload) => {
                 let request = outgoing.uploading(backend, record, upload)?;
@@ -258,17 +264,19 @@ impl Forwarder {
         sent.clear();
         let lease = exchanged?;
         let status = StatusCode::from_u16(lease.connection.status())
-            .map_err(|error| AttemptError::Broken(error.to_string()))?;
+            .map_err(|error| AttemptError::Exchange(ExchangeError::Broken(error.to_string())))?;
         let usage_tap = outgoing.usage_tap(&lease);
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
         if stream.is_stream() {
             stream.hold(retry_state.deadline).await;
             if stream.first() == First::Pending {
                 if let Some(StreamEnd::Aborted(reason)) = stream.end() {
-                    return Err(AttemptError::Broken(reason.clone()));
+                    return Err(AttemptError::Exchange(ExchangeError::Broken(
+                        reason.clone(),
+                    )));
                 }
                 if retry_state.deadline.request_is_over() {
-                    return Err(AttemptError::RequestTimeout);
+                    return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
                 }
             }
         }
@@ -373,7 +381,9 @@ impl RetryState<'_> {
             (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
             // Coming again is what helps, whatever else went wrong.
             (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
-            (None, Some(AttemptError::Timeout)) => Err(Refusal::UpstreamTimeout),
+            (None, Some(AttemptError::Exchange(ExchangeError::Timeout))) => {
+                Err(Refusal::UpstreamTimeout)
+            }
             (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
             (None, _) => Err(Refusal::UpstreamUnavailable),
         }
@@ -395,7 +405,7 @@ impl AttemptFailure {
             }
             // One that broke off may have been what broke the upstream.
             Err(error) => Self {
-                may_pass: matches!(error, AttemptError::Connect(_)),
+                may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
                 ..Self::default()
             },
         }

@@ -4,7 +4,7 @@ use fastllm_contract::Timestamp;
 use fastllm_process::back_off::Jitter;
 use http::StatusCode;
 
-use crate::clock;
+use crate::runtime::clock;
 
 /// How long to wait before retry number `retry` (from 0): 25, 50, then 100 ms,
 /// twice that where the upstream said 429, and up to half of it less at random.

@@ -7,15 +7,15 @@ use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTa
 use parking_lot::Mutex;
 
 use super::AttemptError;
-use super::flow::UsageTap;
-use super::headers::{Coding, ForwardedHeader, is_event_stream, request_fields};
-use super::pool::Lease;
-use super::sending::BufferedRequest;
+use super::response_stream::UsageTap;
 use super::upload::{Upload, UploadAttempt};
-use crate::clock;
-use crate::record::RequestLog;
-use crate::scratch;
-use crate::serve::ProxiedEndpoint;
+use crate::http::ProxiedEndpoint;
+use crate::http::{Coding, ForwardedHeader, is_event_stream, request_fields};
+use crate::request_log::RequestLog;
+use crate::runtime::buffers;
+use crate::runtime::clock;
+use crate::upstream::BufferedRequest;
+use crate::upstream::Lease;
 
 /// Up to this many bytes, copying a body behind its head costs less than
 /// sending it in several pieces.
@@ -75,7 +75,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         let path = backend
             .path(self.endpoint.sub_path())
             .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
-        let mut first = scratch::take();
+        let mut first = buffers::take();
         let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
         head.field(b"host", backend.host().as_bytes());
         if let Some((name, value)) = backend.auth() {

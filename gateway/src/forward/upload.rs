@@ -20,16 +20,17 @@ use fastllm_wire::{FormReader, Splice};
 use parking_lot::Mutex;
 
 use super::AttemptError;
-use super::connection::RequestWriter;
 use super::outgoing::shared;
-use super::pool::{Lease, Upstreams};
-use super::sending::BufferedRequest;
-use super::sent::AwaitingResponse;
-use crate::deadline::Deadline;
-use crate::serve::{
+use crate::http::{
     BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
 };
-use crate::socket::Socket;
+use crate::runtime::Deadline;
+use crate::runtime::Socket;
+use crate::upstream::AwaitingResponse;
+use crate::upstream::BufferedRequest;
+use crate::upstream::ExchangeError;
+use crate::upstream::RequestWriter;
+use crate::upstream::{Lease, Upstreams};
 
 /// What may come after the beginning for the upload to be sent again from
 /// memory, in bytes.
@@ -197,7 +198,7 @@ impl<'c> Upload<'c> {
             (Some(refusal), ..) => AttemptError::Refused(refusal),
             (None, Some(error), _) => error,
             (None, None, WaitingFor::Client) => AttemptError::Refused(Refusal::BodyTimeout),
-            (None, None, WaitingFor::Upstream) => AttemptError::Timeout,
+            (None, None, WaitingFor::Upstream) => AttemptError::Exchange(ExchangeError::Timeout),
         }
     }
 }
@@ -277,7 +278,11 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
         let upload = self.upload;
         let mut answered = pin!(async {
             let mut lease = upstreams.connect(origin).await?;
-            lease.connection.exchange(&mut self, sent).await?;
+            lease
+                .connection
+                .exchange(&mut self, sent)
+                .await
+                .map_err(ExchangeError::from)?;
             Ok(lease)
         });
         deadline.arm(limit);
@@ -295,7 +300,9 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
         match outcome {
             Some(Ok(lease)) => Ok(lease),
             Some(Err(error)) => Err(upload.lock().failure(Some(error))),
-            None if deadline.request_is_over() => Err(AttemptError::RequestTimeout),
+            None if deadline.request_is_over() => {
+                Err(AttemptError::Exchange(ExchangeError::RequestTimeout))
+            }
             None => Err(upload.lock().failure(None)),
         }
     }

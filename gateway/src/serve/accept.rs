@@ -10,11 +10,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{self, ConnectionTerms};
+use super::connection::ConnectionTerms;
 use super::{STALLED, Service};
-use crate::socket;
-use crate::tasks::Tasks;
-use crate::workers::Workers;
+use crate::runtime::Tasks;
+use crate::runtime::Workers;
+use crate::runtime::socket;
+use crate::serve::connection;
 
 /// Connections that the kernel keeps waiting.
 const BACKLOG: u32 = 4_096;
@@ -157,12 +158,12 @@ mod tests {
     use socket2::SockRef;
 
     use super::{Listener, STALLED, Shutdown, WorkerSet, prepare};
-    use crate::record::AccountingSink;
-    use crate::report::usage_queue;
+    use crate::control_plane::usage_queue;
+    use crate::request_log::AccountingSink;
+    use crate::runtime::Workers;
     use crate::serve::{Service, Status};
     use crate::snapshot::CurrentSnapshot;
     use crate::telemetry::Metrics;
-    use crate::workers::Workers;
 
     fn worker_set() -> WorkerSet {
         let metrics = Arc::new(Metrics::new().unwrap());

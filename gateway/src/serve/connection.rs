@@ -10,10 +10,10 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::sync::CancellationToken;
 
 use super::{Service, http1, http2};
-use crate::deadline::Deadline;
-use crate::scratch;
-use crate::socket::Socket;
-use crate::tasks::Tasks;
+use crate::runtime::Deadline;
+use crate::runtime::Socket;
+use crate::runtime::Tasks;
+use crate::runtime::buffers;
 
 /// What a client sends first that speaks HTTP/2, whether TLS has agreed on it or
 /// nothing has.
@@ -76,7 +76,7 @@ async fn beginning(socket: &mut Socket, terms: &ConnectionTerms) -> Option<(Vec<
             if length == PREFACE.len() {
                 return Poll::Ready(Some(true));
             }
-            let read = scratch::with_read_buffer(|buffer| {
+            let read = buffers::with_read_buffer(|buffer| {
                 let read = ready!(socket.poll_read_some(cx, buffer)).unwrap_or(0);
                 inbox.extend_from_slice(buffer.get(..read).unwrap_or_default());
                 Poll::Ready(read)

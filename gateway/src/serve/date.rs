@@ -3,7 +3,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use httpdate::fmt_http_date;
 
-use crate::clock;
+use crate::runtime::clock;
 
 thread_local! {
     static TODAY: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
@@ -33,7 +33,7 @@ mod tests {
             super::with(|text| String::from_utf8(text.to_vec()).unwrap()),
         );
         assert_eq!(first.len(), second.len());
-        let now = crate::clock::timestamp().0 / 1_000_000;
+        let now = crate::runtime::clock::timestamp().0 / 1_000_000;
         let read = parse_http_date(&second)
             .unwrap()
             .duration_since(std::time::UNIX_EPOCH)

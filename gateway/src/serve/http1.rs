@@ -1,16 +1,18 @@
 //! A client's connection in HTTP/1.1: requests one after the other, on the
 //! codec of `fastllm-wire`.
 
-mod link;
-mod respond;
+mod connection;
+mod response_writer;
 
 use fastllm_wire::http1::{Http1Error, Next};
 use tokio_util::sync::CancellationToken;
 
-use super::head::Head;
-use super::{ClientResponse, Service, answer};
-use crate::deadline::Deadline;
-pub(super) use link::ClientConnection;
+use super::Service;
+use crate::http::Head;
+use crate::http::local_response;
+use crate::pipeline::ClientResponse;
+use crate::runtime::Deadline;
+pub(super) use connection::ClientConnection;
 
 /// Serves a connection to its end. When `closing` is cancelled, the request
 /// under way is the last.
@@ -27,8 +29,8 @@ pub(super) async fn serve(
             .await
         {
             Ok(()) => service.handle(&head, &mut connection, &mut deadline).await,
-            Err(link::NoHead::Closed) => None,
-            Err(link::NoHead::Malformed(error)) => Some(malformed(error)),
+            Err(connection::NoHead::Closed) => None,
+            Err(connection::NoHead::Malformed(error)) => Some(malformed(error)),
         };
         let Some(answer) = answer else {
             // The client has left, or never asked.
@@ -67,5 +69,5 @@ pub(super) async fn serve(
 
 fn malformed(error: Http1Error) -> ClientResponse {
     tracing::debug!(code = error.code(), "a request cannot be read");
-    ClientResponse::Local(Box::new(answer::malformed(error)))
+    ClientResponse::Local(Box::new(local_response::malformed(error)))
 }

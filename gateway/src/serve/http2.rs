@@ -28,14 +28,16 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::STALLED;
-use super::body::{BodySource, UnreadableBody};
 use super::connection::ConnectionTerms;
-use super::head::Head;
-use super::{ClientResponse, Service, answer, date};
-use crate::deadline::Deadline;
+use super::{Service, date};
 use crate::forward::{ForwardedResponse, StreamStep};
-use crate::socket::Socket;
-use crate::tasks::Tasks;
+use crate::http::Head;
+use crate::http::local_response;
+use crate::http::{BodySource, UnreadableBody};
+use crate::pipeline::ClientResponse;
+use crate::runtime::Deadline;
+use crate::runtime::Socket;
+use crate::runtime::Tasks;
 
 /// Requests that one connection may have under way.
 const STREAMS: u32 = 256;
@@ -153,7 +155,7 @@ async fn respond(
     let mut client = RequestStream(body);
     let answer = match head(&parts).and_then(Head::read) {
         Ok(head) => service.handle(&head, &mut client, &mut deadline).await?,
-        Err(error) => ClientResponse::Local(Box::new(answer::malformed(error))),
+        Err(error) => ClientResponse::Local(Box::new(local_response::malformed(error))),
     };
     stall::note(stall::StreamProgress::Progressed);
     Some(match answer {

@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use super::Head;
-use super::answer::{self, LocalResponse};
-use crate::clock;
-use crate::record::AccountingSink;
+use crate::http::Head;
+use crate::http::{LocalResponse, local_response};
+use crate::request_log::AccountingSink;
+use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
 
 /// How the gateway is: /health, /livez, /readyz, /metrics.
@@ -97,7 +97,9 @@ impl Status {
     pub(crate) async fn respond(self: &Arc<Self>, query: StatusQuery) -> LocalResponse {
         let this = Arc::clone(self);
         let written = match query {
-            StatusQuery::Live => return answer::json(StatusCode::OK, &json!({"status": "ok"})),
+            StatusQuery::Live => {
+                return local_response::json(StatusCode::OK, &json!({"status": "ok"}));
+            }
             StatusQuery::Ready => return self.ready(),
             StatusQuery::HealthBody { detailed: false } => return self.health(false),
             StatusQuery::HealthBody { detailed: true } => {
@@ -107,7 +109,7 @@ impl Status {
         };
         written.unwrap_or_else(|error| {
             tracing::error!(%error, "the status cannot be written");
-            answer::json(
+            local_response::json(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &json!({"status": "unknown"}),
             )
@@ -122,7 +124,7 @@ impl Status {
         } else {
             (StatusCode::OK, "ok")
         };
-        answer::json(status, &json!({"status": text}))
+        local_response::json(status, &json!({"status": text}))
     }
 
     fn health(&self, detailed: bool) -> LocalResponse {
@@ -139,9 +141,9 @@ impl Status {
         };
         if !detailed {
             let status = if up { "ok" } else { "unavailable" };
-            return answer::json(code, &json!({"status": status}));
+            return local_response::json(code, &json!({"status": status}));
         }
-        answer::json(code, &self.details(tables.as_deref(), up))
+        local_response::json(code, &self.details(tables.as_deref(), up))
     }
 
     fn details<'a>(&self, tables: Option<&'a Tables>, up: bool) -> HealthBody<'a> {
@@ -182,6 +184,6 @@ impl Status {
             .metrics
             .render(tables.as_deref(), self.sink.queued());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-        answer::bytes(StatusCode::OK, kind, text)
+        local_response::bytes(StatusCode::OK, kind, text)
     }
 }

@@ -28,7 +28,7 @@ use labelled::LabelledMetrics;
 use register::{Register, Registered};
 use usage::ByMetadata;
 
-use crate::clock;
+use crate::runtime::clock;
 
 /// How a proxied request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

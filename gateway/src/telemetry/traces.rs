@@ -27,7 +27,7 @@ use parent::Parent;
 use super::Metrics;
 use super::metrics::SpanLoss;
 use crate::Config;
-use crate::serve::Head;
+use crate::http::Head;
 
 /// Spans that wait at most; later ones are lost and counted.
 const WAITING: usize = 4_096;
@@ -190,7 +190,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::{Trace, Tracer};
-    use crate::serve::Head;
+    use crate::http::Head;
     use crate::telemetry::Metrics;
 
     fn tracer(one_in: u64) -> Tracer {

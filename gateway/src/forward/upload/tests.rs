@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::super::AttemptError;
 use super::{MAX_REPLAYED, RequestWriter, Upload, UploadAttempt};
-use crate::deadline::Deadline;
-use crate::forward::AttemptError;
-use crate::serve::{BodyLimits, BodySource, UnreadableBody};
-use crate::socket::Socket;
+use crate::http::{BodyLimits, BodySource, UnreadableBody};
+use crate::runtime::Deadline;
+use crate::runtime::Socket;
+use crate::upstream::ExchangeError;
 
 const BEGINNING: &str = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\n\
 content-disposition: form-data; name=\"file\"\r\n\r\n";
@@ -101,7 +102,10 @@ async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taki
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
     let mut client = AwaitingResponse::default();
     let mut upload = begun(&mut client, &limits).await;
-    assert!(matches!(upload.failure(None), AttemptError::Timeout));
+    assert!(matches!(
+        upload.failure(None),
+        AttemptError::Exchange(ExchangeError::Timeout)
+    ));
     let upload = Mutex::new(upload);
     assert!(send(&upload).await.0.is_none());
     let mut upload = upload.into_inner();

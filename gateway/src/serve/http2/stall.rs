@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::deadline::Deadline;
+use crate::runtime::Deadline;
 
 /// What became of a stream's answer while the stream was polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{StreamProgress, note, until_stalled};
-    use crate::deadline::Deadline;
+    use crate::runtime::Deadline;
 
     const MOMENT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_hours(1);

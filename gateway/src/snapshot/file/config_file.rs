@@ -7,7 +7,7 @@ use fastllm_contract::{PolicyKind, Secret};
 
 use super::problem::{Problem, Problems};
 use super::read::{ReadOutcome, Surroundings, read};
-use crate::config::environment_variable;
+use crate::cli::environment_variable;
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 8 << 20;

@@ -11,12 +11,14 @@ use fastllm_engine::{Tables, Tuning};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
-use super::auth::{self, Auth};
+use super::auth::Auth;
 use super::models::Models;
 use super::problem::Problems;
 use super::value::{Context, MappingReader, Value};
-use super::virtual_models::{self, KnownNames};
+use super::virtual_models::KnownNames;
 use super::{tuning, yaml};
+use crate::snapshot::file::auth;
+use crate::snapshot::file::virtual_models;
 
 /// Sections that LiteLLM understands, and this program does not.
 const WITHOUT_EFFECT: [&str; 16] = [

@@ -4,7 +4,7 @@ use std::time::Instant;
 use prometheus::Gauge;
 
 use super::register::{Register, Registered};
-use crate::clock;
+use crate::runtime::clock;
 
 /// How old what is served is, and when control was last heard of: a quiet
 /// deployment has an old snapshot, a stuck gateway an old contact. Both by this

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec};
 
 use super::register::{Register, Registered};
-use crate::scratch;
+use crate::runtime::buffers;
 
 /// How many sets of values are told apart: clients choose them, and each is a
 /// time series.
@@ -196,7 +196,7 @@ impl ByMetadata {
 
     /// A backend has answered a request.
     pub(super) fn count(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
-        let mut set = scratch::take();
+        let mut set = buffers::take();
         for value in self.values(metadata) {
             write(value, &mut set);
             set.push(END_OF_VALUE);
@@ -209,7 +209,7 @@ impl ByMetadata {
                 .unwrap_or(&self.other)
                 .count(usage);
         }
-        scratch::recycle(set);
+        buffers::recycle(set);
     }
 
     fn values<'a>(

@@ -11,10 +11,11 @@ use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::collector::{Collector, SendOutcome};
-use super::span::{self, FinishedRequest};
-use crate::clock;
+use super::span::FinishedRequest;
+use crate::runtime::clock;
 use crate::telemetry::Metrics;
 use crate::telemetry::metrics::SpanLoss;
+use crate::telemetry::traces::span;
 
 /// Spans that are sent at one time, at most.
 const BATCH: usize = 512;

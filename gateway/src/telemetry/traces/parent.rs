@@ -1,10 +1,8 @@
 use http::header::HeaderValue;
 
 use super::SpanIds;
-use crate::serve::Head;
-
-/// W3C trace context: `00-<trace>-<span>-<flags>`, in lower-case hexadecimal.
-const TRACEPARENT: &str = "traceparent";
+use crate::http::Head;
+use crate::http::TRACEPARENT;
 
 /// The flag of a trace that is recorded.
 const SAMPLED: u8 = 1;
@@ -84,7 +82,7 @@ pub(super) fn header(ids: &SpanIds) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::Parent;
-    use crate::serve::Head;
+    use crate::http::Head;
 
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
     const SPAN: &str = "b7ad6b7169203331";

@@ -1,0 +1,389 @@
+//! Answers that are given again: which requests may have one, what is kept of
+//! an answer, and what of it a client gets later.
+
+use std::sync::Arc;
+
+use fastllm_contract::ModelName;
+use fastllm_engine::{
+    Audience, Bounds, Caching, Caller, Capture, Chain, Entry, Key, KeyMaker, Occupancy,
+    ResponseCache,
+};
+use fastllm_wire::http1::Fields;
+use fastllm_wire::json::Object;
+use fastllm_wire::{Members, Piece, Splice};
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Response};
+
+use crate::cli::{CacheScope, Config};
+use crate::forward::{Outgoing, Payload, UpstreamResponse};
+use crate::http::LocalResponse;
+use crate::http::deciding_fields;
+use crate::http::{CACHE, REQUEST_ID};
+use crate::http::{Head, ProxiedEndpoint, RateLimitFields};
+use crate::request_log::{RequestLog, UsageSummary};
+use crate::runtime::clock;
+use crate::telemetry::CacheUse;
+
+/// What a client says there.
+const SKIP: &[u8] = b"skip";
+
+/// A longer request is neither looked up nor kept, in bytes: to hash it would
+/// hold up the others of its thread.
+const LONGEST_REQUEST: usize = 1 << 20;
+
+/// What is kept of an answer's header: what its body is read by, and what says
+/// which release of a model gave it. All else is of the one request that was
+/// answered: its id, its time, its sender's limits and cookies.
+const KEPT_FIELDS: [HeaderName; 5] = [
+    http::header::CONTENT_TYPE,
+    http::header::CONTENT_ENCODING,
+    http::header::CONTENT_LANGUAGE,
+    http::header::CONTENT_DISPOSITION,
+    HeaderName::from_static("openai-version"),
+];
+
+type ResponseEntries = ResponseCache<UsageSummary>;
+
+/// An answer that was kept, with what it used.
+pub(crate) type Hit = Entry<UsageSummary>;
+
+/// The answers that this process keeps.
+#[derive(Debug)]
+pub(crate) struct CachedResponses {
+    answers: Option<ResponseEntries>,
+    /// Principals may have each other's.
+    shared: bool,
+}
+
+impl CachedResponses {
+    /// None yet; never any where the flags leave no room.
+    pub(crate) fn new(config: &Config) -> Self {
+        let bounds = Bounds {
+            entries: config.cache_max_entries.into(),
+            bytes: config.cache_max_bytes,
+        };
+        Self {
+            answers: ResponseCache::new(bounds),
+            shared: config.cache_scope == CacheScope::Shared,
+        }
+    }
+
+    /// How much is kept.
+    pub(crate) fn occupancy(&self) -> Occupancy {
+        let answers = self.answers.as_ref();
+        answers.map(ResponseCache::occupancy).unwrap_or_default()
+    }
+
+    /// What a request has to do with the cache; nothing where none of the models
+    /// that may answer it wants that, or the client does not.
+    pub(crate) fn cache_policy(
+        self: &Arc<Self>,
+        (caller, chain): (&Caller, &Chain),
+        (proxied, head): (ProxiedEndpoint, &Head),
+        (members, body): (&Members, &[u8]),
+    ) -> Option<Box<CachePolicy>> {
+        let wanted = chain.pools().iter().any(|pool| pool.caching().is_some());
+        if !wanted || self.answers.is_none() {
+            return None;
+        }
+        let in_one_piece = !members.is_stream() && members.form_type().is_none();
+        if !in_one_piece || body.len() > LONGEST_REQUEST || extends_conversation(proxied, body) {
+            return None;
+        }
+        let may_look_up = match CacheControl::of(head) {
+            CacheControl::Allow => true,
+            CacheControl::NoCache => false,
+            CacheControl::NoStore => return None,
+        };
+        // Few requests have them, and all would be larger by them.
+        Some(Box::new(CachePolicy {
+            cached: Arc::clone(self),
+            audience: Audience::of(caller, self.shared),
+            may_look_up,
+            looked_up: None,
+        }))
+    }
+}
+
+/// What a client says about its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CacheControl {
+    /// It may have been given before.
+    Allow,
+    /// It must not have been, and may be given again.
+    NoCache,
+    /// Neither.
+    NoStore,
+}
+
+impl CacheControl {
+    fn of(head: &Head) -> Self {
+        let fields = head.fields();
+        let skips = fields
+            .all(CACHE)
+            .any(|value| value.trim_ascii().eq_ignore_ascii_case(SKIP));
+        if skips || has_directive(fields, b"no-store") {
+            Self::NoStore
+        } else if has_directive(fields, b"no-cache") {
+            Self::NoCache
+        } else {
+            Self::Allow
+        }
+    }
+}
+
+/// Whether `cache-control` has this directive, with or without a value.
+fn has_directive(fields: Fields<'_>, directive: &[u8]) -> bool {
+    let mut given = fields
+        .all("cache-control")
+        .flat_map(|value| value.split(|byte| *byte == b','));
+    given.any(|given| {
+        let name = given.split(|byte| *byte == b'=').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(directive)
+    })
+}
+
+/// Whether asking changes what the upstream knows, so that to ask again is to
+/// ask something else: a turn of a conversation that it keeps.
+fn extends_conversation(proxied: ProxiedEndpoint, body: &[u8]) -> bool {
+    let members = Object::open(body)
+        .ok()
+        .filter(|_| proxied == ProxiedEndpoint::Responses);
+    members
+        .into_iter()
+        .flatten()
+        .map_while(Result::ok)
+        .any(|member| &*member.name == b"conversation" && member.value != b"null")
+}
+
+/// What one request has to do with the cache.
+#[derive(Debug)]
+pub(crate) struct CachePolicy {
+    cached: Arc<CachedResponses>,
+    audience: Audience,
+    /// An answer that was kept is welcome.
+    may_look_up: bool,
+    /// Under which key one was looked for.
+    looked_up: Option<Key>,
+}
+
+impl CachePolicy {
+    /// The kept answer of the model that would be asked first.
+    pub(crate) fn look_up(
+        &mut self,
+        chain: &Chain,
+        outgoing: &Outgoing<'_, '_>,
+        record: &mut RequestLog,
+    ) -> Option<Arc<Hit>> {
+        let answers = self.cached.answers.as_ref().filter(|_| self.may_look_up)?;
+        let pool = chain.pools().first()?;
+        let key = self.key(pool.caching()?, pool.model(), outgoing)?;
+        self.looked_up = Some(key);
+        let hit = answers.get(&key, clock::timestamp());
+        record.looked_up(pool.model(), hit.is_some());
+        hit
+    }
+
+    /// The name of this model's answer.
+    fn key(
+        &self,
+        caching: &Caching,
+        model: &ModelName,
+        outgoing: &Outgoing<'_, '_>,
+    ) -> Option<Key> {
+        let Payload::Whole(body) = &outgoing.payload else {
+            return None;
+        };
+        let mut key = KeyMaker::new(caching, outgoing.endpoint.sub_path(), &self.audience);
+        for (name, value) in deciding_fields(outgoing.headers, outgoing.forwarded) {
+            key.field(name, value);
+        }
+        // Whichever name it was asked for by.
+        let splice = Splice::new(outgoing.members).model(model.as_str());
+        Some(key.body(splice.pieces(body.len()).map(|piece| match piece {
+            Piece::Kept(range) => body.get(range).unwrap_or_default(),
+            Piece::Written(bytes) => bytes,
+        })))
+    }
+
+    /// What keeps an answer that has begun, under the model that gives it;
+    /// nothing where it shall not be kept.
+    pub(crate) fn keep(
+        &self,
+        chain: &Chain,
+        outgoing: &Outgoing<'_, '_>,
+        response: &UpstreamResponse,
+    ) -> Option<PendingEntry> {
+        let (fields, length) = response.in_one_piece()?;
+        let private = [b"no-store".as_slice(), b"private"];
+        if private
+            .iter()
+            .any(|directive| has_directive(fields, directive))
+            || fields.get("set-cookie").is_some()
+        {
+            return None;
+        }
+        let mut pools = chain.pools().iter().enumerate();
+        let (index, pool) = pools.find(|(_, pool)| pool.model() == response.model())?;
+        let caching = pool.caching()?;
+        let key = match self.looked_up.filter(|_| index == 0) {
+            Some(key) => key,
+            None => self.key(caching, pool.model(), outgoing)?,
+        };
+        let answers = self.cached.answers.as_ref()?;
+        Some(PendingEntry {
+            cached: Arc::clone(&self.cached),
+            capture: answers.begin(key, caching, length)?,
+            fields: kept_fields(fields)?,
+        })
+    }
+}
+
+fn kept_fields(fields: Fields<'_>) -> Option<HeaderMap> {
+    let mut kept = HeaderMap::new();
+    for name in KEPT_FIELDS {
+        for value in fields.all(name.as_str()) {
+            kept.append(&name, HeaderValue::from_bytes(value).ok()?);
+        }
+    }
+    Some(kept)
+}
+
+/// An answer that is kept if it comes to its end.
+#[derive(Debug)]
+pub(crate) struct PendingEntry {
+    cached: Arc<CachedResponses>,
+    capture: Capture,
+    fields: HeaderMap,
+}
+
+impl PendingEntry {
+    /// Takes what has come of it; nothing where it has become too large.
+    #[must_use]
+    pub(crate) fn take(mut self, part: &[u8]) -> Option<Self> {
+        self.capture.push(part)?;
+        Some(self)
+    }
+
+    /// All of it has come. True where it can be given again from now on.
+    pub(crate) fn complete(self, figures: UsageSummary) -> bool {
+        let Self {
+            cached,
+            capture,
+            fields,
+        } = self;
+        let Some(answers) = &cached.answers else {
+            return false;
+        };
+        is_final(capture.body()) && answers.keep(capture, fields, figures, clock::timestamp())
+    }
+}
+
+/// Whether an answer is one, and the last word: some engines tell errors under a
+/// good status, and work may go on behind an answer. What is no JSON object says
+/// nothing of that.
+fn is_final(body: &[u8]) -> bool {
+    const UNFINISHED: [&[u8]; 4] = [
+        b"\"queued\"",
+        b"\"in_progress\"",
+        b"\"failed\"",
+        b"\"cancelled\"",
+    ];
+    let Ok(mut members) = Object::open(body) else {
+        return !body.is_empty();
+    };
+    members.all(|member| match member {
+        Ok(member) => match &*member.name {
+            b"error" => member.value == b"null",
+            b"status" => !UNFINISHED.contains(&member.value),
+            _ => true,
+        },
+        Err(_) => false,
+    })
+}
+
+/// The answer to a client, and the end of its record.
+pub(crate) fn cached_response(hit: &Hit, record: Box<RequestLog>) -> LocalResponse {
+    let mut own = Response::new(hit.body().clone());
+    let headers = own.headers_mut();
+    headers.clone_from(hit.fields());
+    headers.insert(REQUEST_ID, record.id().clone());
+    headers.insert(CACHE, HeaderValue::from_static(CacheUse::Hit.as_str()));
+    if let Some(rates) = record.rates().and_then(RateLimitFields::of) {
+        headers.extend(rates.named());
+    }
+    record.cached_response(*hit.with());
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CacheControl, extends_conversation, is_final};
+    use crate::http::{Head, ProxiedEndpoint};
+
+    #[test]
+    fn a_client_may_want_an_answer_of_its_own() {
+        for (lines, wish) in [
+            ("", CacheControl::Allow),
+            ("cache-control: max-age=0\r\n", CacheControl::Allow),
+            (
+                "cache-control: no-transform, NO-CACHE\r\n",
+                CacheControl::NoCache,
+            ),
+            ("cache-control: no-cache=\"a\"\r\n", CacheControl::NoCache),
+            (
+                "cache-control: no-cache, no-store\r\n",
+                CacheControl::NoStore,
+            ),
+            (
+                "cache-control: a\r\ncache-control: no-store\r\n",
+                CacheControl::NoStore,
+            ),
+            ("x-fastllm-cache: Skip\r\n", CacheControl::NoStore),
+            ("x-fastllm-cache: hit\r\n", CacheControl::Allow),
+            ("pragma: no-cache\r\n", CacheControl::Allow),
+        ] {
+            assert_eq!(CacheControl::of(&Head::with(lines)), wish, "{lines}");
+        }
+    }
+
+    #[test]
+    fn a_turn_of_a_kept_conversation_is_never_the_same_again() {
+        let body = b"{\"model\":\"m\",\"conversation\":\"conv_1\"}";
+        assert!(extends_conversation(ProxiedEndpoint::Responses, body));
+        assert!(!extends_conversation(
+            ProxiedEndpoint::ChatCompletions,
+            body
+        ));
+        for other in [
+            "{\"model\":\"m\",\"conversation\":null}",
+            "{\"a\":{\"conversation\":1}}",
+        ] {
+            assert!(!extends_conversation(
+                ProxiedEndpoint::Responses,
+                other.as_bytes()
+            ));
+        }
+    }
+
+    #[test]
+    fn errors_and_what_is_not_done_yet_are_no_last_word() {
+        for (body, is) in [
+            ("{\"choices\":[]}", true),
+            ("{\"error\":null,\"status\":\"completed\"}", true),
+            ("{\"status\":\"incomplete\"}", true),
+            ("{\"a\":{\"error\":{}}}", true),
+            ("[1]", true),
+            ("ID3\u{4}", true),
+            ("", false),
+            ("{\"error\":{\"message\":\"m\"}}", false),
+            ("{\"a\":1,\"error\":\"m\"}", false),
+            ("{\"status\":\"queued\"}", false),
+            ("{\"status\":\"in_progress\"}", false),
+            ("{\"status\":\"failed\"}", false),
+            ("{\"choices\":[", false),
+        ] {
+            assert_eq!(is_final(body.as_bytes()), is, "{body}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastllm_contract::{BudgetUsage, Grant, LimitReport, LimitReportReply, LimitsState};
+use fastllm_engine::Accounts;
+use http::{StatusCode, header};
+use reqwest::Method;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::client::{ControlClient, ControlError, read_limited};
+use super::snapshot_file::{read_json, write_json};
+use crate::runtime::clock;
+use crate::snapshot::CurrentSnapshot;
+
+/// Time limit of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a gateway that starts waits to be told how things stand, before it
+/// serves.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a share of a budget is spent.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long after a report the next one comes at the earliest.
+const AT_MOST_EVERY: Duration = Duration::from_millis(250);
+
+/// How soon a gateway that has just come asks again while another one holds all
+/// of a budget, and for how many intervals: by then that one has asked, too, and
+/// gives a part of it back.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+const INTERVALS: u32 = 2;
+
+/// How often it is asked how things stand where nothing is reconciled.
+const LEARN_EVERY: Duration = Duration::from_secs(5);
+
+/// Largest answer, in bytes: some hundred thousand budgets.
+const LIMIT: usize = 32 << 20;
+
+/// Learns from control how things stand: what models cost, what of budgets is
+/// spent, how many gateways run.
+#[derive(Debug, Clone)]
+pub(crate) struct LimitsStateSource {
+    client: ControlClient,
+    /// Where what was learnt is kept for a start without control.
+    path: PathBuf,
+}
+
+impl LimitsStateSource {
+    /// Beside the copy of the snapshot.
+    pub(crate) fn new(client: ControlClient, snapshot_cache: &Path) -> Self {
+        Self {
+            client,
+            path: snapshot_cache.with_file_name("limits-state.json"),
+        }
+    }
+
+    /// What holds at the start: what control says, else what was kept.
+    pub(crate) async fn first(&self) -> LimitsState {
+        match timeout(FIRST_REQUEST_TIMEOUT, self.fetch(None)).await {
+            Ok(Ok(Some((limits_state, _)))) => return limits_state,
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "control does not say how things stand"),
+            Err(_) => tracing::warn!("control does not say in time how things stand"),
+        }
+        let path = self.path.clone();
+        let read = tokio::task::spawn_blocking(move || read_json(&path)).await;
+        match read {
+            Ok(Ok(kept)) => kept.unwrap_or_default(),
+            Ok(Err(error)) => {
+                let path = self.path.display();
+                tracing::error!(%path, %error, "what was spent is not known from disk");
+                LimitsState::default()
+            }
+            Err(_) => LimitsState::default(),
+        }
+    }
+
+    /// Nothing where it is what it was.
+    async fn fetch(
+        &self,
+        etag: Option<&str>,
+    ) -> Result<Option<(LimitsState, Option<String>)>, ControlError> {
+        let mut request = self
+            .client
+            .request(Method::GET, "limits-state", REQUEST_TIMEOUT);
+        if let Some(etag) = etag {
+            request = request.header(header::IF_NONE_MATCH, etag);
+        }
+        let answer = request.send().await?;
+        match answer.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_MODIFIED => return Ok(None),
+            other => return Err(ControlError::Status(other.as_u16())),
+        }
+        let etag = answer.headers().get(header::ETAG);
+        let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        let body = read_limited(answer, LIMIT).await?;
+        let limits_state = serde_json::from_slice(&body)
+            .map_err(|error| ControlError::Unreadable(error.to_string()))?;
+        Ok(Some((limits_state, etag)))
+    }
+
+    async fn keep(&self, limits_state: LimitsState) -> Result<(), String> {
+        let path = self.path.clone();
+        let written = tokio::task::spawn_blocking(move || write_json(&path, &limits_state));
+        match written.await {
+            Ok(written) => written.map_err(|error| error.to_string()),
+            Err(_) => Err("writing was interrupted".to_owned()),
+        }
+    }
+}
+
+/// Tells control what callers asked for and spent, and takes on this gateway's
+/// shares of their limits and budgets: every now and then, and at once where a
+/// share is spent while the whole is not. While control is away the last shares
+/// stay.
+#[derive(Debug)]
+pub(crate) struct Reconciler {
+    pub(crate) source: LimitsStateSource,
+    pub(crate) current: Arc<CurrentSnapshot>,
+    pub(crate) replica: String,
+    pub(crate) boot_id: Arc<str>,
+    /// Zero: shares are not asked for.
+    pub(crate) every: Duration,
+}
+
+/// What is remembered from round to round.
+#[derive(Default)]
+struct ReconcileState {
+    etag: Option<String>,
+    kept: Option<LimitsState>,
+    reply: String,
+    warned_of_disk: bool,
+    /// When the last report was made.
+    reported: Option<Instant>,
+    /// When control answered first.
+    began: Option<Instant>,
+    /// A budget is not spent, and all that is left of it is held by others.
+    lacks_share: bool,
+    duplicate_replica: bool,
+}
+
+impl Reconciler {
+    /// Runs until `stop`; what was spent until then is still kept.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut changes = self.current.changes();
+        tokio::select! {
+            _ = changes.wait_for(|count| *count > 0) => {}
+            () = stop.cancelled() => return,
+        }
+        let mut state = ReconcileState::default();
+        loop {
+            let Some(tables) = self.current.tables() else {
+                return;
+            };
+            let accounts = tables.accounts();
+            let round = tokio::select! {
+                round = self.round(accounts, &mut state) => round,
+                () = stop.cancelled() => break,
+            };
+            state.note(round);
+            self.keep(accounts, &mut state).await;
+            tokio::select! {
+                () = self.pause(accounts, &state) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        if let Some(tables) = self.current.tables() {
+            self.keep(tables.accounts(), &mut state).await;
+        }
+    }
+
+    async fn pause(&self, accounts: &Accounts, state: &ReconcileState) {
+        let came = state.began.map(|began| began.elapsed());
+        let every = if self.every.is_zero() {
+            LEARN_EVERY
+        } else if state.lacks_share && came.is_some_and(|came| came < self.every * INTERVALS) {
+            self.every.min(ASK_AGAIN)
+        } else {
+            self.every
+        };
+        let began = Instant::now();
+        sleep(AT_MOST_EVERY).await;
+        while began.elapsed() < every && !accounts.wants_share() {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn round(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
+        let learnt = self.learn(accounts, state).await;
+        let shared = if self.every.is_zero() {
+            Ok(())
+        } else {
+            self.share(accounts, state).await
+        };
+        learnt.and(shared)
+    }
+
+    async fn learn(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
+        if let Some((limits_state, etag)) = self.source.fetch(state.etag.as_deref()).await? {
+            accounts.learn(&limits_state);
+            state.etag = etag;
+        }
+        Ok(())
+    }
+
+    /// One round: as many posts as it takes. What a failed one would have told is
+    /// told by the next round.
+    async fn share(
+        &self,
+        accounts: &Accounts,
+        state: &mut ReconcileState,
+    ) -> Result<(), ControlError> {
+        let now = Instant::now();
+        let last = state.reported.replace(now);
+        let gathered = last.map_or(Duration::ZERO, |last| now - last);
+        let report = accounts.report(
+            self.replica.clone(),
+            self.boot_id.to_string(),
+            clock::timestamp(),
+        );
+        let mut reply = LimitReportReply::default();
+        let reports = report.split();
+        for (at, report) in reports.iter().enumerate() {
+            match self.post(report).await {
+                Ok(more) => reply.add(more),
+                Err(error) => {
+                    for untold in reports.iter().skip(at) {
+                        accounts.give_back(&untold.counts, gathered);
+                    }
+                    if at > 0 {
+                        accounts.partly_reconciled(&reply);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        accounts.reconciled(&reply);
+        state.began.get_or_insert_with(Instant::now);
+        state.lacks_share = lacks_share(&reports, &reply);
+        state.note_name(reply.duplicate_replica, &self.replica);
+        Ok(())
+    }
+
+    async fn post(&self, report: &LimitReport) -> Result<LimitReportReply, ControlError> {
+        let body = serde_json::to_vec(report)
+            .map_err(|error| ControlError::Unreadable(error.to_string()))?;
+        let reply = self.source.client.post_limited(
+            "limits/reconcile",
+            Bytes::from(body),
+            REQUEST_TIMEOUT,
+            LIMIT,
+        );
+        match reply.await? {
+            (200, body) => serde_json::from_slice(&body)
+                .map_err(|error| ControlError::Unreadable(error.to_string())),
+            (status, _) => Err(ControlError::Status(status)),
+        }
+    }
+
+    async fn keep(&self, accounts: &Accounts, state: &mut ReconcileState) {
+        let limits_state = accounts.limits_state();
+        if state.kept.as_ref() == Some(&limits_state) {
+            return;
+        }
+        let kept = self.source.keep(limits_state.clone()).await;
+        state.kept = Some(limits_state);
+        let warned_before = std::mem::replace(&mut state.warned_of_disk, kept.is_err());
+        match kept {
+            Err(error) if !warned_before => tracing::warn!(
+                path = %self.source.path.display(),
+                error,
+                "what was spent cannot be kept on disk; a restart without control would forget it"
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Whether this gateway may take nothing of a budget that is not spent.
+fn lacks_share(reports: &[LimitReport], reply: &LimitReportReply) -> bool {
+    let used: HashMap<_, _> = reports
+        .iter()
+        .flat_map(|report| &report.budgets)
+        .map(|used| ((used.budget, used.window_start), used))
+        .collect();
+    let nothing = |grant: Option<Grant>, used: u64| {
+        grant.is_some_and(|grant| {
+            grant.granted <= used && grant.used_by_others.saturating_add(used) < grant.total
+        })
+    };
+    reply.budgets.iter().any(|share| {
+        let used = used.get(&(share.budget, share.window_start));
+        let of = |part: fn(&BudgetUsage) -> u64| used.map_or(0, |used| part(used));
+        nothing(share.tokens, of(|used| used.tokens.0))
+            || nothing(share.cost_micros, of(|used| used.cost_micros.0))
+    })
+}
+
+impl ReconcileState {
+    /// Says once that another gateway has the same name, or has no more.
+    fn note_name(&mut self, taken: bool, replica: &str) {
+        match (std::mem::replace(&mut self.duplicate_replica, taken), taken) {
+            (false, true) => tracing::warn!(
+                replica,
+                "another gateway reports under this one's name; give each a name of its own"
+            ),
+            (true, false) => tracing::info!(replica, "no other gateway has this one's name"),
+            _ => {}
+        }
+    }
+
+    /// Says once what goes wrong.
+    fn note(&mut self, round: Result<(), ControlError>) {
+        let text = round
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        if text == self.reply {
+            return;
+        }
+        if text.is_empty() {
+            tracing::info!("limits and budgets are reconciled again");
+        } else {
+            tracing::warn!(
+                error = text,
+                "limits and budgets are not reconciled; shares stay"
+            );
+        }
+        self.reply = text;
+    }
+}

@@ -1,0 +1,243 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fastllm_contract::{MissingSection, Snapshot};
+use fastllm_process::back_off::{self, BackOff, Jitter};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::client::ControlError;
+use super::snapshot_client::Fetched;
+use super::snapshot_client::SnapshotClient;
+use super::snapshot_file::SnapshotFile;
+use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::Metrics;
+
+/// How long the first fetch may take before the copy on disk serves: a key
+/// that was revoked meanwhile should not revive where control can say so.
+const FIRST_FETCH: Duration = Duration::from_secs(3);
+
+/// A "nothing new" that comes sooner than this was not held open.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Keeps [`CurrentSnapshot`] up to date with control.
+#[derive(Debug)]
+pub(crate) struct SnapshotFollower {
+    pub(crate) source: SnapshotClient,
+    pub(crate) cache: SnapshotFile,
+    pub(crate) current: Arc<CurrentSnapshot>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) poll: Duration,
+    pub(crate) etag: Option<String>,
+}
+
+/// Why a fetched snapshot is not served.
+#[derive(Debug, thiserror::Error)]
+enum FollowError {
+    #[error("{0}")]
+    ControlClient(#[from] ControlError),
+    #[error("the snapshot is not understood: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("{0}")]
+    Invalid(#[from] fastllm_engine::InvalidSnapshot),
+    #[error("{0}")]
+    Incomplete(#[from] MissingSection),
+    #[error("building was interrupted")]
+    Interrupted,
+}
+
+/// What one round brought.
+enum FetchOutcome {
+    Changed,
+    Unchanged,
+}
+
+impl SnapshotFollower {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = self.follow() => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
+    async fn follow(&mut self) {
+        self.begin().await;
+        let mut back_off = back_off::Config::new(Duration::from_millis(100), self.poll).build();
+        // A control plane that shuts down says "nothing new" once, before its
+        // time; one that never holds requests open ends up being polled.
+        let mut early_response_back_off =
+            back_off::Config::new(Duration::from_millis(100), self.poll).build();
+        let mut last_error = String::new();
+        loop {
+            let asked = tokio::time::Instant::now();
+            let wait = match self.fetch().await {
+                Ok(fetch) => {
+                    if !std::mem::take(&mut last_error).is_empty() {
+                        tracing::info!("control is followed again");
+                    }
+                    back_off.reset();
+                    if matches!(fetch, FetchOutcome::Unchanged) && asked.elapsed() < AT_ONCE {
+                        early_response_back_off.next_delay()
+                    } else {
+                        early_response_back_off.reset();
+                        Duration::ZERO
+                    }
+                }
+                Err(error) => self.failed(&error, &mut last_error, &mut back_off),
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Control first, and where it is away the copy on disk.
+    async fn begin(&mut self) {
+        // Only the fetch has a time limit: building goes on when it is no longer
+        // waited for, and the copy on disk would displace what it builds.
+        match timeout(FIRST_FETCH, self.source.fetch(None)).await {
+            Ok(Ok(fetched)) => {
+                self.metrics.control_answered();
+                match self.take(fetched).await {
+                    Ok(_) => return,
+                    Err(error) => tracing::warn!(%error, "control's snapshot cannot be used"),
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
+            Err(_) => tracing::warn!("control does not answer"),
+        }
+        self.metrics.poll_failed();
+        let (cache, current) = (self.cache.clone(), Arc::clone(&self.current));
+        let path = self.cache.path().display().to_string();
+        let read = tokio::task::spawn_blocking(move || {
+            let snapshot = cache.read().map_err(|error| error.to_string())?;
+            snapshot
+                .map(|snapshot| complete(&current, snapshot).map_err(|error| error.to_string()))
+                .transpose()
+        });
+        match read.await {
+            Ok(Ok(Some(()))) => tracing::warn!(path, "serving the last snapshot from disk"),
+            Ok(Ok(None)) => tracing::warn!(
+                path,
+                "no snapshot on disk; answering 503 until control has one"
+            ),
+            Ok(Err(error)) => tracing::error!(path, error, "the snapshot on disk cannot be used"),
+            Err(_) => tracing::error!(path, "the snapshot on disk cannot be read"),
+        }
+    }
+
+    /// Says once what goes wrong, and gives the time to wait.
+    fn failed(
+        &mut self,
+        error: &FollowError,
+        last_error: &mut String,
+        back_off: &mut BackOff,
+    ) -> Duration {
+        self.metrics.poll_failed();
+        let text = error.to_string();
+        if text != *last_error {
+            tracing::warn!(error = text, "the snapshot is not up to date; trying again");
+            *last_error = text;
+        }
+        match error {
+            FollowError::ControlClient(_) | FollowError::Interrupted => back_off.next_delay(),
+            // Asked again at once, for all of it.
+            FollowError::Incomplete(_) if self.etag.take().is_some() => Duration::ZERO,
+            // Control would answer with the same one again.
+            FollowError::Incomplete(_) | FollowError::Unreadable(_) | FollowError::Invalid(_) => {
+                Jitter::HALF.apply(self.poll)
+            }
+        }
+    }
+
+    async fn fetch(&mut self) -> Result<FetchOutcome, FollowError> {
+        let fetched = self.source.fetch(self.etag.as_deref()).await?;
+        self.metrics.control_answered();
+        self.take(fetched).await
+    }
+
+    async fn take(&mut self, fetched: Fetched) -> Result<FetchOutcome, FollowError> {
+        match fetched {
+            Fetched::Unchanged { etag } => {
+                self.renumber(etag).await?;
+                Ok(FetchOutcome::Unchanged)
+            }
+            Fetched::Changed { etag, .. } if etag.is_some() && etag == self.etag => {
+                Ok(FetchOutcome::Unchanged)
+            }
+            Fetched::Changed { etag, body } => {
+                self.publish(body).await?;
+                self.etag = etag;
+                Ok(FetchOutcome::Changed)
+            }
+        }
+    }
+
+    /// The same content has got another version: so that all replicas say the
+    /// same, this one says so, too. The tag of other content is not taken.
+    async fn renumber(&mut self, etag: Option<String>) -> Result<(), FollowError> {
+        let Some((etag, version)) = etag.and_then(|etag| renumbered(self.etag.as_deref(), etag))
+        else {
+            return Ok(());
+        };
+        if let Some(held) = self.current.held() {
+            let current = Arc::clone(&self.current);
+            let same = Snapshot {
+                version,
+                ..Snapshot::clone(&held)
+            };
+            tokio::task::spawn_blocking(move || current.publish(Arc::new(same)))
+                .await
+                .map_err(|_| FollowError::Interrupted)??;
+        }
+        self.etag = Some(etag);
+        Ok(())
+    }
+
+    /// Parses and builds off the request threads.
+    async fn publish(&self, body: Bytes) -> Result<(), FollowError> {
+        let current = Arc::clone(&self.current);
+        tokio::task::spawn_blocking(move || {
+            let snapshot: Snapshot = serde_json::from_slice(&body)?;
+            complete(&current, snapshot)
+        })
+        .await
+        .unwrap_or(Err(FollowError::Interrupted))
+    }
+}
+
+/// A tag of the same content under another version, and that version.
+fn renumbered(held: Option<&str>, told: String) -> Option<(String, u64)> {
+    let (held_version, held_digest) = parts_of(held?)?;
+    let (version, digest) = parts_of(&told)?;
+    (held_digest == digest && held_version != version).then_some((told, version))
+}
+
+/// Version and digest of an `ETag` (`"<version>-<digest>"`).
+fn parts_of(etag: &str) -> Option<(u64, &str)> {
+    let (version, digest) = etag.trim_matches('"').split_once('-')?;
+    Some((version.parse().ok()?, digest))
+}
+
+/// Adds the parts that are held and serves the result.
+fn complete(current: &CurrentSnapshot, snapshot: Snapshot) -> Result<(), FollowError> {
+    let held = current.held();
+    let whole = snapshot.merge(held.as_deref())?;
+    current.publish(Arc::new(whole))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::renumbered;
+
+    #[test]
+    fn only_a_tag_of_the_same_content_is_taken() {
+        let told = |etag: &str| renumbered(Some("\"7-aa\""), etag.to_owned());
+        assert_eq!(told("\"8-aa\""), Some(("\"8-aa\"".to_owned(), 8)));
+        assert_eq!(told("\"6-aa\""), Some(("\"6-aa\"".to_owned(), 6)));
+        assert_eq!(told("\"7-aa\""), None);
+        assert_eq!(told("\"8-bb\""), None);
+        assert_eq!(told("\"x\""), None);
+        assert_eq!(renumbered(None, "\"8-aa\"".to_owned()), None);
+    }
+}

@@ -1,0 +1,472 @@
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+
+use fastllm_contract::{UsageBatch, UsageEvent};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::telemetry::{DropReason, Metrics};
+
+/// Billable events that wait at most, beside what threads hold.
+pub(super) const BILLABLE: usize = 10_000;
+
+/// Refusals that wait at most, likewise: a storm of them displaces nothing
+/// billable.
+const REFUSED: usize = 1_000;
+
+/// So many of each a thread hands over at once.
+pub(super) const FLUSH_SIZE: usize = 50;
+
+/// Whoever takes events is woken when so many billable ones wait.
+pub(super) const HIGH_MARK: usize = BILLABLE / 2;
+
+/// Where requests leave their usage events. Never waits; what does not fit is
+/// lost and counted. Cheap to clone.
+///
+/// Each thread lays its events into a tray of its own and hands over a full one,
+/// so that threads touch nothing in common but once in [`FLUSH_SIZE`] requests;
+/// whoever takes them empties the trays, too.
+#[derive(Debug, Clone)]
+pub(crate) struct UsageQueue {
+    /// Nothing where nobody takes events: the access log is all there is.
+    shared: Option<Arc<SharedQueue>>,
+}
+
+/// The other end of [`UsageQueue`].
+#[derive(Debug)]
+pub(crate) struct UsageReceiver {
+    shared: Arc<SharedQueue>,
+    /// When nothing waited.
+    pub(super) emptied: Instant,
+}
+
+#[derive(Debug)]
+struct SharedQueue {
+    shards: Box<[ShardBuffer]>,
+    flushed: Mutex<FlushedEvents>,
+    /// Nobody looks for events before he is woken.
+    receiver_waiting: AtomicBool,
+    wake: Notify,
+    /// Nobody takes events any more.
+    closed: AtomicBool,
+    drop_cause: DropCause,
+    metrics: Arc<Metrics>,
+}
+
+/// What threads hold that have the same place, as a rule one: in cache lines of
+/// its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct ShardBuffer(Mutex<ShardEvents>);
+
+#[derive(Debug, Default)]
+struct ShardEvents {
+    billable: Vec<UsageEvent>,
+    refused: Vec<UsageEvent>,
+}
+
+#[derive(Debug, Default)]
+struct FlushedEvents {
+    billable: VecDeque<UsageEvent>,
+    refused: VecDeque<UsageEvent>,
+}
+
+/// Why nobody takes what waits.
+#[derive(Debug, Default)]
+struct DropCause(AtomicU8);
+
+impl DropCause {
+    const BY: [DropReason; 3] = [
+        DropReason::QueueFull,
+        DropReason::SpillFull,
+        DropReason::SpillFailed,
+    ];
+
+    fn reason(&self) -> DropReason {
+        let index = usize::from(self.0.load(Ordering::Relaxed));
+        Self::BY
+            .get(index)
+            .copied()
+            .unwrap_or(DropReason::QueueFull)
+    }
+
+    fn set(&self, reason: DropReason) {
+        let index = Self::BY.iter().position(|by| *by == reason);
+        let index = index.and_then(|index| u8::try_from(index).ok());
+        self.0.store(index.unwrap_or(0), Ordering::Relaxed);
+    }
+}
+
+/// Both ends of the queues of usage events.
+pub(crate) fn usage_queue(metrics: &Arc<Metrics>) -> (UsageQueue, UsageReceiver) {
+    let shards = available_parallelism().map_or(1, usize::from);
+    let shared = Arc::new(SharedQueue {
+        shards: (0..shards).map(|_| ShardBuffer::default()).collect(),
+        flushed: Mutex::default(),
+        receiver_waiting: AtomicBool::new(false),
+        wake: Notify::new(),
+        closed: AtomicBool::new(false),
+        drop_cause: DropCause::default(),
+        metrics: Arc::clone(metrics),
+    });
+    let queue = UsageQueue {
+        shared: Some(Arc::clone(&shared)),
+    };
+    let emptied = Instant::now();
+    (queue, UsageReceiver { shared, emptied })
+}
+
+impl UsageQueue {
+    /// For a gateway that reports to nobody.
+    pub(crate) const fn disabled() -> Self {
+        Self { shared: None }
+    }
+
+    pub(crate) fn push(&self, event: UsageEvent) {
+        if let Some(shared) = &self.shared {
+            shared.push(event);
+        }
+    }
+
+    /// How many events wait.
+    pub(crate) fn len(&self) -> usize {
+        self.shared.as_ref().map_or(0, |shared| shared.len())
+    }
+}
+
+impl SharedQueue {
+    fn push(&self, event: UsageEvent) {
+        let refused = event.refusal.is_some();
+        if self.closed.load(Ordering::Relaxed) || !self.enqueue(event, refused) {
+            let reason = if refused {
+                DropReason::RefusedQueueFull
+            } else {
+                self.drop_cause.reason()
+            };
+            self.metrics.usage_lost(reason, 1);
+            return;
+        }
+        // Whoever goes to sleep says so before he looks into this tray the last
+        // time: either he has seen the event, or this sees that he sleeps.
+        if self.receiver_waiting.load(Ordering::Relaxed)
+            && self.receiver_waiting.swap(false, Ordering::Relaxed)
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    /// False where there is no room.
+    fn enqueue(&self, event: UsageEvent, refused: bool) -> bool {
+        let Some(ShardBuffer(shard)) = self.shards.get(thread_number() % self.shards.len()) else {
+            return false;
+        };
+        let mut shard = shard.lock();
+        let ShardEvents {
+            billable,
+            refused: refusals,
+        } = &mut *shard;
+        let events = if refused { refusals } else { billable };
+        if events.len() >= FLUSH_SIZE && !self.flush(events, refused) {
+            return false;
+        }
+        events.push(event);
+        true
+    }
+
+    /// Invariant: a tray is locked before what was handed over is, never after.
+    fn flush(&self, events: &mut Vec<UsageEvent>, refused: bool) -> bool {
+        let mut flushed = self.flushed.lock();
+        let FlushedEvents {
+            billable,
+            refused: refusals,
+        } = &mut *flushed;
+        let (queue, most) = if refused {
+            (refusals, REFUSED)
+        } else {
+            (billable, BILLABLE)
+        };
+        let (before, after) = (queue.len(), queue.len() + events.len());
+        if after > most {
+            return false;
+        }
+        queue.extend(events.drain(..));
+        drop(flushed);
+        if !refused && before < HIGH_MARK && after >= HIGH_MARK {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    fn len(&self) -> usize {
+        let shards = self
+            .shards
+            .iter()
+            .map(|ShardBuffer(shard)| shard.lock().len());
+        let buffered: usize = shards.sum();
+        buffered + self.flushed.lock().len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl ShardEvents {
+    fn len(&self) -> usize {
+        self.billable.len() + self.refused.len()
+    }
+}
+
+impl FlushedEvents {
+    fn len(&self) -> usize {
+        self.billable.len() + self.refused.len()
+    }
+}
+
+impl UsageReceiver {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.shared.len()
+    }
+
+    /// Whether billable events are lost, or will be soon.
+    pub(super) fn is_full(&self) -> bool {
+        self.shared.flushed.lock().billable.len() + FLUSH_SIZE > BILLABLE
+    }
+
+    /// Says what billable events are lost for while nobody takes them.
+    pub(super) fn set_drop_reason(&self, reason: DropReason) {
+        self.shared.drop_cause.set(reason);
+    }
+
+    /// Waits for an event and adds what waits to a batch that is not full; gives
+    /// a time before which none of them came. Safe to cancel: no event is lost.
+    pub(super) async fn take(&mut self, batch: &mut Vec<UsageEvent>) -> Instant {
+        let mut since = self.emptied;
+        loop {
+            self.drain_into(batch);
+            if !batch.is_empty() {
+                return since;
+            }
+            self.shared.receiver_waiting.store(true, Ordering::Relaxed);
+            if self.shared.is_empty() {
+                self.shared.wake.notified().await;
+            }
+            self.shared.receiver_waiting.store(false, Ordering::Relaxed);
+            since = Instant::now();
+        }
+    }
+
+    /// Waits until many wait, or until it is time to look again.
+    pub(super) async fn wait_for_many(&self, look_again: Instant) {
+        tokio::select! {
+            () = self.shared.wake.notified() => {}
+            () = tokio::time::sleep_until(look_again) => {}
+        }
+    }
+
+    /// Adds what waits right now to a batch that is not full: billable events
+    /// first, and those of a thread in their order.
+    pub(crate) fn drain_into(&mut self, batch: &mut Vec<UsageEvent>) {
+        while !self.try_drain_into(batch) {}
+    }
+
+    /// False where it has to begin anew: something was handed over meanwhile
+    /// that is older than what is in the tray.
+    fn try_drain_into(&mut self, batch: &mut Vec<UsageEvent>) -> bool {
+        let SharedQueue {
+            shards, flushed, ..
+        } = &*self.shared;
+        let now = Instant::now();
+        take(&mut flushed.lock().billable, batch);
+        for ShardBuffer(shard) in shards {
+            let mut shard = shard.lock();
+            if capacity_left(batch) > 0 && !flushed.lock().billable.is_empty() {
+                return false;
+            }
+            drain_shard(&mut shard.billable, batch);
+        }
+        take(&mut flushed.lock().refused, batch);
+        for ShardBuffer(shard) in shards {
+            drain_shard(&mut shard.lock().refused, batch);
+        }
+        if capacity_left(batch) > 0 {
+            self.emptied = now;
+        }
+        true
+    }
+}
+
+impl Drop for UsageReceiver {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        let left = self.shared.len() as u64;
+        self.shared.metrics.usage_lost(DropReason::Shutdown, left);
+    }
+}
+
+fn capacity_left(batch: &[UsageEvent]) -> usize {
+    UsageBatch::MAX_EVENTS.saturating_sub(batch.len())
+}
+
+fn take(queue: &mut VecDeque<UsageEvent>, batch: &mut Vec<UsageEvent>) {
+    let count = capacity_left(batch).min(queue.len());
+    batch.extend(queue.drain(..count));
+}
+
+fn drain_shard(events: &mut Vec<UsageEvent>, batch: &mut Vec<UsageEvent>) {
+    let count = capacity_left(batch).min(events.len());
+    batch.extend(events.drain(..count));
+}
+
+/// A number for each thread that asks, counting up.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PLACE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    PLACE.with(Cell::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fastllm_contract::{PrincipalId, RefusalKind, UsageBatch, UsageEvent};
+    use tokio::time::{Instant, timeout};
+
+    use super::{BILLABLE, FLUSH_SIZE, HIGH_MARK, REFUSED, UsageQueue, usage_queue};
+    use crate::control_plane::usage::fixture::event;
+    use crate::telemetry::{DropReason, Metrics};
+
+    /// Longer than anything here takes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn nowhere_holds_nothing() {
+        let disabled = UsageQueue::disabled();
+        for _ in 0..=BILLABLE {
+            disabled.push(event(None));
+        }
+        assert_eq!(disabled.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_storm_of_refusals_displaces_nothing_billable() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (queue, mut receiver) = usage_queue(&metrics);
+        for _ in 0..REFUSED + FLUSH_SIZE + 7 {
+            queue.push(event(Some(RefusalKind::Authorisation)));
+        }
+        assert_eq!(metrics.process(0).usage_dropped, 7);
+        assert!(!receiver.is_full());
+        for _ in 0..BILLABLE + FLUSH_SIZE + 5 {
+            queue.push(event(None));
+        }
+        assert!(receiver.is_full());
+        assert_eq!(metrics.process(0).usage_dropped, 12);
+        assert_eq!(queue.len(), BILLABLE + REFUSED + 2 * FLUSH_SIZE);
+        assert_eq!(receiver.len(), queue.len());
+        receiver.set_drop_reason(DropReason::SpillFull);
+        queue.push(event(None));
+        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        assert!(text.contains("reason=\"spill_full\"} 1\n"), "{text}");
+
+        let mut batch = Vec::new();
+        receiver.drain_into(&mut batch);
+        assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
+        assert!(batch.iter().all(|event| event.refusal.is_none()));
+        drop(receiver);
+        queue.push(event(None));
+        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        let left = BILLABLE + REFUSED + 2 * FLUSH_SIZE - UsageBatch::MAX_EVENTS;
+        assert!(
+            text.contains(&format!("reason=\"shutdown\"}} {left}\n")),
+            "{text}"
+        );
+        assert!(text.contains("reason=\"spill_full\"} 2\n"), "{text}");
+    }
+
+    /// However threads and whoever takes come together: each event once, and
+    /// those of a thread in their order.
+    #[tokio::test]
+    async fn events_of_many_threads_all_come_and_wake_whoever_sleeps() {
+        const EACH: u32 = 20_000;
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (queue, mut receiver) = usage_queue(&metrics);
+        let threads = [0, 1, 2].map(|thread| {
+            let queue = queue.clone();
+            std::thread::spawn(move || {
+                for number in 0..EACH {
+                    while queue.len() > BILLABLE / 2 {
+                        std::thread::yield_now();
+                    }
+                    queue.push(UsageEvent {
+                        principal_id: PrincipalId(thread),
+                        duration_ms: Some(number),
+                        ..event(None)
+                    });
+                }
+            })
+        });
+        let mut next = [0; 3];
+        while next != [EACH; 3] {
+            let mut batch = Vec::new();
+            let taken = timeout(PATIENCE, receiver.take(&mut batch)).await;
+            taken.unwrap_or_else(|_| panic!("nobody woke it at {next:?}"));
+            for event in batch {
+                let thread = usize::try_from(event.principal_id.0).unwrap();
+                assert_eq!(event.duration_ms, Some(next[thread]));
+                next[thread] += 1;
+            }
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!((receiver.len(), metrics.process(0).usage_dropped), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn many_events_wake_whoever_has_other_things_to_do() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (queue, receiver) = usage_queue(&metrics);
+        let push = |count| (0..count).for_each(|_| queue.push(event(None)));
+        // Polled once.
+        let woken = async || {
+            let wait_for_many = receiver.wait_for_many(Instant::now() + PATIENCE);
+            timeout(Duration::ZERO, wait_for_many).await.is_ok()
+        };
+        push(HIGH_MARK);
+        assert!(!woken().await);
+        push(1);
+        assert!(woken().await);
+        // Once: they are many still.
+        push(FLUSH_SIZE);
+        assert!(!woken().await);
+        receiver.wait_for_many(Instant::now()).await;
+    }
+
+    #[tokio::test]
+    async fn the_time_of_a_batch_counts_from_before_its_first_event() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let (queue, mut receiver) = usage_queue(&metrics);
+        let first = Instant::now();
+        queue.push(event(None));
+        // It came while nobody looked, maybe long ago.
+        assert!(receiver.take(&mut Vec::new()).await <= first);
+        let second = Instant::now();
+        queue.push(event(None));
+        let since = receiver.take(&mut Vec::new()).await;
+        assert!(first < since && since <= second);
+        let third = Instant::now();
+        let mut batch = Vec::new();
+        let later = async { queue.push(event(None)) };
+        let (since, ()) = tokio::join!(receiver.take(&mut batch), later);
+        assert!(third < since);
+    }
+}

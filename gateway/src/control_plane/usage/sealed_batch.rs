@@ -1,0 +1,136 @@
+//! Batches as they are sent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fastllm_contract::{UsageBatch, UsageEvent};
+
+/// The most bytes of a batch with several events: half of what control takes.
+const MOST_BYTES: usize = 2 << 20;
+
+/// A batch that is repeated unchanged until control has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SealedBatch {
+    /// How many events it has.
+    pub(super) events: u32,
+    /// The [`UsageBatch`] as JSON.
+    pub(super) body: Bytes,
+}
+
+/// Under what a gateway's batches are told apart.
+#[derive(Debug)]
+pub(crate) struct BatchIdentity {
+    replica: String,
+    boot_id: Arc<str>,
+    /// Of the last batch.
+    sequence: u64,
+}
+
+impl BatchIdentity {
+    /// The first batch gets the number 1.
+    pub(crate) fn new(replica: String, boot_id: Arc<str>) -> Self {
+        Self {
+            replica,
+            boot_id,
+            sequence: 0,
+        }
+    }
+
+    /// Makes batches of events, at most [`UsageBatch::MAX_EVENTS`] of them; where
+    /// they are too large for one batch, several. Says how many cannot be written.
+    pub(super) fn seal(
+        &mut self,
+        events: Vec<UsageEvent>,
+        sealed: &mut VecDeque<SealedBatch>,
+    ) -> u64 {
+        let mut lost = 0;
+        let mut left = vec![events];
+        while let Some(mut events) = left.pop() {
+            let count = events.len();
+            if count == 0 {
+                continue;
+            }
+            let batch = UsageBatch {
+                replica: self.replica.clone(),
+                boot_id: self.boot_id.to_string(),
+                sequence: self.sequence + 1,
+                events: std::mem::take(&mut events),
+            };
+            match serde_json::to_vec(&batch) {
+                Ok(body) if body.len() > MOST_BYTES && count > 1 => {
+                    let mut first = batch.events;
+                    let second = first.split_off(count / 2);
+                    left.extend([second, first]);
+                }
+                Ok(body) => {
+                    self.sequence += 1;
+                    sealed.push_back(SealedBatch {
+                        events: u32::try_from(count).unwrap_or(u32::MAX),
+                        body: Bytes::from(body),
+                    });
+                }
+                Err(error) => {
+                    tracing::error!(%error, "usage cannot be written as JSON");
+                    lost += count as u64;
+                }
+            }
+        }
+        lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use fastllm_contract::{Metadata, MetadataValue, UsageBatch, UsageEvent};
+
+    use super::{BatchIdentity, MOST_BYTES};
+    use crate::control_plane::usage::fixture::event;
+
+    fn seal(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
+        let mut identity = BatchIdentity::new("pod-1".to_owned(), Arc::from("boot"));
+        let mut sealed = VecDeque::new();
+        assert_eq!(identity.seal(events, &mut sealed), 0);
+        let batches = sealed.iter().map(|sealed| {
+            assert!(sealed.body.len() <= MOST_BYTES);
+            let batch: UsageBatch = serde_json::from_slice(&sealed.body).unwrap();
+            assert_eq!(batch.events.len(), sealed.events as usize);
+            batch
+        });
+        batches.collect()
+    }
+
+    #[test]
+    fn one_batch_holds_what_fits() {
+        let batches = seal(vec![event(None); UsageBatch::MAX_EVENTS]);
+        assert_eq!(batches.len(), 1);
+        assert_eq!((batches[0].sequence, &*batches[0].replica), (1, "pod-1"));
+        assert!(seal(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn no_metadata_makes_a_batch_that_control_refuses() {
+        // The most that a client may say, in the longest way to write it.
+        let text = "\u{1}".repeat(512);
+        let mut said = Metadata::default();
+        for at in 0..16 {
+            let name = format!("{at:0>64}");
+            said.push(&name, MetadataValue::Text(&text)).unwrap();
+        }
+        let largest = |at: u64| UsageEvent {
+            metadata: Some(said.clone()),
+            duration_ms: u32::try_from(at).ok(),
+            ..event(None)
+        };
+        let batches = seal((0..UsageBatch::MAX_EVENTS as u64).map(largest).collect());
+        assert!(batches.len() > 1);
+        let sequences: Vec<u64> = batches.iter().map(|batch| batch.sequence).collect();
+        assert_eq!(sequences, (1..=batches.len() as u64).collect::<Vec<_>>());
+        let order = batches.iter().flat_map(|batch| &batch.events);
+        let order: Vec<_> = order.filter_map(|event| event.duration_ms).collect();
+        assert_eq!(order, (0..500).collect::<Vec<_>>());
+    }
+}

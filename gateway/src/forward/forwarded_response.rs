@@ -1,0 +1,225 @@
+use std::task::{Context, Poll, ready};
+
+use fastllm_wire::First;
+use fastllm_wire::http1::Field;
+use http::header::HeaderValue;
+
+use super::attempts::Attempt;
+use super::response_stream::{ResponseStream, StreamEnd};
+use crate::cache::PendingEntry;
+use crate::http::CACHE;
+use crate::http::REQUEST_ID;
+use crate::http::{CorsFields, RateLimitFields, is_rate_limit_field};
+use crate::http::{is_cors, passes_to_client};
+use crate::request_log::RequestLog;
+use crate::runtime::Deadline;
+use crate::telemetry::CacheUse;
+
+/// The last event of a stream that did not come to its end: what came before it
+/// is all that there is. It begins with a blank line, since the break may be in
+/// an event.
+const fn last_event(end: &StreamEnd) -> &'static [u8] {
+    match end {
+        StreamEnd::Complete => b"",
+        StreamEnd::Aborted(_) => {
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
+\"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n"
+        }
+        StreamEnd::Stalled => {
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream fell silent in its answer\",\
+\"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_stalled\"}}\n\n"
+        }
+        StreamEnd::TimedOut => {
+            b"\n\ndata: {\"error\":{\"message\":\"the answer was not complete in time\",\
+\"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_timeout\"}}\n\n"
+        }
+    }
+}
+
+/// How far an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamStep {
+    /// More follows.
+    More,
+    /// All of it was given out.
+    End,
+    /// It broke off: the client's connection must not end as if it was
+    /// complete.
+    Aborted,
+}
+
+/// A client's answer, straight from an upstream. Dropping it stops the
+/// upstream, and stands for a client that left.
+#[derive(Debug)]
+pub(crate) struct ForwardedResponse {
+    stream: ResponseStream,
+    status: u16,
+    request_id: HeaderValue,
+    /// In place of what the upstream says about it.
+    cors: Option<CorsFields>,
+    /// Likewise.
+    rates: Option<Box<RateLimitFields>>,
+    /// Whether the cache had it, where that is said.
+    cache: Option<CacheUse>,
+    unfinished: Option<Unfinished>,
+}
+
+/// What is held until the answer has ended.
+#[derive(Debug)]
+struct Unfinished {
+    record: Box<RequestLog>,
+    attempt: Attempt,
+    pending_entry: Option<PendingEntry>,
+}
+
+impl ForwardedResponse {
+    pub(super) fn new(
+        stream: ResponseStream,
+        status: u16,
+        (record, attempt): (Box<RequestLog>, Attempt),
+        pending_entry: Option<PendingEntry>,
+    ) -> Self {
+        let good = (200..300).contains(&status) && !stream.is_stream();
+        Self {
+            stream,
+            status,
+            request_id: record.id().clone(),
+            cors: None,
+            rates: record.rates().and_then(RateLimitFields::of).map(Box::new),
+            cache: record.cache().filter(|_| good),
+            unfinished: Some(Unfinished {
+                record,
+                attempt,
+                pending_entry,
+            }),
+        }
+    }
+
+    /// The upstream's status.
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Says to browsers whose pages may read it; the upstream does not.
+    pub(crate) fn share(&mut self, fields: CorsFields) {
+        self.cors = Some(fields);
+    }
+
+    /// How many bytes the body has, where that is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.stream.length()
+    }
+
+    /// The header fields for the client, before the body.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+        let fields = self.stream.head().map(|head| head.fields().end_to_end());
+        let ours = Field {
+            name: REQUEST_ID.as_bytes(),
+            value: self.request_id.as_bytes(),
+        };
+        let cache = self.cache.map(|cache| Field {
+            name: CACHE.as_bytes(),
+            value: cache.as_str().as_bytes(),
+        });
+        fields
+            .into_iter()
+            .flatten()
+            .filter(|field| passes_to_client(field.name))
+            .filter(|field| self.cors.is_none() || !is_cors(field.name))
+            .filter(|field| self.rates.is_none() || !is_rate_limit_field(field.name))
+            .chain([ours])
+            .chain(cache)
+            .chain(self.cors.iter().flat_map(CorsFields::fields))
+            .chain(self.rates.iter().flat_map(|rates| rates.fields()))
+    }
+
+    /// Adds to `out` what one read of the upstream brings for the client.
+    pub(crate) fn poll_pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        out: &mut Vec<u8>,
+    ) -> Poll<StreamStep> {
+        let before = out.len();
+        ready!(self.stream.poll_pump(cx, deadline, out));
+        if let Some(unfinished) = &mut self.unfinished
+            && let Some(pending_entry) = unfinished.pending_entry.take()
+        {
+            unfinished.pending_entry = pending_entry.take(out.get(before..).unwrap_or_default());
+        }
+        if let Some(unfinished) = &mut self.unfinished
+            && self.stream.is_stream()
+            && self.stream.first() != First::Pending
+        {
+            unfinished.record.first_event();
+        }
+        let Some(end) = self.stream.end().cloned() else {
+            return Poll::Ready(StreamStep::More);
+        };
+        // What was held has left by now, and the end comes with it.
+        deadline.disarm();
+        self.settle(&end);
+        self.stream.release();
+        let reason = match &end {
+            StreamEnd::Complete => return Poll::Ready(StreamStep::End),
+            StreamEnd::Aborted(reason) => reason.as_str(),
+            StreamEnd::Stalled => "silent for too long",
+            StreamEnd::TimedOut => "the request's time is over",
+        };
+        tracing::warn!(reason, "an answer broke off");
+        if !self.stream.is_events() {
+            return Poll::Ready(StreamStep::Aborted);
+        }
+        out.extend_from_slice(last_event(&end));
+        Poll::Ready(StreamStep::End)
+    }
+
+    fn settle(&mut self, end: &StreamEnd) {
+        let Some(Unfinished {
+            mut record,
+            attempt,
+            pending_entry,
+        }) = self.unfinished.take()
+        else {
+            return;
+        };
+        self.record_usage(&mut record);
+        // An error in the first event was told to the backend when it came.
+        let began = !matches!(self.stream.first(), First::Error { .. });
+        let failed = *end != StreamEnd::Complete || self.stream.failed_later();
+        let complete = began && !failed && self.stream.is_whole();
+        if self.status < 300 && began {
+            if failed {
+                attempt.failed();
+            } else if complete {
+                attempt.succeeded(record.completion());
+            }
+        }
+        if complete
+            && pending_entry.is_some_and(|pending_entry| pending_entry.complete(record.figures()))
+        {
+            record.metrics().cache(CacheUse::Store);
+        }
+        record.answered(self.status, complete);
+    }
+
+    /// Says what was used, as far as it is known by now: as the answer says, or
+    /// else as much of it as came.
+    fn record_usage(&mut self, record: &mut RequestLog) {
+        record.used(self.stream.usage());
+        record.measured(self.stream.quantities(record.measure()));
+        let began = !matches!(self.stream.first(), First::Error { .. });
+        if self.status < 300 && began && record.reported().is_none() {
+            record.came(self.stream.estimated_tokens());
+        }
+    }
+}
+
+impl Drop for ForwardedResponse {
+    fn drop(&mut self) {
+        // A client that left: what was seen until then is still known.
+        if let Some(mut unfinished) = self.unfinished.take() {
+            self.record_usage(&mut unfinished.record);
+        }
+    }
+}

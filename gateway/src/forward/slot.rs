@@ -1,0 +1,150 @@
+//! Waiting for one's turn where every backend of a pool is full.
+
+use std::time::Duration;
+
+use fastllm_engine::{InFlight, Pick, Pool};
+use tokio::time::timeout;
+
+/// A place at a backend: its index in the pool, and what holds it.
+pub(super) type Slot = (usize, InFlight);
+
+/// A place at a backend that was not `tried`, in the order in which requests
+/// came; nothing where too many wait already, or none is free in time: what the
+/// backends say, and no longer than `left`. A client that goes away drops this,
+/// and leaves the queue.
+pub(super) async fn wait_for_slot(
+    pool: &Pool,
+    tried: &[usize],
+    pick: &Pick<'_>,
+    left: Duration,
+) -> Option<Slot> {
+    // Since all were full, one may have come back that has no limit, and so
+    // nobody to call whoever waits.
+    if let Ok(slot) = pool.begin(tried, pick) {
+        return Some(slot);
+    }
+    let waiting = pool.queue(tried, pick.at)?;
+    timeout(waiting.patience().min(left), waiting).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fastllm_contract::{
+        Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+        RequestOptions, Section, Snapshot, Timestamp,
+    };
+    use fastllm_engine::{Pick, Pool, Tables, Tuning};
+
+    use super::wait_for_slot;
+    use crate::runtime::clock;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    fn backend(id: u64, concurrency: Concurrency) -> Backend {
+        Backend {
+            id: BackendId(id),
+            api_base: format!("http://a{id}"),
+            upstream_model: "a".to_owned(),
+            api_key: None,
+            protocol: Protocol::Openai,
+            auth_header: "authorization".to_owned(),
+            auth_scheme: None,
+            default_max_tokens: None,
+            weight: 1,
+            draining: false,
+            concurrency,
+            dialect: RequestOptions::default(),
+            health: HealthCheck::default(),
+        }
+    }
+
+    /// One request at a time.
+    fn limited(max_queue: u32, queue_timeout_ms: u64) -> Concurrency {
+        Concurrency {
+            max: Some(1),
+            max_queue,
+            queue_timeout_ms,
+        }
+    }
+
+    fn pool(backends: Vec<Backend>) -> Arc<Pool> {
+        let model = Model {
+            cache_ttl_seconds: None,
+            name: ModelName::new("a").unwrap(),
+            policy: None,
+            context_length: None,
+            backends,
+        };
+        let snapshot = Snapshot {
+            teams: Section::default(),
+            format: FORMAT,
+            version: 1,
+            open: true,
+            models: Section::complete("m", vec![model]),
+            principals: Section::complete("p", Vec::new()),
+            virtual_models: Section::default(),
+            fallback_model: None,
+            key_shards: Vec::new(),
+        };
+        let built = Tables::build(&snapshot, None, &Tuning::default()).unwrap();
+        let pool = built.tables.pools().next().unwrap();
+        Arc::clone(pool)
+    }
+
+    fn pick() -> Pick<'static> {
+        Pick {
+            at: clock::timestamp(),
+            stream: false,
+            prompt: &[],
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_served_when_a_request_ends() {
+        let pool = pool(vec![backend(1, limited(1, 60_000))]);
+        let slot = pool.begin(&[], &pick()).unwrap();
+        let pick = pick();
+        let (served, ()) =
+            tokio::join!(wait_for_slot(&pool, &[], &pick, LONG), async { drop(slot) });
+        assert_eq!(served.unwrap().0, 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
+        for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
+            let pool = pool(vec![backend(1, limited(1, patience))]);
+            let slot = pool.begin(&[], &pick()).unwrap();
+            assert!(wait_for_slot(&pool, &[], &pick(), left).await.is_none());
+            assert_eq!(pool.backends()[0].live().waiting(), 0);
+            drop(slot);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_is_full_sends_away_at_once() {
+        let pool = pool(vec![backend(1, limited(0, 60_000))]);
+        let _place = pool.begin(&[], &pick()).unwrap();
+        assert!(wait_for_slot(&pool, &[], &pick(), LONG).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn one_without_a_limit_that_has_come_back_serves_at_once() {
+        let pool = pool(vec![
+            backend(1, limited(1, 60_000)),
+            backend(2, Concurrency::default()),
+        ]);
+        let unlimited = pool.backends()[1].live();
+        unlimited.pause(clock::timestamp(), LONG);
+        let _place = pool.begin(&[], &pick()).unwrap();
+        assert!(pool.begin(&[], &pick()).is_err());
+        let later = Pick {
+            at: Timestamp(clock::timestamp().0 + 120_000_000),
+            ..pick()
+        };
+        assert_eq!(wait_for_slot(&pool, &[], &later, LONG).await.unwrap().0, 1);
+        assert_eq!(pool.backends()[0].live().waiting(), 0);
+    }
+}

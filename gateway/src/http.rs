@@ -1,0 +1,34 @@
+//! What the parts of the request path share: a request's head, body and
+//! endpoint, the gateway's own responses, and the header fields on either side.
+
+mod body;
+mod cors;
+mod endpoint;
+mod forwarding;
+mod head;
+pub(crate) mod local_response;
+mod rate_limits;
+
+pub(crate) use body::{
+    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
+};
+pub use cors::CorsOrigin;
+pub(crate) use cors::{Cors, CorsFields};
+pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
+pub use forwarding::ForwardedHeader;
+pub(crate) use forwarding::{
+    Coding, deciding_fields, is_cors, is_event_stream, passes_to_client, request_fields,
+};
+pub(crate) use head::Head;
+pub(crate) use local_response::LocalResponse;
+pub(crate) use rate_limits::{RateLimitFields, is_rate_limit_field};
+
+/// The header field that identifies a request from client to upstream and back.
+pub(crate) const REQUEST_ID: &str = "x-request-id";
+
+/// The header field that tells whether a response came from the cache. A client
+/// skips the cache with it.
+pub(crate) const CACHE: &str = "x-fastllm-cache";
+
+/// The header field that identifies a trace across services (W3C trace context).
+pub(crate) const TRACEPARENT: &str = "traceparent";

@@ -1,0 +1,224 @@
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fastllm_engine::Refusal;
+use fastllm_wire::ScanError;
+
+use crate::runtime::Deadline;
+
+/// What the memory for one body grows to ahead of its bytes, at most.
+const AHEAD: u64 = 1 << 20;
+
+/// The bounds on request bodies: of each, and of all that are held at once.
+#[derive(Debug)]
+pub(crate) struct BodyLimits {
+    each: u64,
+    /// How long a client may take between two parts.
+    timeout: Duration,
+    left: Arc<AtomicU64>,
+}
+
+/// A share of the memory for request bodies. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct MemoryShare {
+    left: Arc<AtomicU64>,
+    taken: u64,
+}
+
+/// A request body, or its beginning.
+#[derive(Debug)]
+pub(crate) struct ReceivedBody {
+    bytes: Bytes,
+    whole: bool,
+    share: MemoryShare,
+}
+
+/// The client of one request: sends its body, and may leave.
+pub(crate) trait BodySource: Send {
+    /// How many bytes the body has, where that is known before it has come.
+    fn content_length(&self) -> Option<u64>;
+
+    /// Adds to `body` what one read brings; true at its end. An error stands
+    /// for a body that cannot be read.
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut BytesMut,
+    ) -> Poll<Result<bool, UnreadableBody>>;
+
+    /// Ready once the client has left, to be asked when its body is complete.
+    fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// A body that cannot be read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct UnreadableBody;
+
+impl From<UnreadableBody> for Refusal {
+    fn from(_: UnreadableBody) -> Self {
+        Self::invalid("the request body cannot be read")
+    }
+}
+
+/// What a client is told whose body does not say what it must.
+pub(crate) fn invalid_body(error: ScanError) -> Refusal {
+    Refusal::InvalidRequest {
+        message: error.to_string().into(),
+        code: error.code(),
+        param: error.member(),
+    }
+}
+
+impl BodyLimits {
+    /// The least memory for all request bodies together, in bytes.
+    const ALL: u64 = 256 << 20;
+
+    /// At most `each` bytes per body; for all together as much as four of them,
+    /// and not less than 256 MiB. A client may take as long as `timeout` between
+    /// two parts.
+    pub(crate) fn new(each: u64, timeout: Duration) -> Self {
+        Self {
+            each,
+            timeout,
+            left: Arc::new(AtomicU64::new(Self::ALL.max(each.saturating_mul(4)))),
+        }
+    }
+
+    /// How long a client may take between two parts.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How many bytes may still be held.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// An error for a body that has grown to more bytes than one may have.
+    pub(crate) fn check(&self, length: u64) -> Result<(), Refusal> {
+        if length > self.each {
+            return Err(Refusal::PayloadTooLarge { limit: self.each });
+        }
+        Ok(())
+    }
+
+    /// Reads all of a body.
+    pub(crate) async fn read(
+        &self,
+        client: &mut dyn BodySource,
+        deadline: &mut Deadline,
+    ) -> Result<ReceivedBody, Refusal> {
+        self.read_until(client, deadline, |_| Ok(false)).await
+    }
+
+    /// Reads a body up to its end, or until `enough` says so. It is shown each
+    /// read.
+    pub(crate) async fn read_until(
+        &self,
+        client: &mut dyn BodySource,
+        deadline: &mut Deadline,
+        mut enough: impl FnMut(&[u8]) -> Result<bool, Refusal>,
+    ) -> Result<ReceivedBody, Refusal> {
+        let content_length = client.content_length();
+        self.check(content_length.unwrap_or(0))?;
+        let mut share = MemoryShare::of(self);
+        let ahead = usize::try_from(content_length.unwrap_or(0).min(AHEAD)).unwrap_or(0);
+        let mut body = BytesMut::with_capacity(ahead);
+        loop {
+            let before = body.len();
+            let part = poll_fn(|cx| match client.poll_body(cx, &mut body) {
+                Poll::Ready(read) => {
+                    deadline.disarm();
+                    Poll::Ready(Some(read))
+                }
+                Poll::Pending => {
+                    deadline.arm_once(self.timeout);
+                    deadline.poll(cx).map(|()| None)
+                }
+            });
+            let end = match part.await {
+                Some(read) => read?,
+                None => return Err(Refusal::BodyTimeout),
+            };
+            let length = body.len() as u64;
+            self.check(length)?;
+            share.grow(length - share.taken)?;
+            if enough(body.get(before..).unwrap_or_default())? || end {
+                return Ok(ReceivedBody {
+                    bytes: body.freeze(),
+                    whole: end,
+                    share,
+                });
+            }
+        }
+    }
+}
+
+impl MemoryShare {
+    fn of(limits: &BodyLimits) -> Self {
+        Self {
+            left: Arc::clone(&limits.left),
+            taken: 0,
+        }
+    }
+
+    /// Takes so many bytes more.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let take = |left: u64| left.checked_sub(bytes);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map_err(|_| Refusal::Overloaded)?;
+        self.taken += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        self.left.fetch_add(self.taken, Ordering::Relaxed);
+    }
+}
+
+impl ReceivedBody {
+    /// What has come of the body; cheap.
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Whether that is all of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// What has come, and the memory that it takes.
+    pub(crate) fn into_parts(self) -> (Bytes, MemoryShare) {
+        (self.bytes, self.share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fastllm_engine::Refusal;
+
+    use super::{BodyLimits, MemoryShare};
+
+    #[test]
+    fn all_bodies_together_are_bounded_and_memory_comes_back() {
+        let limits = BodyLimits::new(1 << 20, Duration::from_secs(30));
+        let mut first = MemoryShare::of(&limits);
+        first.grow(BodyLimits::ALL - 10).unwrap();
+        let mut second = MemoryShare::of(&limits);
+        assert_eq!(second.grow(11), Err(Refusal::Overloaded));
+        second.grow(10).unwrap();
+        drop(first);
+        second.grow(BodyLimits::ALL - 10).unwrap();
+        assert_eq!(second.grow(1), Err(Refusal::Overloaded));
+    }
+}

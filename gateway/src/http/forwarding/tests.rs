@@ -1,0 +1,159 @@
+use std::sync::Arc;
+
+use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
+
+use super::{Coding, ForwardedHeader, is_event_stream, passes_to_client, request_fields};
+use crate::control_plane::usage_queue;
+use crate::http::Head;
+use crate::request_log::{AccountingSink, RequestLog};
+use crate::telemetry::Metrics;
+
+/// The fields of a written head, sorted.
+fn sorted(head: &[u8]) -> Vec<String> {
+    let text = String::from_utf8(head.to_vec()).unwrap();
+    let mut lines: Vec<_> = text
+        .lines()
+        .skip(1)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn nothing_that_says_who_the_client_is_goes_upstream() {
+    let client = Head::read(
+        b"POST / HTTP/1.1\r\nauthorization: Bearer canary\r\nx-api-key: canary\r\n\
+          cookie: canary\r\nproxy-authorization: canary\r\nx-forwarded-for: canary\r\n\
+          host: gateway\r\nconnection: close, x-secret\r\ntransfer-encoding: chunked\r\n\
+          accept-encoding: gzip\r\nAccept: text/event-stream\r\n\
+          content-type: multipart/form-data; boundary=b\r\n\
+          openai-organization: org-of-the-client\r\nopenai-project: project-of-the-client\r\n\
+          openai-beta: one\r\nopenai-beta: two\r\ntraceparent: 00-1-2-01\r\n\
+          x-request-id: theirs\r\n\r\n"
+            .to_vec(),
+    )
+    .unwrap();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (usage, _) = usage_queue(&metrics);
+    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
+    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
+    let mut out = Vec::new();
+    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
+    request_fields(
+        &mut head,
+        (client.fields(), &[]),
+        &[],
+        b"application/json",
+        &record,
+    );
+    head.end(Framing::None, Persistence::Keep).unwrap();
+    assert_eq!(
+        sorted(&out),
+        [
+            "Accept: text/event-stream",
+            "accept-encoding: identity",
+            "content-type: application/json",
+            "openai-beta: one",
+            "openai-beta: two",
+            "traceparent: 00-1-2-01",
+            "x-request-id: ours",
+        ]
+    );
+}
+
+#[test]
+fn further_headers_go_upstream_where_they_are_listed() {
+    let lines = "X-Team: search\r\nx-team: ads\r\nx-hop: 1\r\nconnection: x-hop\r\nx-other: 1\r\n";
+    let client = Head::with(lines);
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (usage, _) = usage_queue(&metrics);
+    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
+    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
+    let listed: Vec<ForwardedHeader> = ["x-team", " X-Hop"]
+        .iter()
+        .map(|name| name.parse().unwrap())
+        .collect();
+    let mut out = Vec::new();
+    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
+    let kind = b"application/json";
+    request_fields(&mut head, (client.fields(), &listed), &[], kind, &record);
+    head.end(Framing::None, Persistence::Keep).unwrap();
+    assert_eq!(
+        sorted(&out),
+        [
+            "X-Team: search",
+            "accept-encoding: identity",
+            "content-type: application/json",
+            "x-request-id: ours",
+            "x-team: ads",
+        ]
+    );
+    for never in [
+        "Authorization",
+        "x-api-key",
+        "cookie",
+        "content-length",
+        "host",
+        "te",
+        "x-request-id",
+        "two words",
+        "",
+    ] {
+        assert!(never.parse::<ForwardedHeader>().is_err(), "{never}");
+    }
+}
+
+fn on_answer<R>(fields: &str, work: impl FnOnce(fastllm_wire::http1::Response<'_>) -> R) -> R {
+    let bytes = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+    let mut head = ResponseHead::default();
+    let parsed = head.parse(bytes.as_bytes(), false, Limits::default());
+    assert_eq!(parsed, Ok(Some(bytes.len())));
+    work(head.on(bytes.as_bytes()))
+}
+
+#[test]
+fn what_belongs_to_the_upstream_connection_stays_there() {
+    let fields = "connection: X-Hop, keep-alive\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\n\
+                  set-cookie: a=b\r\nAlt-Svc: h3\r\ncontent-length: 12\r\n\
+                  content-type: application/json\r\nx-request-id: theirs\r\n\
+                  openai-processing-ms: 7\r\n";
+    let passed = on_answer(fields, |answer| {
+        answer
+            .fields()
+            .end_to_end()
+            .filter(|field| passes_to_client(field.name))
+            .map(|field| String::from_utf8(field.name.to_vec()).unwrap())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(passed, ["content-type", "openai-processing-ms"]);
+}
+
+#[test]
+fn bodies_are_told_apart_by_their_type_and_coding() {
+    let streams = |fields: &str| on_answer(fields, |answer| is_event_stream(answer.fields()));
+    assert!(streams(
+        "content-type: Text/Event-Stream; charset=utf-8\r\n"
+    ));
+    assert!(!streams("content-type: application/json\r\n"));
+    assert!(!streams(""));
+    let coding = |fields: &str| on_answer(fields, |answer| Coding::of(answer.fields()));
+    for (fields, expected) in [
+        ("", Coding::BatchIdentity),
+        ("content-encoding: identity\r\n", Coding::BatchIdentity),
+        ("content-encoding: GZIP \r\n", Coding::Gzip),
+        (
+            "content-encoding: x-gzip\r\ncontent-encoding: identity\r\n",
+            Coding::Gzip,
+        ),
+        ("content-encoding: br\r\n", Coding::Other),
+        ("content-encoding: gzip, br\r\n", Coding::Other),
+        (
+            "content-encoding: gzip\r\ncontent-encoding: gzip\r\n",
+            Coding::Other,
+        ),
+    ] {
+        assert_eq!(coding(fields), expected, "{fields}");
+    }
+}

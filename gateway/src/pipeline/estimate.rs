@@ -1,0 +1,109 @@
+//! What a request may use, by what is known of it before it is sent.
+
+use fastllm_engine::pricing::Quantities;
+use fastllm_wire::{Measure, Members, estimated_tokens, text_bytes};
+
+use crate::http::{Head, ProxiedEndpoint};
+
+/// Bytes of a millisecond of sound: 64 kbit/s, as it is often sent. Speech in
+/// PCM has four times as many, in Opus half as many or fewer.
+const BYTES_PER_MS: u64 = 8;
+
+/// A rough size of the prompt, from the whole body. The bytes of an upload are
+/// no text.
+pub(crate) fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
+    match members.form_type() {
+        None => estimated_tokens(text_bytes(body)),
+        Some(_) => 0,
+    }
+}
+
+/// What it will use beside tokens: as many images as it asks for, the characters
+/// that it has read aloud, and, roughly, the sound that it sends, from what its
+/// head says that it sends or, where that is not said, what has come.
+pub(crate) fn beside(
+    (proxied, head): (ProxiedEndpoint, &Head),
+    (members, body): (&Members, &[u8]),
+) -> Quantities {
+    let mut beside = Quantities::default();
+    match proxied.measure() {
+        Measure::Tokens => {}
+        Measure::Images => beside.images = members.answers(),
+        Measure::Spoken => beside.input_characters = members.input_characters().unwrap_or(0),
+        Measure::Heard => {
+            let come = body.len() as u64;
+            beside.audio_ms = length(head).unwrap_or(come) / BYTES_PER_MS;
+        }
+    }
+    beside
+}
+
+/// The length of the body, where the head says it.
+fn length(head: &Head) -> Option<u64> {
+    let digits = head.field("content-length")?;
+    str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_engine::pricing::Quantities;
+    use fastllm_wire::{FormReader, scan};
+
+    use super::{beside, prompt_tokens};
+    use crate::http::{BodyKind, Head, ProxiedEndpoint};
+
+    fn of(proxied: ProxiedEndpoint, head: &str, body: &str) -> (u64, Quantities) {
+        let bytes = body.as_bytes();
+        let members = match proxied.body() {
+            BodyKind::Json(fields) => scan(bytes, fields).unwrap(),
+            BodyKind::Form => {
+                let mut form = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
+                form.push(bytes).unwrap();
+                form.members().unwrap().clone()
+            }
+        };
+        let beside = beside((proxied, &Head::with(head)), (&members, bytes));
+        (prompt_tokens(&members, bytes), beside)
+    }
+
+    fn part(name: &str, value: &str) -> String {
+        format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+    }
+
+    #[test]
+    fn images_and_characters_are_counted() {
+        let body = r#"{"model":"m","n":3,"input":"gr\u00fc\u00dfe","prompt":"a"}"#;
+        let none = Quantities::default();
+        let images = Quantities { images: 3, ..none };
+        let characters = Quantities {
+            input_characters: 5,
+            ..none
+        };
+        let prompt = body.len() as u64 * 2 / 7;
+        for (proxied, expected) in [
+            (ProxiedEndpoint::ImageGenerations, images),
+            (ProxiedEndpoint::Speech, characters),
+            (ProxiedEndpoint::ChatCompletions, none),
+            (ProxiedEndpoint::Completions, none),
+            (ProxiedEndpoint::Responses, none),
+            (ProxiedEndpoint::Embeddings, none),
+        ] {
+            assert_eq!(of(proxied, "", body), (prompt, expected), "{proxied:?}");
+        }
+        let alone = of(ProxiedEndpoint::ImageGenerations, "", r#"{"model":"m"}"#);
+        assert_eq!(alone.1.images, 1);
+        let form = [part("n", "2"), part("model", "m"), part("prompt", "a")].concat();
+        assert_eq!(
+            of(ProxiedEndpoint::ImageEdits, "", &form),
+            (0, Quantities { images: 2, ..none })
+        );
+    }
+
+    #[test]
+    fn sound_is_as_long_as_its_bytes_are_many() {
+        let form = [part("model", "m"), "--x--\r\n".to_owned()].concat();
+        let ms = |head: &str| of(ProxiedEndpoint::Transcriptions, head, &form).1.audio_ms;
+        assert_eq!(ms("content-length: 480000\r\n"), 60_000);
+        assert_eq!(ms(""), form.len() as u64 / 8);
+    }
+}

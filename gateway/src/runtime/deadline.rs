@@ -1,0 +1,201 @@
+//! One timer for all the waits of a connection.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::time::{Sleep, sleep_until};
+
+use super::clock;
+
+/// A point in time that moves with every step of a connection, and is never
+/// later than the end of the time that the whole request has.
+///
+/// Moving it costs a store: the timer behind it is set again only where it is
+/// set too late, and where it goes off too early.
+#[derive(Debug, Default)]
+pub(crate) struct Deadline {
+    at: Option<Instant>,
+    /// When the request's own time is over.
+    until: Option<Instant>,
+    timer: Option<Timer>,
+}
+
+#[derive(Debug)]
+struct Timer {
+    sleep: Pin<Box<Sleep>>,
+    /// Who is woken when it goes off.
+    waker: Option<Waker>,
+}
+
+impl Deadline {
+    /// From now on it is this far away.
+    pub(crate) fn arm(&mut self, after: Duration) {
+        self.arm_from(clock::now(), after);
+    }
+
+    /// From now on it is this far away from a moment.
+    pub(crate) fn arm_from(&mut self, moment: Instant, after: Duration) {
+        self.at = Some(moment + after);
+    }
+
+    /// Arms it unless it is.
+    pub(crate) fn arm_once(&mut self, after: Duration) {
+        if self.at.is_none() {
+            self.arm(after);
+        }
+    }
+
+    /// It is not reached before the request's own time is over.
+    pub(crate) fn disarm(&mut self) {
+        self.at = None;
+    }
+
+    /// From now on the request has this much time, where it is limited.
+    pub(crate) fn begin_request(&mut self, limit: Option<Duration>) {
+        self.until = limit.map(|limit| clock::now() + limit);
+    }
+
+    /// What comes now is part of no request.
+    pub(crate) fn end_request(&mut self) {
+        self.until = None;
+    }
+
+    /// When the request's own time is over.
+    pub(crate) fn request_end(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether the request's own time is over.
+    pub(crate) fn request_is_over(&self) -> bool {
+        self.until.is_some_and(|until| clock::now() >= until)
+    }
+
+    /// Ready once it is reached.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let at = match (self.at, self.until) {
+            (Some(at), Some(until)) => at.min(until),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return Poll::Pending,
+        };
+        self.poll_at(cx, at)
+    }
+
+    /// Ready once the request's own time is over.
+    pub(crate) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.until {
+            Some(until) => self.poll_at(cx, until),
+            None => Poll::Pending,
+        }
+    }
+
+    fn poll_at(&mut self, cx: &mut Context<'_>, at: Instant) -> Poll<()> {
+        let timer = self.timer.get_or_insert_with(|| Timer {
+            sleep: Box::pin(sleep_until(at.into())),
+            waker: None,
+        });
+        if timer.sleep.deadline().into_std() > at {
+            timer.set(at);
+        }
+        while timer.poll(cx).is_ready() {
+            if timer.sleep.deadline().into_std() >= at {
+                return Poll::Ready(());
+            }
+            timer.set(at);
+        }
+        Poll::Pending
+    }
+
+    /// What a future brings, or nothing if the deadline is reached before.
+    pub(crate) async fn before<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => self.poll(cx).map(|()| None),
+        })
+        .await
+    }
+}
+
+impl Timer {
+    fn set(&mut self, at: Instant) {
+        self.sleep.as_mut().reset(at.into());
+        self.waker = None;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let waits = self
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()));
+        if waits && !self.sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        let polled = self.sleep.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.waker = Some(cx.waker().clone());
+        }
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, poll_fn, ready};
+    use std::time::Duration;
+
+    use super::Deadline;
+    use crate::runtime::clock;
+
+    const MOMENT: Duration = Duration::from_millis(5);
+
+    #[tokio::test]
+    async fn it_is_where_it_was_moved_to_last() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.before(ready(7)).await, Some(7));
+        let began = clock::now();
+        deadline.arm(Duration::from_hours(1));
+        assert_eq!(deadline.before(ready(7)).await, Some(7));
+        deadline.arm(MOMENT);
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+        // Earlier than its timer, then later than it.
+        deadline.arm(MOMENT);
+        deadline.arm(MOMENT * 3);
+        poll_fn(|cx| deadline.poll(cx)).await;
+        assert!(began.elapsed() >= MOMENT * 4);
+        assert!(began.elapsed() < Duration::from_mins(10));
+    }
+
+    #[tokio::test]
+    async fn the_time_of_a_request_is_a_bound_that_nothing_moves() {
+        let mut deadline = Deadline::default();
+        deadline.begin_request(Some(MOMENT));
+        deadline.arm(Duration::from_hours(1));
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+        assert!(deadline.request_is_over());
+        deadline.disarm();
+        poll_fn(|cx| deadline.poll_request(cx)).await;
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+
+        deadline.begin_request(None);
+        assert!(!deadline.request_is_over());
+        deadline.begin_request(Some(Duration::from_hours(1)));
+        deadline.arm(MOMENT);
+        assert_eq!(deadline.before(pending::<()>()).await, None);
+        assert!(!deadline.request_is_over());
+        deadline.end_request();
+        assert_eq!(deadline.request_end(), None);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_off_is_never_reached() {
+        let mut deadline = Deadline::default();
+        deadline.arm(Duration::ZERO);
+        deadline.disarm();
+        let mut other = Deadline::default();
+        other.arm(MOMENT);
+        let waits = poll_fn(|cx| deadline.poll(cx));
+        assert_eq!(other.before(waits).await, None);
+    }
+}

@@ -1,0 +1,34 @@
+//! Connections to upstreams: addresses, sockets, pools, probes.
+
+mod awaiting_response;
+mod buffered_request;
+mod connection;
+mod connector;
+mod dns;
+mod pool;
+mod probe;
+
+pub(crate) use awaiting_response::AwaitingResponse;
+pub(crate) use buffered_request::BufferedRequest;
+pub(crate) use connection::RequestWriter;
+pub(crate) use connector::Connector;
+pub(crate) use dns::Resolver;
+pub(crate) use pool::{Lease, Upstreams};
+pub(crate) use probe::Prober;
+
+/// Why a request got no response head. The texts hold no address.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExchangeError {
+    /// No connection could be made.
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    /// The connection broke before the response began.
+    #[error("the connection broke before a response: {0}")]
+    Broken(String),
+    /// No response head in time.
+    #[error("no response in time")]
+    Timeout,
+    /// The time of the whole request is over.
+    #[error("the time of the request is over")]
+    RequestTimeout,
+}

@@ -1,0 +1,117 @@
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastllm_engine::Origin;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use super::ExchangeError;
+use super::dns::DnsCache;
+use crate::runtime::{Socket, socket};
+
+/// Time limit of the wait for a name's addresses, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Of more addresses than this none gets less time for it: a far one would be
+/// given up before it could answer.
+const MOST_SHARES: u32 = 8;
+
+/// Makes connections.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    tls: TlsConnector,
+    names: Arc<DnsCache>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Speaks HTTP/1.1 only.
+    pub(crate) fn new(mut tls: rustls::ClientConfig) -> Self {
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self {
+            tls: TlsConnector::from(Arc::new(tls)),
+            names: Arc::default(),
+        }
+    }
+
+    /// The names that it looks into.
+    pub(crate) fn names(&self) -> Arc<DnsCache> {
+        Arc::clone(&self.names)
+    }
+
+    pub(crate) async fn connect(&self, origin: &Origin) -> Result<Socket, ExchangeError> {
+        let reason = match timeout(CONNECT_TIMEOUT, self.try_connect(origin)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => error.kind().to_string(),
+            Err(_) => "no connection in time".to_owned(),
+        };
+        Err(ExchangeError::Connect(reason))
+    }
+
+    async fn try_connect(&self, origin: &Origin) -> io::Result<Socket> {
+        let tcp = self.tcp(origin).await?;
+        socket::prepare(&tcp)?;
+        if !origin.tls {
+            return Ok(Socket::Plain(tcp));
+        }
+        let name = ServerName::try_from(origin.host.to_string())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let tls = self.tls.connect(name, tcp).await?;
+        Ok(Socket::Tls(Box::new(TlsStream::Client(tls))))
+    }
+
+    async fn tcp(&self, origin: &Origin) -> io::Result<TcpStream> {
+        if let Ok(address) = origin.host.parse::<IpAddr>() {
+            return TcpStream::connect(SocketAddr::new(address, origin.port)).await;
+        }
+        let addresses = self.names.addresses(&origin.host).await?;
+        let timeout_per_address = timeout_per_address(addresses.len());
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            let address = SocketAddr::new(address, origin.port);
+            match timeout(timeout_per_address, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+            // The name may lead elsewhere by now.
+            self.names.request_lookup(&origin.host);
+        }
+        Err(last)
+    }
+}
+
+/// How long each of so many addresses may take. That all of them together do
+/// not take too long is whoever asks to see to.
+fn timeout_per_address(addresses: usize) -> Duration {
+    let shares = u32::try_from(addresses).unwrap_or(u32::MAX);
+    CONNECT_TIMEOUT / shares.clamp(1, MOST_SHARES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{CONNECT_TIMEOUT, timeout_per_address};
+
+    #[test]
+    fn an_address_has_time_to_answer_however_many_there_are() {
+        assert_eq!(timeout_per_address(1), CONNECT_TIMEOUT);
+        assert_eq!(timeout_per_address(2), CONNECT_TIMEOUT / 2);
+        for many in [0, 8, 100, usize::MAX] {
+            assert!(
+                timeout_per_address(many) >= Duration::from_millis(500),
+                "{many}"
+            );
+        }
+    }
+}

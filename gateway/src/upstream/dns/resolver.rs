@@ -1,0 +1,241 @@
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fastllm_engine::Tables;
+use fastllm_process::back_off::Jitter;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::DnsCache;
+use crate::runtime::clock;
+use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::Metrics;
+
+/// Look-ups at one time.
+const AT_ONCE: usize = 16;
+
+/// How long one may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// How often a name is looked up.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LookupIntervals {
+    /// At least, and up to half of it earlier at random.
+    pub(super) every: Duration,
+    /// The least time between the beginnings of two look-ups of one name.
+    pub(super) gap: Duration,
+}
+
+const INTERVALS: LookupIntervals = LookupIntervals {
+    every: Duration::from_secs(30),
+    gap: Duration::from_secs(1),
+};
+
+/// Looks up the names of the snapshot that is served, again and again.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    cache: Arc<DnsCache>,
+    current: Arc<CurrentSnapshot>,
+    metrics: Arc<Metrics>,
+    intervals: LookupIntervals,
+    lookups: HashMap<Arc<str>, LookupState>,
+    room: Arc<Semaphore>,
+    under_way: JoinSet<(Arc<str>, io::Result<Vec<IpAddr>>)>,
+}
+
+/// When one name is looked up.
+#[derive(Debug, Default)]
+struct LookupState {
+    began: Option<Instant>,
+    /// Nothing while it is.
+    next: Option<Instant>,
+    failing: bool,
+    /// No snapshot names it any more: it is looked up for who waits, once.
+    one_time: bool,
+}
+
+impl Resolver {
+    pub(crate) fn new(
+        cache: Arc<DnsCache>,
+        current: Arc<CurrentSnapshot>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            cache,
+            current,
+            metrics,
+            intervals: INTERVALS,
+            lookups: HashMap::new(),
+            room: Arc::new(Semaphore::new(AT_ONCE)),
+            under_way: JoinSet::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(mut self, intervals: LookupIntervals) -> Self {
+        self.intervals = intervals;
+        self
+    }
+
+    /// Asks the system, until `stop`.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        self.run_with(lookup_host, stop).await;
+    }
+
+    /// Asks `look_up`, until `stop`.
+    pub(super) async fn run_with<F>(
+        mut self,
+        look_up: impl Fn(Arc<str>) -> F,
+        stop: CancellationToken,
+    ) where
+        F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
+    {
+        let cache = Arc::clone(&self.cache);
+        let mut changes = self.current.changes();
+        self.follow();
+        loop {
+            let due = self.start_due(&look_up);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                alive = changes.changed() => match alive {
+                    Ok(()) => self.follow(),
+                    Err(_) => return,
+                },
+                () = cache.requested_notify.notified() => self.take_requested(),
+                Some(ended) = self.under_way.join_next() => {
+                    if let Ok((name, found)) = ended {
+                        self.ended(name, found);
+                    }
+                }
+                () = until(due) => {}
+            }
+        }
+    }
+
+    /// New names are looked up at once; those that are gone are forgotten.
+    fn follow(&mut self) {
+        let Some(tables) = self.current.tables() else {
+            return;
+        };
+        let named = named(&tables);
+        self.cache.retain(|name| named.contains(name));
+        self.lookups.retain(|name, _| named.contains(name));
+        for name in named {
+            let first = || LookupState {
+                next: Some(clock::now()),
+                ..LookupState::default()
+            };
+            let lookup = self.lookups.entry(name).or_insert_with(first);
+            lookup.one_time = false;
+        }
+    }
+
+    fn take_requested(&mut self) {
+        let requested = std::mem::take(&mut *self.cache.requested.lock());
+        for name in requested {
+            let gap = self.intervals.gap;
+            let one_time = || LookupState {
+                one_time: true,
+                ..LookupState::default()
+            };
+            self.lookups.entry(name).or_insert_with(one_time).soon(gap);
+        }
+    }
+
+    /// Starts what is due and says when something will be.
+    fn start_due<F>(&mut self, look_up: &impl Fn(Arc<str>) -> F) -> Option<Instant>
+    where
+        F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
+    {
+        let now = clock::now();
+        for (name, lookup) in &mut self.lookups {
+            if lookup.next.is_none_or(|next| next > now) {
+                continue;
+            }
+            lookup.began = Some(now);
+            lookup.next = None;
+            let (name, room) = (Arc::clone(name), Arc::clone(&self.room));
+            let found = look_up(Arc::clone(&name));
+            self.under_way.spawn(async move {
+                let _place = room.acquire_owned().await;
+                let found = timeout(LIMIT, found).await;
+                (
+                    name,
+                    found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+                )
+            });
+        }
+        self.lookups.values().filter_map(|lookup| lookup.next).min()
+    }
+
+    fn ended(&mut self, name: Arc<str>, found: io::Result<Vec<IpAddr>>) {
+        let found = found.and_then(|found| match found.len() {
+            0 => Err(io::ErrorKind::NotFound.into()),
+            _ => Ok(found),
+        });
+        if found.is_err() {
+            self.metrics.name_not_found();
+        }
+        // No snapshot may name it any more; a request may still wait for it.
+        if self
+            .lookups
+            .get(&name)
+            .is_some_and(|lookup| lookup.one_time)
+        {
+            self.lookups.remove(&name);
+        }
+        if let Some(lookup) = self.lookups.get_mut(&name) {
+            lookup.next = Some(clock::now() + Jitter::HALF.apply(self.intervals.every));
+            match (&found, lookup.failing) {
+                (Err(error), false) => {
+                    tracing::warn!(name = &*name, %error, "a name cannot be resolved");
+                }
+                (Ok(_), true) => tracing::info!(name = &*name, "a name can be resolved again"),
+                _ => {}
+            }
+            lookup.failing = found.is_err();
+        }
+        self.cache.record_lookup(name, found.unwrap_or_default());
+    }
+}
+
+impl LookupState {
+    /// As early as the gap allows, unless it is under way.
+    fn soon(&mut self, gap: Duration) {
+        let now = clock::now();
+        let Some(began) = self.began else {
+            self.next = Some(now);
+            return;
+        };
+        let allowed = now.max(began + gap);
+        self.next = self.next.map(|next| next.min(allowed));
+    }
+}
+
+/// The names among the hosts of these tables; literal addresses are none.
+fn named(tables: &Tables) -> HashSet<Arc<str>> {
+    tables
+        .backends()
+        .map(|(_, backend)| &backend.origin().host)
+        .filter(|host| host.parse::<IpAddr>().is_err())
+        .map(Arc::clone)
+        .collect()
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn lookup_host(name: Arc<str>) -> io::Result<Vec<IpAddr>> {
+    let found = tokio::net::lookup_host((&*name, 0)).await?;
+    Ok(found.map(|address| address.ip()).collect())
+}
