@@ -180,7 +180,7 @@ class Run:
     def _gateway(self, name: str, keys: list[str]) -> Iterator[Gateway]:
         folder = self._folder / name
         folder.mkdir()
-        words = ["--log=warn,fastllm_gateway::access=off,fastllm_gateway::forward=off"]
+        words = ["--log=warn,fastllm_gateway::access=off,fastllm_gateway::forward=off,fastllm_gateway::upstream::dns=off"]
         words += ["--rate-limit-reconcile-interval=1"]
         if name in self.spilling:
             words.append(f"--usage-spill={folder / 'usage.spill'}")
