@@ -26,7 +26,6 @@ pub use app::{Error, Gateway};
 pub use cli::{CacheScope, Config, OriginError};
 pub use control_plane::ControlUrl;
 pub use http::{CorsOrigin, ForwardedHeader};
-pub use serve::ListenError;
 pub use snapshot::file as configuration_file;
 pub use telemetry::{MetadataLabels, OtelProtocol};
 
