@@ -6,11 +6,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use fastllm_process::logging::{self, LogError, LogFormat};
+use fastllm_process::{error, signals};
 
 use crate::{
-    Command, Config, Error, LogFormat, PasswordOutcome, SetPassword, init_logging,
-    openapi_document, run, set_password,
+    Command, Config, Error, PasswordOutcome, SetPassword, openapi_document, run, set_password,
 };
 
 /// Control plane of FastLLM Proxy: admin API, usage, audit, snapshots.
@@ -38,7 +38,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match start(flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            error::print("fastllm-control", &error);
             ExitCode::from(error.exit_code())
         }
     }
@@ -76,19 +76,22 @@ async fn give_password(arguments: &SetPassword) -> Result<(), Error> {
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
-    let listen = |kind| signal(kind).map_err(|_| Error::Internal("signals cannot be handled"));
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let shutdown = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    let shutdown = signals::shutdown().map_err(|_| Error::Internal("signals cannot be handled"))?;
     run(config, shutdown).await
 }
 
-#[expect(clippy::print_stderr, reason = "the last words of the process")]
-fn complain(error: &Error) {
-    eprintln!("fastllm-control: {error}");
+fn init_logging(filter: &str, format: LogFormat) -> Result<(), LogError> {
+    // Notices of the database concern our own migrations.
+    let quiet = if filter.contains("sqlx") {
+        ""
+    } else {
+        ",sqlx::postgres::notice=warn"
+    };
+    let config = logging::Config {
+        format,
+        flatten_fields: true,
+        include_spans: true,
+        preformatted_target: None,
+    };
+    config.init(&format!("{filter}{quiet}"))
 }

@@ -1,14 +1,16 @@
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use fastllm_contract::Secret;
+use fastllm_process::address::parse_host;
+use fastllm_process::logging::LogFormat;
 use sqlx::postgres::PgConnectOptions;
 
+use crate::Error;
 use crate::crypto::Vault;
-use crate::{Error, LogFormat};
 
 /// The flags of the control plane.
 #[derive(Debug, Clone, Args)]
@@ -99,18 +101,6 @@ fn parse_secret(text: &str) -> Result<Secret, String> {
     Ok(Secret::new(text))
 }
 
-fn parse_host(text: &str) -> Result<IpAddr, String> {
-    if text == "localhost" {
-        return Ok(IpAddr::V4(Ipv4Addr::LOCALHOST));
-    }
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'));
-    bare.unwrap_or(text)
-        .parse()
-        .map_err(|_| "expected an IPv4 or IPv6 address, or localhost".to_owned())
-}
-
 impl Config {
     /// Where the admin API listens.
     pub fn address(&self) -> SocketAddr {
@@ -180,13 +170,6 @@ pub(crate) fn vault_from_environment() -> Result<Vault, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hosts_are_addresses_or_localhost() {
-        assert_eq!(parse_host("localhost"), Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)));
-        assert_eq!(parse_host("::1").unwrap(), parse_host("[::1]").unwrap());
-        assert!(parse_host("example.org").is_err());
-    }
 
     #[test]
     fn a_malformed_database_address_is_not_repeated() {

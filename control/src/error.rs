@@ -1,6 +1,6 @@
-use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use fastllm_process::accept::ListenError;
+use fastllm_process::logging::LogError;
+use fastllm_process::tls::TlsError;
 
 /// Why the control plane does not start, or a command of it fails. No text
 /// holds a password, key or database address.
@@ -10,21 +10,14 @@ pub enum Error {
     #[error("{0}")]
     Config(String),
     /// The listener cannot be opened.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file named by a flag cannot be used.
-    #[error("cannot use {path}: {reason}")]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The certificate or its key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Logging cannot be set up.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The database has been migrated by a release that this one is too old for.
     #[error(
         "this binary is release {ours}, but the database needs release {oldest} or newer: \
@@ -52,8 +45,14 @@ impl Error {
     /// and variables, 1 for everything that failed while running.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::File { .. } | Self::Password(_) => 2,
-            Self::Listen { .. } | Self::TooOld { .. } | Self::Database(_) | Self::Internal(_) => 1,
+            Self::Config(_) | Self::Tls(_) | Self::Log(LogError::Filter(_)) | Self::Password(_) => {
+                2
+            }
+            Self::Listen(_)
+            | Self::Log(LogError::AlreadyInitialized)
+            | Self::TooOld { .. }
+            | Self::Database(_)
+            | Self::Internal(_) => 1,
         }
     }
 }

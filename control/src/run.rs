@@ -3,6 +3,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastllm_process::back_off::{self, Jitter};
+use fastllm_process::tls::ServerCertificate;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +17,9 @@ use crate::snapshot::Watcher;
 use crate::{Config, Error, housekeeping};
 
 /// Pauses between attempts to reach a database that is away at the start.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const DATABASE_BACK_OFF: back_off::Config =
+    back_off::Config::new(Duration::from_millis(200), Duration::from_secs(5))
+        .with_jitter(Jitter::NONE);
 
 /// Runs a control plane until `shutdown` is ready, then drains it.
 ///
@@ -44,7 +47,7 @@ impl Control {
     /// A wrong configuration, or a port that is taken.
     pub async fn bind(config: Config) -> Result<Self, Error> {
         let tls = match (&config.tls_cert, &config.tls_key) {
-            (Some(cert), Some(key)) => Some(serve::acceptor(cert, key)?),
+            (Some(cert), Some(key)) => Some(ServerCertificate::read(cert, key)?),
             _ => None,
         };
         if tls.is_none() {
@@ -53,7 +56,7 @@ impl Control {
             );
         }
         let app = App::new(&config)?;
-        let listener = Listener::bind(config.address(), tls).await?;
+        let listener = Listener::bind(config.address(), tls.as_ref())?;
         Ok(Self {
             app,
             listener,
@@ -62,7 +65,7 @@ impl Control {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
@@ -79,7 +82,7 @@ impl Control {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let router = serve::router(&app)?;
-        let address = listener.address().unwrap_or(config.address());
+        let address = listener.address();
         tracing::info!(%address, "control plane listening");
         let grace = Duration::from_secs(config.shutdown_grace);
         tasks.spawn(listener.serve(router, stop.clone(), grace));
@@ -141,7 +144,7 @@ async fn follow(
 
 /// Brings the schema up to date, however long the database stays away.
 async fn prepare(app: &App) -> Result<(), Error> {
-    let mut pause = FIRST_PAUSE;
+    let mut back_off = DATABASE_BACK_OFF.build();
     loop {
         match migrate(&app.db).await {
             Ok(()) => {
@@ -155,7 +158,6 @@ async fn prepare(app: &App) -> Result<(), Error> {
                 }
             }
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        sleep(back_off.next_delay()).await;
     }
 }

@@ -3,8 +3,6 @@
 mod listener;
 mod probes;
 mod router;
-mod tls;
 
 pub(crate) use listener::Listener;
 pub(crate) use router::{in_time, router};
-pub(crate) use tls::acceptor;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use fastllm_process::accept::{self, Accepted};
+use fastllm_process::tls::ServerCertificate;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,43 +22,53 @@ use tower::ServiceExt;
 use crate::Error;
 use crate::api::PeerAddress;
 
-/// Open connections at a time. More wait in the kernel's queue.
-const MOST_CONNECTIONS: usize = 1024;
+const ACCEPT: accept::Config = accept::Config {
+    backlog: 1024,
+    max_connections: 1024,
+    pause: Duration::from_millis(50),
+};
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 const HEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// Pause after an accept that failed, so that it does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The open admin port.
 pub(crate) struct Listener {
-    listener: TcpListener,
+    listener: accept::Listener,
     tls: Option<TlsAcceptor>,
 }
 
 impl Listener {
-    pub(crate) async fn bind(address: SocketAddr, tls: Option<TlsAcceptor>) -> Result<Self, Error> {
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| Error::Listen { address, source })?;
-        Ok(Self { listener, tls })
+    /// Opens the port, with TLS if there is a certificate. Needs a tokio runtime.
+    pub(crate) fn bind(
+        address: SocketAddr,
+        certificate: Option<&Arc<ServerCertificate>>,
+    ) -> Result<Self, Error> {
+        let config = certificate.map(|certificate| certificate.server_config(&[b"http/1.1"]));
+        Ok(Self {
+            listener: accept::Listener::bind(address, ACCEPT)?,
+            tls: config.transpose()?.map(TlsAcceptor::from),
+        })
     }
 
-    /// Where it listens: the port that the system chose, where 0 was asked for.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+    /// The address, with the port that the system chose.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listener.address()
     }
 
     /// Serves until `stop`; then lets requests under way finish for `grace`.
     pub(crate) async fn serve(self, router: Router, stop: CancellationToken, grace: Duration) {
         let connections = TaskTracker::new();
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         let abort = CancellationToken::new();
-        while let Some((stream, peer, place)) = self.next(&places, &stop).await {
+        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+            let Accepted {
+                stream,
+                peer,
+                permit,
+            } = accepted;
             let connection = Connection {
                 router: router.clone(),
                 peer,
                 stop: stop.clone(),
-                _place: place,
+                _permit: permit,
             };
             let tls = self.tls.clone();
             let abort = abort.clone();
@@ -72,35 +84,13 @@ impl Listener {
             connections.wait().await;
         }
     }
-
-    /// The next connection; nothing once `stop` was called.
-    async fn next(
-        &self,
-        places: &Arc<Semaphore>,
-        stop: &CancellationToken,
-    ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-        stop.run_until_cancelled(async {
-            loop {
-                let place = Arc::clone(places).acquire_owned().await.ok()?;
-                match self.listener.accept().await {
-                    Ok((stream, peer)) => return Some((stream, peer, place)),
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection is not accepted");
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        })
-        .await
-        .flatten()
-    }
 }
 
 struct Connection {
     router: Router,
     peer: SocketAddr,
     stop: CancellationToken,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Connection {
@@ -131,7 +121,7 @@ impl Connection {
             router,
             peer,
             stop,
-            _place,
+            _permit,
         } = self;
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             request.extensions_mut().insert(PeerAddress(peer));

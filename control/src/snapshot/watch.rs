@@ -2,6 +2,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fastllm_process::back_off::{self, Jitter};
 use parking_lot::RwLock;
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -22,8 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 /// How often to look where notifications do not pass (a transaction pooler).
 const POLL: Duration = Duration::from_millis(100);
-/// How seldom to look while the database is away.
-const SLOWEST_POLL: Duration = Duration::from_secs(1);
+/// Intervals of looking while the database is away.
+const AWAY: back_off::Config =
+    back_off::Config::new(Duration::from_millis(200), Duration::from_secs(1))
+        .with_jitter(Jitter::NONE);
 /// How long to poll before listening is tried again.
 const LISTEN_AGAIN: Duration = Duration::from_secs(30);
 
@@ -145,6 +148,7 @@ impl Watcher {
     async fn poll(&self) {
         let end = Instant::now() + LISTEN_AGAIN;
         let mut pause = POLL;
+        let mut back_off = AWAY.build();
         let mut was_away = false;
         while Instant::now() < end {
             match self.refresh().await {
@@ -152,7 +156,7 @@ impl Watcher {
                 Some(_) => {}
                 None => {
                     was_away = true;
-                    pause = (pause * 2).min(SLOWEST_POLL);
+                    pause = back_off.next_delay();
                 }
             }
             sleep(pause).await;
