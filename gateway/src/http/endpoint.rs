@@ -2,6 +2,7 @@ use std::borrow::Cow;
 
 use fastllm_wire::{Fields, Measure};
 use http::Method;
+use percent_encoding::percent_decode_str;
 
 /// What clients with a key can ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,22 +166,17 @@ impl<'a> Endpoint<'a> {
     }
 }
 
-/// A path without its percent-encoding; nothing where that is broken or no
-/// text. Encoded or not, a slash is a part of the name.
+/// Decodes the percent-encoding of a path; nothing if that is incomplete or not
+/// UTF-8. A slash is part of the name, encoded or not.
 fn decoded(path: &str) -> Option<Cow<'_, str>> {
-    if !path.contains('%') {
-        return Some(Cow::Borrowed(path));
+    let complete = path.as_bytes().split(|&byte| byte == b'%').skip(1);
+    let complete = complete
+        .map(|rest| rest.get(..2))
+        .all(|digits| digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)));
+    if !complete {
+        return None;
     }
-    let digit = |byte: u8| u8::try_from(char::from(byte).to_digit(16)?).ok();
-    let mut text = Vec::with_capacity(path.len());
-    let mut rest = path.bytes();
-    while let Some(byte) = rest.next() {
-        text.push(match byte {
-            b'%' => digit(rest.next()?)? << 4 | digit(rest.next()?)?,
-            plain => plain,
-        });
-    }
-    String::from_utf8(text).ok().map(Cow::Owned)
+    percent_decode_str(path).decode_utf8().ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Spans, at a collector of OTLP.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -30,14 +29,6 @@ fn chat_from(traceparent: &str) -> Vec<u8> {
         &format!("authorization: Bearer {KEY}\r\ntraceparent: {traceparent}\r\n"),
         BODY,
     )
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        write!(text, "{byte:02x}").unwrap();
-    }
-    text
 }
 
 fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
@@ -186,7 +177,13 @@ async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
     spans.sort_by_key(|span| span.start_time_unix_nano);
     let ours: Vec<String> = spans
         .iter()
-        .map(|span| format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id)))
+        .map(|span| {
+            format!(
+                "00-{}-{}-01",
+                hex::encode(&span.trace_id),
+                hex::encode(&span.span_id)
+            )
+        })
         .collect();
     let told: Vec<Option<String>> = upstream
         .seen()
@@ -219,17 +216,17 @@ async fn the_callers_decision_is_honoured_both_ways() {
     let spans = collector.spans();
     let child = spans
         .iter()
-        .find(|span| hex(&span.trace_id) == TRACE)
+        .find(|span| hex::encode(&span.trace_id) == TRACE)
         .unwrap();
     assert_eq!(
-        (spans.len(), hex(&child.parent_span_id)),
+        (spans.len(), hex::encode(&child.parent_span_id)),
         (2, SPAN.to_owned())
     );
     let told: Vec<String> = upstream.seen().requests[1..]
         .iter()
         .map(|request| request.header("traceparent").unwrap().to_owned())
         .collect();
-    let ours = format!("00-{TRACE}-{}-01", hex(&child.span_id));
+    let ours = format!("00-{TRACE}-{}-01", hex::encode(&child.span_id));
     assert_eq!(told, [no.clone(), ours, no]);
 }
 

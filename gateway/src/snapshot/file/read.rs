@@ -1,7 +1,6 @@
 //! From the text of a file to the snapshot that it describes.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write;
 
 use fastllm_contract::{
     FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, PolicyKind, Secret, Section, Snapshot,
@@ -253,13 +252,7 @@ fn part<T: Serialize>(items: Vec<T>) -> Section<Vec<T>> {
 fn digest_of<T: Serialize>(content: &T) -> String {
     // Texts and numbers always have a JSON form.
     let json = serde_json::to_vec(content).unwrap_or_default();
-    let sum = digest(&SHA256, &json);
-    let mut text = String::new();
-    for byte in sum.as_ref() {
-        // Writing to a text does not fail.
-        let _written = write!(text, "{byte:02x}");
-    }
-    text
+    hex::encode(digest(&SHA256, &json))
 }
 
 fn shards(keys: impl IntoIterator<Item = (KeyHash, KeyEntry)>) -> Vec<KeyShard> {

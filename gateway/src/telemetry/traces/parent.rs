@@ -52,24 +52,14 @@ impl Parent {
     }
 }
 
+/// Decodes lower-case hexadecimal digits; the standard forbids capital letters.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    if text.len() != 2 * N {
+    if text.iter().any(u8::is_ascii_uppercase) {
         return None;
     }
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
-}
-
-/// Capital letters are not allowed.
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    }
 }
 
 /// The header that names a span which is recorded.
