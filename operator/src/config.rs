@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use clap::{Args, Parser, Subcommand};
+use fastllm_process::logging::{LogFormat, parse_filter};
 
 /// The operator of FastLLM Proxy.
 #[derive(Debug, Parser)]
@@ -48,7 +47,7 @@ pub struct RunConfig {
     )]
     pub metrics_addr: SocketAddr,
     /// Verbosity, or a filter such as `info,kube=debug`.
-    #[arg(long, env = "FASTLLM_OPERATOR_LOG", default_value = "info", value_parser = filter)]
+    #[arg(long, env = "FASTLLM_OPERATOR_LOG", default_value = "info", value_parser = parse_filter)]
     pub log: String,
     /// How log lines are written.
     #[arg(long, env = "FASTLLM_OPERATOR_LOG_FORMAT", default_value = "text")]
@@ -59,20 +58,6 @@ pub struct RunConfig {
     /// Namespace of this replica, where the lease is.
     #[arg(long, env = "POD_NAMESPACE", default_value = "fastllm-system")]
     pub pod_namespace: String,
-}
-
-/// Takes a filter as it is, if it is one.
-fn filter(text: &str) -> Result<String, ParseError> {
-    EnvFilter::try_new(text).map(|_| text.to_owned())
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For log collectors.
-    Json,
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_crds::{ConditionType, FastllmProxy};
+use fastllm_process::back_off::{self, BackOff, Jitter};
 use futures_util::StreamExt as _;
 use futures_util::stream::SelectAll;
 use jiff::Timestamp;
@@ -19,7 +20,6 @@ use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::time::Instant;
 
 use crate::apply::{self, ApiServer};
@@ -43,7 +43,9 @@ const REQUEUE_READY: Duration = Duration::from_mins(5);
 /// Time until the next reconciliation of a resource that is not ready.
 const REQUEUE: Duration = Duration::from_secs(15);
 /// Minimum and maximum of the back-off after a failed reconciliation.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(5));
+const BACK_OFF: back_off::Config =
+    back_off::Config::new(Duration::from_secs(1), Duration::from_mins(5))
+        .with_jitter(Jitter { min: 0.8, max: 1.2 });
 
 /// Configuration of a [`Controller`].
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +69,7 @@ struct Reconciler<P> {
     recorder: Recorder,
     metrics: Arc<Metrics>,
     /// Consecutive failures per resource; a success removes the entry.
-    failures: Mutex<HashMap<ObjectRef<FastllmProxy>, u32>>,
-    random: SystemRandom,
+    failures: Mutex<HashMap<ObjectRef<FastllmProxy>, BackOff>>,
 }
 
 /// The result of a reconciliation, which decides when the next one follows.
@@ -141,7 +142,6 @@ impl<P: ModelsProbe> Controller<P> {
             recorder: Recorder::new(client.clone(), reporter),
             metrics: Arc::clone(metrics),
             failures: Mutex::default(),
-            random: SystemRandom::new(),
         };
         Self {
             reconciler: Arc::new(reconciler),
@@ -309,29 +309,26 @@ impl<P: ModelsProbe> Reconciler<P> {
         }
         let exists = |key: &ObjectRef<FastllmProxy>| self.caches.proxies.store().get(key).is_some();
         failures.retain(|key, _| exists(key));
-        let count = failures.entry(proxy).or_default();
-        let delay = backoff(*count);
-        *count = count.saturating_add(1);
-        let mut byte = [128];
-        // Without randomness the delay has no jitter.
-        let _ = self.random.fill(&mut byte);
-        delay.mul_f64(0.8 + 0.4 * f64::from(byte[0]) / 255.0)
+        let back_off = failures.entry(proxy).or_insert(BACK_OFF.build());
+        back_off.next_delay()
     }
-}
-
-fn backoff(failures: u32) -> Duration {
-    let (first, longest) = BACKOFF;
-    first.saturating_mul(1 << failures.min(16)).min(longest)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BACKOFF, backoff};
+    use std::time::Duration;
+
+    use super::BACK_OFF;
 
     #[test]
     fn the_back_off_grows_from_one_second_to_five_minutes() {
-        assert_eq!(backoff(0), BACKOFF.0);
-        assert_eq!(backoff(1), BACKOFF.0 * 2);
-        assert_eq!(backoff(u32::MAX), BACKOFF.1);
+        let mut back_off = BACK_OFF.build();
+        for seconds in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
+            let (delay, full) = (back_off.next_delay(), Duration::from_secs(seconds));
+            assert!(
+                delay >= full.mul_f64(0.8) && delay <= full.mul_f64(1.2),
+                "{delay:?}"
+            );
+        }
     }
 }

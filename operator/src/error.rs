@@ -1,10 +1,10 @@
 //! Error types shared by the crate, and the time limit on calls to the API server.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
+
+use fastllm_process::accept::ListenError;
+pub use fastllm_process::error::Chain;
 
 /// Maximum duration of a call to the API server.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,13 +71,8 @@ pub enum OperatorError {
     #[error("{0} ended unexpectedly")]
     TaskEnded(&'static str),
     /// The metrics address cannot be bound.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The HTTP listener failed.
     #[error("cannot serve HTTP")]
     Serve(#[source] io::Error),
@@ -89,33 +84,20 @@ pub enum OperatorError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// Displays an error followed by its sources, separated by colons.
-pub struct Chain<'e>(pub &'e (dyn Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
+
+    use fastllm_process::accept::ListenError;
 
     use super::{Chain, OperatorError};
 
     #[test]
     fn every_source_is_displayed_once() {
-        let error = OperatorError::Listen {
+        let error = OperatorError::from(ListenError {
             address: ([127, 0, 0, 1], 80).into(),
             source: io::Error::other("in use"),
-        };
+        });
         let text = Chain(&error).to_string();
         assert_eq!(text, "cannot listen on 127.0.0.1:80: in use");
     }

@@ -1,12 +1,12 @@
 //! The `fastllm-operator` program.
 
-use std::io::IsTerminal as _;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use fastllm_operator::config::{Cli, Command, LogFormat, RunConfig};
+use fastllm_operator::config::{Cli, Command, RunConfig};
 use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::error::OperatorError;
 use fastllm_operator::lease::{self, Candidate};
@@ -14,9 +14,8 @@ use fastllm_operator::metrics::Metrics;
 use fastllm_operator::observe::HttpModelsProbe;
 use fastllm_operator::serve::{self, ServerState};
 use fastllm_operator::tasks::Tasks;
+use fastllm_process::{logging, signals};
 use kube::Client;
-use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -41,15 +40,13 @@ fn print_definition() -> anyhow::Result<()> {
 }
 
 fn start(config: &RunConfig) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&config.log).context("--log")?;
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().init(),
-    }
+    let logging = logging::Config {
+        format: config.log_format,
+        flatten_fields: false,
+        include_spans: true,
+        preformatted_target: None,
+    };
+    logging.init(&config.log)?;
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -69,14 +66,13 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new()?);
     let state = Arc::new(ServerState::new(Arc::clone(&metrics)));
     let mut tasks = Tasks::default();
-    let listener = serve::bind(config.metrics_addr).await?;
+    let listener = serve::bind(config.metrics_addr)?;
     tasks.spawn(
         "the HTTP listener",
         serve::serve(listener, Arc::clone(&state)),
     );
 
-    let mut stop = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut shutdown = pin!(signals::shutdown()?);
     let lease = lease::Config {
         namespace: &config.pod_namespace,
         pod: &config.pod_name,
@@ -86,8 +82,7 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
         tokio::select! {
             () = candidate.acquire() => {}
             error = tasks.first_end() => return Err(error.into()),
-            _ = stop.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            () = &mut shutdown => return Ok(()),
         }
     } else {
         metrics.set_leader(true);
@@ -115,8 +110,7 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
         ended = controller.run(on_synced) => ended,
         error = hold => Err(error),
         error = tasks.first_end() => Err(error),
-        _ = stop.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        () = &mut shutdown => Ok(()),
     };
     if ended.is_ok() && config.leader_elect {
         candidate.release().await;

@@ -8,12 +8,16 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use fastllm_crds::FastllmProxy;
+use fastllm_process::accept;
 use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::error::OperatorError;
 use crate::metrics::Metrics;
+
+/// Length of the kernel's queue of connections that are not accepted yet.
+const BACKLOG: u32 = 1024;
 
 /// The state of this replica.
 enum ReplicaState {
@@ -56,10 +60,8 @@ impl ServerState {
 ///
 /// # Errors
 /// If the address cannot be bound.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, OperatorError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| OperatorError::Listen { address, source })
+pub fn bind(address: SocketAddr) -> Result<TcpListener, OperatorError> {
+    Ok(accept::bind(address, BACKLOG)?)
 }
 
 /// Serves the endpoints until the process exits.

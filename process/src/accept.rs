@@ -154,7 +154,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{Config, Listener};
-    use crate::error::chain;
+    use crate::error::Chain;
 
     fn listener(max_connections: usize) -> Listener {
         let config = Config {
@@ -191,7 +191,7 @@ mod tests {
     async fn a_taken_port_is_reported_once() {
         let listener = listener(1);
         let error = super::bind(listener.address(), 1).unwrap_err();
-        let text = chain(&error).to_string();
+        let text = Chain(&error).to_string();
         assert!(text.starts_with(&format!("cannot listen on {}: ", listener.address())));
         assert_eq!(text.matches("in use").count(), 1, "{text}");
     }

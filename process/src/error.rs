@@ -3,14 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error followed by its sources, separated by colons.
+/// Displays an error followed by its sources, separated by colons.
 #[derive(Debug, Clone, Copy)]
-pub struct Chain<'a>(&'a (dyn Error + 'static));
-
-/// Displays `error` and its sources.
-pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
-    Chain(error)
-}
+pub struct Chain<'e>(pub &'e (dyn Error + 'static));
 
 /// Prints the error that ends `program` to standard error.
 #[expect(
@@ -18,7 +13,7 @@ pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
     reason = "logging may have failed, or not have started"
 )]
 pub fn print(program: &str, error: &(dyn Error + 'static)) {
-    eprintln!("{program}: {}", chain(error));
+    eprintln!("{program}: {}", Chain(error));
 }
 
 impl fmt::Display for Chain<'_> {
@@ -37,7 +32,7 @@ impl fmt::Display for Chain<'_> {
 mod tests {
     use std::io;
 
-    use super::chain;
+    use super::Chain;
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read the file")]
@@ -47,7 +42,7 @@ mod tests {
     fn each_source_is_displayed_once() {
         let error = Outer(io::Error::other("disk failure"));
         assert_eq!(
-            chain(&error).to_string(),
+            Chain(&error).to_string(),
             "cannot read the file: disk failure"
         );
     }

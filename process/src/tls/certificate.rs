@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::{TlsError, read_certificates, read_private_key};
-use crate::error::chain;
+use crate::error::Chain;
 
 /// How often the files are read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -80,8 +80,7 @@ impl ServerCertificate {
                 }
                 Ok(Err(error)) if !failing => {
                     failing = true;
-                    let error = chain(&error);
-                    tracing::warn!(%error, "cannot reload the server certificate; keeping the current one");
+                    tracing::warn!(error = %Chain(&error), "cannot reload the server certificate; keeping the current one");
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
