@@ -91,7 +91,8 @@ pub fn broken_arrows(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn members(tree: &Tree) -> Vec<String> {
+/// The folders of the workspace's crates.
+pub(crate) fn members(tree: &Tree) -> Vec<String> {
     let manifest = parse(tree, "");
     let members = manifest
         .get("workspace")

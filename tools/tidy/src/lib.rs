@@ -3,12 +3,18 @@
 
 mod arrows;
 mod bans;
+mod krate;
+mod modules;
+mod names;
 mod sizes;
 mod tree;
 mod versions;
 
 pub use arrows::broken_arrows;
+use arrows::members;
 pub use bans::banned;
+pub use modules::{list_modules, module_cycles};
+pub use names::ambiguous_names;
 pub use sizes::oversized;
 pub use tree::{Source, Tree};
 pub use versions::stale_versions;

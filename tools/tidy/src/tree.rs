@@ -61,8 +61,14 @@ const READ: [&str; 11] = [
 impl Tree {
     /// The checkout that this crate was built in.
     pub fn of_this_checkout() -> io::Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        Self::read(&root)
+        Self::read(&Self::root_of_this_checkout()?)
+    }
+
+    /// The root of the checkout that this crate was built in.
+    pub fn root_of_this_checkout() -> io::Result<PathBuf> {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .canonicalize()
     }
 
     /// Reads the tree below `root`.

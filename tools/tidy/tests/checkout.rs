@@ -1,6 +1,8 @@
 //! The checkout keeps its own rules.
 
-use fastllm_tidy::{Tree, banned, broken_arrows, oversized, stale_versions};
+use fastllm_tidy::{
+    Tree, ambiguous_names, banned, broken_arrows, module_cycles, oversized, stale_versions,
+};
 
 fn assert_none(findings: &[String]) {
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
@@ -26,4 +28,14 @@ fn nothing_banned_is_used() {
 #[test]
 fn manifests_name_this_version() {
     assert_none(&stale_versions(&Tree::of_this_checkout().unwrap()));
+}
+
+#[test]
+fn top_modules_have_no_import_cycles() {
+    assert_none(&module_cycles(&Tree::of_this_checkout().unwrap()).unwrap());
+}
+
+#[test]
+fn type_names_are_unambiguous() {
+    assert_none(&ambiguous_names(&Tree::of_this_checkout().unwrap()).unwrap());
 }

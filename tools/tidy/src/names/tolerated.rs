@@ -1,0 +1,186 @@
+use super::ToleratedName;
+
+/// Names that are defined more than once, for a reason. This list may only
+/// shrink.
+pub(super) const TOLERATED: [ToleratedName; 36] = [
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Answer",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Asked",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Entry",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Flags",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Known",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Link",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Open",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Place",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Question",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Request",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Rig",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Sent",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Series",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Shared",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/src/lib.rs",
+        name: "Terms",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/tests/faults/main.rs",
+        name: "Then",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/engine/src/lib.rs",
+        name: "Entry",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/engine/src/lib.rs",
+        name: "Key",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/engine/src/lib.rs",
+        name: "Known",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/engine/src/lib.rs",
+        name: "Rule",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/engine/src/lib.rs",
+        name: "Terms",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/wire/src/lib.rs",
+        name: "Decoded",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/wire/src/lib.rs",
+        name: "Field",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/wire/src/lib.rs",
+        name: "Fields",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/wire/src/lib.rs",
+        name: "Reading",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "gateway/wire/src/lib.rs",
+        name: "State",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "control/src/lib.rs",
+        name: "Gateway",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "control/src/lib.rs",
+        name: "Held",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "control/src/lib.rs",
+        name: "KeyRow",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "control/src/lib.rs",
+        name: "ListParams",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "control/src/lib.rs",
+        name: "Spending",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "operator/src/lib.rs",
+        name: "Wanted",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "e2e/bench/load/src/lib.rs",
+        name: "Connection",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "e2e/bench/load/src/lib.rs",
+        name: "Outcome",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "e2e/bench/load/src/lib.rs",
+        name: "Plan",
+        reason: "being renamed",
+    },
+    ToleratedName {
+        krate: "e2e/bench/load/src/lib.rs",
+        name: "Progress",
+        reason: "being renamed",
+    },
+];
