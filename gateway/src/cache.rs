@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fastllm_contract::ModelName;
 use fastllm_engine::{
-    Audience, Bounds, Caching, Caller, Capture, Chain, Entry, Key, KeyMaker, Occupancy,
-    ResponseCache,
+    CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, CachedResponse, Caller, Chain,
+    ModelCaching, ResponseCache, ResponseCapture,
 };
 use fastllm_wire::http1::Fields;
 use fastllm_wire::json::Object;
@@ -14,7 +14,7 @@ use fastllm_wire::{Members, Piece, Splice};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 
-use crate::cli::{CacheScope, Config};
+use crate::cli::{CacheSharing, Config};
 use crate::forward::{Outgoing, Payload, UpstreamResponse};
 use crate::http::LocalResponse;
 use crate::http::deciding_fields;
@@ -45,7 +45,7 @@ const KEPT_FIELDS: [HeaderName; 5] = [
 type ResponseEntries = ResponseCache<UsageSummary>;
 
 /// An answer that was kept, with what it used.
-pub(crate) type Hit = Entry<UsageSummary>;
+pub(crate) type Hit = CachedResponse<UsageSummary>;
 
 /// The answers that this process keeps.
 #[derive(Debug)]
@@ -58,20 +58,20 @@ pub(crate) struct CachedResponses {
 impl CachedResponses {
     /// None yet; never any where the flags leave no room.
     pub(crate) fn new(config: &Config) -> Self {
-        let bounds = Bounds {
+        let bounds = CacheLimits {
             entries: config.cache_max_entries.into(),
             bytes: config.cache_max_bytes,
         };
         Self {
             answers: ResponseCache::new(bounds),
-            shared: config.cache_scope == CacheScope::Shared,
+            shared: config.cache_scope == CacheSharing::Shared,
         }
     }
 
     /// How much is kept.
-    pub(crate) fn occupancy(&self) -> Occupancy {
+    pub(crate) fn usage(&self) -> CacheUsage {
         let answers = self.answers.as_ref();
-        answers.map(ResponseCache::occupancy).unwrap_or_default()
+        answers.map(ResponseCache::usage).unwrap_or_default()
     }
 
     /// What a request has to do with the cache; nothing where none of the models
@@ -98,7 +98,7 @@ impl CachedResponses {
         // Few requests have them, and all would be larger by them.
         Some(Box::new(CachePolicy {
             cached: Arc::clone(self),
-            audience: Audience::of(caller, self.shared),
+            audience: CacheScope::of(caller, self.shared),
             may_look_up,
             looked_up: None,
         }))
@@ -160,11 +160,11 @@ fn extends_conversation(proxied: ProxiedEndpoint, body: &[u8]) -> bool {
 #[derive(Debug)]
 pub(crate) struct CachePolicy {
     cached: Arc<CachedResponses>,
-    audience: Audience,
+    audience: CacheScope,
     /// An answer that was kept is welcome.
     may_look_up: bool,
     /// Under which key one was looked for.
-    looked_up: Option<Key>,
+    looked_up: Option<CacheKey>,
 }
 
 impl CachePolicy {
@@ -187,23 +187,25 @@ impl CachePolicy {
     /// The name of this model's answer.
     fn key(
         &self,
-        caching: &Caching,
+        caching: &ModelCaching,
         model: &ModelName,
         outgoing: &Outgoing<'_, '_>,
-    ) -> Option<Key> {
+    ) -> Option<CacheKey> {
         let Payload::Whole(body) = &outgoing.payload else {
             return None;
         };
-        let mut key = KeyMaker::new(caching, outgoing.endpoint.sub_path(), &self.audience);
+        let mut key = CacheKeyBuilder::new(caching, outgoing.endpoint.sub_path(), &self.audience);
         for (name, value) in deciding_fields(outgoing.headers, outgoing.forwarded) {
-            key.field(name, value);
+            key.header(name, value);
         }
         // Whichever name it was asked for by.
         let splice = Splice::new(outgoing.members).model(model.as_str());
-        Some(key.body(splice.pieces(body.len()).map(|piece| match piece {
-            Piece::Kept(range) => body.get(range).unwrap_or_default(),
-            Piece::Written(bytes) => bytes,
-        })))
+        Some(
+            key.finish(splice.pieces(body.len()).map(|piece| match piece {
+                Piece::Kept(range) => body.get(range).unwrap_or_default(),
+                Piece::Written(bytes) => bytes,
+            })),
+        )
     }
 
     /// What keeps an answer that has begun, under the model that gives it;
@@ -233,7 +235,7 @@ impl CachePolicy {
         let answers = self.cached.answers.as_ref()?;
         Some(PendingEntry {
             cached: Arc::clone(&self.cached),
-            capture: answers.begin(key, caching, length)?,
+            capture: answers.begin_capture(key, caching, length)?,
             fields: kept_fields(fields)?,
         })
     }
@@ -253,7 +255,7 @@ fn kept_fields(fields: Fields<'_>) -> Option<HeaderMap> {
 #[derive(Debug)]
 pub(crate) struct PendingEntry {
     cached: Arc<CachedResponses>,
-    capture: Capture,
+    capture: ResponseCapture,
     fields: HeaderMap,
 }
 
@@ -275,7 +277,7 @@ impl PendingEntry {
         let Some(answers) = &cached.answers else {
             return false;
         };
-        is_final(capture.body()) && answers.keep(capture, fields, figures, clock::timestamp())
+        is_final(capture.body()) && answers.insert(capture, fields, figures, clock::timestamp())
     }
 }
 
@@ -306,13 +308,13 @@ fn is_final(body: &[u8]) -> bool {
 pub(crate) fn cached_response(hit: &Hit, record: Box<RequestLog>) -> LocalResponse {
     let mut own = Response::new(hit.body().clone());
     let headers = own.headers_mut();
-    headers.clone_from(hit.fields());
+    headers.clone_from(hit.headers());
     headers.insert(REQUEST_ID, record.id().clone());
     headers.insert(CACHE, HeaderValue::from_static(CacheUse::Hit.as_str()));
     if let Some(rates) = record.rates().and_then(RateLimitFields::of) {
         headers.extend(rates.named());
     }
-    record.cached_response(*hit.with());
+    record.cached_response(*hit.attachment());
     own
 }
 

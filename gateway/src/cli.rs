@@ -3,7 +3,7 @@
 
 mod flags;
 
-pub use flags::{CacheScope, Config, OriginError};
+pub use flags::{CacheSharing, Config, OriginError};
 pub(crate) use flags::{Origin, environment_variable};
 
 use std::ffi::OsString;

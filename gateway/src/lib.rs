@@ -23,7 +23,7 @@ mod tls;
 mod upstream;
 
 pub use app::{Error, Gateway};
-pub use cli::{CacheScope, Config, OriginError};
+pub use cli::{CacheSharing, Config, OriginError};
 pub use control_plane::ControlUrl;
 pub use http::{CorsOrigin, ForwardedHeader};
 pub use snapshot::file as configuration_file;

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use fastllm_contract::Timestamp;
 use fastllm_engine::{
-    Ask, Boundary, Caller, Chain, Claim, Refusal, Resolved, Tables, granted_models, identify,
-    reserve, resolve,
+    Boundary, Caller, Chain, Cost, Refusal, Resolved, RouteQuery, RoutingState, granted_models,
+    identify, reserve, resolve,
 };
 use fastllm_wire::{FormReader, Members, ScanError, scan};
 use http::Method;
@@ -55,7 +55,7 @@ pub(crate) struct Pipeline {
 
 /// Who asks for what, and by which tables that was decided.
 struct Authenticated {
-    tables: Arc<Tables>,
+    tables: Arc<RoutingState>,
     caller: Caller,
 }
 
@@ -359,13 +359,13 @@ impl Pipeline {
         };
         record.prompt(request.prompt_tokens);
         let (mut chain, prompt) = request.route(resolved, &caller, record.at())?;
-        let claim = Claim {
+        let claim = Cost {
             at: record.at(),
             prompt_tokens: request.prompt_tokens,
             max_tokens: members.ceiling(),
             has_completion: asked.proxied.has_completion(),
-            answers: members.answers(),
-            beside: beside((asked.proxied, asked.head), (members, request.body)),
+            choices: members.answers(),
+            quantities: beside((asked.proxied, asked.head), (members, request.body)),
         };
         let (reservation, rates) = reserve(&caller, &mut chain, &claim, tables.accounts())?;
         record.reserved(reservation, rates);
@@ -405,13 +405,13 @@ impl RoutingInput<'_> {
         at: Timestamp,
     ) -> Result<(Chain, Vec<Boundary>), Refusal> {
         let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
-        let ask = Ask {
+        let ask = RouteQuery {
             stream: self.members.is_stream(),
             prompt_tokens: self.prompt_tokens,
             max_tokens: self.members.ceiling(),
             headers: self.head,
             at,
-            prompt: read.as_ref().map_or(0, Prompt::beginning),
+            prompt_hash: read.as_ref().map_or(0, Prompt::beginning),
             budget_used_percent: read.as_ref().and_then(|_| caller.budget_used_percent(at)),
         };
         let chain = resolved.route(caller, &ask, None)?;
@@ -426,7 +426,11 @@ impl RoutingInput<'_> {
 }
 
 /// Who presents a key, by these tables and the time of the request's arrival.
-fn caller_of(tables: &Tables, head: &Head, record: &mut RequestLog) -> Result<Caller, Refusal> {
+fn caller_of(
+    tables: &RoutingState,
+    head: &Head,
+    record: &mut RequestLog,
+) -> Result<Caller, Refusal> {
     let caller = identify(tables, presented_key(head), record.at())?;
     if let Some(identified) = caller.identified() {
         record.identified(identified);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fastllm_contract::{
     BackendId, KeyId, Metadata, ModelName, PrincipalId, RefusalKind, Timestamp,
 };
-use fastllm_engine::{Backend, Identified, Rates, Refusal, Reservation};
+use fastllm_engine::{Backend, Identified, RateLimits, Refusal, Reservation};
 use fastllm_wire::{Measure, Quantities, Usage};
 use http::header::HeaderValue;
 
@@ -194,7 +194,7 @@ impl RequestLog {
     }
 
     /// So much was taken of what its caller may take.
-    pub(crate) fn reserved(&mut self, reservation: Reservation, rates: Rates) {
+    pub(crate) fn reserved(&mut self, reservation: Reservation, rates: RateLimits) {
         self.allowance =
             (!reservation.is_empty()).then(|| Box::new(Allowance { reservation, rates }));
     }
@@ -203,12 +203,12 @@ impl RequestLog {
     pub(crate) fn begins_to_answer(&mut self) {
         if let (Some(allowance), Some(model)) = (&mut self.allowance, &self.model) {
             let reservation = &mut allowance.reservation;
-            reservation.answered_by(model, clock::timestamp());
+            reservation.release_other_models(model, clock::timestamp());
         }
     }
 
     /// What its client is told of its limits.
-    pub(crate) fn rates(&self) -> Option<&Rates> {
+    pub(crate) fn rates(&self) -> Option<&RateLimits> {
         self.allowance.as_ref().map(|allowance| &allowance.rates)
     }
 

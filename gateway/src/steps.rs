@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{KeyId, ModelName, PrincipalId, Timestamp, Tokens, UsageBatch, UsageEvent};
-use fastllm_engine::{Caller, Tables, identify};
+use fastllm_engine::{Caller, RoutingState, identify};
 use fastllm_process::logging::{self, LogFormat};
 use fastllm_steps::{Size, Stopwatch, chat, key, model, request_head, tables};
 use fastllm_wire::Usage;
@@ -48,7 +48,7 @@ fn costs() {
     time_access();
 }
 
-fn time_metrics(metrics: &Metrics, tables: &Tables) {
+fn time_metrics(metrics: &Metrics, tables: &RoutingState) {
     let (_, backend) = tables.backends().next().unwrap();
     WATCH
         .time("metrics", || {
@@ -115,7 +115,7 @@ fn time_events(metrics: &Arc<Metrics>) {
 }
 
 /// The whole account, with metrics and usage event; nothing is logged yet.
-fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
+fn time_record(metrics: &Arc<Metrics>, tables: &RoutingState) {
     let (events, mut waiting) = usage_queue(metrics);
     let sink = Arc::new(AccountingSink::new(
         Arc::clone(metrics),
@@ -130,7 +130,7 @@ fn time_record(metrics: &Arc<Metrics>, tables: &Tables) {
     WATCH
         .time("account", || {
             let mut record = RequestLog::begin(&sink, &head);
-            if let Caller::Known(identified) = &caller {
+            if let Caller::Identified(identified) = &caller {
                 record.identified(identified);
             }
             record.requested(name, name, false);

@@ -1,6 +1,6 @@
 //! Has this been answered already?
 //!
-//! Answers in one piece are kept by everything that decides them ([`Key`]) and
+//! Answers in one piece are kept by everything that decides them ([`CacheKey`]) and
 //! given again, byte for byte, while their model says so. A cache belongs to a
 //! process, not to a snapshot: what a new one leaves unchanged is found again.
 //! Two requests that ask the same at once are both forwarded.
@@ -9,9 +9,9 @@ mod caching;
 mod capture;
 mod key;
 
-pub use caching::Caching;
-pub use capture::Capture;
-pub use key::{Audience, Key, KeyMaker};
+pub use caching::ModelCaching;
+pub use capture::ResponseCapture;
+pub use key::{CacheKey, CacheKeyBuilder, CacheScope};
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const CAPTURES: u64 = 32 << 20;
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct CacheLimits {
     /// So many answers at most.
     pub entries: u64,
     /// So many bytes of them at most.
@@ -49,7 +49,7 @@ pub struct Bounds {
 
 /// How much is kept at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Occupancy {
+pub struct CacheUsage {
     /// So many answers.
     pub entries: u64,
     /// With so many bytes.
@@ -58,19 +58,19 @@ pub struct Occupancy {
 
 /// An answer that was kept.
 #[derive(Debug)]
-pub struct Entry<T> {
-    fields: HeaderMap,
+pub struct CachedResponse<T> {
+    headers: HeaderMap,
     body: Bytes,
-    with: T,
+    attachment: T,
     ttl: Duration,
     until: Timestamp,
     size: u32,
 }
 
-impl<T> Entry<T> {
+impl<T> CachedResponse<T> {
     /// Its header fields.
-    pub fn fields(&self) -> &HeaderMap {
-        &self.fields
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
     }
 
     /// Its body, to the last byte; cheap to copy.
@@ -79,12 +79,12 @@ impl<T> Entry<T> {
     }
 
     /// What the shell keeps with it.
-    pub fn with(&self) -> &T {
-        &self.with
+    pub fn attachment(&self) -> &T {
+        &self.attachment
     }
 }
 
-type Kept<T> = Arc<Entry<T>>;
+type Kept<T> = Arc<CachedResponse<T>>;
 
 /// Answers by their keys. Where there is no room, the one goes that was not
 /// asked for the longest, whether it could still be given or not.
@@ -93,15 +93,15 @@ type Kept<T> = Arc<Entry<T>>;
 /// gives; when its memory is freed, by a clock of the library's own. Neither
 /// takes a thread: what has to be done is done by who keeps something.
 pub struct ResponseCache<T> {
-    entries: Cache<Key, Kept<T>>,
+    entries: Cache<CacheKey, Kept<T>>,
     bytes: Arc<AtomicU64>,
     captures: Arc<AtomicU64>,
 }
 
 impl<T: Send + Sync + 'static> ResponseCache<T> {
     /// An empty one; nothing where nothing could be kept.
-    pub fn new(bounds: Bounds) -> Option<Self> {
-        let Bounds { entries, bytes } = bounds;
+    pub fn new(bounds: CacheLimits) -> Option<Self> {
+        let CacheLimits { entries, bytes } = bounds;
         // More than the largest ones take is no bound.
         let capacity = bytes.min(entries.saturating_mul(LARGEST as u64));
         if capacity == 0 {
@@ -130,23 +130,34 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
     }
 
     /// The answer that may be given again at this time.
-    pub fn get(&self, key: &Key, at: Timestamp) -> Option<Kept<T>> {
+    pub fn get(&self, key: &CacheKey, at: Timestamp) -> Option<Kept<T>> {
         self.entries.get(key).filter(|entry| at < entry.until)
     }
 
     /// Begins to read an answer of the model that really gives it, which has
     /// `length` bytes where that is known. Nothing where it shall not be kept.
-    pub fn begin(&self, key: Key, caching: &Caching, length: Option<u64>) -> Option<Capture> {
-        Capture::begin(key, caching.ttl(), length, &self.captures)
+    pub fn begin_capture(
+        &self,
+        key: CacheKey,
+        caching: &ModelCaching,
+        length: Option<u64>,
+    ) -> Option<ResponseCapture> {
+        ResponseCapture::begin(key, caching.ttl(), length, &self.captures)
     }
 
     /// Keeps an answer that has come to its end, in place of what was kept under
-    /// its key before; `with` is returned with it. False where it is too large.
-    pub fn keep(&self, capture: Capture, fields: HeaderMap, with: T, at: Timestamp) -> bool {
-        let Capture {
+    /// its key before; `attachment` is returned with it. False where it is too large.
+    pub fn insert(
+        &self,
+        capture: ResponseCapture,
+        headers: HeaderMap,
+        attachment: T,
+        at: Timestamp,
+    ) -> bool {
+        let ResponseCapture {
             key, ttl, mut body, ..
         } = capture;
-        let fields_size: usize = fields
+        let fields_size: usize = headers
             .iter()
             .map(|(name, value)| FIELD + name.as_str().len() + value.len())
             .sum();
@@ -156,10 +167,10 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
         };
         body.shrink_to_fit();
         let lives = i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX);
-        let entry = Entry {
-            fields,
+        let entry = CachedResponse {
+            headers,
             body: Bytes::from(body),
-            with,
+            attachment,
             ttl,
             until: Timestamp(at.0.saturating_add(lives)),
             size,
@@ -172,9 +183,9 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
     }
 
     /// How much is kept, without what has expired.
-    pub fn occupancy(&self) -> Occupancy {
+    pub fn usage(&self) -> CacheUsage {
         self.entries.run_pending_tasks();
-        Occupancy {
+        CacheUsage {
             entries: self.entries.entry_count(),
             bytes: self.bytes.load(Ordering::Relaxed),
         }
@@ -192,14 +203,14 @@ impl<T> fmt::Debug for ResponseCache<T> {
 /// Each entry says itself for how long it lives.
 struct AfterItsOwnTime;
 
-impl<T> Expiry<Key, Kept<T>> for AfterItsOwnTime {
-    fn expire_after_create(&self, _: &Key, entry: &Kept<T>, _: Instant) -> Option<Duration> {
+impl<T> Expiry<CacheKey, Kept<T>> for AfterItsOwnTime {
+    fn expire_after_create(&self, _: &CacheKey, entry: &Kept<T>, _: Instant) -> Option<Duration> {
         Some(entry.ttl)
     }
 
     fn expire_after_update(
         &self,
-        _: &Key,
+        _: &CacheKey,
         entry: &Kept<T>,
         _: Instant,
         _: Option<Duration>,

@@ -10,8 +10,8 @@ use fastllm_contract::{
 use http::HeaderMap;
 
 use crate::identify::hash_key;
-use crate::route::{Ask, Tuning};
-use crate::tables::Tables;
+use crate::route::{RouteQuery, Tuning};
+use crate::state::RoutingState;
 
 pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -119,14 +119,14 @@ pub(crate) fn snapshot(
 }
 
 /// What is asked of routing where a test does not care.
-pub(crate) fn ask(headers: &HeaderMap) -> Ask<'_> {
-    Ask {
+pub(crate) fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
+    RouteQuery {
         stream: false,
         prompt_tokens: 10,
         max_tokens: None,
         headers,
         at: Timestamp(0),
-        prompt: 0,
+        prompt_hash: 0,
         budget_used_percent: None,
     }
 }
@@ -161,8 +161,8 @@ pub(crate) fn with_virtual(mut snapshot: Snapshot, models: Vec<VirtualModel>) ->
     snapshot
 }
 
-pub(crate) fn tables(snapshot: &Snapshot) -> Tables {
-    Tables::build(snapshot, None, &Tuning::default())
+pub(crate) fn routing_state(snapshot: &Snapshot) -> RoutingState {
+    RoutingState::build(snapshot, None, &Tuning::default())
         .unwrap()
-        .tables
+        .state
 }

@@ -10,15 +10,15 @@ use fastllm_contract::{
 
 use crate::refusal::Refusal;
 use crate::reserve::{Account, Accounts};
-use crate::tables::{Principal, Tables};
+use crate::state::{Principal, RoutingState};
 
 /// Who a request is from.
 #[derive(Debug, Clone)]
 pub enum Caller {
     /// The snapshot is open: nobody has to say who they are.
-    Anyone,
+    Anonymous,
     /// The bearer of a valid key.
-    Known(Identified),
+    Identified(Identified),
 }
 
 /// A principal, known by one of its keys.
@@ -47,8 +47,8 @@ impl Caller {
     /// The principal, unless the snapshot is open.
     pub fn identified(&self) -> Option<&Identified> {
         match self {
-            Self::Anyone => None,
-            Self::Known(identified) => Some(identified),
+            Self::Anonymous => None,
+            Self::Identified(identified) => Some(identified),
         }
     }
 
@@ -64,8 +64,8 @@ impl Caller {
     /// Whether it may use a concrete model.
     pub fn may_use(&self, model: &str) -> bool {
         match self {
-            Self::Anyone => true,
-            Self::Known(identified) => identified.principal.may_use(model),
+            Self::Anonymous => true,
+            Self::Identified(identified) => identified.principal.may_use(model),
         }
     }
 }
@@ -74,26 +74,30 @@ impl Caller {
 ///
 /// An open snapshot asks for nothing. A key whose principal is not in the
 /// snapshot is as unknown as one that is not there at all.
-pub fn identify(tables: &Tables, key: Option<&[u8]>, now: Timestamp) -> Result<Caller, Refusal> {
-    if tables.open() {
-        return Ok(Caller::Anyone);
+pub fn identify(
+    state: &RoutingState,
+    key: Option<&[u8]>,
+    now: Timestamp,
+) -> Result<Caller, Refusal> {
+    if state.open() {
+        return Ok(Caller::Anonymous);
     }
     let hash = hash_key(key.ok_or(Refusal::InvalidKey)?);
-    let entry = tables.keys().get(&hash).ok_or(Refusal::InvalidKey)?;
+    let entry = state.keys().get(&hash).ok_or(Refusal::InvalidKey)?;
     if entry.disabled {
         return Err(Refusal::InvalidKey);
     }
     if entry.expires_at.is_some_and(|expiry| expiry <= now) {
         return Err(Refusal::ExpiredKey);
     }
-    let principal = tables
+    let principal = state
         .principal(entry.principal)
         .ok_or(Refusal::InvalidKey)?;
-    Ok(Caller::Known(Identified {
+    Ok(Caller::Identified(Identified {
         principal: Arc::clone(principal),
         key: entry.id,
         key_account: entry.account.clone(),
-        team_account: tables.team_account(principal),
+        team_account: state.team_account(principal),
     }))
 }
 
@@ -182,10 +186,10 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Builds the tables of the shards that `held` does not have yet. Shards
+    /// Builds the state of the shards that `held` does not have yet. Shards
     /// without items or with a malformed prefix hold no keys.
     pub(crate) fn build(shards: &[KeyShard], held: Option<&Self>, accounts: &Accounts) -> Self {
-        let mut tables = Box::new([const { None }; 256]);
+        let mut state = Box::new([const { None }; 256]);
         for shard in shards {
             let Ok(index) = u8::from_str_radix(&shard.prefix, 16) else {
                 continue;
@@ -194,7 +198,7 @@ impl Keys {
             let same = held
                 .and_then(|held| held.shards[index].as_ref())
                 .filter(|table| table.digest == shard.keys.digest);
-            tables[index] = match (same, &shard.keys.items) {
+            state[index] = match (same, &shard.keys.items) {
                 (Some(table), _) => Some(Arc::clone(table)),
                 (None, Some(keys)) => Some(Arc::new(ShardTable::build(
                     &shard.keys.digest,
@@ -204,13 +208,13 @@ impl Keys {
                 (None, None) => None,
             };
         }
-        let count = tables
+        let count = state
             .iter()
             .flatten()
             .map(|table| table.records.len())
             .sum();
         Self {
-            shards: tables,
+            shards: state,
             count,
         }
     }

@@ -12,7 +12,7 @@
 //!
 //! What a request costs is said in one place for both planes: [`pricing`].
 //!
-//! They read one immutable [`Tables`], built from a snapshot away from the
+//! They read one immutable [`RoutingState`], built from a snapshot away from the
 //! request path. Time is a parameter: nothing here reads a clock.
 
 pub mod cache;
@@ -23,22 +23,24 @@ pub mod pricing;
 pub mod refusal;
 pub mod reserve;
 pub mod route;
-pub mod tables;
+pub mod state;
 pub mod window;
 
 pub use cache::{
-    Audience, Bounds, Caching, Capture, Entry, Key, KeyMaker, Occupancy, ResponseCache,
+    CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, CachedResponse, ModelCaching,
+    ResponseCache, ResponseCapture,
 };
 pub use identify::{Caller, Identified, identify};
 pub use refusal::{Category, Refusal};
 pub use reserve::{
-    Accounts, Claim, Limited, Rate, Rates, Reservation, Scope, Spent, Used, What, reserve,
+    Accounts, ActualUsage, BudgetKind, Cost, LimitKind, LimitScope, RateLimit, RateLimited,
+    RateLimits, Reservation, reserve,
 };
 pub use route::{
-    Ask, Backend, Boundary, Chain, Demoted, Explanation, HeaderFields, InFlight,
-    InvalidHealthCheck, InvalidTemplate, Live, ModelSkipped, NoPlace, Origin, PathTemplate, Pick,
-    Pool, Probe, Resolved, RuleSkipped, Slot, Tuning, Waiting, check_health_check, granted_models,
-    is_reserved_header, resolve, route,
+    Backend, BackendState, Boundary, Chain, Deprioritized, Explanation, HeaderFields, InFlight,
+    InvalidHealthCheck, InvalidTemplate, ModelSkipped, NoSlot, Origin, PathTemplate, PickContext,
+    Pool, Probe, Resolved, RouteQuery, RuleSkipped, Slot, SlotWait, Tuning, check_health_check,
+    granted_models, is_reserved_header, resolve, route,
 };
-pub use tables::{Built, InvalidSnapshot, LeftOut, Principal, Tables};
+pub use state::{BuildOutcome, InvalidSnapshot, Principal, RoutingState, SkippedBackend};
 pub use window::{Span, UnknownTimeZone, Window};

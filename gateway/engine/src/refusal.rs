@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fastllm_contract::RefusalKind;
 
-use crate::reserve::{Limited, Rates, Scope, Spent, What};
+use crate::reserve::{BudgetKind, LimitKind, LimitScope, RateLimited, RateLimits};
 
 /// The gateway's own "no" to a request.
 ///
@@ -54,7 +54,7 @@ pub enum Refusal {
     )]
     LargerThanLimit {
         /// Whose limit.
-        scope: Scope,
+        scope: LimitScope,
         /// Tokens a minute.
         limit: u64,
         /// The prompt, by a rough count, and the most that is asked for.
@@ -62,14 +62,14 @@ pub enum Refusal {
     },
     /// A rate or a place is used up for now.
     #[error("{0}")]
-    RateLimited(Limited),
+    RateLimited(RateLimited),
     /// A budget is spent.
-    #[error("the {} budget of {scope} is spent", match what { Spent::Tokens => "token", Spent::Cost => "cost" })]
+    #[error("the {} budget of {scope} is spent", match what { BudgetKind::Tokens => "token", BudgetKind::Cost => "cost" })]
     BudgetExceeded {
         /// Whose budget.
-        scope: Scope,
+        scope: LimitScope,
         /// Which of the two that it counts.
-        what: Spent,
+        what: BudgetKind,
     },
     /// No candidate produced an answer.
     #[error("no upstream could answer the request")]
@@ -274,9 +274,9 @@ impl Refusal {
         let (class, wait) = match self {
             Self::LargerThanLimit { .. } => (0, Duration::ZERO),
             Self::RateLimited(limited) => match limited.what {
-                What::Requests | What::Tokens => (1, limited.retry_after),
-                What::Concurrency => (2, Duration::ZERO),
-                What::TokenBudget | What::CostBudget => (3, Duration::ZERO),
+                LimitKind::Requests | LimitKind::Tokens => (1, limited.retry_after),
+                LimitKind::Concurrency => (2, Duration::ZERO),
+                LimitKind::TokenBudget | LimitKind::CostBudget => (3, Duration::ZERO),
             },
             _ => (4, Duration::ZERO),
         };
@@ -294,7 +294,7 @@ impl Refusal {
     }
 
     /// What the client is told of its rates.
-    pub fn rates(&self) -> Option<&Rates> {
+    pub fn rates(&self) -> Option<&RateLimits> {
         match self {
             Self::RateLimited(limited) => Some(&limited.rates),
             _ => None,
@@ -313,7 +313,7 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limited, Rates, Refusal, Scope, Spent, What};
+    use super::{BudgetKind, LimitKind, LimitScope, RateLimited, RateLimits, Refusal};
 
     fn every() -> Vec<Refusal> {
         vec![
@@ -326,19 +326,19 @@ mod tests {
             Refusal::ModelNotFound,
             Refusal::ModelAccessDenied,
             Refusal::LargerThanLimit {
-                scope: Scope::Key,
+                scope: LimitScope::Key,
                 limit: 1,
                 need: 2,
             },
-            Refusal::RateLimited(Limited {
-                what: What::Requests,
-                scope: Scope::Team,
+            Refusal::RateLimited(RateLimited {
+                what: LimitKind::Requests,
+                scope: LimitScope::Team,
                 retry_after: std::time::Duration::from_secs(1),
-                rates: Rates::default(),
+                rates: RateLimits::default(),
             }),
             Refusal::BudgetExceeded {
-                scope: Scope::Model,
-                what: Spent::Cost,
+                scope: LimitScope::Model,
+                what: BudgetKind::Cost,
             },
             Refusal::UpstreamUnavailable,
             Refusal::UpstreamTimeout,

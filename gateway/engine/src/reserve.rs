@@ -20,10 +20,10 @@ use fastllm_contract::{Timestamp, Tokens};
 
 pub(crate) use account::Account;
 pub use accounts::Accounts;
-pub use limited::{Limited, Rate, Rates, Scope, What};
-use reservation::{Hold, Holds, Need, check};
-pub use reservation::{Reservation, Used};
-pub use spending::Spent;
+pub use limited::{LimitKind, LimitScope, RateLimit, RateLimited, RateLimits};
+use reservation::{AccountHold, AccountHolds, Demand, check};
+pub use reservation::{ActualUsage, Reservation};
+pub use spending::BudgetKind;
 
 use crate::identify::Caller;
 use crate::pricing::{self, Quantities};
@@ -35,7 +35,7 @@ const MOST_SHARED: usize = 3;
 
 /// What a request is thought to need.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim {
+pub struct Cost {
     /// When it arrived.
     pub at: Timestamp,
     /// Tokens of its prompt, by a rough count.
@@ -44,29 +44,31 @@ pub struct Claim {
     pub max_tokens: Option<u64>,
     /// Answers of this kind have tokens of their own.
     pub has_completion: bool,
-    /// How many answers it asks for.
-    pub answers: u64,
+    /// How many choices it asks for.
+    pub choices: u64,
     /// What it will use beside tokens, as far as that can be known.
-    pub beside: Quantities,
+    pub quantities: Quantities,
 }
 
-impl Claim {
-    /// Tokens of all answers by this model, each as long as the client allows at
+impl Cost {
+    /// Tokens of all choices by this model, each as long as the client allows at
     /// most, else as the model's backends allow by default, else as most of its
-    /// answers have been.
+    /// choices have been.
     fn completion(&self, pool: &Pool) -> u64 {
         if !self.has_completion {
             return 0;
         }
-        let each = self.max_tokens.unwrap_or_else(|| pool.usual_answer());
-        each.saturating_mul(self.answers)
+        let each = self
+            .max_tokens
+            .unwrap_or_else(|| pool.typical_completion_tokens());
+        each.saturating_mul(self.choices)
     }
 
-    /// Tokens of the prompt and of the longest answers of a candidate.
+    /// Tokens of the prompt and of the longest choices of a candidate.
     fn tokens(&self, chain: &Chain) -> u64 {
-        let answers = chain.pools().iter().map(|pool| self.completion(pool));
+        let choices = chain.pools().iter().map(|pool| self.completion(pool));
         self.prompt_tokens
-            .saturating_add(answers.max().unwrap_or(0))
+            .saturating_add(choices.max().unwrap_or(0))
     }
 
     /// What the dearest candidate would cost, micro-units; those without a
@@ -78,7 +80,7 @@ impl Claim {
                 tokens_known: true,
                 prompt: Tokens(self.prompt_tokens),
                 completion: Tokens(self.completion(pool)),
-                ..self.beside
+                ..self.quantities
             };
             pricing::cost(&prices, &quantities)
         });
@@ -89,20 +91,20 @@ impl Claim {
         &self,
         chain: &Chain,
         accounts: &Accounts,
-        then: impl FnOnce(&Need<'_>) -> T,
+        then: impl FnOnce(&Demand<'_>) -> T,
     ) -> T {
         let cost = || self.cost(chain, accounts);
-        then(&Need {
+        then(&Demand {
             at: self.at,
             tokens: self.tokens(chain),
-            asked_for: self.asked_for(),
+            requested_tokens: self.requested_tokens(),
             cost: LazyCell::new(&cost),
         })
     }
 
-    fn asked_for(&self) -> u64 {
+    fn requested_tokens(&self) -> u64 {
         let most = self.max_tokens.filter(|_| self.has_completion);
-        let all = most.unwrap_or(0).saturating_mul(self.answers);
+        let all = most.unwrap_or(0).saturating_mul(self.choices);
         self.prompt_tokens.saturating_add(all)
     }
 }
@@ -112,13 +114,13 @@ impl Claim {
 ///
 /// # Errors
 /// Nothing is taken, then: 400 for what can never be had, 429 for a rate or a
-/// place, 402 for a budget, in this order.
+/// slot, 402 for a budget, in this order.
 pub fn reserve(
     caller: &Caller,
     chain: &mut Chain,
-    claim: &Claim,
+    claim: &Cost,
     accounts: &Accounts,
-) -> Result<(Reservation, Rates), Refusal> {
+) -> Result<(Reservation, RateLimits), Refusal> {
     let Some(identified) = caller.identified() else {
         return Ok(Default::default());
     };
@@ -129,22 +131,22 @@ pub fn reserve(
     }
     if !mine.limits_models() {
         return claim.with_need(chain, accounts, |need| {
-            let mut rates = Rates::default();
+            let mut rates = RateLimits::default();
             let holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
             Ok((Reservation::of(holds), rates))
         });
     }
     let candidates = chain.clone();
     claim.with_need(&candidates, accounts, |need| {
-        let mut rates = Rates::default();
+        let mut rates = RateLimits::default();
         let mut holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
         let mut refusals = Vec::new();
         chain.retain(|pool| {
             let Some(account) = mine.account_for(pool.model()) else {
                 return true;
             };
-            account.asked(need.tokens, need.at);
-            match Hold::take(account, need, &mut rates) {
+            account.record_request(need.tokens, need.at);
+            match AccountHold::take(account, need, &mut rates) {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
                     refusals.push(refusal);
@@ -155,8 +157,8 @@ pub fn reserve(
         });
         let reservation = Reservation::of(holds);
         // Any of them would do: the client is told what can be had first.
-        let told = refusals.into_iter().min_by_key(Refusal::prospect);
-        if let Some(refusal) = told.filter(|_| chain.pools().is_empty()) {
+        let grants = refusals.into_iter().min_by_key(Refusal::prospect);
+        if let Some(refusal) = grants.filter(|_| chain.pools().is_empty()) {
             reservation.cancel(need.at);
             return Err(refusal);
         }
@@ -166,22 +168,22 @@ pub fn reserve(
 
 fn take_all<'a>(
     accounts: impl Iterator<Item = &'a Arc<Account>> + Clone,
-    need: &Need<'_>,
-    rates: &mut Rates,
-) -> Result<Holds, Refusal> {
-    let mut holds = Holds::new();
+    need: &Demand<'_>,
+    rates: &mut RateLimits,
+) -> Result<AccountHolds, Refusal> {
+    let mut holds = AccountHolds::new();
     for account in accounts.clone() {
-        account.asked(need.tokens, need.at);
+        account.record_request(need.tokens, need.at);
     }
     for account in accounts.clone() {
-        match Hold::take(account, need, rates) {
+        match AccountHold::take(account, need, rates) {
             Ok(hold) => holds.push(hold),
             Err(refusal) => {
                 Reservation::of(holds).cancel(need.at);
                 // Of several reasons the client is told the one that matters.
                 let refusals = accounts.filter_map(|account| check(account, need).err());
-                let told = refusals.min_by_key(Refusal::precedence);
-                return Err(told.unwrap_or(refusal));
+                let grants = refusals.min_by_key(Refusal::precedence);
+                return Err(grants.unwrap_or(refusal));
             }
         }
     }

@@ -43,10 +43,10 @@ impl Span {
 ///
 /// Invariant: the windows of one budget tile time, without gap or overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Window(Rule);
+pub struct Window(Recurrence);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Rule {
+enum Recurrence {
     /// One after the other, so many microseconds each, counted from a moment.
     Fixed { origin: Timestamp, micros: i64 },
     /// From midnight to midnight in a time zone.
@@ -90,14 +90,14 @@ impl Window {
             WindowLength::Daily => (Unit::Day, 1),
             WindowLength::Weekly => (Unit::Week, 7),
             WindowLength::Monthly => (Unit::Month, 30),
-            WindowLength::Unknown => return Ok(Self(Rule::Endless { origin })),
+            WindowLength::Unknown => return Ok(Self(Recurrence::Endless { origin })),
         };
         Ok(Self(match &budget.time_zone {
-            Some(name) => Rule::Calendar {
+            Some(name) => Recurrence::Calendar {
                 unit,
                 zone: zone(name)?,
             },
-            None => Rule::Fixed {
+            None => Recurrence::Fixed {
                 origin,
                 micros: days * DAY_MICROS,
             },
@@ -109,13 +109,15 @@ impl Window {
     /// have no bounds.
     pub fn at(&self, at: Timestamp) -> Span {
         match &self.0 {
-            Rule::Fixed { origin, micros } => fixed(*origin, *micros, at),
-            Rule::Calendar { unit, zone } => calendar(*unit, zone, at).unwrap_or(Span::ALWAYS),
-            Rule::Endless { origin } if at < *origin => Span {
+            Recurrence::Fixed { origin, micros } => fixed(*origin, *micros, at),
+            Recurrence::Calendar { unit, zone } => {
+                calendar(*unit, zone, at).unwrap_or(Span::ALWAYS)
+            }
+            Recurrence::Endless { origin } if at < *origin => Span {
                 end: *origin,
                 ..Span::ALWAYS
             },
-            Rule::Endless { origin } => Span {
+            Recurrence::Endless { origin } => Span {
                 start: *origin,
                 ..Span::ALWAYS
             },

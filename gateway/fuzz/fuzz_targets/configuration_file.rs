@@ -7,7 +7,7 @@
 mod seeded;
 
 use fastllm_contract::PolicyKind;
-use fastllm_engine::{Tables, Tuning};
+use fastllm_engine::{RoutingState, Tuning};
 use fastllm_gateway::configuration_file::{Surroundings, read};
 use libfuzzer_sys::fuzz_target;
 
@@ -30,6 +30,6 @@ fuzz_target!(|text: &str| {
         affinity_slots: 0,
         ..contents.tuning
     };
-    let built = Tables::build(&contents.snapshot, None, &tuning).unwrap();
+    let built = RoutingState::build(&contents.snapshot, None, &tuning).unwrap();
     assert!(built.left_out.is_empty());
 });

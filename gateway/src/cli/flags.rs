@@ -151,9 +151,9 @@ pub struct Config {
         long,
         env = "FASTLLM_CACHE_SCOPE",
         value_enum,
-        default_value_t = CacheScope::Principal
+        default_value_t = CacheSharing::Principal
     )]
-    pub cache_scope: CacheScope,
+    pub cache_scope: CacheSharing,
     /// Seconds between two probes of a backend
     #[arg(long, default_value = "10", value_parser = positive_seconds)]
     pub health_interval: Duration,
@@ -239,7 +239,7 @@ pub struct Config {
 
 /// Who may be given an answer again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum CacheScope {
+pub enum CacheSharing {
     /// The principal that asked for it.
     Principal,
     /// Every principal that may use its model.

@@ -186,7 +186,7 @@ impl Reconciler {
         };
         let began = Instant::now();
         sleep(AT_MOST_EVERY).await;
-        while began.elapsed() < every && !accounts.wants_share() {
+        while began.elapsed() < every && !accounts.take_share_exhausted() {
             sleep(LOOK_EVERY).await;
         }
     }
@@ -211,7 +211,7 @@ impl Reconciler {
         state: &mut ReconcileState,
     ) -> Result<(), ControlError> {
         if let Some((limits_state, etag)) = self.source.fetch(state.etag.as_deref()).await? {
-            accounts.learn(&limits_state);
+            accounts.apply_limits_state(&limits_state);
             state.etag = etag;
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Reconciler {
         let now = Instant::now();
         let last = state.reported.replace(now);
         let gathered = last.map_or(Duration::ZERO, |last| now - last);
-        let report = accounts.report(
+        let report = accounts.limit_report(
             self.replica.clone(),
             self.boot_id.to_string(),
             clock::timestamp(),
@@ -239,16 +239,16 @@ impl Reconciler {
                 Ok(more) => reply.add(more),
                 Err(error) => {
                     for untold in reports.iter().skip(at) {
-                        accounts.give_back(&untold.counts, gathered);
+                        accounts.restore_counts(&untold.counts, gathered);
                     }
                     if at > 0 {
-                        accounts.partly_reconciled(&reply);
+                        accounts.apply_partial_shares(&reply);
                     }
                     return Err(error);
                 }
             }
         }
-        accounts.reconciled(&reply);
+        accounts.apply_shares(&reply);
         state.began.get_or_insert_with(Instant::now);
         state.lacks_share = lacks_share(&reports, &reply);
         state.note_name(reply.duplicate_replica, &self.replica);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, Chain, InFlight, Live, NoPlace, Pool, Refusal};
+use fastllm_engine::{Backend, BackendState, Chain, InFlight, NoSlot, Pool, Refusal};
 use fastllm_wire::First;
 use fastllm_wire::http1::Fields;
 use http::StatusCode;
@@ -57,7 +57,7 @@ pub(crate) struct UpstreamResponse {
 /// One request under way at a backend.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    live: Arc<Live>,
+    live: Arc<BackendState>,
     /// Until it is known that a better answer is looked for.
     slot: Option<InFlight>,
     began: Instant,
@@ -186,12 +186,12 @@ impl Forwarder {
             }
             let slot = match given.take() {
                 Some(slot) => Ok(slot),
-                None => pool.begin(&tried, &outgoing.pick()),
+                None => pool.acquire(&tried, &outgoing.pick()),
             };
             let (index, in_flight) = match slot {
                 Ok(slot) => slot,
-                Err(NoPlace::Exhausted) => return None,
-                Err(NoPlace::Full) => {
+                Err(NoSlot::Exhausted) => return None,
+                Err(NoSlot::Full) => {
                     retry_state.full.get_or_insert((attempts.index, tried));
                     return None;
                 }
@@ -208,7 +208,7 @@ impl Forwarder {
                 outcome,
                 Err(AttemptError::Exchange(ExchangeError::RequestTimeout))
             ) {
-                failure.record(backend.live());
+                failure.record(backend.state());
             }
             match outcome {
                 Ok(response) if !response.is_worth_a_retry() => return Some(response),
@@ -237,7 +237,7 @@ impl Forwarder {
     ) -> Result<UpstreamResponse, AttemptError> {
         let PoolAttempts { pool, outgoing, .. } = attempts;
         let attempt = Attempt {
-            live: Arc::clone(backend.live()),
+            live: Arc::clone(backend.state()),
             slot: Some(in_flight),
             began: clock::now(),
             stream: outgoing.members.is_stream(),
@@ -412,14 +412,14 @@ impl AttemptFailure {
     }
 
     /// Lets the choices of other requests know.
-    fn record(self, live: &Live) {
+    fn record(self, live: &BackendState) {
         if self.status.is_none_or(|status| status.is_server_error()) {
-            live.failed(clock::timestamp());
+            live.record_failure(clock::timestamp());
         } else {
-            live.answered();
+            live.record_success();
         }
         if let Some(wait) = self.wait {
-            live.pause(clock::timestamp(), wait);
+            live.back_off(clock::timestamp(), wait);
         }
     }
 }
@@ -427,7 +427,7 @@ impl AttemptFailure {
 impl Attempt {
     /// The answer began well, and broke off or ended with an error.
     pub(super) fn failed(&self) {
-        self.live.failed(clock::timestamp());
+        self.live.record_failure(clock::timestamp());
     }
 
     /// The answer was good, and has come to its end, with so many tokens where
@@ -435,9 +435,10 @@ impl Attempt {
     /// was not looked into.
     pub(super) fn succeeded(&self, tokens: Option<u64>) {
         let took = clock::now().saturating_duration_since(self.began);
-        self.live.took(self.stream, took);
+        self.live.record_latency(self.stream, took);
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
-            self.live.answered_with(tokens.div_ceil(self.answers));
+            self.live
+                .record_completion_tokens(tokens.div_ceil(self.answers));
         }
     }
 }

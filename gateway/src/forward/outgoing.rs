@@ -1,7 +1,7 @@
 //! What goes upstream.
 
 use bytes::Bytes;
-use fastllm_engine::{Backend, Boundary, Pick};
+use fastllm_engine::{Backend, Boundary, PickContext};
 use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
 use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTail, WholeTail};
 use parking_lot::Mutex;
@@ -47,8 +47,8 @@ pub(crate) enum Payload<'a, 'c> {
 }
 
 impl<'a, 'c> Outgoing<'a, 'c> {
-    pub(super) fn pick(&self) -> Pick<'_> {
-        Pick {
+    pub(super) fn pick(&self) -> PickContext<'_> {
+        PickContext {
             at: clock::timestamp(),
             stream: self.members.is_stream(),
             prompt: self.prompt,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fastllm_engine::{InFlight, Pick, Pool};
+use fastllm_engine::{InFlight, PickContext, Pool};
 use tokio::time::timeout;
 
 /// A place at a backend: its index in the pool, and what holds it.
@@ -15,16 +15,16 @@ pub(super) type Slot = (usize, InFlight);
 pub(super) async fn wait_for_slot(
     pool: &Pool,
     tried: &[usize],
-    pick: &Pick<'_>,
+    pick: &PickContext<'_>,
     left: Duration,
 ) -> Option<Slot> {
     // Since all were full, one may have come back that has no limit, and so
     // nobody to call whoever waits.
-    if let Ok(slot) = pool.begin(tried, pick) {
+    if let Ok(slot) = pool.acquire(tried, pick) {
         return Some(slot);
     }
-    let waiting = pool.queue(tried, pick.at)?;
-    timeout(waiting.patience().min(left), waiting).await.ok()
+    let waiting = pool.wait_for_slot(tried, pick.at)?;
+    timeout(waiting.timeout().min(left), waiting).await.ok()
 }
 
 #[cfg(test)]
@@ -36,7 +36,7 @@ mod tests {
         Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
         RequestOptions, Section, Snapshot, Timestamp,
     };
-    use fastllm_engine::{Pick, Pool, Tables, Tuning};
+    use fastllm_engine::{PickContext, Pool, RoutingState, Tuning};
 
     use super::wait_for_slot;
     use crate::runtime::clock;
@@ -89,13 +89,13 @@ mod tests {
             fallback_model: None,
             key_shards: Vec::new(),
         };
-        let built = Tables::build(&snapshot, None, &Tuning::default()).unwrap();
-        let pool = built.tables.pools().next().unwrap();
+        let built = RoutingState::build(&snapshot, None, &Tuning::default()).unwrap();
+        let pool = built.state.pools().next().unwrap();
         Arc::clone(pool)
     }
 
-    fn pick() -> Pick<'static> {
-        Pick {
+    fn pick() -> PickContext<'static> {
+        PickContext {
             at: clock::timestamp(),
             stream: false,
             prompt: &[],
@@ -105,7 +105,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_is_served_when_a_request_ends() {
         let pool = pool(vec![backend(1, limited(1, 60_000))]);
-        let slot = pool.begin(&[], &pick()).unwrap();
+        let slot = pool.acquire(&[], &pick()).unwrap();
         let pick = pick();
         let (served, ()) =
             tokio::join!(wait_for_slot(&pool, &[], &pick, LONG), async { drop(slot) });
@@ -116,9 +116,9 @@ mod tests {
     async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
         for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
             let pool = pool(vec![backend(1, limited(1, patience))]);
-            let slot = pool.begin(&[], &pick()).unwrap();
+            let slot = pool.acquire(&[], &pick()).unwrap();
             assert!(wait_for_slot(&pool, &[], &pick(), left).await.is_none());
-            assert_eq!(pool.backends()[0].live().waiting(), 0);
+            assert_eq!(pool.backends()[0].state().waiting(), 0);
             drop(slot);
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn a_queue_that_is_full_sends_away_at_once() {
         let pool = pool(vec![backend(1, limited(0, 60_000))]);
-        let _place = pool.begin(&[], &pick()).unwrap();
+        let _place = pool.acquire(&[], &pick()).unwrap();
         assert!(wait_for_slot(&pool, &[], &pick(), LONG).await.is_none());
     }
 
@@ -136,15 +136,15 @@ mod tests {
             backend(1, limited(1, 60_000)),
             backend(2, Concurrency::default()),
         ]);
-        let unlimited = pool.backends()[1].live();
-        unlimited.pause(clock::timestamp(), LONG);
-        let _place = pool.begin(&[], &pick()).unwrap();
-        assert!(pool.begin(&[], &pick()).is_err());
-        let later = Pick {
+        let unlimited = pool.backends()[1].state();
+        unlimited.back_off(clock::timestamp(), LONG);
+        let _place = pool.acquire(&[], &pick()).unwrap();
+        assert!(pool.acquire(&[], &pick()).is_err());
+        let later = PickContext {
             at: Timestamp(clock::timestamp().0 + 120_000_000),
             ..pick()
         };
         assert_eq!(wait_for_slot(&pool, &[], &later, LONG).await.unwrap().0, 1);
-        assert_eq!(pool.backends()[0].live().waiting(), 0);
+        assert_eq!(pool.backends()[0].state().waiting(), 0);
     }
 }

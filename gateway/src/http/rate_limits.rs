@@ -1,6 +1,6 @@
 //! What clients are told of their limits.
 
-use fastllm_engine::{Rate, Rates};
+use fastllm_engine::{RateLimit, RateLimits};
 use fastllm_wire::http1::Field;
 use http::header::{HeaderName, HeaderValue};
 
@@ -43,7 +43,7 @@ impl Digits {
 
 impl RateLimitFields {
     /// Nothing where there are no limits.
-    pub(crate) fn of(rates: &Rates) -> Option<Self> {
+    pub(crate) fn of(rates: &RateLimits) -> Option<Self> {
         if rates.is_empty() {
             return None;
         }
@@ -51,7 +51,7 @@ impl RateLimitFields {
             fields: [("", Digits::default()); 5],
             count: 0,
         };
-        let kinds: [(Option<Rate>, [&'static str; 2]); 2] = [
+        let kinds: [(Option<RateLimit>, [&'static str; 2]); 2] = [
             (
                 rates.requests,
                 [
@@ -70,7 +70,7 @@ impl RateLimitFields {
                 written.push(remaining, rate.remaining);
             }
         }
-        written.push("x-ratelimit-reset", rates.full_after);
+        written.push("x-ratelimit-reset", rates.reset_after_seconds);
         Some(written)
     }
 
@@ -111,20 +111,20 @@ pub(crate) fn is_rate_limit_field(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use fastllm_engine::{Rate, Rates};
+    use fastllm_engine::{RateLimit, RateLimits};
 
     use super::{Digits, RateLimitFields, is_rate_limit_field};
 
     #[test]
     fn only_what_is_limited_is_told() {
-        assert!(RateLimitFields::of(&Rates::default()).is_none());
-        let rates = Rates {
+        assert!(RateLimitFields::of(&RateLimits::default()).is_none());
+        let rates = RateLimits {
             requests: None,
-            tokens: Some(Rate {
+            tokens: Some(RateLimit {
                 limit: 1000,
                 remaining: 250,
             }),
-            full_after: 45,
+            reset_after_seconds: 45,
         };
         let fields = RateLimitFields::of(&rates).unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();

@@ -62,7 +62,7 @@ impl AccountingSink {
     /// Measures what is shown as it is at the moment.
     pub(crate) fn take_stock(&self) {
         if let Some(cached) = &self.cached {
-            self.metrics.cache_holds(cached.occupancy());
+            self.metrics.cache_holds(cached.usage());
         }
     }
 

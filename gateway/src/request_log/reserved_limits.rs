@@ -1,12 +1,12 @@
 use fastllm_contract::{Timestamp, Tokens, UsageEvent};
 use fastllm_engine::pricing::charge;
-use fastllm_engine::{Rates, Reservation, Used};
+use fastllm_engine::{ActualUsage, RateLimits, Reservation};
 
 /// What a request has taken, and what its client is told of it.
 #[derive(Debug)]
 pub(super) struct Allowance {
     pub(super) reservation: Reservation,
-    pub(super) rates: Rates,
+    pub(super) rates: RateLimits,
 }
 
 impl Allowance {
@@ -28,7 +28,7 @@ impl Allowance {
         // Images and sound may have a price where nobody counts tokens.
         let cost = charge(event, prices.as_ref()).cost;
         if known || cost.is_some() {
-            reservation.settle(&Used {
+            reservation.settle(&ActualUsage {
                 model: &event.model,
                 tokens: known.then_some(tokens),
                 cost,

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use fastllm_engine::Tables;
+use fastllm_engine::RoutingState;
 use http::StatusCode;
 use http::header::HeaderValue;
 use serde::Serialize;
@@ -132,7 +132,7 @@ impl Status {
         let up = tables.as_ref().is_some_and(|tables| {
             tables
                 .backends()
-                .any(|(_, backend)| backend.live().healthy())
+                .any(|(_, backend)| backend.state().healthy())
         });
         let code = if up {
             StatusCode::OK
@@ -146,8 +146,8 @@ impl Status {
         local_response::json(code, &self.details(tables.as_deref(), up))
     }
 
-    fn details<'a>(&self, tables: Option<&'a Tables>, up: bool) -> HealthBody<'a> {
-        let backends = tables.into_iter().flat_map(Tables::backends);
+    fn details<'a>(&self, tables: Option<&'a RoutingState>, up: bool) -> HealthBody<'a> {
+        let backends = tables.into_iter().flat_map(RoutingState::backends);
         HealthBody {
             status: match (up, tables) {
                 (true, _) => "ok",
@@ -156,21 +156,21 @@ impl Status {
             },
             policy: tables.map(|tables| tables.policy().as_str()),
             uptime_seconds: self.started.elapsed().as_secs(),
-            snapshot_version: tables.map_or(0, Tables::version),
-            keys: tables.map_or(0, Tables::key_count),
+            snapshot_version: tables.map_or(0, RoutingState::version),
+            keys: tables.map_or(0, RoutingState::key_count),
             models: tables
                 .into_iter()
-                .flat_map(Tables::pools)
+                .flat_map(RoutingState::pools)
                 .map(|pool| pool.model().as_str())
                 .collect(),
             backends: backends
                 .map(|(model, backend)| BackendStatus {
                     api_base: backend.api_base(),
                     model: model.as_str(),
-                    healthy: backend.live().healthy(),
-                    inflight: backend.live().in_flight(),
-                    requests_total: backend.live().requests(),
-                    errors_total: backend.live().errors(),
+                    healthy: backend.state().healthy(),
+                    inflight: backend.state().in_flight(),
+                    requests_total: backend.state().requests(),
+                    errors_total: backend.state().errors(),
                 })
                 .collect(),
         }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 use fastllm_contract::{LimitsState, Snapshot};
-use fastllm_engine::{InvalidSnapshot, Tables, Tuning};
+use fastllm_engine::{InvalidSnapshot, RoutingState, Tuning};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -11,7 +11,7 @@ use crate::telemetry::Metrics;
 /// What requests are decided by right now.
 #[derive(Debug)]
 pub(crate) struct CurrentSnapshot {
-    tables: ArcSwapOption<Tables>,
+    tables: ArcSwapOption<RoutingState>,
     /// The snapshot that they were built from; also taken for publishing, so
     /// that snapshots are built one after the other.
     held: Mutex<Option<Arc<Snapshot>>>,
@@ -42,12 +42,12 @@ impl CurrentSnapshot {
 
     /// The tables for the length of one decision: not to be held across an
     /// await.
-    pub(crate) fn load(&self) -> Guard<Option<Arc<Tables>>> {
+    pub(crate) fn load(&self) -> Guard<Option<Arc<RoutingState>>> {
         self.tables.load()
     }
 
     /// The tables, to keep.
-    pub(crate) fn tables(&self) -> Option<Arc<Tables>> {
+    pub(crate) fn tables(&self) -> Option<Arc<RoutingState>> {
         self.tables.load_full()
     }
 
@@ -63,7 +63,10 @@ impl CurrentSnapshot {
 
     /// Builds tables from a complete snapshot and serves them from now on. An
     /// invalid one changes nothing. Takes a while: not for request threads.
-    pub(crate) fn publish(&self, snapshot: Arc<Snapshot>) -> Result<Arc<Tables>, InvalidSnapshot> {
+    pub(crate) fn publish(
+        &self,
+        snapshot: Arc<Snapshot>,
+    ) -> Result<Arc<RoutingState>, InvalidSnapshot> {
         self.publish_tuned(snapshot, &self.tuning)
     }
 
@@ -73,21 +76,21 @@ impl CurrentSnapshot {
         &self,
         snapshot: Arc<Snapshot>,
         tuning: &Tuning,
-    ) -> Result<Arc<Tables>, InvalidSnapshot> {
+    ) -> Result<Arc<RoutingState>, InvalidSnapshot> {
         let mut held = self.held.lock();
         let before = self.tables.load_full();
-        let built = Tables::build(&snapshot, before.as_deref(), tuning)?;
-        for left_out in &built.left_out {
+        let built = RoutingState::build(&snapshot, before.as_deref(), tuning)?;
+        for skipped in &built.skipped_backends {
             tracing::warn!(
-                model = left_out.model.as_str(),
-                backend = left_out.backend.0,
-                reason = %left_out.reason,
+                model = skipped.model.as_str(),
+                backend = skipped.backend.0,
+                reason = %skipped.reason,
                 "a backend is left out"
             );
         }
-        let tables = Arc::new(built.tables);
+        let tables = Arc::new(built.state);
         if let Some(limits_state) = self.limits_state.lock().take() {
-            tables.accounts().learn(&limits_state);
+            tables.accounts().apply_limits_state(&limits_state);
         }
         self.metrics.attach(&tables);
         self.tables.store(Some(Arc::clone(&tables)));

@@ -14,7 +14,7 @@ pub use usage::MetadataLabels;
 use std::time::Duration;
 
 use fastllm_contract::{Metadata, ProcessCounters};
-use fastllm_engine::{Category, Occupancy, Tables};
+use fastllm_engine::{CacheUsage, Category, RoutingState};
 use fastllm_wire::Usage;
 use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
@@ -387,7 +387,7 @@ impl Metrics {
     }
 
     /// The response cache holds so much.
-    pub(crate) fn cache_holds(&self, held: Occupancy) {
+    pub(crate) fn cache_holds(&self, held: CacheUsage) {
         self.cache.holds(held);
     }
 
@@ -407,13 +407,13 @@ impl Metrics {
     }
 
     /// Another snapshot is about to be served: its backends get their metrics.
-    pub(crate) fn attach(&self, tables: &Tables) {
+    pub(crate) fn attach(&self, tables: &RoutingState) {
         self.labelled.attach(tables);
     }
 
     /// Another snapshot is served: labels of models and addresses that are
     /// gone go, too.
-    pub(crate) fn snapshot_published(&self, tables: &Tables) {
+    pub(crate) fn snapshot_published(&self, tables: &RoutingState) {
         self.snapshot_version.set(tables.version());
         self.contact.published();
         self.addresses.published(tables);
@@ -421,7 +421,7 @@ impl Metrics {
     }
 
     /// The text format 0.0.4.
-    pub(crate) fn render(&self, tables: Option<&Tables>, queued: usize) -> Vec<u8> {
+    pub(crate) fn render(&self, tables: Option<&RoutingState>, queued: usize) -> Vec<u8> {
         self.usage_queued
             .set(i64::try_from(queued).unwrap_or(i64::MAX));
         self.contact.update(tables.is_some());

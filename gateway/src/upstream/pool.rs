@@ -3,7 +3,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastllm_engine::{Origin, Tables};
+use fastllm_engine::{Origin, RoutingState};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use tokio::time::interval;
@@ -151,7 +151,7 @@ impl Upstreams {
         }
     }
 
-    fn retain(&self, tables: &Tables) {
+    fn retain(&self, tables: &RoutingState) {
         let named: HashSet<&Origin> = tables
             .backends()
             .map(|(_, backend)| backend.origin())

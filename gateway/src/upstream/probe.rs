@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::ModelName;
-use fastllm_engine::{Backend, Live, Probe, Tables};
+use fastllm_engine::{Backend, BackendState, Probe, RoutingState};
 use http::Method;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ struct ProbeRequest {
     headers: Vec<(HeaderName, HeaderValue)>,
     model: ModelName,
     backend: u64,
-    live: Arc<Live>,
+    live: Arc<BackendState>,
 }
 
 /// The probes under way, at most one for each backend: one that is stuck delays
@@ -90,7 +90,7 @@ impl Prober {
     }
 
     /// Begins a probe of every backend that is not being asked already.
-    fn sweep(&self, tables: &Tables, running: &mut RunningProbes) {
+    fn sweep(&self, tables: &RoutingState, running: &mut RunningProbes) {
         running.forget_finished();
         for probe_request in probe_requests(tables) {
             running.begin(probe_request, self.client.clone(), self.timeout);
@@ -130,12 +130,12 @@ impl RunningProbes {
 }
 
 /// Which backend is meant, by every snapshot.
-fn key(live: &Arc<Live>) -> usize {
+fn key(live: &Arc<BackendState>) -> usize {
     Arc::as_ptr(live).addr()
 }
 
 /// What is asked now. Backends that are not to be asked are healthy.
-fn probe_requests(tables: &Tables) -> Vec<ProbeRequest> {
+fn probe_requests(tables: &RoutingState) -> Vec<ProbeRequest> {
     let mut requested = HashSet::new();
     let probe_requests: Vec<_> = tables
         .backends()
@@ -143,8 +143,8 @@ fn probe_requests(tables: &Tables) -> Vec<ProbeRequest> {
         .filter(|probe_request| requested.insert(key(&probe_request.live)))
         .collect();
     for (_, backend) in tables.backends() {
-        if !requested.contains(&key(backend.live())) {
-            backend.live().probed(true);
+        if !requested.contains(&key(backend.state())) {
+            backend.state().record_probe(true);
         }
     }
     probe_requests
@@ -163,7 +163,7 @@ fn probe_request(model: &ModelName, backend: &Backend) -> Option<ProbeRequest> {
             .collect(),
         model: model.clone(),
         backend: backend.id().0,
-        live: Arc::clone(backend.live()),
+        live: Arc::clone(backend.state()),
     })
 }
 
@@ -198,7 +198,7 @@ async fn send_probe(client: &reqwest::Client, probe_request: &ProbeRequest) -> R
 fn record_outcome(probe_request: &ProbeRequest, outcome: &Result<(), String>) {
     let model = probe_request.model.as_str();
     let backend = probe_request.backend;
-    match (probe_request.live.probed(outcome.is_ok()), outcome) {
+    match (probe_request.live.record_probe(outcome.is_ok()), outcome) {
         (Some(true), _) => tracing::info!(model, backend, "a backend is healthy again"),
         (Some(false), Err(reason)) => {
             tracing::warn!(model, backend, reason, "a backend is unhealthy");

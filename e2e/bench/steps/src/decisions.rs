@@ -7,7 +7,8 @@ use anyhow::Context;
 use fastllm_contract::{Snapshot, Timestamp};
 use fastllm_engine::identify::hash_key;
 use fastllm_engine::{
-    Ask, Audience, Bounds, Caller, KeyMaker, Pick, ResponseCache, Tables, Tuning, identify, resolve,
+    CacheKeyBuilder, CacheLimits, CacheScope, Caller, PickContext, ResponseCache, RouteQuery,
+    RoutingState, Tuning, identify, resolve,
 };
 use fastllm_steps::{Size, Stopwatch, answer, chat, key, model, snapshot, tables};
 use http::HeaderMap;
@@ -46,7 +47,12 @@ fn shuffled(to: u32) -> Vec<u32> {
     order
 }
 
-fn time_identify(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> anyhow::Result<()> {
+fn time_identify(
+    watch: Stopwatch,
+    step: &str,
+    tables: &RoutingState,
+    size: Size,
+) -> anyhow::Result<()> {
     let keys: Vec<String> = shuffled(size.keys).into_iter().map(key).collect();
     let mut keys = keys.iter().cycle();
     watch.time(step, || {
@@ -56,25 +62,30 @@ fn time_identify(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> a
     Ok(())
 }
 
-fn caller(tables: &Tables, number: u32) -> anyhow::Result<Caller> {
+fn caller(tables: &RoutingState, number: u32) -> anyhow::Result<Caller> {
     let caller = identify(tables, Some(key(number).as_bytes()), AT);
     caller.ok().context("a key is not known")
 }
 
-fn ask(headers: &HeaderMap) -> Ask<'_> {
-    Ask {
+fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
+    RouteQuery {
         stream: false,
         prompt_tokens: 300,
         max_tokens: Some(64),
         headers,
         at: AT,
-        prompt: 0x5eed,
+        prompt_hash: 0x5eed,
         budget_used_percent: None,
     }
 }
 
 /// One model after the other, each asked for by somebody who may use it.
-fn time_route(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> anyhow::Result<()> {
+fn time_route(
+    watch: Stopwatch,
+    step: &str,
+    tables: &RoutingState,
+    size: Size,
+) -> anyhow::Result<()> {
     let headers = HeaderMap::new();
     let asked = shuffled(size.models)
         .into_iter()
@@ -92,7 +103,7 @@ fn time_route(watch: Stopwatch, step: &str, tables: &Tables, size: Size) -> anyh
     Ok(())
 }
 
-fn time_virtual(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
+fn time_virtual(watch: Stopwatch, tables: &RoutingState) -> anyhow::Result<()> {
     let headers = HeaderMap::new();
     let caller = caller(tables, 0)?;
     let route = || {
@@ -105,14 +116,14 @@ fn time_virtual(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn time_place(watch: Stopwatch, tables: &Tables) -> anyhow::Result<()> {
+fn time_place(watch: Stopwatch, tables: &RoutingState) -> anyhow::Result<()> {
     let pool = tables.pools().next().context("there are no models")?;
-    let pick = Pick {
+    let pick = PickContext {
         at: AT,
         stream: false,
         prompt: &[],
     };
-    watch.time("take-place", || black_box(pool).begin(&[], &pick).ok())?;
+    watch.time("take-place", || black_box(pool).acquire(&[], &pick).ok())?;
     Ok(())
 }
 
@@ -123,11 +134,11 @@ fn time_kept(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
     for model in Arc::make_mut(models) {
         model.cache_ttl_seconds = Some(3_600);
     }
-    let tables = Tables::build(&whole, None, &Tuning::default())?.tables;
+    let tables = RoutingState::build(&whole, None, &Tuning::default())?.state;
     let pool = tables.pools().next().context("there are no models")?;
     let caching = pool.caching().context("its answers are not kept")?;
-    let audience = Audience::of(&caller(&tables, 0)?, false);
-    let cache = ResponseCache::new(Bounds {
+    let audience = CacheScope::of(&caller(&tables, 0)?, false);
+    let cache = ResponseCache::new(CacheLimits {
         entries: 4_096,
         bytes: 64 << 20,
     });
@@ -136,14 +147,16 @@ fn time_kept(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
     for (step, bytes) in [("find-kept-1k", 1 << 10), ("find-kept-64k", 64 << 10)] {
         let body = chat(bytes);
         let make = || {
-            let mut key = KeyMaker::new(caching, "/chat/completions", &audience);
-            key.field("accept", b"application/json");
-            key.body([black_box(body.as_slice())])
+            let mut key = CacheKeyBuilder::new(caching, "/chat/completions", &audience);
+            key.header("accept", b"application/json");
+            key.finish([black_box(body.as_slice())])
         };
         let keep = || {
-            let mut capture = cache.begin(make(), caching, Some(answer.len() as u64))?;
+            let mut capture = cache.begin_capture(make(), caching, Some(answer.len() as u64))?;
             capture.push(&answer)?;
-            cache.keep(capture, HeaderMap::new(), (), AT).then_some(())
+            cache
+                .insert(capture, HeaderMap::new(), (), AT)
+                .then_some(())
         };
         keep().context("an answer is not kept")?;
         watch.time(step, || cache.get(&make(), AT))?;
@@ -164,9 +177,9 @@ fn time_build(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
     })?;
     let tuning = Tuning::default();
     watch.each("build-1k-keys", thousands, || {
-        Tables::build(black_box(&whole), None, &tuning).map(drop)
+        RoutingState::build(black_box(&whole), None, &tuning).map(drop)
     })?;
-    let held = Tables::build(&whole, None, &tuning)?.tables;
+    let held = RoutingState::build(&whole, None, &tuning)?.state;
     let mut changed = whole;
     let shard = changed
         .key_shards
@@ -174,7 +187,7 @@ fn time_build(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
         .context("there are no keys")?;
     shard.keys.digest.push_str("-changed");
     watch.time("build-one-shard", || {
-        Tables::build(black_box(&changed), Some(&held), &tuning).map(drop)
+        RoutingState::build(black_box(&changed), Some(&held), &tuning).map(drop)
     })?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use fastllm_contract::{
     FORMAT, KeyEntry, KeyId, KeyShard, PrincipalId, Section, Snapshot, VirtualModel, shard_prefix,
 };
 use fastllm_engine::identify::hash_key;
-use fastllm_engine::{Tables, Tuning};
+use fastllm_engine::{RoutingState, Tuning};
 use serde_json::json;
 
 use crate::bodies::{key, model};
@@ -41,9 +41,9 @@ pub fn snapshot(size: Size) -> anyhow::Result<Snapshot> {
 ///
 /// # Errors
 /// As [`snapshot`]'s.
-pub fn tables(size: Size) -> anyhow::Result<Tables> {
-    let built = Tables::build(&snapshot(size)?, None, &Tuning::default());
-    Ok(built.context("the snapshot is refused")?.tables)
+pub fn tables(size: Size) -> anyhow::Result<RoutingState> {
+    let built = RoutingState::build(&snapshot(size)?, None, &Tuning::default());
+    Ok(built.context("the snapshot is refused")?.state)
 }
 
 fn part<T: serde::de::DeserializeOwned + Default>(

@@ -8,14 +8,14 @@ const LONGEST: u64 = 31_536_000;
 
 /// That a model's answers may be given again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caching {
+pub struct ModelCaching {
     ttl: Duration,
     /// Tells the model from every other, and from itself after a change:
     /// whatever of it changes, its backends above all, its answers may.
     pub(super) identity: [u8; 32],
 }
 
-impl Caching {
+impl ModelCaching {
     /// Nothing for a model whose answers may not. Outlives a snapshot that
     /// describes the model as the one before did.
     pub(crate) fn of(model: &Model) -> Option<Self> {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Key, LARGEST};
+use super::{CacheKey, LARGEST};
 
 /// What an answer is expected to have where nobody has said so, in bytes.
 const USUAL: usize = 4 << 10;
@@ -10,21 +10,21 @@ const USUAL: usize = 4 << 10;
 /// An answer that is being read, as far as it has come. It is given up as soon
 /// as it grows too large, and then takes no memory.
 #[derive(Debug)]
-pub struct Capture {
-    pub(super) key: Key,
+pub struct ResponseCapture {
+    pub(super) key: CacheKey,
     pub(super) ttl: Duration,
     pub(super) body: Vec<u8>,
-    share: Share,
+    share: MemoryReservation,
 }
 
 /// A share of the memory for all captures.
 #[derive(Debug)]
-struct Share {
+struct MemoryReservation {
     left: Arc<AtomicU64>,
     taken: u64,
 }
 
-impl Share {
+impl MemoryReservation {
     fn grow(&mut self, bytes: usize) -> Option<()> {
         let bytes = bytes as u64;
         let take = |left: u64| left.checked_sub(bytes);
@@ -36,17 +36,17 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.left.fetch_add(self.taken, Ordering::Relaxed);
     }
 }
 
-impl Capture {
+impl ResponseCapture {
     /// Takes its memory from what is `left` of that for all captures; nothing
     /// where too little is, or where the answer says that it is too large.
     pub(super) fn begin(
-        key: Key,
+        key: CacheKey,
         ttl: Duration,
         length: Option<u64>,
         left: &Arc<AtomicU64>,
@@ -56,7 +56,7 @@ impl Capture {
             key,
             ttl,
             body: Vec::new(),
-            share: Share {
+            share: MemoryReservation {
                 left: Arc::clone(left),
                 taken: 0,
             },

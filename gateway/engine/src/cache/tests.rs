@@ -7,12 +7,13 @@ use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 
 use super::{
-    Audience, Bounds, CAPTURES, Caching, Key, KeyMaker, LARGEST, Occupancy, ResponseCache,
+    CAPTURES, CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, LARGEST,
+    ModelCaching, ResponseCache,
 };
-use crate::fixture::{key, model, principal, snapshot, tables};
+use crate::fixture::{key, model, principal, routing_state, snapshot};
 use crate::identify::{Caller, identify};
 use crate::route::Tuning;
-use crate::tables::Tables;
+use crate::state::RoutingState;
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
 
@@ -27,32 +28,33 @@ fn kept_model(name: &str, backends: &[u64]) -> Model {
     }
 }
 
-fn caching() -> Caching {
-    Caching::of(&kept_model("m", &[1])).unwrap()
+fn caching() -> ModelCaching {
+    ModelCaching::of(&kept_model("m", &[1])).unwrap()
 }
 
-fn numbered(number: u64) -> Key {
-    KeyMaker::new(&caching(), "/e", &Audience::Anyone).body([number.to_be_bytes().as_slice()])
+fn numbered(number: u64) -> CacheKey {
+    CacheKeyBuilder::new(&caching(), "/e", &CacheScope::Anonymous)
+        .finish([number.to_be_bytes().as_slice()])
 }
 
 fn cache(entries: u64, bytes: u64) -> ResponseCache<u64> {
-    ResponseCache::new(Bounds { entries, bytes }).unwrap()
+    ResponseCache::new(CacheLimits { entries, bytes }).unwrap()
 }
 
 /// Keeps a body under a number; whether it was.
 fn keep(cache: &ResponseCache<u64>, number: u64, body: &[u8]) -> bool {
     let length = Some(body.len() as u64);
-    let Some(mut capture) = cache.begin(numbered(number), &caching(), length) else {
+    let Some(mut capture) = cache.begin_capture(numbered(number), &caching(), length) else {
         return false;
     };
     let pushed = body.chunks(1000).try_for_each(|part| capture.push(part));
-    pushed.is_some() && cache.keep(capture, HeaderMap::new(), number, AT)
+    pushed.is_some() && cache.insert(capture, HeaderMap::new(), number, AT)
 }
 
 /// Who presents a key.
 fn caller(principals: Vec<Principal>, secret: &str) -> Caller {
     let snapshot = snapshot(Vec::new(), principals, &[key("one", 1), key("two", 2)]);
-    identify(&tables(&snapshot), Some(secret.as_bytes()), AT).unwrap()
+    identify(&routing_state(&snapshot), Some(secret.as_bytes()), AT).unwrap()
 }
 
 fn both() -> Vec<Principal> {
@@ -63,21 +65,21 @@ fn both() -> Vec<Principal> {
 fn an_answer_comes_back_as_it_was_until_its_time_is_over() {
     let cache = cache(10, 1 << 20);
     let caching = caching();
-    let mut capture = cache.begin(numbered(1), &caching, None).unwrap();
+    let mut capture = cache.begin_capture(numbered(1), &caching, None).unwrap();
     for part in [b"{\"a\"".as_slice(), b"", b":1}"] {
         capture.push(part).unwrap();
     }
     let mut fields = HeaderMap::new();
     fields.append("content-type", HeaderValue::from_static("a/b"));
     assert_eq!(capture.body(), b"{\"a\":1}");
-    assert!(cache.keep(capture, fields.clone(), 7, AT));
+    assert!(cache.insert(capture, fields.clone(), 7, AT));
 
     let entry = cache.get(&numbered(1), AT).unwrap();
     assert_eq!(
-        (entry.body().as_ref(), entry.with()),
+        (entry.body().as_ref(), entry.attachment()),
         (b"{\"a\":1}".as_slice(), &7)
     );
-    assert_eq!(entry.fields(), &fields);
+    assert_eq!(entry.headers(), &fields);
     assert!(cache.get(&numbered(2), AT).is_none());
 
     let last = Timestamp(after(caching.ttl()).0 - 1);
@@ -89,10 +91,10 @@ fn an_answer_comes_back_as_it_was_until_its_time_is_over() {
 fn a_later_answer_takes_the_place_of_an_earlier_one() {
     let cache = cache(10, 1 << 20);
     assert!(keep(&cache, 1, b"earlier, and longer"));
-    let before = cache.occupancy();
+    let before = cache.usage();
     assert!(keep(&cache, 1, b"later"));
     assert_eq!(cache.get(&numbered(1), AT).unwrap().body(), "later");
-    let now = cache.occupancy();
+    let now = cache.usage();
     assert_eq!((before.entries, now.entries), (1, 1));
     assert_eq!(before.bytes - now.bytes, 14);
 }
@@ -115,50 +117,54 @@ fn what_is_too_large_is_not_kept_however_it_comes() {
     let largest = LARGEST as u64;
     assert!(
         cache
-            .begin(numbered(1), &caching(), Some(largest + 1))
+            .begin_capture(numbered(1), &caching(), Some(largest + 1))
             .is_none()
     );
     assert!(
         cache
-            .begin(numbered(1), &caching(), Some(u64::MAX))
+            .begin_capture(numbered(1), &caching(), Some(u64::MAX))
             .is_none()
     );
     // One that does not say how large it is.
-    let mut capture = cache.begin(numbered(1), &caching(), None).unwrap();
+    let mut capture = cache.begin_capture(numbered(1), &caching(), None).unwrap();
     let part = vec![b'x'; LARGEST / 4];
     let taken = (0..5).take_while(|_| capture.push(&part).is_some()).count();
     assert_eq!((taken, capture.body().len()), (4, LARGEST));
     assert!(capture.body.capacity() <= LARGEST);
     // Nothing is left for what is kept beside a body.
-    assert!(!cache.keep(capture, HeaderMap::new(), 1, AT));
-    assert_eq!(cache.occupancy(), Occupancy::default());
+    assert!(!cache.insert(capture, HeaderMap::new(), 1, AT));
+    assert_eq!(cache.usage(), CacheUsage::default());
     // Nor where all of the cache is smaller.
-    let small = ResponseCache::new(Bounds {
+    let small = ResponseCache::new(CacheLimits {
         entries: 4,
         bytes: 2000,
     })
     .unwrap();
     assert!(keep(&small, 1, &[b'x'; 4000]));
     assert!(small.get(&numbered(1), AT).is_none());
-    assert_eq!(small.occupancy(), Occupancy::default());
+    assert_eq!(small.usage(), CacheUsage::default());
 }
 
 #[test]
 fn answers_that_are_being_read_are_bounded_together() {
     let cache = cache(10, 64 << 20);
-    let begin = |number| cache.begin(numbered(number), &caching(), Some(LARGEST as u64));
+    let begin = |number| cache.begin_capture(numbered(number), &caching(), Some(LARGEST as u64));
     let all: Vec<_> = (0..).map_while(begin).collect();
     assert_eq!(all.len() as u64, CAPTURES / LARGEST as u64);
-    assert!(cache.begin(numbered(1), &caching(), Some(1)).is_none());
+    assert!(
+        cache
+            .begin_capture(numbered(1), &caching(), Some(1))
+            .is_none()
+    );
     drop(all);
     // One that grows without having said so pays, too.
     let mut others: Vec<_> = (0..CAPTURES / LARGEST as u64 - 1)
         .map_while(begin)
         .collect();
-    let mut capture = cache.begin(numbered(1), &caching(), None).unwrap();
+    let mut capture = cache.begin_capture(numbered(1), &caching(), None).unwrap();
     others.push(
         cache
-            .begin(numbered(2), &caching(), Some(LARGEST as u64 / 2))
+            .begin_capture(numbered(2), &caching(), Some(LARGEST as u64 / 2))
             .unwrap(),
     );
     assert!(capture.push(&vec![b'x'; LARGEST * 3 / 4]).is_none());
@@ -173,9 +179,9 @@ fn answers_that_are_being_read_are_bounded_together() {
 #[test]
 fn without_room_there_is_no_cache() {
     for (entries, bytes) in [(0, 1 << 20), (10, 0), (0, 0)] {
-        assert!(ResponseCache::<()>::new(Bounds { entries, bytes }).is_none());
+        assert!(ResponseCache::<()>::new(CacheLimits { entries, bytes }).is_none());
     }
-    let most = Bounds {
+    let most = CacheLimits {
         entries: u64::MAX,
         bytes: u64::MAX,
     };
@@ -184,15 +190,15 @@ fn without_room_there_is_no_cache() {
 
 #[test]
 fn every_part_of_a_question_makes_another_key() {
-    let make = |endpoint: &str, scope: &Audience, fields: &[(&str, &str)], body: &[&str]| {
-        let mut maker = KeyMaker::new(&caching(), endpoint, scope);
+    let make = |endpoint: &str, scope: &CacheScope, fields: &[(&str, &str)], body: &[&str]| {
+        let mut maker = CacheKeyBuilder::new(&caching(), endpoint, scope);
         for (name, value) in fields {
-            maker.field(name, value.as_bytes());
+            maker.header(name, value.as_bytes());
         }
-        maker.body(body.iter().map(|piece| piece.as_bytes()))
+        maker.finish(body.iter().map(|piece| piece.as_bytes()))
     };
     let [one, two] = ["one", "two"].map(|secret| caller(both(), secret));
-    let scope = |caller, shared| Audience::of(caller, shared);
+    let scope = |caller, shared| CacheScope::of(caller, shared);
     let first = scope(&one, false);
     let keys = [
         make("/e", &first, &[], &["body"]),
@@ -209,7 +215,7 @@ fn every_part_of_a_question_makes_another_key() {
         make("/", &first, &[], &["ebody"]),
         make("/e", &scope(&two, false), &[], &["body"]),
         make("/e", &scope(&one, true), &[], &["body"]),
-        make("/e", &scope(&Caller::Anyone, false), &[], &["body"]),
+        make("/e", &scope(&Caller::Anonymous, false), &[], &["body"]),
     ];
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
 
@@ -218,7 +224,7 @@ fn every_part_of_a_question_makes_another_key() {
     assert_eq!(keys[12], make("/e", &scope(&two, true), &[], &["body"]));
     assert_eq!(
         keys[13],
-        make("/e", &scope(&Caller::Anyone, true), &[], &["body"])
+        make("/e", &scope(&Caller::Anonymous, true), &[], &["body"])
     );
     let again = scope(&caller(both(), "one"), false);
     assert_eq!(keys[0], make("/e", &again, &[], &["body"]));
@@ -226,11 +232,13 @@ fn every_part_of_a_question_makes_another_key() {
 
 #[test]
 fn a_principal_that_got_the_number_of_another_one_is_not_taken_for_it() {
-    let key = |scope: &Audience| KeyMaker::new(&caching(), "/e", scope).body([b"body".as_slice()]);
+    let key = |scope: &CacheScope| {
+        CacheKeyBuilder::new(&caching(), "/e", scope).finish([b"body".as_slice()])
+    };
     let mut renamed = both();
     renamed[0].name = "somebody else".to_owned();
     let [before, after] =
-        [both(), renamed].map(|principals| Audience::of(&caller(principals, "one"), false));
+        [both(), renamed].map(|principals| CacheScope::of(&caller(principals, "one"), false));
     assert_ne!(key(&before), key(&after));
 }
 
@@ -238,7 +246,12 @@ fn a_principal_that_got_the_number_of_another_one_is_not_taken_for_it() {
 fn another_model_or_the_same_after_a_change_has_other_keys() {
     let base = kept_model("m", &[1, 2]);
     let of = |model: &Model| {
-        KeyMaker::new(&Caching::of(model).unwrap(), "/e", &Audience::Anyone).body([b"x".as_slice()])
+        CacheKeyBuilder::new(
+            &ModelCaching::of(model).unwrap(),
+            "/e",
+            &CacheScope::Anonymous,
+        )
+        .finish([b"x".as_slice()])
     };
     let changes: [fn(&mut Model); 8] = [
         |model| model.name = crate::fixture::name("n"),
@@ -268,24 +281,24 @@ fn another_model_or_the_same_after_a_change_has_other_keys() {
             cache_ttl_seconds: off,
             ..base.clone()
         };
-        assert_eq!(Caching::of(&model), None);
+        assert_eq!(ModelCaching::of(&model), None);
     }
     let ever = Model {
         cache_ttl_seconds: Some(u64::MAX),
         ..base
     };
-    assert_eq!(Caching::of(&ever).unwrap().ttl().as_secs(), 31_536_000);
+    assert_eq!(ModelCaching::of(&ever).unwrap().ttl().as_secs(), 31_536_000);
 }
 
 #[test]
 fn a_snapshot_that_leaves_a_model_unchanged_leaves_its_keys() {
-    let build = |models: Vec<Model>, held: Option<&Tables>| {
+    let build = |models: Vec<Model>, held: Option<&RoutingState>| {
         let snapshot = snapshot(models, Vec::new(), &[]);
-        Tables::build(&snapshot, held, &Tuning::default())
+        RoutingState::build(&snapshot, held, &Tuning::default())
             .unwrap()
-            .tables
+            .state
     };
-    let caching = |tables: &Tables, name: &str| tables.pool(name).unwrap().caching().cloned();
+    let caching = |state: &RoutingState, name: &str| state.pool(name).unwrap().caching().cloned();
     let first = build(vec![kept_model("m", &[1]), model("n", &[2])], None);
     assert_eq!(caching(&first, "n"), None);
     let kept = caching(&first, "m");
@@ -303,17 +316,20 @@ fn a_snapshot_that_leaves_a_model_unchanged_leaves_its_keys() {
 #[test]
 fn a_key_does_not_show_what_it_was_made_of() {
     let shown = format!("{:?}", numbered(1));
-    assert!(shown.starts_with("Key(") && shown.len() == 13, "{shown}");
+    assert!(
+        shown.starts_with("CacheKey(") && shown.len() == 13,
+        "{shown}"
+    );
 }
 
 #[test]
 fn the_memory_of_what_has_expired_comes_back() {
     let cache = cache(10, 1 << 20);
-    let mut capture = cache.begin(numbered(1), &caching(), None).unwrap();
+    let mut capture = cache.begin_capture(numbered(1), &caching(), None).unwrap();
     capture.push(b"x").unwrap();
     capture.ttl = Duration::from_millis(20);
-    assert!(cache.keep(capture, HeaderMap::new(), 1, AT));
-    let is_empty = || cache.occupancy() == Occupancy::default();
+    assert!(cache.insert(capture, HeaderMap::new(), 1, AT));
+    let is_empty = || cache.usage() == CacheUsage::default();
     assert!(!is_empty());
     assert!((0..10_000_000).any(|_| is_empty()));
 }
@@ -348,12 +364,12 @@ proptest! {
                 }
                 Act::Get { number } => {
                     if let Some(entry) = cache.get(&numbered(number), AT) {
-                        prop_assert_eq!(*entry.with(), number);
+                        prop_assert_eq!(*entry.attachment(), number);
                         prop_assert!(entry.body().iter().all(|byte| u64::from(*byte) == number));
                     }
                 }
             }
-            let held = cache.occupancy();
+            let held = cache.usage();
             prop_assert!(held.entries <= entries && held.bytes <= bytes, "{:?}", held);
             let counted = cache.entries.iter();
             let counted: u64 = counted.map(|(_, entry)| u64::from(entry.size)).sum();
@@ -375,7 +391,7 @@ fn several_threads_keep_the_bounds_together() {
             });
         }
     });
-    let held = cache.occupancy();
+    let held = cache.usage();
     assert!(held.entries <= 50 && held.bytes <= 100_000, "{held:?}");
     assert!(held.entries > 10);
 }

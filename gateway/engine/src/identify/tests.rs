@@ -2,21 +2,21 @@ use fastllm_contract::{KeyId, PrincipalId, Timestamp};
 
 use super::{Caller, identify};
 use crate::fixture::{Key, key, principal, snapshot};
-use crate::{Refusal, Tables, Tuning};
+use crate::{Refusal, RoutingState, Tuning};
 
 const NOW: Timestamp = Timestamp(1_000);
 
-fn tables(keys: &[Key<'_>]) -> Tables {
+fn routing_state(keys: &[Key<'_>]) -> RoutingState {
     let snapshot = snapshot(Vec::new(), vec![principal(7, &["a"])], keys);
-    Tables::build(&snapshot, None, &Tuning::default())
+    RoutingState::build(&snapshot, None, &Tuning::default())
         .unwrap()
-        .tables
+        .state
 }
 
 #[test]
 fn a_valid_key_gives_its_principal() {
-    let tables = tables(&[key("sk-one", 7)]);
-    let caller = identify(&tables, Some(b"sk-one"), NOW).unwrap();
+    let state = routing_state(&[key("sk-one", 7)]);
+    let caller = identify(&state, Some(b"sk-one"), NOW).unwrap();
     let identified = caller.identified().unwrap();
     assert_eq!(identified.principal.id(), PrincipalId(7));
     assert_eq!(identified.key, KeyId(70));
@@ -26,7 +26,7 @@ fn a_valid_key_gives_its_principal() {
 fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
     let mut disabled = key("sk-disabled", 7);
     disabled.disabled = true;
-    let tables = tables(&[disabled, key("sk-orphan", 8)]);
+    let state = routing_state(&[disabled, key("sk-orphan", 8)]);
     for presented in [
         None,
         Some("sk-unknown"),
@@ -34,7 +34,7 @@ fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
         Some("sk-orphan"),
         Some(""),
     ] {
-        let refusal = identify(&tables, presented.map(str::as_bytes), NOW).unwrap_err();
+        let refusal = identify(&state, presented.map(str::as_bytes), NOW).unwrap_err();
         assert_eq!(refusal, Refusal::InvalidKey, "{presented:?}");
     }
 }
@@ -43,10 +43,10 @@ fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
 fn a_key_expires_at_its_very_moment() {
     let mut expiring = key("sk-one", 7);
     expiring.expires_at = Some(1_000);
-    let tables = tables(&[expiring]);
-    assert!(identify(&tables, Some(b"sk-one"), Timestamp(999)).is_ok());
+    let state = routing_state(&[expiring]);
+    assert!(identify(&state, Some(b"sk-one"), Timestamp(999)).is_ok());
     assert_eq!(
-        identify(&tables, Some(b"sk-one"), NOW).unwrap_err(),
+        identify(&state, Some(b"sk-one"), NOW).unwrap_err(),
         Refusal::ExpiredKey
     );
 }
@@ -55,11 +55,11 @@ fn a_key_expires_at_its_very_moment() {
 fn an_open_snapshot_asks_for_no_key() {
     let mut open = snapshot(Vec::new(), Vec::new(), &[]);
     open.open = true;
-    let tables = Tables::build(&open, None, &Tuning::default())
+    let state = RoutingState::build(&open, None, &Tuning::default())
         .unwrap()
-        .tables;
-    let caller = identify(&tables, None, NOW).unwrap();
-    assert!(matches!(caller, Caller::Anyone));
+        .state;
+    let caller = identify(&state, None, NOW).unwrap();
+    assert!(matches!(caller, Caller::Anonymous));
     assert!(caller.may_use("anything"));
 }
 
@@ -67,10 +67,10 @@ fn an_open_snapshot_asks_for_no_key() {
 fn keys_of_one_shard_are_told_apart() {
     let secrets: Vec<String> = (0..2_000).map(|number| format!("sk-{number}")).collect();
     let keys: Vec<Key<'_>> = secrets.iter().map(|secret| key(secret, 7)).collect();
-    let tables = tables(&keys);
-    assert_eq!(tables.key_count(), 2_000);
+    let state = routing_state(&keys);
+    assert_eq!(state.key_count(), 2_000);
     for secret in &secrets {
-        assert!(identify(&tables, Some(secret.as_bytes()), NOW).is_ok());
+        assert!(identify(&state, Some(secret.as_bytes()), NOW).is_ok());
     }
-    assert!(identify(&tables, Some(b"sk-2000"), NOW).is_err());
+    assert!(identify(&state, Some(b"sk-2000"), NOW).is_err());
 }

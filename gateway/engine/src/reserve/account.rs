@@ -7,35 +7,35 @@ use fastllm_contract::{
     Budget, BudgetId, BudgetShare, BudgetState, Limits, ModelName, Prices, Subject, Timestamp,
 };
 
-use super::bucket::{Bucket, Pace};
-use super::spending::{self, Known, Period, Spending};
+use super::bucket::{Bucket, RefillRate};
+use super::spending::{self, BudgetTracker, BudgetWindow, InitialBudget};
 
 /// What is known from control, and shared by all accounts.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedAccountState {
     replicas: AtomicU32,
     pub(super) prices: ArcSwap<HashMap<ModelName, Prices>>,
     pub(super) limits_state: ArcSwap<HashMap<BudgetId, BudgetState>>,
     /// What this gateway may have of budgets, also of those that it has not used
     /// yet.
-    pub(super) told: ArcSwap<HashMap<BudgetId, BudgetShare>>,
+    pub(super) grants: ArcSwap<HashMap<BudgetId, BudgetShare>>,
     /// A share is spent while the whole is not.
     wanted: AtomicBool,
 }
 
-impl Default for Shared {
+impl Default for SharedAccountState {
     fn default() -> Self {
         Self {
             replicas: AtomicU32::new(1),
             prices: ArcSwap::default(),
             limits_state: ArcSwap::default(),
-            told: ArcSwap::default(),
+            grants: ArcSwap::default(),
             wanted: AtomicBool::new(false),
         }
     }
 }
 
-impl Shared {
+impl SharedAccountState {
     pub(super) fn price_of(&self, model: &ModelName) -> Option<Prices> {
         self.prices.load().get(model).copied()
     }
@@ -57,10 +57,10 @@ impl Shared {
         self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed)
     }
 
-    fn known(&self, budget: BudgetId) -> Known {
-        Known {
+    fn known(&self, budget: BudgetId) -> InitialBudget {
+        InitialBudget {
             limits_state: self.limits_state.load().get(&budget).copied(),
-            told: self.told.load().get(&budget).copied(),
+            grants: self.grants.load().get(&budget).copied(),
             replicas: self.replicas(),
         }
     }
@@ -68,7 +68,7 @@ impl Shared {
 
 /// This gateway's shares of a subject's limits.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Shares {
+pub(super) struct LimitShares {
     pub(super) requests: f64,
     pub(super) tokens: f64,
 }
@@ -76,20 +76,25 @@ pub(super) struct Shares {
 /// What a subject may take here: its limits and its budget, and this gateway's
 /// share of the former.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct LimitTerms {
     limits: Limits,
     /// Nothing until control has said it: an equal part for each gateway.
-    shares: Option<Shares>,
-    pub(super) requests: Option<Pace>,
-    pub(super) tokens: Option<Pace>,
-    pub(super) most_at_once: Option<i64>,
-    pub(super) budget: Option<spending::Terms>,
+    shares: Option<LimitShares>,
+    pub(super) requests: Option<RefillRate>,
+    pub(super) tokens: Option<RefillRate>,
+    pub(super) max_concurrent: Option<i64>,
+    pub(super) budget: Option<spending::BudgetTerms>,
 }
 
-impl Terms {
-    fn new(limits: Limits, shares: Option<Shares>, budget: Option<&Budget>, replicas: u32) -> Self {
+impl LimitTerms {
+    fn new(
+        limits: Limits,
+        shares: Option<LimitShares>,
+        budget: Option<&Budget>,
+        replicas: u32,
+    ) -> Self {
         let equal = 1.0 / f64::from(replicas);
-        let Shares { requests, tokens } = shares.unwrap_or(Shares {
+        let LimitShares { requests, tokens } = shares.unwrap_or(LimitShares {
             requests: equal,
             tokens: equal,
         });
@@ -98,14 +103,14 @@ impl Terms {
             shares,
             requests: limits
                 .requests_per_min
-                .map(|limit| Pace::new(limit.get(), requests)),
+                .map(|limit| RefillRate::new(limit.get(), requests)),
             tokens: limits
                 .tokens_per_min
-                .map(|limit| Pace::new(limit.get(), tokens)),
-            most_at_once: limits
+                .map(|limit| RefillRate::new(limit.get(), tokens)),
+            max_concurrent: limits
                 .concurrency
                 .map(|limit| share_at_once(limit.get(), requests)),
-            budget: budget.map(spending::Terms::new),
+            budget: budget.map(spending::BudgetTerms::new),
         }
     }
 
@@ -113,7 +118,7 @@ impl Terms {
     pub(super) fn tokens_per_min(&self) -> Option<u64> {
         self.limits
             .tokens_per_min
-            .map(|limit| limit.get().min(Pace::MOST))
+            .map(|limit| limit.get().min(RefillRate::MOST))
     }
 
     pub(super) fn limits(&self) -> &Limits {
@@ -136,31 +141,31 @@ fn share_at_once(limit: u64, share: f64) -> i64 {
 #[derive(Debug)]
 pub(crate) struct Account {
     subject: Subject,
-    shared: Arc<Shared>,
-    terms: ArcSwap<Terms>,
+    shared: Arc<SharedAccountState>,
+    terms: ArcSwap<LimitTerms>,
     pub(super) requests: Bucket,
     pub(super) tokens: Bucket,
-    pub(super) at_once: AtomicI64,
-    pub(super) spending: Spending,
-    asked_requests: AtomicU64,
-    asked_tokens: AtomicU64,
+    pub(super) concurrent: AtomicI64,
+    pub(super) spending: BudgetTracker,
+    request_count: AtomicU64,
+    token_count: AtomicU64,
     /// Microseconds since 1970; when somebody asked last.
-    asked_at: AtomicI64,
+    last_request_at: AtomicI64,
 }
 
 impl Account {
-    pub(super) fn new(subject: Subject, shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(subject: Subject, shared: &Arc<SharedAccountState>) -> Self {
         Self {
             subject,
             shared: Arc::clone(shared),
-            terms: ArcSwap::from_pointee(Terms::new(Limits::default(), None, None, 1)),
+            terms: ArcSwap::from_pointee(LimitTerms::new(Limits::default(), None, None, 1)),
             requests: Bucket::new(),
             tokens: Bucket::new(),
-            at_once: AtomicI64::new(0),
-            spending: Spending::new(),
-            asked_requests: AtomicU64::new(0),
-            asked_tokens: AtomicU64::new(0),
-            asked_at: AtomicI64::new(0),
+            concurrent: AtomicI64::new(0),
+            spending: BudgetTracker::new(),
+            request_count: AtomicU64::new(0),
+            token_count: AtomicU64::new(0),
+            last_request_at: AtomicI64::new(0),
         }
     }
 
@@ -168,7 +173,7 @@ impl Account {
         &self.subject
     }
 
-    pub(super) fn terms(&self) -> arc_swap::Guard<Arc<Terms>> {
+    pub(super) fn terms(&self) -> arc_swap::Guard<Arc<LimitTerms>> {
         self.terms.load()
     }
 
@@ -176,7 +181,7 @@ impl Account {
     pub(super) fn set_terms(&self, limits: Option<&Limits>, budget: Option<&Budget>) {
         let limits = limits.copied().unwrap_or_default();
         let held = self.terms.load();
-        let terms = Terms::new(limits, held.shares, budget, self.shared.replicas());
+        let terms = LimitTerms::new(limits, held.shares, budget, self.shared.replicas());
         let goes_on = match (&held.budget, &terms.budget) {
             (Some(held), Some(new)) => new.continues(held),
             _ => false,
@@ -189,44 +194,45 @@ impl Account {
 
     /// Takes on what control says; nothing: that the number of gateways is
     /// another one.
-    pub(super) fn set_shares(&self, said: Option<Shares>) {
+    pub(super) fn set_shares(&self, said: Option<LimitShares>) {
         let replicas = self.shared.replicas();
         self.terms.rcu(|held| {
             let shares = said.or(held.shares);
-            Terms {
+            LimitTerms {
                 budget: held.budget.clone(),
-                ..Terms::new(held.limits, shares, None, replicas)
+                ..LimitTerms::new(held.limits, shares, None, replicas)
             }
         });
     }
 
-    pub(super) fn period(&self, terms: &spending::Terms, now: Timestamp) -> Arc<Period> {
+    pub(super) fn period(
+        &self,
+        terms: &spending::BudgetTerms,
+        now: Timestamp,
+    ) -> Arc<BudgetWindow> {
         self.spending
             .period(terms, now, || self.shared.known(terms.id))
     }
 
     /// Takes note of what is asked for, whether it is let through or not.
-    pub(super) fn asked(&self, tokens: u64, now: Timestamp) {
-        self.asked_requests.fetch_add(1, Ordering::Relaxed);
-        self.asked_tokens.fetch_add(tokens, Ordering::Relaxed);
-        self.asked_at.store(now.0, Ordering::Relaxed);
+    pub(super) fn record_request(&self, tokens: u64, now: Timestamp) {
+        self.request_count.fetch_add(1, Ordering::Relaxed);
+        self.token_count.fetch_add(tokens, Ordering::Relaxed);
+        self.last_request_at.store(now.0, Ordering::Relaxed);
     }
 
     /// What was asked for since this was called last, and when.
-    pub(super) fn take_asked(&self) -> (u64, u64, Timestamp) {
+    pub(super) fn take_request_counts(&self) -> (u64, u64, Timestamp) {
         (
-            self.asked_requests.swap(0, Ordering::Relaxed),
-            self.asked_tokens.swap(0, Ordering::Relaxed),
-            Timestamp(self.asked_at.load(Ordering::Relaxed)),
+            self.request_count.swap(0, Ordering::Relaxed),
+            self.token_count.swap(0, Ordering::Relaxed),
+            Timestamp(self.last_request_at.load(Ordering::Relaxed)),
         )
     }
 
     /// Nobody was told of so much that was asked for.
-    pub(super) fn give_back_asked(&self, requests: u64, tokens: u64) {
-        for (asked, more) in [
-            (&self.asked_requests, requests),
-            (&self.asked_tokens, tokens),
-        ] {
+    pub(super) fn restore_request_counts(&self, requests: u64, tokens: u64) {
+        for (asked, more) in [(&self.request_count, requests), (&self.token_count, tokens)] {
             let sum = |asked: u64| Some(asked.saturating_add(more));
             let _always = asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         }
@@ -245,7 +251,7 @@ impl Account {
     }
 
     /// A share of a budget is spent while the whole is not.
-    pub(super) fn want_share(&self) {
+    pub(super) fn record_share_exhausted(&self) {
         self.shared.want();
     }
 }

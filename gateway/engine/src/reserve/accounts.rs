@@ -8,7 +8,7 @@ use fastllm_contract::{
 };
 use parking_lot::Mutex;
 
-use super::account::{Account, Shared, Shares};
+use super::account::{Account, LimitShares, SharedAccountState};
 
 /// For so long after its last request a subject's share is asked for,
 /// microseconds.
@@ -30,7 +30,7 @@ fn fade(count: u64, after: Duration) -> u64 {
 /// snapshots, as long as some snapshot in use names their subject.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    shared: Arc<Shared>,
+    shared: Arc<SharedAccountState>,
     held: Mutex<HashMap<Subject, Weak<Account>>>,
 }
 
@@ -58,7 +58,7 @@ impl Accounts {
     }
 
     /// Forgets the accounts that no snapshot in use names any more.
-    pub(crate) fn forget_gone(&self) {
+    pub(crate) fn remove_unused(&self) {
         self.held
             .lock()
             .retain(|_, account| account.strong_count() > 0);
@@ -79,13 +79,13 @@ impl Accounts {
 
     /// Whether a share of a budget was found spent while the whole is not, since
     /// this was asked last: time to reconcile.
-    pub fn wants_share(&self) -> bool {
+    pub fn take_share_exhausted(&self) -> bool {
         self.shared.wanted()
     }
 
     /// What this gateway has to say when it reconciles, maybe more than control
     /// accepts at once. Counts begin anew.
-    pub fn report(&self, replica_id: String, boot_id: String, now: Timestamp) -> LimitReport {
+    pub fn limit_report(&self, replica_id: String, boot_id: String, now: Timestamp) -> LimitReport {
         let mut report = LimitReport {
             replica_id,
             boot_id,
@@ -93,7 +93,7 @@ impl Accounts {
             budgets: Vec::new(),
         };
         for account in self.all() {
-            let (requests, tokens, at) = account.take_asked();
+            let (requests, tokens, at) = account.take_request_counts();
             let limited = account.terms().limits() != &Limits::default();
             if limited && (requests > 0 || now.0.saturating_sub(at.0) < LATELY) {
                 report.counts.push(LimitUsage {
@@ -115,24 +115,24 @@ impl Accounts {
     /// Control was not told of these counts, which have gathered for so long: the
     /// next report has them, too, as far as control would still remember them, so
     /// that nobody comes out of an outage with more than all others.
-    pub fn give_back(&self, counts: &[LimitUsage], gathered: Duration) {
+    pub fn restore_counts(&self, counts: &[LimitUsage], gathered: Duration) {
         let faded = |count: u64| fade(count, gathered);
         let held = self.held.lock();
         for count in counts {
             if let Some(account) = held.get(&count.subject).and_then(Weak::upgrade) {
-                account.give_back_asked(faded(count.requests), faded(count.tokens));
+                account.restore_request_counts(faded(count.requests), faded(count.tokens));
             }
         }
     }
 
     /// Takes on the shares that control has given out.
-    pub fn reconciled(&self, said: &LimitReportReply) {
+    pub fn apply_shares(&self, said: &LimitReportReply) {
         self.take_on(said, HashMap::new());
     }
 
     /// Takes on shares of a part of what was reported; others stay.
-    pub fn partly_reconciled(&self, said: &LimitReportReply) {
-        self.take_on(said, (**self.shared.told.load()).clone());
+    pub fn apply_partial_shares(&self, said: &LimitReportReply) {
+        self.take_on(said, (**self.shared.grants.load()).clone());
     }
 
     /// `shares` are those of budgets that stay.
@@ -147,7 +147,7 @@ impl Accounts {
         let held = self.held.lock();
         for share in allowances {
             if let Some(account) = held.get(&share.subject).and_then(Weak::upgrade) {
-                account.set_shares(Some(Shares {
+                account.set_shares(Some(LimitShares {
                     requests: share.requests_share,
                     tokens: share.tokens_share,
                 }));
@@ -156,7 +156,7 @@ impl Accounts {
         drop(held);
         let said: HashMap<_, _> = budgets.iter().map(|said| (said.budget, *said)).collect();
         shares.extend(&said);
-        self.shared.told.store(Arc::new(shares));
+        self.shared.grants.store(Arc::new(shares));
         // What is not said anew stays, with what was learnt since.
         for period in self
             .all()
@@ -170,7 +170,7 @@ impl Accounts {
     }
 
     /// Takes on how things stand.
-    pub fn learn(&self, limits_state: &LimitsState) {
+    pub fn apply_limits_state(&self, limits_state: &LimitsState) {
         let LimitsState {
             replicas,
             prices,
@@ -184,7 +184,7 @@ impl Accounts {
             if let Some(period) = account.spending.last()
                 && let Some(known) = budgets.get(&period.budget())
             {
-                period.learn(known);
+                period.apply_state(known);
             }
         }
         self.shared.limits_state.store(Arc::new(budgets));

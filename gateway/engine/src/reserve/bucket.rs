@@ -13,10 +13,10 @@ const MINUTE: i64 = 60_000_000;
 
 /// How much a bucket holds, which is also what flows into it in a minute.
 ///
-/// Invariant: at least one part, and at most [`Pace::MOST`] whole ones, so that
+/// Invariant: at least one part, and at most [`RefillRate::MOST`] whole ones, so that
 /// what a bucket counts stays far from the ends of its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct RefillRate {
     /// In parts.
     capacity: i64,
 }
@@ -24,7 +24,7 @@ pub(super) struct Pace {
 /// Binary places of what flows in a microsecond.
 const PLACES: u32 = 40;
 
-impl Pace {
+impl RefillRate {
     /// The highest limit, a minute.
     pub(super) const MOST: u64 = 1_000_000_000_000;
 
@@ -55,7 +55,7 @@ impl Pace {
     }
 
     /// How long a bucket at this level takes to fill, whole seconds.
-    pub(super) fn until_full(self, level: Level) -> u64 {
+    pub(super) fn until_full(self, level: BucketLevel) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_precision_loss,
@@ -89,9 +89,9 @@ pub(super) struct Bucket {
 
 /// What a bucket has, in parts; below zero it is in debt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Level(i64);
+pub(super) struct BucketLevel(i64);
 
-impl Level {
+impl BucketLevel {
     /// In whole ones: 0 where it is in debt.
     pub(super) fn whole(self) -> u64 {
         whole(self.0)
@@ -101,7 +101,7 @@ impl Level {
 /// What flows in, from a moment on.
 #[derive(Debug)]
 struct Flow {
-    pace: Pace,
+    pace: RefillRate,
     since: Timestamp,
     a_microsecond: u64,
     /// Parts that had flowed in until then.
@@ -109,7 +109,7 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(pace: Pace, since: Timestamp, before: i64) -> Self {
+    fn new(pace: RefillRate, since: Timestamp, before: i64) -> Self {
         Self {
             pace,
             since,
@@ -140,7 +140,12 @@ impl Bucket {
     ///
     /// # Errors
     /// How long until it would give them if nobody else came, microseconds.
-    pub(super) fn take(&self, count: u64, pace: Pace, now: Timestamp) -> Result<Level, u64> {
+    pub(super) fn take(
+        &self,
+        count: u64,
+        pace: RefillRate,
+        now: Timestamp,
+    ) -> Result<BucketLevel, u64> {
         let count = parts(count);
         let come = self.come(pace, now);
         let mut taken = self.taken.load(Ordering::Acquire);
@@ -152,7 +157,7 @@ impl Bucket {
             }
             let then = come.saturating_sub(level).saturating_add(count);
             match self.swap(taken, then) {
-                Ok(()) => return Ok(Level(level.saturating_sub(count))),
+                Ok(()) => return Ok(BucketLevel(level.saturating_sub(count))),
                 Err(other) => taken = other,
             }
         }
@@ -160,7 +165,7 @@ impl Bucket {
 
     /// How long until [`Bucket::take`] would succeed if nobody else came,
     /// microseconds: 0 is now.
-    pub(super) fn wait(&self, count: u64, pace: Pace, now: Timestamp) -> u64 {
+    pub(super) fn wait(&self, count: u64, pace: RefillRate, now: Timestamp) -> u64 {
         let enough = parts(count).min(pace.capacity);
         pace.time(enough.saturating_sub(self.level(pace, now).0))
     }
@@ -179,10 +184,10 @@ impl Bucket {
     }
 
     /// What it has.
-    pub(super) fn level(&self, pace: Pace, now: Timestamp) -> Level {
+    pub(super) fn level(&self, pace: RefillRate, now: Timestamp) -> BucketLevel {
         let come = self.come(pace, now);
         let taken = self.taken.load(Ordering::Acquire);
-        Level(come.saturating_sub(taken).min(pace.capacity))
+        BucketLevel(come.saturating_sub(taken).min(pace.capacity))
     }
 
     fn swap(&self, taken: i64, then: i64) -> Result<(), i64> {
@@ -192,7 +197,7 @@ impl Bucket {
     }
 
     /// Parts that have flowed in, at this pace from now on.
-    fn come(&self, pace: Pace, now: Timestamp) -> i64 {
+    fn come(&self, pace: RefillRate, now: Timestamp) -> i64 {
         let flow = self.flow.load();
         if let Some(flow) = flow.as_ref().filter(|flow| flow.pace == pace) {
             return flow.until(now);
@@ -209,7 +214,7 @@ impl Bucket {
     /// What was above the old capacity has flowed over: it counts as taken, so
     /// that the level is as high as it was. What has flowed in never becomes
     /// less: somebody may be taking by it at this moment.
-    fn changed(&self, old: &Flow, pace: Pace, now: Timestamp) -> Flow {
+    fn changed(&self, old: &Flow, pace: RefillRate, now: Timestamp) -> Flow {
         let come = old.until(now);
         let lost = come.saturating_sub(old.pace.capacity);
         self.taken.fetch_max(lost, Ordering::AcqRel);
@@ -218,7 +223,7 @@ impl Bucket {
 }
 
 fn parts(count: u64) -> i64 {
-    let count = i64::try_from(count.min(Pace::MOST)).unwrap_or(i64::MAX);
+    let count = i64::try_from(count.min(RefillRate::MOST)).unwrap_or(i64::MAX);
     count.saturating_mul(PARTS)
 }
 
@@ -231,7 +236,7 @@ mod tests {
     use fastllm_contract::Timestamp;
     use proptest::prelude::*;
 
-    use super::{Bucket, MINUTE, Pace};
+    use super::{Bucket, MINUTE, RefillRate};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp(1_767_225_600_000_000 + seconds * 1_000_000)
@@ -239,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_full_bucket_gives_a_minutes_worth_at_once_then_at_its_pace() {
-        let (bucket, pace) = (Bucket::new(), Pace::new(60, 1.0));
+        let (bucket, pace) = (Bucket::new(), RefillRate::new(60, 1.0));
         for _ in 0..60 {
             assert!(bucket.take(1, pace, at(0)).is_ok());
         }
@@ -253,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_refund_never_lifts_it_above_its_capacity_and_a_debit_takes_it_below_zero() {
-        let (bucket, pace) = (Bucket::new(), Pace::new(100, 1.0));
+        let (bucket, pace) = (Bucket::new(), RefillRate::new(100, 1.0));
         bucket.take(10, pace, at(0)).unwrap();
         bucket.give(50);
         assert_eq!(bucket.level(pace, at(0)).whole(), 100);
@@ -266,7 +271,7 @@ mod tests {
 
     #[test]
     fn only_a_full_bucket_gives_more_than_it_holds() {
-        let (bucket, pace) = (Bucket::new(), Pace::new(100, 0.1));
+        let (bucket, pace) = (Bucket::new(), RefillRate::new(100, 0.1));
         assert_eq!(pace.whole(), 10);
         assert!(bucket.take(25, pace, at(0)).is_ok());
         assert_eq!(bucket.take(25, pace, at(0)), Err(150_000_000));
@@ -278,7 +283,7 @@ mod tests {
     #[test]
     fn another_pace_leaves_the_level_as_it_is() {
         let bucket = Bucket::new();
-        let (small, large) = (Pace::new(100, 0.1), Pace::new(100, 1.0));
+        let (small, large) = (RefillRate::new(100, 0.1), RefillRate::new(100, 1.0));
         bucket.take(4, small, at(0)).unwrap();
         assert_eq!(bucket.level(large, at(0)).whole(), 6);
         assert_eq!(bucket.level(large, at(6)).whole(), 16);
@@ -296,7 +301,7 @@ mod tests {
     fn a_change_of_the_pace_meanwhile_makes_no_debt() {
         for round in 0..200 {
             let bucket = Bucket::new();
-            let paces = [Pace::new(60, 1.0), Pace::new(60, 0.999)];
+            let paces = [RefillRate::new(60, 1.0), RefillRate::new(60, 0.999)];
             assert!(bucket.take(1, paces[0], at(0)).is_ok());
             let later = at(86_400 + round);
             let taken: u64 = std::thread::scope(|scope| {
@@ -327,7 +332,7 @@ mod tests {
             limit in 1_u64..10_000,
             asks in prop::collection::vec((0_i64..2_000_000, 1_u64..200), 1..200),
         ) {
-            let (bucket, pace) = (Bucket::new(), Pace::new(limit, 1.0));
+            let (bucket, pace) = (Bucket::new(), RefillRate::new(limit, 1.0));
             let (mut now, mut given) = (at(0), 0_u64);
             for (pause, count) in asks {
                 now.0 += pause;
@@ -346,7 +351,7 @@ mod tests {
             limit in 1_u64..1_000_000, share in 0.001_f64..1.0,
             taken in prop::collection::vec(1_u64..1_000, 0..50), debt in 0_u64..100_000, count in 1_u64..10_000,
         ) {
-            let (bucket, pace) = (Bucket::new(), Pace::new(limit, share));
+            let (bucket, pace) = (Bucket::new(), RefillRate::new(limit, share));
             for count in taken {
                 let _refused = bucket.take(count, pace, at(0));
             }

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use fastllm_contract::{Subject, Timestamp};
 
-use super::account::{Account, Terms};
-use super::bucket::{Level, Pace};
+use super::account::{Account, LimitTerms};
+use super::bucket::{BucketLevel, RefillRate};
 
 /// Whose limit or budget it is, in the words of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum LimitScope {
     /// All keys of a principal together.
     Principal,
     /// A principal's use of one model.
@@ -19,7 +19,7 @@ pub enum Scope {
     Team,
 }
 
-impl Scope {
+impl LimitScope {
     pub(super) fn of(subject: &Subject) -> Self {
         match subject {
             Subject::Principal(_) => Self::Principal,
@@ -30,7 +30,7 @@ impl Scope {
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for LimitScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Principal => "this caller",
@@ -43,7 +43,7 @@ impl fmt::Display for Scope {
 
 /// What a request found no more of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum LimitKind {
     /// Requests a minute.
     Requests,
     /// Tokens a minute.
@@ -59,45 +59,47 @@ pub enum What {
 
 /// A request that came too soon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limited {
+pub struct RateLimited {
     /// Of what.
-    pub what: What,
+    pub what: LimitKind,
     /// Whose.
-    pub scope: Scope,
+    pub scope: LimitScope,
     /// When it is worth another try: true for rates, if nobody else comes.
     pub retry_after: Duration,
     /// What is left of the rates.
-    pub rates: Rates,
+    pub rates: RateLimits,
 }
 
-impl Limited {
+impl RateLimited {
     pub(super) fn new(
         account: &Account,
-        terms: &Terms,
-        (what, wait): (What, u64),
+        terms: &LimitTerms,
+        (what, wait): (LimitKind, u64),
         at: Timestamp,
     ) -> Self {
         Self {
             what,
-            scope: Scope::of(account.subject()),
+            scope: LimitScope::of(account.subject()),
             retry_after: Duration::from_micros(wait).max(Duration::from_secs(1)),
-            rates: Rates::of(account, terms, at),
+            rates: RateLimits::of(account, terms, at),
         }
     }
 }
 
-impl fmt::Display for Limited {
+impl fmt::Display for RateLimited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scope = self.scope;
         match self.what {
-            What::Requests => write!(f, "the limit of requests a minute for {scope} is reached"),
-            What::Tokens => write!(f, "the limit of tokens a minute for {scope} is reached"),
-            What::Concurrency => write!(f, "{scope} has as many requests under way as it may"),
-            What::TokenBudget => write!(
+            LimitKind::Requests => {
+                write!(f, "the limit of requests a minute for {scope} is reached")
+            }
+            LimitKind::Tokens => write!(f, "the limit of tokens a minute for {scope} is reached"),
+            LimitKind::Concurrency => write!(f, "{scope} has as many requests under way as it may"),
+            LimitKind::TokenBudget => write!(
                 f,
                 "what is left of the token budget of {scope} is set aside for requests under way"
             ),
-            What::CostBudget => write!(
+            LimitKind::CostBudget => write!(
                 f,
                 "what is left of the cost budget of {scope} is set aside for requests under way"
             ),
@@ -107,7 +109,7 @@ impl fmt::Display for Limited {
 
 /// What is left of a limit a minute, at this gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
+pub struct RateLimit {
     /// What this gateway lets through in a minute: its share of the limit, at
     /// least 1.
     pub limit: u64,
@@ -118,44 +120,44 @@ pub struct Rate {
 /// The rates that a client is told of: of each kind the one of which least is
 /// left, and when the last of them is full again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rates {
+pub struct RateLimits {
     /// Requests.
-    pub requests: Option<Rate>,
+    pub requests: Option<RateLimit>,
     /// Tokens.
-    pub tokens: Option<Rate>,
+    pub tokens: Option<RateLimit>,
     /// Whole seconds.
-    pub full_after: u64,
+    pub reset_after_seconds: u64,
 }
 
-impl Rates {
+impl RateLimits {
     /// Whether there is any to tell of.
     pub fn is_empty(&self) -> bool {
         self.requests.is_none() && self.tokens.is_none()
     }
 
     /// Takes a rate in: of each kind the least is told.
-    pub(super) fn include(&mut self, what: What, pace: Pace, level: Level) {
+    pub(super) fn include(&mut self, what: LimitKind, pace: RefillRate, level: BucketLevel) {
         let least = match what {
-            What::Requests => &mut self.requests,
+            LimitKind::Requests => &mut self.requests,
             _ => &mut self.tokens,
         };
-        let rate = Rate {
+        let rate = RateLimit {
             limit: pace.whole().max(1),
             remaining: level.whole(),
         };
         if least.is_none_or(|least| rate.remaining < least.remaining) {
             *least = Some(rate);
         }
-        self.full_after = self.full_after.max(pace.until_full(level));
+        self.reset_after_seconds = self.reset_after_seconds.max(pace.until_full(level));
     }
 
-    fn of(account: &Account, terms: &Terms, at: Timestamp) -> Self {
+    fn of(account: &Account, terms: &LimitTerms, at: Timestamp) -> Self {
         let mut rates = Self::default();
         if let Some(pace) = terms.requests {
-            rates.include(What::Requests, pace, account.requests.level(pace, at));
+            rates.include(LimitKind::Requests, pace, account.requests.level(pace, at));
         }
         if let Some(pace) = terms.tokens {
-            rates.include(What::Tokens, pace, account.tokens.level(pace, at));
+            rates.include(LimitKind::Tokens, pace, account.tokens.level(pace, at));
         }
         rates
     }

@@ -6,22 +6,22 @@ use fastllm_contract::{Micros, ModelName, Prices, Subject, Timestamp, Tokens};
 use smallvec::SmallVec;
 
 use super::MOST_SHARED;
-use super::account::{Account, Terms};
-use super::limited::{Limited, Rates, Scope, What};
-use super::spending::{Exhausted, Period, Spent};
+use super::account::{Account, LimitTerms};
+use super::limited::{LimitKind, LimitScope, RateLimited, RateLimits};
+use super::spending::{BudgetExceeded, BudgetKind, BudgetWindow};
 use crate::refusal::Refusal;
 
 /// After so long a rate that was debited has flowed in again, microseconds.
 const MINUTE: i64 = 60_000_000;
 
 /// What one request takes, by estimate.
-pub(super) struct Need<'a> {
+pub(super) struct Demand<'a> {
     pub(super) at: Timestamp,
     /// Tokens of the prompt and of the answer.
     pub(super) tokens: u64,
     /// As many as it asks for, where it says so: those of a limit that is lower
     /// can never be had.
-    pub(super) asked_for: u64,
+    pub(super) requested_tokens: u64,
     /// Micro-units for the dearest candidate, as far as it has a price: reckoned
     /// where a budget counts money.
     pub(super) cost: LazyCell<u64, &'a dyn Fn() -> u64>,
@@ -31,21 +31,21 @@ pub(super) struct Need<'a> {
 ///
 /// Invariant: each part of it ends once. [`Reservation::settle`] and
 /// [`Reservation::cancel`] take it; dropping it, in whatever way the request
-/// ends, gives back what was set aside of budgets, and its place, and leaves
+/// ends, gives back what was set aside of budgets, and its slot, and leaves
 /// rates debited.
 #[derive(Debug, Default)]
 #[must_use = "dropping it gives back what was taken"]
 pub struct Reservation {
-    holds: Holds,
+    holds: AccountHolds,
 }
 
 /// Few callers have more: those with limits for some of the models that may
 /// answer.
-pub(super) type Holds = SmallVec<[Hold; MOST_SHARED]>;
+pub(super) type AccountHolds = SmallVec<[AccountHold; MOST_SHARED]>;
 
 /// What was really used.
 #[derive(Debug, Clone, Copy)]
-pub struct Used<'a> {
+pub struct ActualUsage<'a> {
     /// The concrete model that was asked.
     pub model: &'a ModelName,
     /// Tokens of prompt and answer; nothing where nobody counted them: rates stay
@@ -58,14 +58,18 @@ pub struct Used<'a> {
 }
 
 impl Reservation {
-    pub(super) fn of(holds: Holds) -> Self {
+    pub(super) fn of(holds: AccountHolds) -> Self {
         Self { holds }
     }
 
     /// What a model costs now, where it has a price and a budget counts money.
     pub fn prices(&self, model: &ModelName) -> Option<Prices> {
         let mut holds = self.holds.iter();
-        let hold = holds.find(|hold| hold.aside.as_ref().is_some_and(|aside| aside.money))?;
+        let hold = holds.find(|hold| {
+            hold.budget_hold
+                .as_ref()
+                .is_some_and(|budget_hold| budget_hold.money)
+        })?;
         hold.account.prices(model)
     }
 
@@ -76,7 +80,7 @@ impl Reservation {
 
     /// What was used takes the place of the estimate. What was taken for models
     /// that did not answer is given back whole.
-    pub fn settle(self, used: &Used<'_>) {
+    pub fn settle(self, used: &ActualUsage<'_>) {
         for mut hold in self.holds {
             match hold.account.subject() {
                 Subject::Model(_, model) if model != used.model => hold.cancel(used.at),
@@ -87,7 +91,7 @@ impl Reservation {
 
     /// A model has begun to answer: what was taken for others is given back, and
     /// is there for whoever asks for them meanwhile.
-    pub fn answered_by(&mut self, model: &ModelName, at: Timestamp) {
+    pub fn release_other_models(&mut self, model: &ModelName, at: Timestamp) {
         self.holds.retain(|hold| {
             let is_other = matches!(hold.account.subject(), Subject::Model(_, of) if of != model);
             if is_other {
@@ -106,34 +110,34 @@ impl Reservation {
 
 /// What was taken from one account.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct AccountHold {
     account: Arc<Account>,
     at: Timestamp,
     /// A request of the limit a minute.
     request: bool,
     /// Tokens of the limit a minute.
     tokens: Option<u64>,
-    /// A place among those at once.
-    place: bool,
-    aside: Option<Aside>,
+    /// A slot among those at once.
+    slot: bool,
+    budget_hold: Option<BudgetHold>,
 }
 
 /// What is set aside of a budget.
 #[derive(Debug)]
-struct Aside {
-    period: Arc<Period>,
+struct BudgetHold {
+    period: Arc<BudgetWindow>,
     tokens: u64,
     cost: u64,
     /// The budget counts money.
     money: bool,
 }
 
-impl Hold {
+impl AccountHold {
     /// Takes all that is needed from one account, or nothing.
     pub(super) fn take(
         account: &Arc<Account>,
-        need: &Need<'_>,
-        rates: &mut Rates,
+        need: &Demand<'_>,
+        rates: &mut RateLimits,
     ) -> Result<Self, Refusal> {
         let terms = account.terms();
         let mut hold = Self {
@@ -141,8 +145,8 @@ impl Hold {
             at: need.at,
             request: false,
             tokens: None,
-            place: false,
-            aside: None,
+            slot: false,
+            budget_hold: None,
         };
         match hold.fill(&terms, need, rates) {
             Ok(()) => Ok(hold),
@@ -153,36 +157,45 @@ impl Hold {
         }
     }
 
-    fn fill(&mut self, terms: &Terms, need: &Need<'_>, rates: &mut Rates) -> Result<(), Refusal> {
+    fn fill(
+        &mut self,
+        terms: &LimitTerms,
+        need: &Demand<'_>,
+        rates: &mut RateLimits,
+    ) -> Result<(), Refusal> {
         let account = &self.account;
         let limited = |what| move |wait| limited(account, terms, (what, wait), need);
         fits_at_all(account, terms, need)?;
         if let Some(pace) = terms.requests {
             let taken = account.requests.take(1, pace, need.at);
             rates.include(
-                What::Requests,
+                LimitKind::Requests,
                 pace,
-                taken.map_err(limited(What::Requests))?,
+                taken.map_err(limited(LimitKind::Requests))?,
             );
             self.request = true;
         }
         if let Some(pace) = terms.tokens {
             let tokens = rated(terms, need);
             let taken = account.tokens.take(tokens, pace, need.at);
-            rates.include(What::Tokens, pace, taken.map_err(limited(What::Tokens))?);
+            rates.include(
+                LimitKind::Tokens,
+                pace,
+                taken.map_err(limited(LimitKind::Tokens))?,
+            );
             self.tokens = Some(tokens);
         }
-        if let Some(most) = terms.most_at_once {
+        if let Some(most) = terms.max_concurrent {
             let taken =
                 account
-                    .at_once
+                    .concurrent
                     .fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
                         (count < most).then_some(count + 1)
                     });
             if taken.is_err() {
-                return Err(limited(What::Concurrency)(0));
+                return Err(limited(LimitKind::Concurrency)(0));
             }
-            self.place = true;
+            self.slot = true;
         }
         if let Some(budget) = &terms.budget {
             let period = account.period(budget, need.at);
@@ -191,7 +204,7 @@ impl Hold {
             period
                 .take(budget, need.tokens, cost)
                 .map_err(|why| exhausted(account, terms, why, need))?;
-            self.aside = Some(Aside {
+            self.budget_hold = Some(BudgetHold {
                 period,
                 tokens: need.tokens,
                 cost,
@@ -201,7 +214,7 @@ impl Hold {
         Ok(())
     }
 
-    fn settle(mut self, used: &Used<'_>) {
+    fn settle(mut self, used: &ActualUsage<'_>) {
         if let (Some(debited), Some(Tokens(tokens))) = (self.tokens, used.tokens)
             && used.at.0.saturating_sub(self.at.0) < MINUTE
         {
@@ -210,10 +223,10 @@ impl Hold {
                 None => self.account.tokens.give(debited - tokens),
             }
         }
-        if let Some(aside) = self.aside.take() {
+        if let Some(budget_hold) = self.budget_hold.take() {
             let cost = used.cost.map_or(0, |cost| cost.0);
-            aside.period.settle(
-                (aside.tokens, aside.cost),
+            budget_hold.period.settle(
+                (budget_hold.tokens, budget_hold.cost),
                 (used.tokens.unwrap_or_default().0, cost),
             );
         }
@@ -232,33 +245,35 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for AccountHold {
     fn drop(&mut self) {
-        if self.place {
-            self.account.at_once.fetch_sub(1, Ordering::AcqRel);
+        if self.slot {
+            self.account.concurrent.fetch_sub(1, Ordering::AcqRel);
         }
-        if let Some(aside) = &self.aside {
-            aside.period.give(aside.tokens, aside.cost);
+        if let Some(budget_hold) = &self.budget_hold {
+            budget_hold
+                .period
+                .give(budget_hold.tokens, budget_hold.cost);
         }
     }
 }
 
 /// What is debited of the limit of tokens a minute: an estimate that is larger
 /// than it all would never get in.
-fn rated(terms: &Terms, need: &Need<'_>) -> u64 {
+fn rated(terms: &LimitTerms, need: &Demand<'_>) -> u64 {
     terms
         .tokens_per_min()
         .map_or(need.tokens, |limit| need.tokens.min(limit))
 }
 
 /// Refuses what could never be had.
-fn fits_at_all(account: &Account, terms: &Terms, need: &Need<'_>) -> Result<(), Refusal> {
+fn fits_at_all(account: &Account, terms: &LimitTerms, need: &Demand<'_>) -> Result<(), Refusal> {
     let limit = terms.tokens_per_min();
-    match limit.filter(|limit| need.asked_for > *limit) {
+    match limit.filter(|limit| need.requested_tokens > *limit) {
         Some(limit) => Err(Refusal::LargerThanLimit {
-            scope: Scope::of(account.subject()),
+            scope: LimitScope::of(account.subject()),
             limit,
-            need: need.asked_for,
+            need: need.requested_tokens,
         }),
         None => Ok(()),
     }
@@ -266,16 +281,16 @@ fn fits_at_all(account: &Account, terms: &Terms, need: &Need<'_>) -> Result<(), 
 
 /// Whether an account would refuse, before anything is taken: rates first, the
 /// slowest of them, then places, then the budget.
-pub(super) fn check(account: &Arc<Account>, need: &Need<'_>) -> Result<(), Refusal> {
+pub(super) fn check(account: &Arc<Account>, need: &Demand<'_>) -> Result<(), Refusal> {
     let terms = account.terms();
     if let Some(limit) = terms
         .tokens_per_min()
-        .filter(|limit| need.asked_for > *limit)
+        .filter(|limit| need.requested_tokens > *limit)
     {
         return Err(Refusal::LargerThanLimit {
-            scope: Scope::of(account.subject()),
+            scope: LimitScope::of(account.subject()),
             limit,
-            need: need.asked_for,
+            need: need.requested_tokens,
         });
     }
     let requests = terms
@@ -285,16 +300,16 @@ pub(super) fn check(account: &Arc<Account>, need: &Need<'_>) -> Result<(), Refus
         account.tokens.wait(rated(&terms, need), pace, need.at)
     });
     let slower = if requests >= tokens {
-        (What::Requests, requests)
+        (LimitKind::Requests, requests)
     } else {
-        (What::Tokens, tokens)
+        (LimitKind::Tokens, tokens)
     };
     if slower.1 > 0 {
         return Err(limited(account, &terms, slower, need));
     }
-    let taken = account.at_once.load(Ordering::Acquire);
-    if terms.most_at_once.is_some_and(|most| taken >= most) {
-        return Err(limited(account, &terms, (What::Concurrency, 0), need));
+    let taken = account.concurrent.load(Ordering::Acquire);
+    if terms.max_concurrent.is_some_and(|most| taken >= most) {
+        return Err(limited(account, &terms, (LimitKind::Concurrency, 0), need));
     }
     if let Some(budget) = &terms.budget {
         account
@@ -307,24 +322,29 @@ pub(super) fn check(account: &Arc<Account>, need: &Need<'_>) -> Result<(), Refus
 
 fn limited(
     account: &Account,
-    terms: &Terms,
-    (what, wait): (What, u64),
-    need: &Need<'_>,
+    terms: &LimitTerms,
+    (what, wait): (LimitKind, u64),
+    need: &Demand<'_>,
 ) -> Refusal {
-    Refusal::RateLimited(Limited::new(account, terms, (what, wait), need.at))
+    Refusal::RateLimited(RateLimited::new(account, terms, (what, wait), need.at))
 }
 
-fn exhausted(account: &Account, terms: &Terms, why: Exhausted, need: &Need<'_>) -> Refusal {
+fn exhausted(
+    account: &Account,
+    terms: &LimitTerms,
+    why: BudgetExceeded,
+    need: &Demand<'_>,
+) -> Refusal {
     match why {
-        Exhausted::Whole(what) => Refusal::BudgetExceeded {
-            scope: Scope::of(account.subject()),
+        BudgetExceeded::Total(what) => Refusal::BudgetExceeded {
+            scope: LimitScope::of(account.subject()),
             what,
         },
-        Exhausted::Share(what) => {
-            account.want_share();
+        BudgetExceeded::Share(what) => {
+            account.record_share_exhausted();
             let what = match what {
-                Spent::Tokens => What::TokenBudget,
-                Spent::Cost => What::CostBudget,
+                BudgetKind::Tokens => LimitKind::TokenBudget,
+                BudgetKind::Cost => LimitKind::CostBudget,
             };
             limited(account, terms, (what, 0), need)
         }

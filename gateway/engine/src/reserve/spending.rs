@@ -12,7 +12,7 @@ use crate::window::{Span, Window};
 
 /// A budget as it is asked at each request.
 #[derive(Debug, Clone)]
-pub(super) struct Terms {
+pub(super) struct BudgetTerms {
     pub(super) id: BudgetId,
     window: Window,
     /// Tells this id and window from others.
@@ -21,7 +21,7 @@ pub(super) struct Terms {
     cost: Option<i64>,
 }
 
-impl Terms {
+impl BudgetTerms {
     /// A time zone that this release does not know is taken for UTC: a budget
     /// that is not enforced would be worse.
     pub(super) fn new(budget: &Budget) -> Self {
@@ -46,7 +46,7 @@ impl Terms {
 
 /// One of the two things that a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spent {
+pub enum BudgetKind {
     /// Tokens of prompts and answers.
     Tokens,
     /// Money.
@@ -55,40 +55,40 @@ pub enum Spent {
 
 /// Why a budget admits nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exhausted {
+pub(super) enum BudgetExceeded {
     /// All of it is spent.
-    Whole(Spent),
+    Total(BudgetKind),
     /// What this gateway may take of it is spent, or set aside for requests in
     /// flight.
-    Share(Spent),
+    Share(BudgetKind),
 }
 
 /// What is known from elsewhere where a period begins.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct InitialBudget {
     /// What is stored, of whichever window.
     pub(super) limits_state: Option<BudgetState>,
     /// What control has said that this gateway may have, of whichever window.
-    pub(super) told: Option<BudgetShare>,
+    pub(super) grants: Option<BudgetShare>,
     /// How many gateways run.
     pub(super) replicas: u32,
 }
 
 /// What is taken of a budget here: one period after the other.
 #[derive(Debug)]
-pub(super) struct Spending(ArcSwapOption<Period>);
+pub(super) struct BudgetTracker(ArcSwapOption<BudgetWindow>);
 
 /// A window of a budget, as far as this gateway has used it.
 #[derive(Debug)]
-pub(super) struct Period {
+pub(super) struct BudgetWindow {
     budget: BudgetId,
     mark: u64,
     span: Span,
-    tokens: Meter,
-    cost: Meter,
+    tokens: BudgetMeter,
+    cost: BudgetMeter,
 }
 
-impl Spending {
+impl BudgetTracker {
     pub(super) const fn new() -> Self {
         Self(ArcSwapOption::const_empty())
     }
@@ -102,17 +102,17 @@ impl Spending {
     /// too.
     pub(super) fn period(
         &self,
-        terms: &Terms,
+        terms: &BudgetTerms,
         now: Timestamp,
-        known: impl Fn() -> Known,
-    ) -> Arc<Period> {
+        known: impl Fn() -> InitialBudget,
+    ) -> Arc<BudgetWindow> {
         loop {
             let held = self.0.load();
             if let Some(period) = held.as_ref().filter(|period| period.is_of(terms, now)) {
                 return Arc::clone(period);
             }
             let same = held.as_deref().filter(|period| period.mark == terms.mark);
-            let next = Arc::new(Period::begin(terms, now, same, known()));
+            let next = Arc::new(BudgetWindow::begin(terms, now, same, known()));
             let before = self.0.compare_and_swap(&*held, Some(Arc::clone(&next)));
             let unchanged = match (&*before, &*held) {
                 (Some(before), Some(held)) => Arc::ptr_eq(before, held),
@@ -126,15 +126,15 @@ impl Spending {
     }
 
     /// The period that was used last.
-    pub(super) fn last(&self) -> Option<Arc<Period>> {
+    pub(super) fn last(&self) -> Option<Arc<BudgetWindow>> {
         self.0.load_full()
     }
 }
 
-impl Period {
+impl BudgetWindow {
     /// Whether a request of this time is booked here. One that is far before it
     /// has a clock that went wrong, or had when the period began.
-    fn is_of(&self, terms: &Terms, now: Timestamp) -> bool {
+    fn is_of(&self, terms: &BudgetTerms, now: Timestamp) -> bool {
         /// Microseconds.
         const LATE: i64 = 3_600_000_000;
         self.mark == terms.mark
@@ -142,28 +142,35 @@ impl Period {
             && now.0 >= self.span.start.0.saturating_sub(LATE)
     }
 
-    fn begin(terms: &Terms, now: Timestamp, last: Option<&Self>, known: Known) -> Self {
+    fn begin(
+        terms: &BudgetTerms,
+        now: Timestamp,
+        last: Option<&Self>,
+        known: InitialBudget,
+    ) -> Self {
         let span = terms.window.at(now);
         let limits_state = known
             .limits_state
             .filter(|limits_state| limits_state.window_start == span.start);
         let even = 1.0 / f64::from(known.replicas.max(1));
-        let share = match (last, known.told) {
+        let share = match (last, known.grants) {
             (Some(last), _) => last.tokens.grant.lock().share,
-            (None, told) => told.map_or(even, |told| told.share.clamp(0.0, 1.0)),
+            (None, grants) => grants.map_or(even, |grants| grants.share.clamp(0.0, 1.0)),
         };
-        let told = known.told.filter(|told| told.window_start == span.start);
-        let meter = |total: Option<i64>, used: Option<u64>, told: Option<Grant>| {
+        let grants = known
+            .grants
+            .filter(|grants| grants.window_start == span.start);
+        let meter = |total: Option<i64>, used: Option<u64>, grants: Option<Grant>| {
             let (total, used_by_others) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
             let most = part(total.saturating_sub(used_by_others), share);
-            Meter::new(told.map_or(
-                Granted {
+            BudgetMeter::new(grants.map_or(
+                MeterGrant {
                     total,
                     most,
                     used_by_others,
                     share,
                 },
-                |grant| Granted::told(grant, share),
+                |grant| MeterGrant::grants(grant, share),
             ))
         };
         Self {
@@ -173,20 +180,26 @@ impl Period {
             tokens: meter(
                 terms.tokens,
                 limits_state.map(|limits_state| limits_state.tokens_used.0),
-                told.and_then(|told| told.tokens),
+                grants.and_then(|grants| grants.tokens),
             ),
             cost: meter(
                 terms.cost,
                 limits_state.map(|limits_state| limits_state.cost_used_micros.0),
-                told.and_then(|told| told.cost_micros),
+                grants.and_then(|grants| grants.cost_micros),
             ),
         }
     }
 
-    /// Sets aside what a request may need.
-    pub(super) fn take(&self, terms: &Terms, tokens: u64, cost: u64) -> Result<(), Exhausted> {
+    /// Sets budget_hold what a request may need.
+    pub(super) fn take(
+        &self,
+        terms: &BudgetTerms,
+        tokens: u64,
+        cost: u64,
+    ) -> Result<(), BudgetExceeded> {
         if let Some(total) = terms.tokens {
-            self.tokens.take(amount(tokens), total, Spent::Tokens)?;
+            self.tokens
+                .take(amount(tokens), total, BudgetKind::Tokens)?;
         } else {
             self.tokens.put(amount(tokens));
         }
@@ -194,7 +207,7 @@ impl Period {
             self.cost.put(amount(cost));
             return Ok(());
         };
-        let taken = self.cost.take(amount(cost), total, Spent::Cost);
+        let taken = self.cost.take(amount(cost), total, BudgetKind::Cost);
         if taken.is_err() {
             self.tokens.put(-amount(tokens));
         }
@@ -206,13 +219,13 @@ impl Period {
     }
 
     /// Whether it would admit anything now.
-    pub(super) fn check(&self, terms: &Terms) -> Result<(), Exhausted> {
+    pub(super) fn check(&self, terms: &BudgetTerms) -> Result<(), BudgetExceeded> {
         if let Some(total) = terms.tokens {
-            self.tokens.check(total, Spent::Tokens)?;
+            self.tokens.check(total, BudgetKind::Tokens)?;
         }
         terms
             .cost
-            .map_or(Ok(()), |total| self.cost.check(total, Spent::Cost))
+            .map_or(Ok(()), |total| self.cost.check(total, BudgetKind::Cost))
     }
 
     /// Gives back what was set aside.
@@ -221,14 +234,14 @@ impl Period {
         self.cost.put(-amount(cost));
     }
 
-    /// Puts what was really used in the place of what was set aside.
-    pub(super) fn settle(&self, aside: (u64, u64), used: (u64, u64)) {
-        self.tokens.settle(amount(aside.0), amount(used.0));
-        self.cost.settle(amount(aside.1), amount(used.1));
+    /// Puts what was really used in place of what was set aside.
+    pub(super) fn settle(&self, budget_hold: (u64, u64), used: (u64, u64)) {
+        self.tokens.settle(amount(budget_hold.0), amount(used.0));
+        self.cost.settle(amount(budget_hold.1), amount(used.1));
     }
 
     /// The larger of the used shares, in percent, as far as it is known here.
-    pub(super) fn used_percent(&self, terms: &Terms) -> u8 {
+    pub(super) fn used_percent(&self, terms: &BudgetTerms) -> u8 {
         let tokens = terms.tokens.map(|total| self.tokens.used_percent(total));
         let cost = terms.cost.map(|total| self.cost.used_percent(total));
         tokens.max(cost).unwrap_or(0)
@@ -259,10 +272,10 @@ impl Period {
 
     /// Takes on what is stored, if it is about this window: what others have
     /// spent is never less than what this gateway has not.
-    pub(super) fn learn(&self, limits_state: &BudgetState) {
+    pub(super) fn apply_state(&self, limits_state: &BudgetState) {
         if limits_state.budget == self.budget && limits_state.window_start == self.span.start {
-            self.tokens.learn(limits_state.tokens_used.0);
-            self.cost.learn(limits_state.cost_used_micros.0);
+            self.tokens.apply_state(limits_state.tokens_used.0);
+            self.cost.apply_state(limits_state.cost_used_micros.0);
         }
     }
 
@@ -272,10 +285,10 @@ impl Period {
             return;
         }
         let share = said.share.clamp(0.0, 1.0);
-        let take_on = |meter: &Meter, grant: Option<Grant>| {
+        let take_on = |meter: &BudgetMeter, grant: Option<Grant>| {
             meter.change(|old| {
-                grant.map_or(Granted { share, ..old }, |grant| {
-                    Granted::told(grant, share)
+                grant.map_or(MeterGrant { share, ..old }, |grant| {
+                    MeterGrant::grants(grant, share)
                 })
             });
         };
@@ -290,11 +303,11 @@ impl Period {
 /// below what this gateway may take; so the request that crosses the border
 /// completes, and several cannot cross it at once.
 #[derive(Debug)]
-struct Meter {
+struct BudgetMeter {
     /// Settled and set aside.
     taken: AtomicI64,
     settled: AtomicI64,
-    grant: Mutex<Granted>,
+    grant: Mutex<MeterGrant>,
     /// What may be taken by the grant, of this total: what requests look at.
     most: AtomicI64,
     total: AtomicI64,
@@ -302,7 +315,7 @@ struct Meter {
 
 /// What this gateway may take.
 #[derive(Debug, Clone, Copy)]
-struct Granted {
+struct MeterGrant {
     /// The total that it was reckoned with.
     total: i64,
     /// Since the gateway has used the window.
@@ -312,8 +325,8 @@ struct Granted {
     share: f64,
 }
 
-impl Granted {
-    fn told(grant: Grant, share: f64) -> Self {
+impl MeterGrant {
+    fn grants(grant: Grant, share: f64) -> Self {
         Self {
             total: amount(grant.total),
             most: amount(grant.granted),
@@ -331,8 +344,8 @@ impl Granted {
     }
 }
 
-impl Meter {
-    fn new(granted: Granted) -> Self {
+impl BudgetMeter {
+    fn new(granted: MeterGrant) -> Self {
         Self {
             taken: AtomicI64::new(0),
             settled: AtomicI64::new(0),
@@ -342,7 +355,7 @@ impl Meter {
         }
     }
 
-    fn change(&self, change: impl FnOnce(Granted) -> Granted) {
+    fn change(&self, change: impl FnOnce(MeterGrant) -> MeterGrant) {
         let mut grant = self.grant.lock();
         *grant = change(*grant);
         let most = grant.of(self.total.load(Ordering::Relaxed));
@@ -362,15 +375,15 @@ impl Meter {
         most
     }
 
-    fn exhausted(&self, total: i64, what: Spent) -> Exhausted {
+    fn exhausted(&self, total: i64, what: BudgetKind) -> BudgetExceeded {
         if self.spent() >= count(total) {
-            Exhausted::Whole(what)
+            BudgetExceeded::Total(what)
         } else {
-            Exhausted::Share(what)
+            BudgetExceeded::Share(what)
         }
     }
 
-    fn check(&self, total: i64, what: Spent) -> Result<(), Exhausted> {
+    fn check(&self, total: i64, what: BudgetKind) -> Result<(), BudgetExceeded> {
         if self.taken.load(Ordering::Acquire) < self.most(total) {
             Ok(())
         } else {
@@ -378,7 +391,7 @@ impl Meter {
         }
     }
 
-    fn take(&self, count: i64, total: i64, what: Spent) -> Result<(), Exhausted> {
+    fn take(&self, count: i64, total: i64, what: BudgetKind) -> Result<(), BudgetExceeded> {
         let most = self.most(total);
         self.taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
@@ -392,18 +405,18 @@ impl Meter {
         add(&self.taken, count);
     }
 
-    fn learn(&self, stored: u64) {
+    fn apply_state(&self, stored: u64) {
         let settled = self.settled.load(Ordering::Acquire);
         let used_by_others = amount(stored).saturating_sub(settled);
-        self.change(|grant| Granted {
+        self.change(|grant| MeterGrant {
             used_by_others: grant.used_by_others.max(used_by_others),
             ..grant
         });
     }
 
-    fn settle(&self, aside: i64, used: i64) {
+    fn settle(&self, budget_hold: i64, used: i64) {
         add(&self.settled, used);
-        self.put(used.saturating_sub(aside));
+        self.put(used.saturating_sub(budget_hold));
     }
 
     fn spent(&self) -> u64 {

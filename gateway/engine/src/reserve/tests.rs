@@ -10,13 +10,13 @@ use fastllm_contract::{
 use http::HeaderMap;
 use proptest::prelude::*;
 
-use super::{Claim, Reservation, Scope, Spent, Used, What, reserve};
+use super::{ActualUsage, BudgetKind, Cost, LimitKind, LimitScope, Reservation, reserve};
 use crate::fixture::{self, key, model, name, principal};
 use crate::identify::identify;
 use crate::pricing::Quantities;
 use crate::refusal::Refusal;
 use crate::route::{Chain, Tuning, route};
-use crate::tables::Tables;
+use crate::state::RoutingState;
 
 const DAY: i64 = 86_400;
 
@@ -24,11 +24,11 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp(1_767_225_600_000_000 + seconds * 1_000_000)
 }
 
-fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
+fn limits(requests: Option<u64>, tokens: Option<u64>, concurrent: Option<u64>) -> Limits {
     Limits {
         requests_per_min: requests.and_then(NonZeroU64::new),
         tokens_per_min: tokens.and_then(NonZeroU64::new),
-        concurrency: at_once.and_then(NonZeroU64::new),
+        concurrency: concurrent.and_then(NonZeroU64::new),
     }
 }
 
@@ -44,7 +44,11 @@ fn budget(id: u64, tokens: Option<u64>, cost: Option<u64>) -> Budget {
 }
 
 /// Two models and these principals, each with a key of its name.
-fn world(principals: Vec<Principal>, teams: Vec<Team>, held: Option<&Tables>) -> Tables {
+fn world(
+    principals: Vec<Principal>,
+    teams: Vec<Team>,
+    held: Option<&RoutingState>,
+) -> RoutingState {
     let names: Vec<_> = principals
         .iter()
         .map(|of| (of.name.clone(), of.id.0))
@@ -54,9 +58,9 @@ fn world(principals: Vec<Principal>, teams: Vec<Team>, held: Option<&Tables>) ->
     let mut snapshot = fixture::snapshot(models, principals, &keys);
     snapshot.teams = Section::complete(format!("{teams:?}"), teams);
     snapshot.fallback_model = Some(name("small"));
-    Tables::build(&snapshot, held, &Tuning::default())
+    RoutingState::build(&snapshot, held, &Tuning::default())
         .unwrap()
-        .tables
+        .state
 }
 
 fn with(limits: Option<Limits>, budget: Option<Budget>) -> Principal {
@@ -67,39 +71,39 @@ fn with(limits: Option<Limits>, budget: Option<Budget>) -> Principal {
     }
 }
 
-fn alone(limits: Option<Limits>, budget: Option<Budget>) -> Tables {
+fn alone(limits: Option<Limits>, budget: Option<Budget>) -> RoutingState {
     world(vec![with(limits, budget)], Vec::new(), None)
 }
 
-fn claim(now: Timestamp, prompt: u64, most: u64) -> Claim {
-    Claim {
+fn claim(now: Timestamp, prompt: u64, most: u64) -> Cost {
+    Cost {
         at: now,
         prompt_tokens: prompt,
         max_tokens: Some(most),
         has_completion: true,
-        answers: 1,
-        beside: Quantities::default(),
+        choices: 1,
+        quantities: Quantities::default(),
     }
 }
 
-fn chain(tables: &Tables, who: &str, now: Timestamp) -> (crate::Caller, Chain) {
-    let caller = identify(tables, Some(who.as_bytes()), now).unwrap();
+fn chain(state: &RoutingState, who: &str, now: Timestamp) -> (crate::Caller, Chain) {
+    let caller = identify(state, Some(who.as_bytes()), now).unwrap();
     let headers = HeaderMap::new();
-    let chain = route(tables, &caller, "large", &fixture::ask(&headers), None).unwrap();
+    let chain = route(state, &caller, "large", &fixture::ask(&headers), None).unwrap();
     (caller, chain)
 }
 
-fn take(tables: &Tables, who: &str, claim: &Claim) -> Result<Reservation, Refusal> {
-    let (caller, mut chain) = chain(tables, who, claim.at);
-    reserve(&caller, &mut chain, claim, tables.accounts()).map(|(reservation, _)| reservation)
+fn take(state: &RoutingState, who: &str, claim: &Cost) -> Result<Reservation, Refusal> {
+    let (caller, mut chain) = chain(state, who, claim.at);
+    reserve(&caller, &mut chain, claim, state.accounts()).map(|(reservation, _)| reservation)
 }
 
-fn one(tables: &Tables, now: Timestamp, tokens: u64) -> Result<Reservation, Refusal> {
-    take(tables, "principal-1", &claim(now, tokens, 0))
+fn one(state: &RoutingState, now: Timestamp, tokens: u64) -> Result<Reservation, Refusal> {
+    take(state, "principal-1", &claim(now, tokens, 0))
 }
 
 fn settle(reservation: Reservation, now: Timestamp, tokens: u64) {
-    reservation.settle(&Used {
+    reservation.settle(&ActualUsage {
         model: &name("large"),
         tokens: Some(Tokens(tokens)),
         cost: None,
@@ -107,7 +111,7 @@ fn settle(reservation: Reservation, now: Timestamp, tokens: u64) {
     });
 }
 
-fn what(refusal: &Refusal) -> What {
+fn what(refusal: &Refusal) -> LimitKind {
     match refusal {
         Refusal::RateLimited(limited) => limited.what,
         other => panic!("{other:?}"),
@@ -115,10 +119,10 @@ fn what(refusal: &Refusal) -> What {
 }
 
 /// What control is told of the only budget: settled and set aside, in tokens.
-fn told(tables: &Tables) -> (u64, u64) {
-    let report = tables
+fn grants(state: &RoutingState) -> (u64, u64) {
+    let report = state
         .accounts()
-        .report("a".to_owned(), "b".to_owned(), at(0));
+        .limit_report("a".to_owned(), "b".to_owned(), at(0));
     let [one] = report.budgets[..] else {
         panic!("{report:?}");
     };
@@ -127,103 +131,106 @@ fn told(tables: &Tables) -> (u64, u64) {
 
 #[test]
 fn whoever_has_no_limits_takes_nothing() {
-    let tables = alone(None, None);
+    let state = alone(None, None);
     for _ in 0..1000 {
-        assert!(one(&tables, at(0), 1 << 40).unwrap().is_empty());
+        assert!(one(&state, at(0), 1 << 40).unwrap().is_empty());
     }
 }
 
 #[test]
 fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
-    let tables = alone(Some(limits(Some(2), Some(120), None)), None);
-    drop(one(&tables, at(0), 60).unwrap());
+    let state = alone(Some(limits(Some(2), Some(120), None)), None);
+    drop(one(&state, at(0), 60).unwrap());
     // A minute's half of the tokens is left: enough for 30 seconds' worth.
-    let refusal = one(&tables, at(0), 120).unwrap_err();
+    let refusal = one(&state, at(0), 120).unwrap_err();
     let Refusal::RateLimited(limited) = &refusal else {
         panic!("{refusal:?}");
     };
     assert_eq!(
         (limited.what, limited.scope),
-        (What::Tokens, Scope::Principal)
+        (LimitKind::Tokens, LimitScope::Principal)
     );
     assert_eq!(limited.retry_after.as_secs(), 30);
     assert_eq!(limited.rates.requests.unwrap().remaining, 1);
     assert_eq!(refusal.rates().unwrap().tokens.unwrap().remaining, 60);
     // So the second request is still to be had.
-    drop(one(&tables, at(0), 1).unwrap());
-    let refusal = one(&tables, at(0), 120).unwrap_err();
+    drop(one(&state, at(0), 1).unwrap());
+    let refusal = one(&state, at(0), 120).unwrap_err();
     let Refusal::RateLimited(limited) = &refusal else {
         panic!("{refusal:?}");
     };
-    assert_eq!(limited.what, What::Tokens, "{refusal}");
-    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
+    assert_eq!(limited.what, LimitKind::Tokens, "{refusal}");
+    assert_eq!(
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::Requests
+    );
     let later = limited.retry_after.as_micros();
     let later = Timestamp(at(0).0 + i64::try_from(later).unwrap());
-    drop(one(&tables, later, 120).unwrap());
+    drop(one(&state, later, 120).unwrap());
 }
 
 #[test]
 fn what_can_never_be_had_is_told_with_limit_and_need() {
-    let tables = alone(Some(limits(None, Some(100), None)), None);
-    let refusal = take(&tables, "principal-1", &claim(at(0), 40, 61)).unwrap_err();
+    let state = alone(Some(limits(None, Some(100), None)), None);
+    let refusal = take(&state, "principal-1", &claim(at(0), 40, 61)).unwrap_err();
     assert_eq!(refusal.status(), 400);
     let text = refusal.to_string();
     assert!(text.contains("100") && text.contains("101"), "{text}");
     // A guess at the answer is no reason to refuse.
-    let guess = Claim {
+    let guess = Cost {
         max_tokens: None,
         ..claim(at(0), 40, 0)
     };
-    drop(take(&tables, "principal-1", &guess).unwrap());
+    drop(take(&state, "principal-1", &guess).unwrap());
 }
 
 #[test]
 fn every_answer_that_is_asked_for_is_set_aside_and_must_fit_at_all() {
-    let several = |answers, most| Claim {
-        answers,
+    let several = |choices, most| Cost {
+        choices,
         max_tokens: most,
         ..claim(at(0), 40, 0)
     };
-    let tables = alone(Some(limits(None, Some(1000), None)), None);
-    for (answers, need) in [(97, "1010"), (u64::MAX, &*u64::MAX.to_string())] {
-        let larger = take(&tables, "principal-1", &several(answers, Some(10))).unwrap_err();
+    let state = alone(Some(limits(None, Some(1000), None)), None);
+    for (choices, need) in [(97, "1010"), (u64::MAX, &*u64::MAX.to_string())] {
+        let larger = take(&state, "principal-1", &several(choices, Some(10))).unwrap_err();
         assert_eq!(larger.status(), 400);
         assert!(larger.to_string().contains(need), "{larger}");
     }
     // What has no tokens of its own needs no more of them.
-    let none = Claim {
+    let none = Cost {
         has_completion: false,
         ..several(97, Some(10))
     };
-    take(&tables, "principal-1", &none).unwrap().cancel(at(0));
-    drop(take(&tables, "principal-1", &several(96, Some(10))).unwrap());
-    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Tokens);
+    take(&state, "principal-1", &none).unwrap().cancel(at(0));
+    drop(take(&state, "principal-1", &several(96, Some(10))).unwrap());
+    assert_eq!(what(&one(&state, at(0), 1).unwrap_err()), LimitKind::Tokens);
 
-    let tables = alone(None, Some(budget(7, Some(1_000_000), None)));
-    let held = take(&tables, "principal-1", &several(4, Some(10))).unwrap();
-    assert_eq!(told(&tables), (0, 80));
-    let guess = take(&tables, "principal-1", &several(3, None)).unwrap();
-    let unknown = crate::route::UNKNOWN_ANSWER;
-    assert_eq!(told(&tables), (0, 80 + 40 + 3 * unknown));
+    let state = alone(None, Some(budget(7, Some(1_000_000), None)));
+    let held = take(&state, "principal-1", &several(4, Some(10))).unwrap();
+    assert_eq!(grants(&state), (0, 80));
+    let guess = take(&state, "principal-1", &several(3, None)).unwrap();
+    let unknown = crate::route::DEFAULT_COMPLETION_TOKENS;
+    assert_eq!(grants(&state), (0, 80 + 40 + 3 * unknown));
     settle(held, at(0), 50);
     settle(guess, at(0), 50);
-    assert_eq!(told(&tables), (100, 0));
+    assert_eq!(grants(&state), (100, 0));
 }
 
 /// The money that control is told of: settled and set aside.
-fn money(tables: &Tables) -> (u64, u64) {
-    let report = tables
+fn money(state: &RoutingState) -> (u64, u64) {
+    let report = state
         .accounts()
-        .report("a".to_owned(), "b".to_owned(), at(0));
+        .limit_report("a".to_owned(), "b".to_owned(), at(0));
     let one = &report.budgets[0];
     (one.cost_micros.0, one.cost_reserved_micros.0)
 }
 
 #[test]
 fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
-    let tables = alone(None, Some(budget(7, None, Some(1_000_000))));
-    let learn = |prices| {
-        tables.accounts().learn(&LimitsState {
+    let state = alone(None, Some(budget(7, None, Some(1_000_000))));
+    let apply_state = |prices| {
+        state.accounts().apply_limits_state(&LimitsState {
             replicas: 1,
             prices: vec![ModelPrices {
                 model: name("large"),
@@ -232,105 +239,114 @@ fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
             budgets: Vec::new(),
         });
     };
-    let aside = |claim: &Claim| {
-        let held = take(&tables, "principal-1", claim).unwrap();
-        let (_, aside) = money(&tables);
+    let budget_hold = |claim: &Cost| {
+        let held = take(&state, "principal-1", claim).unwrap();
+        let (_, budget_hold) = money(&state);
         held.cancel(at(0));
-        aside
+        budget_hold
     };
-    let beside = Quantities {
+    let quantities = Quantities {
         images: 4,
         input_characters: 2_000,
         audio_ms: 30_000,
         ..Quantities::default()
     };
-    let claim = Claim {
-        answers: 4,
-        beside,
+    let claim = Cost {
+        choices: 4,
+        quantities,
         ..claim(at(0), 100, 10)
     };
-    learn(Prices {
+    apply_state(Prices {
         input_price_per_mtok: Some(Micros(1_000_000)),
         output_price_per_mtok: Some(Micros(2_000_000)),
         ..Prices::default()
     });
-    assert_eq!(aside(&claim), 100 + 4 * 10 * 2);
-    learn(Prices {
+    assert_eq!(budget_hold(&claim), 100 + 4 * 10 * 2);
+    apply_state(Prices {
         image_price: Some(Micros(40)),
         input_price_per_mchar: Some(Micros(15_000)),
         audio_price_per_minute: Some(Micros(6_000)),
         ..Prices::default()
     });
-    assert_eq!(aside(&claim), 4 * 40 + 30 + 3_000);
-    let endless = Claim {
-        answers: u64::MAX,
+    assert_eq!(budget_hold(&claim), 4 * 40 + 30 + 3_000);
+    let endless = Cost {
+        choices: u64::MAX,
         max_tokens: Some(u64::MAX),
         ..claim
     };
-    learn(Prices {
+    apply_state(Prices {
         output_price_per_mtok: Some(Micros(u64::MAX)),
         ..Prices::default()
     });
-    drop(take(&tables, "principal-1", &endless).unwrap());
-    assert_eq!(money(&tables), (0, 0));
+    drop(take(&state, "principal-1", &endless).unwrap());
+    assert_eq!(money(&state), (0, 0));
 }
 
 #[test]
 fn dropping_keeps_rates_and_gives_back_budget_and_place_cancelling_gives_back_all() {
-    let tables = alone(
+    let state = alone(
         Some(limits(Some(3), Some(100), Some(1))),
         Some(budget(7, Some(100), None)),
     );
-    let held = one(&tables, at(0), 50).unwrap();
-    assert_eq!(told(&tables), (0, 50));
+    let held = one(&state, at(0), 50).unwrap();
+    assert_eq!(grants(&state), (0, 50));
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::Concurrency
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::Concurrency
     );
     drop(held);
-    assert_eq!(told(&tables), (0, 0));
-    assert_eq!(what(&one(&tables, at(0), 51).unwrap_err()), What::Tokens);
-    one(&tables, at(0), 50).unwrap().cancel(at(0));
-    let third = one(&tables, at(0), 50).unwrap();
+    assert_eq!(grants(&state), (0, 0));
+    assert_eq!(
+        what(&one(&state, at(0), 51).unwrap_err()),
+        LimitKind::Tokens
+    );
+    one(&state, at(0), 50).unwrap().cancel(at(0));
+    let third = one(&state, at(0), 50).unwrap();
     settle(third, at(0), 10);
-    assert_eq!(told(&tables), (10, 0));
+    assert_eq!(grants(&state), (10, 0));
     // 40 of the third came back.
-    one(&tables, at(0), 40).unwrap().cancel(at(0));
-    assert_eq!(what(&one(&tables, at(0), 41).unwrap_err()), What::Tokens);
+    one(&state, at(0), 40).unwrap().cancel(at(0));
+    assert_eq!(
+        what(&one(&state, at(0), 41).unwrap_err()),
+        LimitKind::Tokens
+    );
 }
 
 #[test]
 fn a_shortfall_is_a_debt_and_after_a_minute_nothing_is_corrected() {
-    let tables = alone(Some(limits(None, Some(60), None)), None);
-    let long = one(&tables, at(0), 60).unwrap();
-    settle(one(&tables, at(60), 10).unwrap(), at(60), 100);
+    let state = alone(Some(limits(None, Some(60), None)), None);
+    let long = one(&state, at(0), 60).unwrap();
+    settle(one(&state, at(60), 10).unwrap(), at(60), 100);
     // 50 were left; 90 more were used: 41 are missing.
-    let refusal = one(&tables, at(60), 1).unwrap_err();
+    let refusal = one(&state, at(60), 1).unwrap_err();
     assert_eq!(refusal.retry_after().unwrap().as_secs(), 41);
     settle(long, at(60), 0);
-    assert_eq!(one(&tables, at(60), 1).unwrap_err(), refusal);
-    drop(one(&tables, at(101), 1).unwrap());
+    assert_eq!(one(&state, at(60), 1).unwrap_err(), refusal);
+    drop(one(&state, at(101), 1).unwrap());
 }
 
 #[test]
 fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    let first = one(&tables, at(0), 60).unwrap();
-    let second = one(&tables, at(0), 60).unwrap();
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    let first = one(&state, at(0), 60).unwrap();
+    let second = one(&state, at(0), 60).unwrap();
     // All of it is set aside, nothing is spent: no 402.
-    let refusal = one(&tables, at(0), 1).unwrap_err();
-    assert_eq!((refusal.status(), what(&refusal)), (429, What::TokenBudget));
-    assert!(tables.accounts().wants_share() && !tables.accounts().wants_share());
+    let refusal = one(&state, at(0), 1).unwrap_err();
+    assert_eq!(
+        (refusal.status(), what(&refusal)),
+        (429, LimitKind::TokenBudget)
+    );
+    assert!(state.accounts().take_share_exhausted() && !state.accounts().take_share_exhausted());
     settle(first, at(0), 30);
-    let third = one(&tables, at(0), 10).unwrap();
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 429);
+    let third = one(&state, at(0), 10).unwrap();
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 429);
     settle(second, at(0), 70);
-    let refusal = one(&tables, at(0), 1).unwrap_err();
+    let refusal = one(&state, at(0), 1).unwrap_err();
     assert_eq!(
         refusal,
         Refusal::BudgetExceeded {
-            scope: Scope::Principal,
-            what: Spent::Tokens
+            scope: LimitScope::Principal,
+            what: BudgetKind::Tokens
         }
     );
     assert_eq!(
@@ -338,14 +354,14 @@ fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
         "the token budget of this caller is spent"
     );
     settle(third, at(0), 5);
-    assert_eq!(told(&tables), (105, 0));
+    assert_eq!(grants(&state), (105, 0));
 }
 
 #[test]
 fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
     let mut described = with(None, Some(budget(7, None, Some(1_000))));
     described.allowed_models.push(name("small"));
-    let tables = world(vec![described], Vec::new(), None);
+    let state = world(vec![described], Vec::new(), None);
     let price = |model: &str, input: u64| ModelPrices {
         model: name(model),
         prices: Prices {
@@ -354,40 +370,40 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
             ..Prices::default()
         },
     };
-    tables.accounts().learn(&LimitsState {
+    state.accounts().apply_limits_state(&LimitsState {
         replicas: 1,
         prices: vec![price("large", 1_000_000), price("small", 10_000_000)],
         budgets: Vec::new(),
     });
-    let taken = one(&tables, at(0), 90).unwrap();
-    let reserved = |tables: &Tables| {
-        let report = tables
+    let taken = one(&state, at(0), 90).unwrap();
+    let reserved = |state: &RoutingState| {
+        let report = state
             .accounts()
-            .report("a".to_owned(), "b".to_owned(), at(0));
+            .limit_report("a".to_owned(), "b".to_owned(), at(0));
         (
             report.budgets[0].cost_micros.0,
             report.budgets[0].cost_reserved_micros.0,
         )
     };
-    assert_eq!(reserved(&tables), (0, 900));
-    taken.settle(&Used {
+    assert_eq!(reserved(&state), (0, 900));
+    taken.settle(&ActualUsage {
         model: &name("large"),
         tokens: Some(Tokens(90)),
         cost: Some(Micros(990)),
         at: at(0),
     });
-    assert_eq!(reserved(&tables), (990, 0));
-    one(&tables, at(0), 10).unwrap().settle(&Used {
+    assert_eq!(reserved(&state), (990, 0));
+    one(&state, at(0), 10).unwrap().settle(&ActualUsage {
         model: &name("large"),
         tokens: Some(Tokens(10)),
         cost: Some(Micros(10)),
         at: at(0),
     });
-    let refusal = one(&tables, at(0), 0).unwrap_err();
+    let refusal = one(&state, at(0), 0).unwrap_err();
     assert!(matches!(
         refusal,
         Refusal::BudgetExceeded {
-            what: Spent::Cost,
+            what: BudgetKind::Cost,
             ..
         }
     ));
@@ -396,52 +412,55 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
 /// An image has a price, and no tokens.
 #[test]
 fn what_has_no_tokens_leaves_rates_debited_and_costs_what_it_costs() {
-    let tables = alone(
+    let state = alone(
         Some(limits(None, Some(100), None)),
         Some(budget(7, None, Some(1_000))),
     );
-    one(&tables, at(0), 60).unwrap().settle(&Used {
+    one(&state, at(0), 60).unwrap().settle(&ActualUsage {
         model: &name("large"),
         tokens: None,
         cost: Some(Micros(1_000)),
         at: at(0),
     });
-    assert_eq!(what(&one(&tables, at(0), 50).unwrap_err()), What::Tokens);
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    assert_eq!(
+        what(&one(&state, at(0), 50).unwrap_err()),
+        LimitKind::Tokens
+    );
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
 }
 
 #[test]
 fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 100);
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
-    let with_cap = |tokens, id, held: &Tables| {
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&state, at(0), 1).unwrap(), at(0), 100);
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
+    let with_cap = |tokens, id, held: &RoutingState| {
         let described = with(None, Some(budget(id, Some(tokens), None)));
         world(vec![described], Vec::new(), Some(held))
     };
-    let raised = with_cap(101, 7, &tables);
+    let raised = with_cap(101, 7, &state);
     one(&raised, at(0), 1).unwrap().cancel(at(0));
     let lowered = with_cap(50, 7, &raised);
     assert_eq!(one(&lowered, at(0), 1).unwrap_err().status(), 402);
     // Another budget: nothing of it is spent.
     let other = with_cap(50, 8, &lowered);
     drop(one(&other, at(0), 1).unwrap());
-    assert!(one(&tables, at(0), 1).is_ok(), "old tables, new terms");
+    assert!(one(&state, at(0), 1).is_ok(), "old state, new terms");
 }
 
 #[test]
 fn each_window_begins_anew_and_what_began_before_is_settled_where_it_began() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    let old = one(&tables, at(DAY - 1), 1).unwrap();
-    settle(one(&tables, at(DAY - 1), 1).unwrap(), at(DAY - 1), 100);
-    assert_eq!(one(&tables, at(DAY - 1), 1).unwrap_err().status(), 402);
-    let new = one(&tables, at(DAY), 7).unwrap();
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    let old = one(&state, at(DAY - 1), 1).unwrap();
+    settle(one(&state, at(DAY - 1), 1).unwrap(), at(DAY - 1), 100);
+    assert_eq!(one(&state, at(DAY - 1), 1).unwrap_err().status(), 402);
+    let new = one(&state, at(DAY), 7).unwrap();
     settle(old, at(DAY), 50);
-    assert_eq!(told(&tables), (0, 7));
+    assert_eq!(grants(&state), (0, 7));
     settle(new, at(DAY), 7);
     // Late by its own time: it came when the window had begun already.
-    one(&tables, at(DAY - 1), 1).unwrap().cancel(at(DAY));
-    assert_eq!(told(&tables), (7, 0));
+    one(&state, at(DAY - 1), 1).unwrap().cancel(at(DAY));
+    assert_eq!(grants(&state), (7, 0));
 }
 
 #[test]
@@ -462,17 +481,17 @@ fn a_team_shares_and_a_key_and_a_model_have_their_own() {
         limits: Some(limits(Some(1), None, None)),
         budget: None,
     });
-    let tables = world(vec![member(1), limited], vec![team], None);
+    let state = world(vec![member(1), limited], vec![team], None);
     let ask = claim(at(0), 1, 1);
-    drop(take(&tables, "principal-1", &ask).unwrap());
+    drop(take(&state, "principal-1", &ask).unwrap());
     // The first of the second's takes its only one of the model, the next goes
     // to the fallback.
-    let (caller, mut candidates) = chain(&tables, "principal-2", at(0));
-    let taken = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+    let (caller, mut candidates) = chain(&state, "principal-2", at(0));
+    let taken = reserve(&caller, &mut candidates, &ask, state.accounts()).unwrap();
     assert_eq!(candidates.pools().len(), 2);
     assert_eq!(taken.1.requests.unwrap().remaining, 0);
-    let (_, mut candidates) = chain(&tables, "principal-2", at(0));
-    let _second = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+    let (_, mut candidates) = chain(&state, "principal-2", at(0));
+    let _second = reserve(&caller, &mut candidates, &ask, state.accounts()).unwrap();
     let left: Vec<_> = candidates
         .pools()
         .iter()
@@ -480,11 +499,11 @@ fn a_team_shares_and_a_key_and_a_model_have_their_own() {
         .collect();
     assert_eq!(left, ["small"]);
     assert!(candidates.is_fallback(0));
-    let refusal = take(&tables, "principal-1", &ask).unwrap_err();
+    let refusal = take(&state, "principal-1", &ask).unwrap_err();
     let Refusal::RateLimited(limited) = refusal else {
         panic!("{refusal:?}");
     };
-    assert_eq!(limited.scope, Scope::Team);
+    assert_eq!(limited.scope, LimitScope::Team);
 }
 
 #[test]
@@ -497,20 +516,20 @@ fn what_was_taken_for_a_model_that_did_not_answer_is_given_back() {
             budget: None,
         });
     }
-    let tables = world(vec![described], Vec::new(), None);
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
-    let (caller, mut candidates) = chain(&tables, "principal-1", at(0));
+    let state = world(vec![described], Vec::new(), None);
+    settle(one(&state, at(0), 1).unwrap(), at(0), 1);
+    let (caller, mut candidates) = chain(&state, "principal-1", at(0));
     let (taken, _) = reserve(
         &caller,
         &mut candidates,
         &claim(at(0), 1, 1),
-        tables.accounts(),
+        state.accounts(),
     )
     .unwrap();
     assert_eq!(candidates.pools()[0].model(), &name("small"));
     drop(taken);
-    let refusal = one(&tables, at(0), 1).unwrap_err();
-    assert!(matches!(refusal, Refusal::RateLimited(limited) if limited.scope == Scope::Model));
+    let refusal = one(&state, at(0), 1).unwrap_err();
+    assert!(matches!(refusal, Refusal::RateLimited(limited) if limited.scope == LimitScope::Model));
 }
 
 #[test]
@@ -521,18 +540,18 @@ fn candidates_that_do_not_answer_are_free_once_another_does() {
         limits: Some(limits(Some(1), None, Some(1))),
         budget: None,
     });
-    let tables = world(vec![described], Vec::new(), None);
+    let state = world(vec![described], Vec::new(), None);
     let ask = claim(at(0), 1, 1);
     let both = || {
-        let (caller, mut candidates) = chain(&tables, "principal-1", at(0));
-        let taken = reserve(&caller, &mut candidates, &ask, tables.accounts()).unwrap();
+        let (caller, mut candidates) = chain(&state, "principal-1", at(0));
+        let taken = reserve(&caller, &mut candidates, &ask, state.accounts()).unwrap();
         (taken.0, candidates.pools().len())
     };
     let (mut first, candidates) = both();
     assert_eq!(candidates, 2);
     let (_second, candidates) = both();
     assert_eq!(candidates, 1);
-    first.answered_by(&name("large"), at(0));
+    first.release_other_models(&name("large"), at(0));
     let (_third, candidates) = both();
     assert_eq!(candidates, 2);
 }
@@ -549,20 +568,20 @@ fn of_several_candidates_the_soonest_is_told() {
         allowance("large", None, Some(budget(7, Some(1), None))),
         allowance("small", Some(limits(Some(1), None, None)), None),
     ];
-    let tables = world(vec![described], Vec::new(), None);
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    let state = world(vec![described], Vec::new(), None);
+    settle(one(&state, at(0), 1).unwrap(), at(0), 1);
     // The budget of the first is spent; of the second nothing was used.
-    drop(one(&tables, at(0), 1).unwrap());
-    let refusal = one(&tables, at(0), 1).unwrap_err();
-    assert_eq!(what(&refusal), What::Requests);
+    drop(one(&state, at(0), 1).unwrap());
+    let refusal = one(&state, at(0), 1).unwrap_err();
+    assert_eq!(what(&refusal), LimitKind::Requests);
 }
 
 #[test]
 fn what_is_stored_is_learnt_without_a_grant() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    settle(one(&tables, at(0), 10).unwrap(), at(0), 10);
-    let learn = |tokens| {
-        tables.accounts().learn(&LimitsState {
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&state, at(0), 10).unwrap(), at(0), 10);
+    let apply_state = |tokens| {
+        state.accounts().apply_limits_state(&LimitsState {
             replicas: 1,
             prices: Vec::new(),
             budgets: vec![BudgetState {
@@ -574,40 +593,40 @@ fn what_is_stored_is_learnt_without_a_grant() {
         });
     };
     // What this gateway has used itself is among it.
-    learn(99);
-    drop(one(&tables, at(0), 1).unwrap());
-    learn(100);
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    apply_state(99);
+    drop(one(&state, at(0), 1).unwrap());
+    apply_state(100);
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
 }
 
 #[test]
 fn a_clock_that_jumped_ahead_and_came_back_begins_no_window_for_good() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    drop(one(&tables, at(40 * DAY), 1).unwrap());
-    settle(one(&tables, at(5), 1).unwrap(), at(5), 100);
-    assert_eq!(one(&tables, at(6), 1).unwrap_err().status(), 402);
-    assert_eq!(told(&tables), (100, 0));
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    drop(one(&state, at(40 * DAY), 1).unwrap());
+    settle(one(&state, at(5), 1).unwrap(), at(5), 100);
+    assert_eq!(one(&state, at(6), 1).unwrap_err().status(), 402);
+    assert_eq!(grants(&state), (100, 0));
 }
 
 #[test]
 fn absurd_figures_do_not_open_a_budget_again() {
-    let tables = alone(
+    let state = alone(
         Some(limits(None, Some(1_000), None)),
         Some(budget(7, Some(u64::MAX), Some(1))),
     );
-    let held: Vec<_> = (0..30).map(|_| one(&tables, at(0), 0).unwrap()).collect();
+    let held: Vec<_> = (0..30).map(|_| one(&state, at(0), 0).unwrap()).collect();
     for reservation in held {
-        reservation.settle(&Used {
+        reservation.settle(&ActualUsage {
             model: &name("large"),
             tokens: Some(Tokens(u64::MAX)),
             cost: Some(Micros(u64::MAX)),
             at: at(0),
         });
     }
-    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Tokens);
-    assert_eq!(one(&tables, at(0), 0).unwrap_err().status(), 429);
+    assert_eq!(what(&one(&state, at(0), 1).unwrap_err()), LimitKind::Tokens);
+    assert_eq!(one(&state, at(0), 0).unwrap_err().status(), 429);
     assert!(
-        tables.accounts().limits_state().budgets[0]
+        state.accounts().limits_state().budgets[0]
             .cost_used_micros
             .0
             > 1 << 60
@@ -628,11 +647,11 @@ fn share(requests: f64, tokens: f64) -> LimitReportReply {
 
 #[test]
 fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
-    let tables = alone(
+    let state = alone(
         Some(limits(Some(8), None, Some(8))),
         Some(budget(7, Some(100), None)),
     );
-    tables.accounts().learn(&LimitsState {
+    state.accounts().apply_limits_state(&LimitsState {
         replicas: 4,
         prices: Vec::new(),
         budgets: vec![BudgetState {
@@ -642,38 +661,44 @@ fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
             cost_used_micros: Micros(0),
         }],
     });
-    let first = one(&tables, at(0), 10).unwrap();
+    let first = one(&state, at(0), 10).unwrap();
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::TokenBudget
     );
     settle(first, at(0), 10);
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::TokenBudget
     );
     assert_eq!(
-        tables.accounts().limits_state().budgets[0].tokens_used,
+        state.accounts().limits_state().budgets[0].tokens_used,
         Tokens(70)
     );
     // Two requests a minute are its part; one was taken.
-    let tables = alone(Some(limits(Some(8), None, None)), None);
-    tables.accounts().learn(&LimitsState {
+    let state = alone(Some(limits(Some(8), None, None)), None);
+    state.accounts().apply_limits_state(&LimitsState {
         replicas: 4,
         ..LimitsState::default()
     });
-    drop(one(&tables, at(0), 1).unwrap());
-    drop(one(&tables, at(0), 1).unwrap());
-    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
-    tables.accounts().reconciled(&share(0.5, 0.5));
-    assert_eq!(what(&one(&tables, at(0), 1).unwrap_err()), What::Requests);
-    drop(one(&tables, at(15), 1).unwrap());
+    drop(one(&state, at(0), 1).unwrap());
+    drop(one(&state, at(0), 1).unwrap());
+    assert_eq!(
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::Requests
+    );
+    state.accounts().apply_shares(&share(0.5, 0.5));
+    assert_eq!(
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::Requests
+    );
+    drop(one(&state, at(15), 1).unwrap());
 }
 
 #[test]
 fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    settle(one(&state, at(0), 5).unwrap(), at(0), 5);
     let grant = |granted, used_by_others| LimitReportReply {
         replicas: 2,
         budgets: vec![BudgetShare {
@@ -689,45 +714,46 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
         }],
         ..LimitReportReply::default()
     };
-    tables.accounts().reconciled(&grant(10, 85));
-    settle(one(&tables, at(0), 5).unwrap(), at(0), 5);
+    state.accounts().apply_shares(&grant(10, 85));
+    settle(one(&state, at(0), 5).unwrap(), at(0), 5);
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::TokenBudget
     );
-    tables.accounts().reconciled(&grant(15, 90));
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    state.accounts().apply_shares(&grant(15, 90));
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
     // A raised total adds the share of what was added.
     let described = with(None, Some(budget(7, Some(120), None)));
-    let raised = world(vec![described], Vec::new(), Some(&tables));
+    let raised = world(vec![described], Vec::new(), Some(&state));
     settle(one(&raised, at(0), 1).unwrap(), at(0), 15);
     assert_eq!(
         what(&one(&raised, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        LimitKind::TokenBudget
     );
     // The window that follows begins with the share, too.
     settle(one(&raised, at(DAY), 1).unwrap(), at(DAY), 60);
     assert_eq!(
         what(&one(&raised, at(DAY), 1).unwrap_err()),
-        What::TokenBudget
+        LimitKind::TokenBudget
     );
 }
 
 #[test]
 fn what_control_was_not_told_is_told_the_next_time() {
-    let tables = alone(Some(limits(Some(9), None, None)), None);
-    let ask = |times| (0..times).for_each(|_| drop(one(&tables, at(0), 10)));
+    let state = alone(Some(limits(Some(9), None, None)), None);
+    let ask = |times| (0..times).for_each(|_| drop(one(&state, at(0), 10)));
     let report = || {
-        let accounts = tables.accounts();
-        accounts.report("a".to_owned(), "b".to_owned(), at(0))
+        let accounts = state.accounts();
+        accounts.limit_report("a".to_owned(), "b".to_owned(), at(0))
     };
     ask(3);
     let mut untold = report().counts;
     let tokens = untold[0].tokens;
     assert_eq!((untold[0].requests, report().counts[0].requests), (3, 0));
     ask(2);
-    let give_back = |counts: &[LimitUsage]| tables.accounts().give_back(counts, Duration::ZERO);
-    give_back(&untold);
+    let restore_counts =
+        |counts: &[LimitUsage]| state.accounts().restore_counts(counts, Duration::ZERO);
+    restore_counts(&untold);
     let counts = report().counts;
     assert_eq!((counts[0].requests, counts[0].tokens), (5, tokens / 3 * 5));
     // Of what was asked for long ago, as much as control would remember.
@@ -736,18 +762,20 @@ fn what_control_was_not_told_is_told_the_next_time() {
         ask(8);
         let counts = report().counts;
         long = counts[0].requests;
-        tables.accounts().give_back(&counts, Duration::from_secs(5));
+        state
+            .accounts()
+            .restore_counts(&counts, Duration::from_secs(5));
     }
     assert!((30..=37).contains(&long), "{long}");
     let _all = report();
     // However much that is.
     untold[0].requests = u64::MAX;
-    give_back(&untold);
+    restore_counts(&untold);
     ask(1);
-    give_back(&untold);
+    restore_counts(&untold);
     assert_eq!(report().counts[0].requests, u64::MAX);
     untold[0].subject = Subject::Principal(PrincipalId(999));
-    give_back(&untold);
+    restore_counts(&untold);
     assert_eq!(report().counts[0].requests, 0);
 }
 
@@ -770,23 +798,23 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
         ..LimitReportReply::default()
     };
     // Of a budget that was not used yet, only what is told is known.
-    let told = |tables: &Tables| match one(tables, at(0), 7) {
+    let grants = |state: &RoutingState| match one(state, at(0), 7) {
         Ok(first) => {
             settle(first, at(0), 7);
-            one(tables, at(0), 1).is_err()
+            one(state, at(0), 1).is_err()
         }
         Err(_) => true,
     };
     for (then, kept) in [(said(&[8]), true), (LimitReportReply::default(), true)] {
-        let tables = alone(None, Some(budget(7, Some(100), None)));
-        tables.accounts().reconciled(&said(&[7]));
-        tables.accounts().partly_reconciled(&then);
-        assert_eq!(told(&tables), kept);
+        let state = alone(None, Some(budget(7, Some(100), None)));
+        state.accounts().apply_shares(&said(&[7]));
+        state.accounts().apply_partial_shares(&then);
+        assert_eq!(grants(&state), kept);
     }
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    tables.accounts().reconciled(&said(&[7]));
-    tables.accounts().reconciled(&said(&[8]));
-    assert!(!told(&tables));
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    state.accounts().apply_shares(&said(&[7]));
+    state.accounts().apply_shares(&said(&[8]));
+    assert!(!grants(&state));
 }
 
 #[test]
@@ -807,10 +835,10 @@ fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
         budgets: vec![share(id)],
         ..LimitReportReply::default()
     };
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    tables.accounts().reconciled(&said(7));
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
-    tables.accounts().learn(&LimitsState {
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    state.accounts().apply_shares(&said(7));
+    settle(one(&state, at(0), 1).unwrap(), at(0), 1);
+    state.accounts().apply_limits_state(&LimitsState {
         replicas: 2,
         prices: Vec::new(),
         budgets: vec![BudgetState {
@@ -820,15 +848,15 @@ fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
             cost_used_micros: Micros(0),
         }],
     });
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
-    tables.accounts().partly_reconciled(&said(8));
-    assert_eq!(one(&tables, at(0), 1).unwrap_err().status(), 402);
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
+    state.accounts().apply_partial_shares(&said(8));
+    assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
 }
 
 #[test]
 fn a_grant_holds_for_a_budget_that_was_not_used_before() {
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    let told = |day: i64| BudgetShare {
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    let grants = |day: i64| BudgetShare {
         budget: BudgetId(7),
         window_start: at(day * DAY),
         share: 0.25,
@@ -839,55 +867,59 @@ fn a_grant_holds_for_a_budget_that_was_not_used_before() {
         }),
         cost_micros: None,
     };
-    let reconciled = |budgets| LimitReportReply {
+    let apply_shares = |budgets| LimitReportReply {
         replicas: 2,
         budgets,
         ..LimitReportReply::default()
     };
-    tables.accounts().reconciled(&reconciled(vec![told(0)]));
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 8);
+    state
+        .accounts()
+        .apply_shares(&apply_shares(vec![grants(0)]));
+    settle(one(&state, at(0), 1).unwrap(), at(0), 8);
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::TokenBudget
     );
     // Of another window only the share holds.
-    let tables = alone(None, Some(budget(7, Some(100), None)));
-    tables.accounts().reconciled(&reconciled(vec![told(-1)]));
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 24);
-    settle(one(&tables, at(0), 1).unwrap(), at(0), 1);
+    let state = alone(None, Some(budget(7, Some(100), None)));
+    state
+        .accounts()
+        .apply_shares(&apply_shares(vec![grants(-1)]));
+    settle(one(&state, at(0), 1).unwrap(), at(0), 24);
+    settle(one(&state, at(0), 1).unwrap(), at(0), 1);
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::TokenBudget
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::TokenBudget
     );
 }
 
 #[test]
 fn a_report_counts_refused_requests_and_forgets_whoever_is_gone() {
-    let tables = alone(Some(limits(Some(1), None, None)), None);
+    let state = alone(Some(limits(Some(1), None, None)), None);
     for _ in 0..3 {
-        drop(one(&tables, at(0), 10));
+        drop(one(&state, at(0), 10));
     }
-    let report = |tables: &Tables, now| {
-        let report = tables
+    let report = |state: &RoutingState, now| {
+        let report = state
             .accounts()
-            .report("a".to_owned(), "b".to_owned(), now);
+            .limit_report("a".to_owned(), "b".to_owned(), now);
         report
             .counts
             .iter()
             .map(|count| (count.requests, count.tokens))
             .collect::<Vec<_>>()
     };
-    assert_eq!(report(&tables, at(1)), [(3, 30)]);
-    assert_eq!(report(&tables, at(2)), [(0, 0)]);
-    assert_eq!(report(&tables, at(62)), []);
-    let gone = world(vec![principal(1, &["large"])], Vec::new(), Some(&tables));
-    drop(one(&tables, at(70), 1));
+    assert_eq!(report(&state, at(1)), [(3, 30)]);
+    assert_eq!(report(&state, at(2)), [(0, 0)]);
+    assert_eq!(report(&state, at(62)), []);
+    let gone = world(vec![principal(1, &["large"])], Vec::new(), Some(&state));
+    drop(one(&state, at(70), 1));
     assert_eq!(
         report(&gone, at(70)).len(),
         1,
-        "the old tables are still in use"
+        "the old state are still in use"
     );
-    drop(tables);
+    drop(state);
     assert_eq!(report(&gone, at(71)), []);
 }
 
@@ -929,7 +961,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn two(cap: u64, held: Option<&Tables>) -> Tables {
+fn two(cap: u64, held: Option<&RoutingState>) -> RoutingState {
     let member = |id: u64| Principal {
         team: Some(TeamId(3)),
         limits: Some(limits(Some(60), Some(1_000), Some(5))),
@@ -952,21 +984,21 @@ proptest! {
     #[test]
     fn the_books_balance(steps in prop::collection::vec(step(), 1..200)) {
         let (mut cap, mut now) = (1_000_u64, at(0));
-        let mut tables = two(cap, None);
+        let mut state = two(cap, None);
         let mut open: Vec<(usize, u64, Reservation)> = Vec::new();
         let mut settled = [0_u64; 3];
         for step in steps {
-            let aside = |open: &[(usize, u64, Reservation)], of: usize| -> u64 {
+            let budget_hold = |open: &[(usize, u64, Reservation)], of: usize| -> u64 {
                 let mine = open.iter().filter(|(who, ..)| of == 2 || *who == of);
                 mine.map(|(_, need, _)| need).sum()
             };
             match step {
                 Step::Begin { principal, prompt, most } => {
-                    let room = |of: usize, total: u64| settled[of] + aside(&open, of) < total;
+                    let room = |of: usize, total: u64| settled[of] + budget_hold(&open, of) < total;
                     let fits = room(principal, 300 * (principal as u64 + 1)) && room(2, cap);
                     let ask = claim(now, prompt, most);
                     let under_way = open.iter().filter(|(who, ..)| *who == principal).count();
-                    match take(&tables, &format!("principal-{}", principal + 1), &ask) {
+                    match take(&state, &format!("principal-{}", principal + 1), &ask) {
                         Ok(reservation) => {
                             prop_assert!(fits && under_way < 5);
                             open.push((principal, prompt + most, reservation));
@@ -976,8 +1008,8 @@ proptest! {
                             prop_assert!(whole, "{refusal}");
                         }
                         Err(refusal) => match what(&refusal) {
-                            What::Concurrency => prop_assert!(under_way >= 5),
-                            What::TokenBudget => prop_assert!(!fits),
+                            LimitKind::Concurrency => prop_assert!(under_way >= 5),
+                            LimitKind::TokenBudget => prop_assert!(!fits),
                             _ => {}
                         },
                     }
@@ -997,27 +1029,27 @@ proptest! {
                 Step::Pass { millis } => now.0 += millis * 1_000,
                 Step::Publish { cap: other } => {
                     cap = other;
-                    tables = two(cap, Some(&tables));
+                    state = two(cap, Some(&state));
                 }
                 _ => {}
             }
-            let report = tables.accounts().report("a".to_owned(), "b".to_owned(), now);
+            let report = state.accounts().limit_report("a".to_owned(), "b".to_owned(), now);
             for used in report.budgets {
                 let of = usize::try_from(used.budget.0.min(3) - 1).unwrap();
                 prop_assert_eq!(used.tokens.0, settled[of]);
-                prop_assert_eq!(used.tokens_reserved.0, aside(&open, of));
+                prop_assert_eq!(used.tokens_reserved.0, budget_hold(&open, of));
             }
         }
         open.clear();
-        let report = tables.accounts().report("a".to_owned(), "b".to_owned(), now);
+        let report = state.accounts().limit_report("a".to_owned(), "b".to_owned(), now);
         prop_assert!(report.budgets.iter().all(|used| used.tokens_reserved.0 == 0));
         // Places are free again.
         let later = Timestamp(now.0 + 600_000_000);
-        let tables = two(u64::MAX, Some(&tables));
+        let state = two(u64::MAX, Some(&state));
         for (principal, settled) in (1_u64..).zip(&settled[..2]) {
             if *settled < 300 * principal {
                 let who = format!("principal-{principal}");
-                let all: Result<Vec<_>, _> = (0..5).map(|_| take(&tables, &who, &claim(later, 0, 0))).collect();
+                let all: Result<Vec<_>, _> = (0..5).map(|_| take(&state, &who, &claim(later, 0, 0))).collect();
                 prop_assert!(all.is_ok());
             }
         }
@@ -1030,18 +1062,18 @@ proptest! {
 fn threads_take_and_settle_without_losing_any() {
     const THREADS: u64 = 4;
     const EACH: u64 = 5_000;
-    let tables = alone(
+    let state = alone(
         Some(limits(None, None, Some(3))),
         Some(budget(7, Some(1 << 40), None)),
     );
     let sum: u64 = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {
-                let tables = &tables;
+                let state = &state;
                 scope.spawn(move || {
                     let mut sum = 0;
                     for number in 0..EACH {
-                        let Ok(taken) = one(tables, at(0), number % 50) else {
+                        let Ok(taken) = one(state, at(0), number % 50) else {
                             continue;
                         };
                         let tokens = (number * 7 + thread) % 90;
@@ -1063,11 +1095,11 @@ fn threads_take_and_settle_without_losing_any() {
             .map(|thread| thread.join().unwrap())
             .sum()
     });
-    assert_eq!(told(&tables), (sum, 0));
-    let held: Vec<_> = (0..3).map(|_| one(&tables, at(0), 1).unwrap()).collect();
+    assert_eq!(grants(&state), (sum, 0));
+    let held: Vec<_> = (0..3).map(|_| one(&state, at(0), 1).unwrap()).collect();
     assert_eq!(
-        what(&one(&tables, at(0), 1).unwrap_err()),
-        What::Concurrency
+        what(&one(&state, at(0), 1).unwrap_err()),
+        LimitKind::Concurrency
     );
     drop(held);
 }
@@ -1075,18 +1107,18 @@ fn threads_take_and_settle_without_losing_any() {
 /// A thread that panics in the middle of a request keeps nothing.
 #[test]
 fn a_panic_gives_back_what_was_taken() {
-    let tables = alone(
+    let state = alone(
         Some(limits(None, None, Some(1))),
         Some(budget(7, Some(100), None)),
     );
     let outcome = thread::scope(|scope| {
         let panics = scope.spawn(|| {
-            let _taken = one(&tables, at(0), 50).unwrap();
+            let _taken = one(&state, at(0), 50).unwrap();
             panic!("on purpose");
         });
         panics.join()
     });
     assert!(outcome.is_err());
-    assert_eq!(told(&tables), (0, 0));
-    drop(one(&tables, at(0), 50).unwrap());
+    assert_eq!(grants(&state), (0, 0));
+    drop(one(&state, at(0), 50).unwrap());
 }

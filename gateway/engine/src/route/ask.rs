@@ -19,7 +19,7 @@ impl HeaderFields for HeaderMap {
 /// What routing knows of a request beside its caller and the name that it asks
 /// for.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct RouteQuery<'a> {
     /// The answer is to be streamed.
     pub stream: bool,
     /// Estimated size of the prompt.
@@ -33,7 +33,7 @@ pub struct Ask<'a> {
     /// Hash of the beginning of the prompt, the same in every turn of a
     /// conversation; 0 where nothing asked for it (see
     /// [`super::Resolved::reads_prompt`]).
-    pub prompt: u64,
+    pub prompt_hash: u64,
     /// The used share of the caller's tighter budget, where one is known.
     pub budget_used_percent: Option<u8>,
 }
@@ -49,7 +49,7 @@ pub struct Boundary {
 
 /// What a policy may know of a request when it chooses a backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Pick<'a> {
+pub struct PickContext<'a> {
     /// The time.
     pub at: Timestamp,
     /// The answer is to be streamed.

@@ -7,7 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::target::{InvalidTemplate, Location};
-use super::{InFlight, InvalidHealthCheck, Live, Probe, Slot, headers};
+use super::{BackendState, InFlight, InvalidHealthCheck, Probe, Slot, headers};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
@@ -21,21 +21,21 @@ pub struct Backend {
     weight: u32,
     draining: bool,
     default_max_tokens: Option<u32>,
-    limit: Option<Limit>,
+    limit: Option<ConcurrencyLimit>,
     probe: Option<Probe>,
-    live: Arc<Live>,
+    state: Arc<BackendState>,
     slot: Slot,
 }
 
 /// How many requests are under way at a backend at most, and who waits.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limit {
+pub(super) struct ConcurrencyLimit {
     /// The most under way.
     pub(super) most: u64,
     /// The most that wait.
-    pub(super) most_waiting: usize,
+    pub(super) max_queued: usize,
     /// How long one of them waits.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Where connections go: backends of one origin share them.
@@ -52,7 +52,7 @@ pub struct Origin {
 /// Why a backend of the snapshot is left out. The texts hold no part of the
 /// address or the credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum InvalidBackend {
     /// Not an absolute http or https address.
     #[error("api_base is not an http or https address with a host")]
     Address,
@@ -89,15 +89,18 @@ pub enum Unusable {
 }
 
 impl Backend {
-    pub(crate) fn build(described: &Described, live: Arc<Live>) -> Result<Self, Unusable> {
+    pub(crate) fn build(
+        described: &Described,
+        state: Arc<BackendState>,
+    ) -> Result<Self, InvalidBackend> {
         match described.protocol {
             Protocol::Openai => {}
             Protocol::Anthropic | Protocol::Gemini | Protocol::Unknown => {
-                return Err(Unusable::Protocol);
+                return Err(InvalidBackend::Protocol);
             }
         }
         if described.upstream_model.is_empty() {
-            return Err(Unusable::UpstreamModel);
+            return Err(InvalidBackend::UpstreamModel);
         }
         let location = Location::of(described)?;
         Ok(Self {
@@ -109,10 +112,10 @@ impl Backend {
             weight: described.weight,
             draining: described.draining,
             default_max_tokens: described.default_max_tokens,
-            limit: Limit::of(&described.concurrency)?,
+            limit: ConcurrencyLimit::of(&described.concurrency)?,
             probe: Probe::of(&described.health, &location)?,
             location,
-            live,
+            state,
             slot: Slot::default(),
         })
     }
@@ -160,9 +163,9 @@ impl Backend {
 
     /// Tokens that an answer has at most, or mostly, where the client does not
     /// say.
-    pub(super) fn usual_answer(&self) -> u64 {
+    pub(super) fn typical_completion_tokens(&self) -> u64 {
         self.default_max_tokens
-            .map_or_else(|| self.live.usual_answer(), u64::from)
+            .map_or_else(|| self.state.typical_completion_tokens(), u64::from)
     }
 
     /// Whether it gets no new request.
@@ -175,21 +178,21 @@ impl Backend {
         self.limit.map(|limit| limit.most)
     }
 
-    pub(super) fn limit(&self) -> Option<&Limit> {
+    pub(super) fn limit(&self) -> Option<&ConcurrencyLimit> {
         self.limit.as_ref()
     }
 
     /// Whether a request that comes now need not wait.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.limit
-            .is_none_or(|limit| self.live.waiting() == 0 && self.live.in_flight() < limit.most)
+            .is_none_or(|limit| self.state.waiting() == 0 && self.state.in_flight() < limit.most)
     }
 
     /// Takes a place, if one is free and nobody waits for it.
-    pub(super) fn begin(&self) -> Option<InFlight> {
+    pub(super) fn acquire(&self) -> Option<InFlight> {
         match self.limit {
-            Some(limit) => self.live.try_begin(limit.most),
-            None => Some(self.live.begin()),
+            Some(limit) => self.state.try_acquire(limit.most),
+            None => Some(self.state.acquire()),
         }
     }
 
@@ -201,7 +204,7 @@ impl Backend {
     /// How busy one request more would make it for its weight: only for
     /// comparing.
     pub(super) fn load(&self) -> u64 {
-        self.load_of(self.live.in_flight().saturating_add(1))
+        self.load_of(self.state.in_flight().saturating_add(1))
     }
 
     /// The load of so many requests under way.
@@ -218,8 +221,8 @@ impl Backend {
     }
 
     /// Counters and health.
-    pub fn live(&self) -> &Arc<Live> {
-        &self.live
+    pub fn state(&self) -> &Arc<BackendState> {
+        &self.state
     }
 
     /// What the shell keeps with it.
@@ -234,8 +237,8 @@ impl Backend {
     }
 }
 
-impl Limit {
-    fn of(described: &Concurrency) -> Result<Option<Self>, Unusable> {
+impl ConcurrencyLimit {
+    fn of(described: &Concurrency) -> Result<Option<Self>, InvalidBackend> {
         let Concurrency {
             max,
             max_queue,
@@ -243,11 +246,11 @@ impl Limit {
         } = described;
         match *max {
             None => Ok(None),
-            Some(0) => Err(Unusable::Concurrency),
+            Some(0) => Err(InvalidBackend::Concurrency),
             Some(most) => Ok(Some(Self {
                 most: u64::from(most),
-                most_waiting: usize::try_from(*max_queue).unwrap_or(usize::MAX),
-                patience: Duration::from_millis(*queue_timeout_ms),
+                max_queued: usize::try_from(*max_queue).unwrap_or(usize::MAX),
+                timeout: Duration::from_millis(*queue_timeout_ms),
             })),
         }
     }

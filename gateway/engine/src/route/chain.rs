@@ -2,12 +2,12 @@ use std::sync::Arc;
 
 use fastllm_contract::ModelName;
 
-use super::explanation::{Demoted, Explanation, ModelSkipped, RuleSkipped};
+use super::explanation::{Deprioritized, Explanation, ModelSkipped, RuleSkipped};
 use super::rule::Rule;
-use super::{Ask, Pool, VirtualModel};
+use super::{Pool, RouteQuery, VirtualModel};
 use crate::identify::Caller;
 use crate::refusal::Refusal;
-use crate::tables::Tables;
+use crate::state::RoutingState;
 
 /// The models that may answer a request, in the order in which they are tried.
 ///
@@ -51,53 +51,53 @@ impl Chain {
 /// A name that somebody serves, before anyone was asked about grants.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
-    tables: &'a Tables,
-    stands_for: StandsFor<'a>,
+    state: &'a RoutingState,
+    stands_for: ModelTarget<'a>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum StandsFor<'a> {
-    Itself(&'a Arc<Pool>),
-    Others(&'a VirtualModel),
+enum ModelTarget<'a> {
+    Concrete(&'a Arc<Pool>),
+    Virtual(&'a VirtualModel),
 }
 
 /// What a requested name stands for; 404 where nobody serves it, whatever the
 /// fallback is.
-pub fn resolve<'a>(tables: &'a Tables, requested: &str) -> Result<Resolved<'a>, Refusal> {
-    let stands_for = match tables.pool(requested) {
-        Some(pool) => StandsFor::Itself(pool),
-        None => StandsFor::Others(
-            tables
+pub fn resolve<'a>(state: &'a RoutingState, requested: &str) -> Result<Resolved<'a>, Refusal> {
+    let stands_for = match state.pool(requested) {
+        Some(pool) => ModelTarget::Concrete(pool),
+        None => ModelTarget::Virtual(
+            state
                 .virtual_model(requested)
                 .ok_or(Refusal::ModelNotFound)?,
         ),
     };
-    Ok(Resolved { tables, stands_for })
+    Ok(Resolved { state, stands_for })
 }
 
 /// The candidates for a request, in order: a pure function of its arguments
-/// (what backends are doing is part of the tables).
+/// (what backends are doing is part of the state).
 ///
 /// # Errors
 /// [`Refusal::ModelNotFound`] where no model is behind the name,
 /// [`Refusal::ModelAccessDenied`] where the caller may use none of them,
 /// [`Refusal::UpstreamUnavailable`] where those that it may use have no backend.
 pub fn route(
-    tables: &Tables,
+    state: &RoutingState,
     caller: &Caller,
     requested: &str,
-    ask: &Ask<'_>,
+    ask: &RouteQuery<'_>,
     explanation: Option<&mut Explanation>,
 ) -> Result<Chain, Refusal> {
-    resolve(tables, requested)?.route(caller, ask, explanation)
+    resolve(state, requested)?.route(caller, ask, explanation)
 }
 
 impl<'a> Resolved<'a> {
     /// The name, as it was asked for.
     pub fn name(&self) -> &'a ModelName {
         match self.stands_for {
-            StandsFor::Itself(pool) => pool.model(),
-            StandsFor::Others(virtual_model) => virtual_model.name(),
+            ModelTarget::Concrete(pool) => pool.model(),
+            ModelTarget::Virtual(virtual_model) => virtual_model.name(),
         }
     }
 
@@ -105,10 +105,10 @@ impl<'a> Resolved<'a> {
     /// where there is none.
     pub fn model(&self) -> &'a ModelName {
         match self.stands_for {
-            StandsFor::Itself(pool) => pool.model(),
-            StandsFor::Others(virtual_model) => virtual_model
+            ModelTarget::Concrete(pool) => pool.model(),
+            ModelTarget::Virtual(virtual_model) => virtual_model
                 .targets()
-                .find(|model| self.tables.pool(model.as_str()).is_some())
+                .find(|model| self.state.pool(model.as_str()).is_some())
                 .unwrap_or(virtual_model.name()),
         }
     }
@@ -117,39 +117,39 @@ impl<'a> Resolved<'a> {
     /// whether [`super::granted_models`] lists it.
     pub fn is_granted_to(&self, caller: &Caller) -> bool {
         match self.stands_for {
-            StandsFor::Itself(pool) => caller.may_use(pool.model().as_str()),
-            StandsFor::Others(virtual_model) => virtual_model.targets().any(|model| {
+            ModelTarget::Concrete(pool) => caller.may_use(pool.model().as_str()),
+            ModelTarget::Virtual(virtual_model) => virtual_model.targets().any(|model| {
                 let model = model.as_str();
-                self.tables.pool(model).is_some() && caller.may_use(model)
+                self.state.pool(model).is_some() && caller.may_use(model)
             }),
         }
     }
 
-    /// Whether [`Ask::prompt`] makes a difference.
+    /// Whether [`RouteQuery::prompt_hash`] makes a difference.
     pub fn reads_prompt(&self) -> bool {
-        matches!(self.stands_for, StandsFor::Others(_))
+        matches!(self.stands_for, ModelTarget::Virtual(_))
     }
 
     /// The candidates that the caller may use, in order; see [`route`].
     pub fn route(
         self,
         caller: &Caller,
-        ask: &Ask<'_>,
+        ask: &RouteQuery<'_>,
         explanation: Option<&mut Explanation>,
     ) -> Result<Chain, Refusal> {
         let mut search = Search {
-            tables: self.tables,
+            state: self.state,
             caller,
             ask,
             refusal: Refusal::ModelNotFound,
             explanation,
         };
         let pools = match self.stands_for {
-            StandsFor::Itself(pool) => {
+            ModelTarget::Concrete(pool) => {
                 let usable = search.judge(pool.model(), Some(pool));
                 usable.into_iter().cloned().collect()
             }
-            StandsFor::Others(virtual_model) => search.stand_ins(virtual_model),
+            ModelTarget::Virtual(virtual_model) => search.stand_ins(virtual_model),
         };
         search.finish(pools)
     }
@@ -157,9 +157,9 @@ impl<'a> Resolved<'a> {
 
 /// One decision under way.
 struct Search<'a, 'b> {
-    tables: &'a Tables,
+    state: &'a RoutingState,
     caller: &'b Caller,
-    ask: &'b Ask<'b>,
+    ask: &'b RouteQuery<'b>,
     /// What the client is told if nothing is found.
     refusal: Refusal,
     explanation: Option<&'b mut Explanation>,
@@ -188,7 +188,7 @@ impl<'a> Search<'a, '_> {
     }
 
     fn usable(&mut self, model: &ModelName) -> Option<&'a Arc<Pool>> {
-        self.judge(model, self.tables.pool(model.as_str()))
+        self.judge(model, self.state.pool(model.as_str()))
     }
 
     /// The pool of a model, if this caller gets an answer from it.
@@ -238,7 +238,7 @@ impl<'a> Search<'a, '_> {
             return Err(RuleSkipped::NoUsableTarget);
         }
         let at = self.ask.at;
-        let calm = |limit| pools.iter().any(|pool| pool.has_room_below(limit, at));
+        let calm = |limit| pools.iter().any(|pool| pool.has_backend_below(limit, at));
         if rule.busy_at().is_some_and(|limit| !calm(limit)) {
             return Err(RuleSkipped::Busy);
         }
@@ -256,11 +256,11 @@ impl<'a> Search<'a, '_> {
         // The keys are asked for once each: what backends do changes meanwhile.
         pools.sort_by_cached_key(|pool| {
             let reason = if pool.context_length().is_some_and(|most| most < needed) {
-                Some(Demoted::ContextWindow)
+                Some(Deprioritized::ContextWindow)
             } else if pool.is_available(at) {
                 None
             } else {
-                Some(Demoted::Unavailable)
+                Some(Deprioritized::Unavailable)
             };
             demoted.extend(reason.map(|reason| (pool.model().clone(), reason)));
             reason
@@ -271,7 +271,7 @@ impl<'a> Search<'a, '_> {
 
     fn finish(mut self, mut pools: Vec<Arc<Pool>>) -> Result<Chain, Refusal> {
         let named = |model: &ModelName| pools.iter().any(|pool| pool.model() == model);
-        let fallback = self.tables.fallback_model().filter(|model| !named(model));
+        let fallback = self.state.fallback_model().filter(|model| !named(model));
         let mut appended = false;
         if let Some(model) = fallback {
             // A fallback that cannot be had is no reason to refuse otherwise.

@@ -14,7 +14,7 @@ pub struct Explanation {
     /// looked at. One may stand there several times.
     pub skipped_models: Vec<(ModelName, ModelSkipped)>,
     /// Models of the chain that are behind their place.
-    pub demoted: Vec<(ModelName, Demoted)>,
+    pub demoted: Vec<(ModelName, Deprioritized)>,
     /// The last model of the chain is there as the fallback.
     pub fallback: bool,
 }
@@ -92,14 +92,14 @@ impl ModelSkipped {
 
 /// Why a model is behind its place, the better reason first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Demoted {
+pub enum Deprioritized {
     /// None of its backends can be expected to answer.
     Unavailable,
     /// Prompt and answer do not fit into its context window.
     ContextWindow,
 }
 
-impl Demoted {
+impl Deprioritized {
     /// A stable word for it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -3,43 +3,44 @@
 use fastllm_contract::{Backend as Described, Secret};
 use http::header::{self, HeaderName, HeaderValue};
 
-use super::Unusable;
+use super::InvalidBackend;
 
 /// A header as it is sent.
 type Header = (HeaderName, HeaderValue);
 
 /// The header that carries the credential.
-pub(super) fn auth(described: &Described) -> Result<Option<Header>, Unusable> {
+pub(super) fn auth(described: &Described) -> Result<Option<Header>, InvalidBackend> {
     let Some(credential) = &described.api_key else {
         return Ok(None);
     };
     let name = HeaderName::from_bytes(described.auth_header.as_bytes())
         .ok()
         .filter(|name| !is_reserved(name))
-        .ok_or(Unusable::AuthHeader)?;
+        .ok_or(InvalidBackend::AuthHeader)?;
     let text = match described.auth_scheme.as_deref() {
         Some(scheme) if !scheme.is_empty() => format!("{scheme} {}", credential.expose()),
         _ => credential.expose().to_owned(),
     };
-    let mut value = HeaderValue::try_from(text).map_err(|_| Unusable::Credential)?;
+    let mut value = HeaderValue::try_from(text).map_err(|_| InvalidBackend::Credential)?;
     value.set_sensitive(true);
     Ok(Some((name, value)))
 }
 
 /// The further headers, all of them marked sensitive.
-pub(super) fn extra(described: &Described) -> Result<Vec<Header>, Unusable> {
+pub(super) fn extra(described: &Described) -> Result<Vec<Header>, InvalidBackend> {
     let headers = described.dialect.headers.iter();
     headers
         .map(|(name, value)| extra_header(name, value, &described.auth_header))
         .collect()
 }
 
-fn extra_header(name: &str, value: &Secret, auth: &str) -> Result<Header, Unusable> {
+fn extra_header(name: &str, value: &Secret, auth: &str) -> Result<Header, InvalidBackend> {
     let name = HeaderName::from_bytes(name.as_bytes())
         .ok()
         .filter(|name| !is_reserved(name) && !name.as_str().eq_ignore_ascii_case(auth))
-        .ok_or(Unusable::ExtraHeader)?;
-    let mut value = HeaderValue::from_str(value.expose()).map_err(|_| Unusable::ExtraHeader)?;
+        .ok_or(InvalidBackend::ExtraHeader)?;
+    let mut value =
+        HeaderValue::from_str(value.expose()).map_err(|_| InvalidBackend::ExtraHeader)?;
     value.set_sensitive(true);
     Ok((name, value))
 }

@@ -9,12 +9,12 @@ use super::target::{Location, is_path};
 pub struct Probe {
     method: Method,
     target: PathAndQuery,
-    expect: Statuses,
+    expect: ExpectedStatuses,
 }
 
 /// The statuses of a healthy backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Statuses(Vec<(u16, u16)>);
+struct ExpectedStatuses(Vec<(u16, u16)>);
 
 /// Why no probe can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Probe {
 
     /// Whether an answer with this status is that of a healthy backend.
     pub fn expects(&self, status: u16) -> bool {
-        let Statuses(ranges) = &self.expect;
+        let ExpectedStatuses(ranges) = &self.expect;
         ranges
             .iter()
             .any(|(first, last)| (*first..=*last).contains(&status))
@@ -71,7 +71,7 @@ impl Probe {
 
 struct ParsedHealthCheck {
     method: Method,
-    expect: Statuses,
+    expect: ExpectedStatuses,
 }
 
 impl ParsedHealthCheck {
@@ -93,7 +93,7 @@ impl ParsedHealthCheck {
         };
         Ok(Self {
             method,
-            expect: Statuses::parse(expect).ok_or(InvalidHealthCheck::Expect)?,
+            expect: ExpectedStatuses::parse(expect).ok_or(InvalidHealthCheck::Expect)?,
         })
     }
 }
@@ -103,7 +103,7 @@ pub fn check_health_check(described: &HealthCheck) -> Result<(), InvalidHealthCh
     ParsedHealthCheck::parse(described).map(|_| ())
 }
 
-impl Statuses {
+impl ExpectedStatuses {
     fn parse(text: &str) -> Option<Self> {
         let ranges = text.split(',').map(|part| range(part.trim()));
         ranges.collect::<Option<_>>().map(Self)
@@ -124,7 +124,7 @@ fn range(text: &str) -> Option<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Statuses, range};
+    use super::{ExpectedStatuses, range};
 
     #[test]
     fn statuses_and_classes_are_told_apart_from_nonsense() {
@@ -136,9 +136,9 @@ mod tests {
             assert_eq!(range(wrong), None, "{wrong}");
         }
         assert_eq!(
-            Statuses::parse("200, 3xx"),
-            Some(Statuses(vec![(200, 200), (300, 399)]))
+            ExpectedStatuses::parse("200, 3xx"),
+            Some(ExpectedStatuses(vec![(200, 200), (300, 399)]))
         );
-        assert_eq!(Statuses::parse("200,"), None);
+        assert_eq!(ExpectedStatuses::parse("200,"), None);
     }
 }

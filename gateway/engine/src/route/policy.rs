@@ -13,29 +13,29 @@ use self::cache_affinity::CacheAffinity;
 use self::least_loaded::LeastLoaded;
 use self::lowest_latency::LowestLatency;
 use self::round_robin::RoundRobin;
-use super::{Affinity, Backend, Pick, Tuning};
+use super::{Affinity, Backend, PickContext, Tuning};
 
 /// Chooses among the backends of one pool.
 pub(super) trait Policy: std::fmt::Debug + Send + Sync {
     /// The index of the chosen backend among the candidates; nothing where
     /// there are none.
-    fn choose(&self, choice: &Choice<'_>) -> Option<usize>;
+    fn choose(&self, choice: &Candidates<'_>) -> Option<usize>;
 
     /// Which policy it is.
     fn kind(&self) -> PolicyKind;
 }
 
 /// What a policy chooses from.
-pub(super) struct Choice<'a> {
+pub(super) struct Candidates<'a> {
     pub(super) backends: &'a [Backend],
     /// Whether the backend at an index is a candidate.
     pub(super) eligible: &'a dyn Fn(usize) -> bool,
     /// Counts up with every request, for those that go round.
     pub(super) turn: usize,
-    pub(super) pick: &'a Pick<'a>,
+    pub(super) pick: &'a PickContext<'a>,
 }
 
-impl Choice<'_> {
+impl Candidates<'_> {
     /// The candidates, as indices.
     fn candidates(&self) -> impl Iterator<Item = usize> {
         (0..self.backends.len()).filter(|index| (self.eligible)(*index))

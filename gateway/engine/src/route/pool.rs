@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fastllm_contract::{Model, ModelName, PolicyKind, Timestamp};
 
 use super::ask::mix;
-use super::policy::{self, Choice, Policy};
-use super::{Affinity, Backend, InFlight, Live, Pick, Tuning, Waiting};
-use crate::cache::Caching;
+use super::policy::{self, Candidates, Policy};
+use super::{Affinity, Backend, BackendState, InFlight, PickContext, SlotWait, Tuning};
+use crate::cache::ModelCaching;
 
 /// Why a pool has no place for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum NoSlot {
     /// Every backend that could answer is full: one may wait.
     Full,
     /// None is left.
@@ -22,7 +22,7 @@ pub enum NoPlace {
 pub struct Pool {
     model: ModelName,
     context_length: Option<u64>,
-    caching: Option<Caching>,
+    caching: Option<ModelCaching>,
     backends: Vec<Backend>,
     policy: Box<dyn Policy>,
     turn: AtomicUsize,
@@ -38,7 +38,7 @@ impl Pool {
         Self {
             model: described.name.clone(),
             context_length: described.context_length.map(|tokens| tokens.0),
-            caching: Caching::of(described),
+            caching: ModelCaching::of(described),
             backends,
             policy: policy::build(described, tuning, affinity),
             turn: AtomicUsize::new(0),
@@ -56,7 +56,7 @@ impl Pool {
     }
 
     /// Whether its answers may be given again, and for how long.
-    pub fn caching(&self) -> Option<&Caching> {
+    pub fn caching(&self) -> Option<&ModelCaching> {
         self.caching.as_ref()
     }
 
@@ -78,8 +78,10 @@ impl Pool {
 
     /// Tokens that an answer has at most, or mostly, where the client does not
     /// say: at the backend with the largest ones.
-    pub fn usual_answer(&self) -> u64 {
-        let sizes = self.open().map(|(_, backend)| backend.usual_answer());
+    pub fn typical_completion_tokens(&self) -> u64 {
+        let sizes = self
+            .open()
+            .map(|(_, backend)| backend.typical_completion_tokens());
         sizes.max().unwrap_or(0)
     }
 
@@ -91,13 +93,13 @@ impl Pool {
     /// Whether some backend may be expected to answer.
     pub fn is_available(&self, at: Timestamp) -> bool {
         self.open()
-            .any(|(_, backend)| backend.live().is_available(at))
+            .any(|(_, backend)| backend.state().is_available(at))
     }
 
     /// Whether some available backend has fewer requests under way.
-    pub(super) fn has_room_below(&self, limit: u64, at: Timestamp) -> bool {
+    pub(super) fn has_backend_below(&self, limit: u64, at: Timestamp) -> bool {
         self.open().any(|(_, backend)| {
-            backend.live().is_available(at) && backend.live().in_flight() < limit
+            backend.state().is_available(at) && backend.state().in_flight() < limit
         })
     }
 
@@ -110,36 +112,43 @@ impl Pool {
     /// [`Pool::backends`]). Those that cannot be expected to answer, or have no
     /// weight, are taken only where no better one is left; a full one never,
     /// and none that is worse than a full one.
-    pub fn begin(&self, tried: &[usize], pick: &Pick<'_>) -> Result<(usize, InFlight), NoPlace> {
+    pub fn acquire(
+        &self,
+        tried: &[usize],
+        pick: &PickContext<'_>,
+    ) -> Result<(usize, InFlight), NoSlot> {
         loop {
             let index = self.choose(tried, pick)?;
             // Else somebody else took the last place there since.
-            if let Some(place) = self.backends[index].begin() {
+            if let Some(place) = self.backends[index].acquire() {
                 return Ok((index, place));
             }
         }
     }
 
-    /// Queues where [`Pool::begin`] found everybody full; nothing where too
+    /// Queues where [`Pool::acquire`] found everybody full; nothing where too
     /// many wait already.
-    pub fn queue(&self, tried: &[usize], at: Timestamp) -> Option<Waiting> {
+    pub fn wait_for_slot(&self, tried: &[usize], at: Timestamp) -> Option<SlotWait> {
         let untried = || self.open().filter(|(index, _)| !tried.contains(index));
-        let fit: [fn(&Live, Timestamp) -> bool; 3] =
-            [Live::is_available, |live, _| live.healthy(), |_, _| true];
+        let fit: [fn(&BackendState, Timestamp) -> bool; 3] = [
+            BackendState::is_available,
+            |state, _| state.healthy(),
+            |_, _| true,
+        ];
         let fit = fit
             .into_iter()
-            .find(|fit| untried().any(|(_, backend)| fit(backend.live(), at)))?;
-        Waiting::join(untried().filter(|(_, backend)| fit(backend.live(), at)))
+            .find(|fit| untried().any(|(_, backend)| fit(backend.state(), at)))?;
+        SlotWait::join(untried().filter(|(_, backend)| fit(backend.state(), at)))
     }
 
     /// The backend that takes the next request.
-    pub(super) fn choose(&self, tried: &[usize], pick: &Pick<'_>) -> Result<usize, NoPlace> {
+    pub(super) fn choose(&self, tried: &[usize], pick: &PickContext<'_>) -> Result<usize, NoSlot> {
         let open = |index: usize| !tried.contains(&index) && !self.backends[index].draining();
-        let has_room = |index: usize| self.backends[index].has_room();
+        let has_room = |index: usize| self.backends[index].has_capacity();
         if let [_] = self.backends.as_slice() {
             return match (open(0), has_room(0)) {
-                (false, _) => Err(NoPlace::Exhausted),
-                (true, false) => Err(NoPlace::Full),
+                (false, _) => Err(NoSlot::Exhausted),
+                (true, false) => Err(NoSlot::Full),
                 (true, true) => Ok(0),
             };
         }
@@ -151,35 +160,35 @@ impl Pool {
             self.turn.load(Ordering::Relaxed)
         };
         let among = |eligible: &dyn Fn(usize) -> bool| {
-            self.policy.choose(&Choice {
+            self.policy.choose(&Candidates {
                 backends: &self.backends,
                 eligible: &|index| eligible(index) && has_room(index),
                 turn,
                 pick,
             })
         };
-        let live = |index: usize| self.backends[index].live();
-        let available = |index: usize| open(index) && live(index).is_available(pick.at);
+        let state = |index: usize| self.backends[index].state();
+        let available = |index: usize| open(index) && state(index).is_available(pick.at);
         let weighty = |index: usize| available(index) && self.backends[index].weight() > 0;
         let draw = |index: usize| {
             let mark = u64::from(self.backends[index].mark());
             mix((turn as u64).wrapping_add(mark << 32))
         };
-        let returned = |index: usize| live(index).takes_turn(pick.at, draw(index));
+        let returned = |index: usize| state(index).admits(pick.at, draw(index));
         let best = among(&|index| weighty(index) && returned(index)).or_else(|| among(&weighty));
         if let Some(index) = best {
             return Ok(index);
         }
-        let healthy = |index: usize| open(index) && live(index).healthy();
+        let healthy = |index: usize| open(index) && state(index).healthy();
         for tier in [&available as &dyn Fn(usize) -> bool, &healthy, &open] {
             if let Some(index) = among(tier) {
                 return Ok(index);
             }
             if (0..self.backends.len()).any(tier) {
-                return Err(NoPlace::Full);
+                return Err(NoSlot::Full);
             }
         }
-        Err(NoPlace::Exhausted)
+        Err(NoSlot::Exhausted)
     }
 
     /// Its policy.

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::backend::Limit;
-use super::{Backend, InFlight, Live};
+use super::backend::ConcurrencyLimit;
+use super::{Backend, BackendState, InFlight};
 
 /// The requests that wait for a place at one backend, in the order in which
 /// they came.
@@ -18,11 +18,11 @@ use super::{Backend, InFlight, Live};
 pub(super) struct Queue {
     /// How many there are, for those who need not lock.
     length: AtomicUsize,
-    entries: Mutex<VecDeque<Entry>>,
+    entries: Mutex<VecDeque<QueueEntry>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueueEntry {
     ticket: Arc<Ticket>,
     /// Which backend this is among those that the ticket waits at.
     index: usize,
@@ -36,16 +36,16 @@ struct Entry {
 /// Invariant: a queue's lock may be held when a ticket's is taken, never the
 /// other way round; no guard is dropped and nobody is woken under either.
 #[derive(Debug)]
-struct Ticket(Mutex<State>);
+struct Ticket(Mutex<TicketState>);
 
-enum State {
+enum TicketState {
     /// With whom to wake; nobody before it was looked at.
     Waiting(Waker),
     Called(usize, InFlight),
     Left,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for TicketState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not what was handed over: its backend holds the queue again.
         f.write_str(match self {
@@ -65,9 +65,9 @@ impl Queue {
         self.length.load(Ordering::SeqCst)
     }
 
-    fn join(&self, entry: Entry, limit: &Limit) -> bool {
+    fn join(&self, entry: QueueEntry, limit: &ConcurrencyLimit) -> bool {
         let mut entries = self.entries.lock();
-        if entries.len() >= limit.most_waiting {
+        if entries.len() >= limit.max_queued {
             return false;
         }
         entries.push_back(entry);
@@ -83,10 +83,10 @@ impl Queue {
 
     /// Gives the first one that still waits a place, if there is one. Whoever
     /// it is has to be woken.
-    fn call(&self, live: &Arc<Live>) -> Option<Waker> {
+    fn call(&self, backend: &Arc<BackendState>) -> Option<Waker> {
         let mut entries = self.entries.lock();
         let called = loop {
-            let Some(Entry {
+            let Some(QueueEntry {
                 ticket,
                 index,
                 most,
@@ -95,16 +95,16 @@ impl Queue {
                 break None;
             };
             let mut state = ticket.0.lock();
-            let State::Waiting(waker) = &mut *state else {
+            let TicketState::Waiting(waker) = &mut *state else {
                 drop(state);
                 entries.pop_front();
                 continue;
             };
-            let Some(place) = live.take_place(*most) else {
+            let Some(place) = backend.acquire_slot(*most) else {
                 break None;
             };
             let waker = waker.clone();
-            *state = State::Called(*index, place);
+            *state = TicketState::Called(*index, place);
             drop(state);
             entries.pop_front();
             break Some(waker);
@@ -115,8 +115,8 @@ impl Queue {
 }
 
 /// Gives free places to those who wait for them.
-pub(super) fn call_waiting(live: &Arc<Live>) {
-    while let Some(waker) = live.queue().call(live) {
+pub(super) fn grant_free_slots(backend: &Arc<BackendState>) {
+    while let Some(waker) = backend.queue().call(backend) {
         waker.wake();
     }
 }
@@ -126,69 +126,71 @@ pub(super) fn call_waiting(live: &Arc<Live>) {
 /// Dropping it leaves the queues.
 #[derive(Debug)]
 #[must_use]
-pub struct Waiting {
+pub struct SlotWait {
     ticket: Arc<Ticket>,
-    at: Vec<Arc<Live>>,
-    patience: Duration,
+    at: Vec<Arc<BackendState>>,
+    timeout: Duration,
 }
 
-impl Waiting {
+impl SlotWait {
     /// Queues at those of the backends that let it; nothing where none does.
     pub(super) fn join<'a>(backends: impl Iterator<Item = (usize, &'a Backend)>) -> Option<Self> {
         let mut waiting = Self {
-            ticket: Arc::new(Ticket(Mutex::new(State::Waiting(Waker::noop().clone())))),
+            ticket: Arc::new(Ticket(Mutex::new(TicketState::Waiting(
+                Waker::noop().clone(),
+            )))),
             at: Vec::new(),
-            patience: Duration::ZERO,
+            timeout: Duration::ZERO,
         };
         for (index, backend) in backends {
             let Some(limit) = backend.limit() else {
                 continue;
             };
-            let entry = Entry {
+            let entry = QueueEntry {
                 ticket: Arc::clone(&waiting.ticket),
                 index,
                 most: limit.most,
             };
-            if backend.live().queue().join(entry, limit) {
-                waiting.patience = waiting.patience.max(limit.patience);
-                waiting.at.push(Arc::clone(backend.live()));
+            if backend.state().queue().join(entry, limit) {
+                waiting.timeout = waiting.timeout.max(limit.timeout);
+                waiting.at.push(Arc::clone(backend.state()));
             }
         }
         // A place may have become free before anybody stood here to be called.
-        waiting.at.iter().for_each(call_waiting);
+        waiting.at.iter().for_each(grant_free_slots);
         (!waiting.at.is_empty()).then_some(waiting)
     }
 
     /// How long it should wait at most: as the most patient of the backends
     /// says.
-    pub fn patience(&self) -> Duration {
-        self.patience
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 }
 
-impl Future for Waiting {
+impl Future for SlotWait {
     type Output = (usize, InFlight);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.ticket.0.lock();
-        match std::mem::replace(&mut *state, State::Left) {
-            State::Called(index, place) => Poll::Ready((index, place)),
-            State::Waiting(_) => {
-                *state = State::Waiting(cx.waker().clone());
+        match std::mem::replace(&mut *state, TicketState::Left) {
+            TicketState::Called(index, place) => Poll::Ready((index, place)),
+            TicketState::Waiting(_) => {
+                *state = TicketState::Waiting(cx.waker().clone());
                 Poll::Pending
             }
-            State::Left => Poll::Pending,
+            TicketState::Left => Poll::Pending,
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for SlotWait {
     fn drop(&mut self) {
-        let left = std::mem::replace(&mut *self.ticket.0.lock(), State::Left);
-        for live in &self.at {
-            live.queue().leave(&self.ticket);
+        let left = std::mem::replace(&mut *self.ticket.0.lock(), TicketState::Left);
+        for backend in &self.at {
+            backend.queue().leave(&self.ticket);
             // Whoever stood behind it may be content with less room.
-            call_waiting(live);
+            grant_free_slots(backend);
         }
         // A place that it was given and never took goes to the next.
         drop(left);

@@ -4,7 +4,7 @@ use fastllm_contract::{Rule as Described, RuleCaller, RuleShape, Timestamp};
 use http::HeaderName;
 
 use super::explanation::RuleSkipped;
-use super::{Ask, Targets};
+use super::{RouteQuery, Targets};
 use crate::identify::Caller;
 
 /// A rule of a virtual model, ready for requests.
@@ -45,7 +45,7 @@ impl Rule {
 
     /// The first condition that does not hold; what its targets are doing is
     /// not asked here.
-    pub(super) fn mismatch(&self, caller: &Caller, ask: &Ask<'_>) -> Option<RuleSkipped> {
+    pub(super) fn mismatch(&self, caller: &Caller, ask: &RouteQuery<'_>) -> Option<RuleSkipped> {
         let Described {
             caller: who,
             shape,
@@ -80,7 +80,7 @@ impl Rule {
         }
     }
 
-    fn headers_hold(&self, ask: &Ask<'_>) -> bool {
+    fn headers_hold(&self, ask: &RouteQuery<'_>) -> bool {
         let Some(headers) = &self.headers else {
             return false;
         };
@@ -100,7 +100,7 @@ fn wrong_caller(who: &RuleCaller, caller: &Caller) -> Option<RuleSkipped> {
     (!roles.is_empty() && !roles.iter().any(holds)).then_some(RuleSkipped::Role)
 }
 
-fn wrong_shape(shape: &RuleShape, ask: &Ask<'_>) -> Option<RuleSkipped> {
+fn wrong_shape(shape: &RuleShape, ask: &RouteQuery<'_>) -> Option<RuleSkipped> {
     let RuleShape {
         min_prompt_tokens,
         max_prompt_tokens,

@@ -5,7 +5,7 @@ use http::header::HeaderValue;
 use http::uri::{PathAndQuery, Scheme, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::{Origin, Unusable};
+use super::{InvalidBackend, Origin};
 
 /// Everything but what needs no encoding anywhere in a path or a query.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -98,7 +98,7 @@ pub(super) struct Location {
 }
 
 impl Location {
-    pub(super) fn of(described: &Described) -> Result<Self, Unusable> {
+    pub(super) fn of(described: &Described) -> Result<Self, InvalidBackend> {
         let Address {
             origin,
             host,
@@ -117,7 +117,7 @@ impl Location {
         let template = path_template
             .as_deref()
             .map_or_else(|| PathTemplate::parse(SUB_PATH), PathTemplate::parse)
-            .map_err(Unusable::PathTemplate)?;
+            .map_err(InvalidBackend::PathTemplate)?;
         let model = utf8_percent_encode(&described.upstream_model, ENCODED).to_string();
         let mut location = Self {
             before: format!("{base_path}{}", template.before.replace(MODEL, &model)),
@@ -132,7 +132,7 @@ impl Location {
             .iter()
             .map(|sub_path| Some((*sub_path, location.build(sub_path)?)))
             .collect::<Option<_>>()
-            .ok_or(Unusable::Address)?;
+            .ok_or(InvalidBackend::Address)?;
         Ok(location)
     }
 
@@ -172,19 +172,19 @@ struct Address {
 }
 
 impl Address {
-    fn parse(api_base: &str) -> Result<Self, Unusable> {
-        let uri: Uri = api_base.parse().map_err(|_| Unusable::Address)?;
+    fn parse(api_base: &str) -> Result<Self, InvalidBackend> {
+        let uri: Uri = api_base.parse().map_err(|_| InvalidBackend::Address)?;
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
-            _ => return Err(Unusable::Address),
+            _ => return Err(InvalidBackend::Address),
         };
-        let authority = uri.authority().ok_or(Unusable::Address)?;
+        let authority = uri.authority().ok_or(InvalidBackend::Address)?;
         if authority.as_str().contains('@') {
-            return Err(Unusable::Userinfo);
+            return Err(InvalidBackend::Userinfo);
         }
         if uri.query().is_some() {
-            return Err(Unusable::Query);
+            return Err(InvalidBackend::Query);
         }
         let host = authority.host();
         let host = host
@@ -192,14 +192,14 @@ impl Address {
             .and_then(|rest| rest.strip_suffix(']'))
             .unwrap_or(host);
         if host.is_empty() {
-            return Err(Unusable::Address);
+            return Err(InvalidBackend::Address);
         }
         // "host:" and "host:99999" parse as an authority without a port.
         let port = match (
             authority.port_u16(),
             authority.as_str().ends_with(authority.host()),
         ) {
-            (Some(0), _) | (None, false) => return Err(Unusable::Address),
+            (Some(0), _) | (None, false) => return Err(InvalidBackend::Address),
             (Some(port), _) => port,
             (None, true) => {
                 if tls {
@@ -215,7 +215,7 @@ impl Address {
                 host: Arc::from(host.to_ascii_lowercase()),
                 port,
             },
-            host: HeaderValue::from_str(authority.as_str()).map_err(|_| Unusable::Address)?,
+            host: HeaderValue::from_str(authority.as_str()).map_err(|_| InvalidBackend::Address)?,
             base_path: uri.path().trim_end_matches('/').to_owned(),
         })
     }

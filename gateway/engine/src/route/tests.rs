@@ -4,17 +4,17 @@ use fastllm_contract::{PrincipalId, Rule, SplitBy, Timestamp, Tokens};
 use http::HeaderMap;
 use proptest::prelude::*;
 
-use super::{Ask, Chain, Demoted, Explanation, ModelSkipped, RuleSkipped};
+use super::{Chain, Deprioritized, Explanation, ModelSkipped, RouteQuery, RuleSkipped};
 use super::{granted_models, resolve, route};
 use crate::fixture::{
-    ask, key, model, name, principal, snapshot, tables, targets, virtual_model, with_virtual,
+    ask, key, model, name, principal, routing_state, snapshot, targets, virtual_model, with_virtual,
 };
-use crate::{Caller, Refusal, Tables, identify};
+use crate::{Caller, Refusal, RoutingState, identify};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "A", "a/b", "a "];
 
-fn caller(tables: &Tables) -> Caller {
-    identify(tables, Some(b"sk"), Timestamp(0)).unwrap()
+fn caller(state: &RoutingState) -> Caller {
+    identify(state, Some(b"sk"), Timestamp(0)).unwrap()
 }
 
 /// Rules that always hold, with these targets.
@@ -37,14 +37,14 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    fn tables(&self) -> Tables {
+    fn state(&self) -> RoutingState {
         let models = self.models.iter().zip(1..);
         let models = models.map(|(name, id)| model(name, &[id])).collect();
         let plain = snapshot(models, vec![principal(1, self.granted)], &[key("sk", 1)]);
         let stands = virtual_model("v", self.rules.clone(), self.defaults);
         let mut whole = with_virtual(plain, vec![stands]);
         whole.fallback_model = self.fallback.map(name);
-        tables(&whole)
+        routing_state(&whole)
     }
 }
 
@@ -68,13 +68,13 @@ fn names(chain: &Chain) -> Vec<&str> {
         .collect()
 }
 
-fn ask_for(tables: &Tables, requested: &str, ask: &Ask<'_>) -> Result<Chain, Refusal> {
-    route(tables, &caller(tables), requested, ask, None)
+fn ask_for(state: &RoutingState, requested: &str, ask: &RouteQuery<'_>) -> Result<Chain, Refusal> {
+    route(state, &caller(state), requested, ask, None)
 }
 
-fn routed(tables: &Tables, requested: &str) -> Result<Vec<String>, Refusal> {
+fn routed(state: &RoutingState, requested: &str) -> Result<Vec<String>, Refusal> {
     let headers = HeaderMap::new();
-    let chain = ask_for(tables, requested, &ask(&headers))?;
+    let chain = ask_for(state, requested, &ask(&headers))?;
     Ok(names(&chain).into_iter().map(str::to_owned).collect())
 }
 
@@ -86,9 +86,9 @@ fn a_name_nobody_serves_is_404_whatever_is_granted_and_falls_back() {
         fallback: Some("a"),
         ..World::default()
     };
-    let tables = world.tables();
-    assert_eq!(resolve(&tables, "b").unwrap_err(), Refusal::ModelNotFound);
-    assert_eq!(routed(&tables, "b").unwrap_err(), Refusal::ModelNotFound);
+    let state = world.state();
+    assert_eq!(resolve(&state, "b").unwrap_err(), Refusal::ModelNotFound);
+    assert_eq!(routed(&state, "b").unwrap_err(), Refusal::ModelNotFound);
 }
 
 #[test]
@@ -99,16 +99,10 @@ fn a_model_without_a_grant_is_403() {
         defaults: &[("c", 1)],
         ..World::default()
     };
-    let tables = world.tables();
-    assert_eq!(
-        routed(&tables, "a").unwrap_err(),
-        Refusal::ModelAccessDenied
-    );
-    assert_eq!(
-        routed(&tables, "v").unwrap_err(),
-        Refusal::ModelAccessDenied
-    );
-    assert_eq!(granted_models(&tables, &caller(&tables)), ["b"]);
+    let state = world.state();
+    assert_eq!(routed(&state, "a").unwrap_err(), Refusal::ModelAccessDenied);
+    assert_eq!(routed(&state, "v").unwrap_err(), Refusal::ModelAccessDenied);
+    assert_eq!(granted_models(&state, &caller(&state)), ["b"]);
 }
 
 #[test]
@@ -119,16 +113,16 @@ fn a_virtual_model_of_nothing_is_404_and_its_fallback_serves_it() {
         ..World::default()
     };
     assert_eq!(
-        routed(&world.tables(), "v").unwrap_err(),
+        routed(&world.state(), "v").unwrap_err(),
         Refusal::ModelNotFound
     );
     world.fallback = Some("gone");
     assert_eq!(
-        routed(&world.tables(), "v").unwrap_err(),
+        routed(&world.state(), "v").unwrap_err(),
         Refusal::ModelNotFound
     );
     world.fallback = Some("b");
-    assert_eq!(routed(&world.tables(), "v").unwrap(), ["b"]);
+    assert_eq!(routed(&world.state(), "v").unwrap(), ["b"]);
 }
 
 #[test]
@@ -138,7 +132,7 @@ fn a_model_without_backends_is_not_there_but_known() {
         vec![principal(1, &["a", "empty"])],
         &[key("sk", 1)],
     );
-    let plain = tables(&snapshot);
+    let plain = routing_state(&snapshot);
     assert_eq!(
         routed(&plain, "empty").unwrap_err(),
         Refusal::UpstreamUnavailable
@@ -152,9 +146,9 @@ fn a_model_without_backends_is_not_there_but_known() {
             &[],
         )],
     );
-    let tables = tables(&snapshot);
-    assert_eq!(routed(&tables, "empty").unwrap(), ["a"]);
-    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
+    let state = routing_state(&snapshot);
+    assert_eq!(routed(&state, "empty").unwrap(), ["a"]);
+    assert_eq!(routed(&state, "v").unwrap(), ["a"]);
 }
 
 #[test]
@@ -165,18 +159,11 @@ fn a_rule_without_a_usable_target_falls_through() {
         defaults: &[("b", 1)],
         ..World::default()
     };
-    let tables = world.tables();
+    let state = world.state();
     let headers = HeaderMap::new();
     let mut explanation = Explanation::default();
-    let caller = caller(&tables);
-    let chain = route(
-        &tables,
-        &caller,
-        "v",
-        &ask(&headers),
-        Some(&mut explanation),
-    )
-    .unwrap();
+    let caller = caller(&state);
+    let chain = route(&state, &caller, "v", &ask(&headers), Some(&mut explanation)).unwrap();
     assert_eq!(names(&chain), ["c"]);
     let expected = Explanation {
         virtual_model: true,
@@ -202,7 +189,7 @@ fn the_fallback_is_last_once_and_only_where_it_is_granted() {
         fallback: Some("c"),
         ..World::default()
     };
-    let full = world.tables();
+    let full = world.state();
     assert_eq!(routed(&full, "v").unwrap(), ["a", "b", "c"]);
     assert_eq!(routed(&full, "b").unwrap(), ["b", "c"]);
     assert_eq!(routed(&full, "c").unwrap(), ["c"]);
@@ -216,10 +203,10 @@ fn the_fallback_is_last_once_and_only_where_it_is_granted() {
     assert!(!chain.is_fallback(0));
 
     world.granted = &["a"];
-    assert_eq!(routed(&world.tables(), "v").unwrap(), ["a"]);
+    assert_eq!(routed(&world.state(), "v").unwrap(), ["a"]);
     // Reach is what the concrete model says, also where only the fallback is in it.
     world.granted = &["c"];
-    assert_eq!(routed(&world.tables(), "v").unwrap(), ["c"]);
+    assert_eq!(routed(&world.state(), "v").unwrap(), ["c"]);
 }
 
 #[test]
@@ -234,36 +221,33 @@ fn who_cannot_hold_the_request_or_answer_comes_last() {
         &[key("sk", 1)],
     );
     let stands = virtual_model("v", Vec::new(), &[("small", 1), ("down", 0), ("large", 0)]);
-    let tables = tables(&with_virtual(plain, vec![stands]));
+    let state = routing_state(&with_virtual(plain, vec![stands]));
     for _ in 0..2 {
-        tables.pool("down").unwrap().backends()[0]
-            .live()
-            .probed(false);
+        state.pool("down").unwrap().backends()[0]
+            .state()
+            .record_probe(false);
     }
     let headers = HeaderMap::new();
     let mut asked = ask(&headers);
     asked.prompt_tokens = 60;
     asked.max_tokens = Some(40);
     assert_eq!(
-        names(&ask_for(&tables, "v", &asked).unwrap()),
+        names(&ask_for(&state, "v", &asked).unwrap()),
         ["small", "large", "down"]
     );
     asked.max_tokens = Some(41);
     let mut why = Explanation::default();
-    let caller = caller(&tables);
-    let chain = route(&tables, &caller, "v", &asked, Some(&mut why)).unwrap();
+    let caller = caller(&state);
+    let chain = route(&state, &caller, "v", &asked, Some(&mut why)).unwrap();
     assert_eq!(names(&chain), ["large", "down", "small"]);
     let demoted = [
-        (name("small"), Demoted::ContextWindow),
-        (name("down"), Demoted::Unavailable),
+        (name("small"), Deprioritized::ContextWindow),
+        (name("down"), Deprioritized::Unavailable),
     ];
     assert_eq!(why.demoted, demoted);
     // The only one there is stays, however small it is.
     asked.prompt_tokens = u64::MAX;
-    assert_eq!(
-        names(&ask_for(&tables, "small", &asked).unwrap()),
-        ["small"]
-    );
+    assert_eq!(names(&ask_for(&state, "small", &asked).unwrap()), ["small"]);
 }
 
 #[test]
@@ -282,19 +266,19 @@ fn a_split_follows_the_weights_and_keeps_together_what_it_should() {
             .zip(1..)
             .map(|(sk, id)| key(sk, id))
             .collect();
-        tables(&with_virtual(
+        routing_state(&with_virtual(
             snapshot(models, principals, &keys),
             vec![stands(split_by)],
         ))
     };
     let headers = HeaderMap::new();
-    let head = |tables: &Tables, who: u64, prompt: u64| {
-        let who = identify(tables, Some(format!("sk-{who}").as_bytes()), Timestamp(0)).unwrap();
-        let asked = Ask {
-            prompt,
+    let head = |state: &RoutingState, who: u64, prompt: u64| {
+        let who = identify(state, Some(format!("sk-{who}").as_bytes()), Timestamp(0)).unwrap();
+        let asked = RouteQuery {
+            prompt_hash: prompt,
             ..ask(&headers)
         };
-        let chain = route(tables, &who, "v", &asked, None).unwrap();
+        let chain = route(state, &who, "v", &asked, None).unwrap();
         assert_eq!(chain.pools().len(), 2);
         chain.pools()[0].model().as_str() == "a"
     };
@@ -320,17 +304,17 @@ fn a_rule_for_calm_backends_looks_at_its_own_healthy_targets() {
         defaults: &[("b", 1)],
         ..World::default()
     };
-    let tables = world.tables();
-    let live = tables.pool("a").unwrap().backends()[0].live();
-    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
-    let first = live.begin();
-    let second = live.begin();
-    assert_eq!(routed(&tables, "v").unwrap(), ["b"]);
+    let state = world.state();
+    let backend = state.pool("a").unwrap().backends()[0].state();
+    assert_eq!(routed(&state, "v").unwrap(), ["a"]);
+    let first = backend.acquire();
+    let second = backend.acquire();
+    assert_eq!(routed(&state, "v").unwrap(), ["b"]);
     drop(first);
-    assert_eq!(routed(&tables, "v").unwrap(), ["a"]);
-    live.probed(false);
-    live.probed(false);
-    assert_eq!(routed(&tables, "v").unwrap(), ["b"]);
+    assert_eq!(routed(&state, "v").unwrap(), ["a"]);
+    backend.record_probe(false);
+    backend.record_probe(false);
+    assert_eq!(routed(&state, "v").unwrap(), ["b"]);
     drop(second);
 }
 
@@ -341,16 +325,16 @@ fn virtual_models_are_listed_where_one_target_may_be_used() {
         rules: rules(&[&[("a", 1)], &[("b", 1)]]),
         ..World::default()
     };
-    let tables = world.tables();
-    assert_eq!(granted_models(&tables, &caller(&tables)), ["b", "v"]);
+    let state = world.state();
+    assert_eq!(granted_models(&state, &caller(&state)), ["b", "v"]);
     let world = World {
         granted: &["b"],
         defaults: &[("gone", 1), ("a", 1)],
         fallback: Some("b"),
         ..World::default()
     };
-    let tables = world.tables();
-    assert_eq!(granted_models(&tables, &caller(&tables)), ["b"]);
+    let state = world.state();
+    assert_eq!(granted_models(&state, &caller(&state)), ["b"]);
 }
 
 #[test]
@@ -361,10 +345,10 @@ fn a_refused_virtual_model_is_accounted_under_a_concrete_one() {
         fallback: Some("a"),
         ..World::default()
     };
-    let tables = world.tables();
-    let found = resolve(&tables, "v").unwrap();
+    let state = world.state();
+    let found = resolve(&state, "v").unwrap();
     assert_eq!((found.name().as_str(), found.model().as_str()), ("v", "c"));
-    let found = resolve(&tables, "a").unwrap();
+    let found = resolve(&state, "a").unwrap();
     assert_eq!((found.name().as_str(), found.model().as_str()), ("a", "a"));
 }
 
@@ -412,10 +396,10 @@ proptest! {
             defaults: &defaults,
             fallback,
         };
-        let tables = world.tables();
+        let state = world.state();
         let headers = HeaderMap::new();
-        let asked = Ask { stream, prompt, ..ask(&headers) };
-        let outcome = ask_for(&tables, requested, &asked);
+        let asked = RouteQuery { stream, prompt_hash: prompt, ..ask(&headers) };
+        let outcome = ask_for(&state, requested, &asked);
         match &outcome {
             Ok(chain) => {
                 prop_assert!(!chain.pools().is_empty());
@@ -431,14 +415,14 @@ proptest! {
         }
         // The same question has the same answer, also for who wants reasons.
         let mut why = Explanation::default();
-        let again = route(&tables, &caller(&tables), requested, &asked, Some(&mut why));
+        let again = route(&state, &caller(&state), requested, &asked, Some(&mut why));
         let flat = |outcome: Result<Chain, Refusal>| {
             outcome.map(|chain| names(&chain).iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         prop_assert_eq!(flat(outcome), flat(again));
 
-        let caller = caller(&tables);
-        let listed: BTreeSet<_> = granted_models(&tables, &caller).into_iter().collect();
+        let caller = caller(&state);
+        let listed: BTreeSet<_> = granted_models(&state, &caller).into_iter().collect();
         let mut expected: BTreeSet<_> =
             models.iter().copied().filter(|name| granted.contains(name)).collect();
         let reach = expected.clone();

@@ -4,7 +4,7 @@ use fastllm_contract::{ModelName, SplitBy, Target, VirtualModel as Described};
 
 use super::ask::{mix, seed};
 use super::rule::Rule;
-use super::{Ask, Pool};
+use super::{Pool, RouteQuery};
 use crate::identify::Caller;
 
 /// A name that stands for other models, ready for requests.
@@ -62,10 +62,10 @@ impl VirtualModel {
 
     /// Where in the split a request falls: the same for all that shall stay
     /// together, independent of other virtual models.
-    pub(super) fn place(&self, caller: &Caller, ask: &Ask<'_>) -> u64 {
+    pub(super) fn place(&self, caller: &Caller, ask: &RouteQuery<'_>) -> u64 {
         let whole = match (self.split_by, caller.identified()) {
             (SplitBy::Caller, Some(identified)) => identified.principal.id().0,
-            (SplitBy::Caller, None) | (SplitBy::Prompt, _) => ask.prompt,
+            (SplitBy::Caller, None) | (SplitBy::Prompt, _) => ask.prompt_hash,
         };
         mix(whole ^ self.seed)
     }

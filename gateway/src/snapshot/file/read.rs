@@ -6,7 +6,7 @@ use fastllm_contract::{
     FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, PolicyKind, Secret, Section, Snapshot,
     shard_prefix,
 };
-use fastllm_engine::{Tables, Tuning};
+use fastllm_engine::{RoutingState, Tuning};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
@@ -224,24 +224,24 @@ fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) ->
         affinity_slots: 0,
         ..Tuning::default()
     };
-    let left_out = match Tables::build(snapshot, None, &smallest) {
-        Ok(built) => built.left_out,
+    let skipped_backends = match RoutingState::build(snapshot, None, &smallest) {
+        Ok(built) => built.skipped_backends,
         Err(error) => {
             context.file_error(error.to_string());
             return false;
         }
     };
     let mut gone = HashSet::new();
-    for left_out in &left_out {
-        if let Some(span) = models.spots.get(&left_out.backend) {
-            context.entry_error(span.clone(), left_out.reason.to_string());
+    for skipped in &skipped_backends {
+        if let Some(span) = models.spots.get(&skipped.backend) {
+            context.entry_error(span.clone(), skipped.reason.to_string());
         }
-        gone.insert(left_out.backend);
+        gone.insert(skipped.backend);
     }
     for model in models.by_name.values_mut() {
         model.backends.retain(|backend| !gone.contains(&backend.id));
     }
-    !left_out.is_empty()
+    !skipped_backends.is_empty()
 }
 
 /// Equal content has an equal digest, which stays inside of this process.

@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use fastllm_contract::Timestamp;
-use fastllm_engine::{Live, Tables};
+use fastllm_engine::{BackendState, RoutingState};
 use parking_lot::Mutex;
 use prometheus::IntCounterVec;
 use prometheus::proto::MetricFamily;
@@ -23,7 +23,7 @@ const COUNTED: [(&str, &str); 4] = [
     ),
 ];
 
-fn counts(live: &Live) -> [u64; 4] {
+fn counts(live: &BackendState) -> [u64; 4] {
     [
         live.requests(),
         live.errors(),
@@ -38,14 +38,14 @@ fn counts(live: &Live) -> [u64; 4] {
 #[derive(Debug)]
 pub(super) struct AddressMetrics {
     families: Vec<IntCounterVec>,
-    /// By the address of [`Live`] in memory, which is kept.
+    /// By the address of [`BackendState`] in memory, which is kept.
     seen: Mutex<HashMap<usize, CountedBackend>>,
 }
 
 /// A backend whose counts are in the sums.
 #[derive(Debug)]
 struct CountedBackend {
-    live: Arc<Live>,
+    live: Arc<BackendState>,
     api_base: Arc<str>,
     counts: [u64; 4],
 }
@@ -62,10 +62,10 @@ impl AddressMetrics {
     }
 
     /// Adds what was counted since the last time.
-    pub(super) fn update(&self, tables: &Tables) {
+    pub(super) fn update(&self, tables: &RoutingState) {
         let mut seen = self.seen.lock();
         for (_, backend) in tables.backends() {
-            let live = backend.live();
+            let live = backend.state();
             seen.entry(Arc::as_ptr(live).addr()).or_insert_with(|| {
                 let api_base = Arc::clone(backend.api_base());
                 // Shows the address from zero on.
@@ -91,11 +91,11 @@ impl AddressMetrics {
     }
 
     /// Takes the last counts of backends that `tables` lack, and forgets them.
-    pub(super) fn published(&self, tables: &Tables) {
+    pub(super) fn published(&self, tables: &RoutingState) {
         self.update(tables);
         let named: HashSet<usize> = tables
             .backends()
-            .map(|(_, backend)| Arc::as_ptr(backend.live()).addr())
+            .map(|(_, backend)| Arc::as_ptr(backend.state()).addr())
             .collect();
         self.seen.lock().retain(|live, _| named.contains(live));
     }
@@ -106,7 +106,7 @@ impl AddressMetrics {
 }
 
 /// How the backends are right now.
-pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFamily>> {
+pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<MetricFamily>> {
     let register = Register::default();
     let address = ["api_base"];
     let under_way = register.gauges(
@@ -130,7 +130,7 @@ pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFam
         &address,
     )?;
     for (model, backend) in tables.backends() {
-        let (live, api_base) = (backend.live(), &**backend.api_base());
+        let (live, api_base) = (backend.state(), &**backend.api_base());
         let labels = [api_base, model.as_str()];
         let load = i64::try_from(live.in_flight()).unwrap_or(i64::MAX);
         under_way.with_label_values(&labels).add(load);
@@ -142,7 +142,7 @@ pub(super) fn gauges(tables: &Tables, at: Timestamp) -> Registered<Vec<MetricFam
     }
     // Of several backends at one address one that is sick is told.
     for (_, backend) in tables.backends() {
-        if !backend.live().healthy() {
+        if !backend.state().healthy() {
             healthy.with_label_values(&[&**backend.api_base()]).set(0);
         }
     }

@@ -1,4 +1,4 @@
-use fastllm_engine::Occupancy;
+use fastllm_engine::CacheUsage;
 use prometheus::IntCounter;
 use prometheus::core::{AtomicU64, GenericGauge};
 
@@ -57,13 +57,13 @@ impl CacheMetrics {
         self.uses[cache as usize].get()
     }
 
-    pub(super) fn holds(&self, held: Occupancy) {
+    pub(super) fn holds(&self, held: CacheUsage) {
         self.entries.set(held.entries);
         self.bytes.set(held.bytes);
     }
 
-    pub(super) fn held(&self) -> Occupancy {
-        Occupancy {
+    pub(super) fn held(&self) -> CacheUsage {
+        CacheUsage {
             entries: self.entries.get(),
             bytes: self.bytes.get(),
         }

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_engine::{Backend, Tables};
+use fastllm_engine::{Backend, RoutingState};
 use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
@@ -93,7 +93,7 @@ impl LabelledMetrics {
     }
 
     /// Gives every backend its metrics.
-    pub(super) fn attach(&self, tables: &Tables) {
+    pub(super) fn attach(&self, tables: &RoutingState) {
         for (model, backend) in tables.backends() {
             let model = &[model.as_str()];
             let [prompt, completion] = KINDS.map(|kind| [model[0], kind]);
@@ -113,7 +113,7 @@ impl LabelledMetrics {
 
     /// Drops the labels of models and addresses that `tables` lack, also from
     /// `by_address`.
-    pub(super) fn prune(&self, tables: &Tables, by_address: &[IntCounterVec]) {
+    pub(super) fn prune(&self, tables: &RoutingState, by_address: &[IntCounterVec]) {
         let models: HashSet<&str> = tables.pools().map(|pool| pool.model().as_str()).collect();
         let addresses: HashSet<&str> = tables
             .backends()

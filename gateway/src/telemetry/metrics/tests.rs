@@ -6,16 +6,16 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
     RequestOptions, Section, Snapshot,
 };
-use fastllm_engine::{Category, Occupancy, Tables, Tuning};
+use fastllm_engine::{CacheUsage, Category, RoutingState, Tuning};
 use http::StatusCode;
 
 use super::{BackendMetrics, CacheUse, DropReason, Metrics, Outcome, SpanLoss};
 
-fn tables(models: &[(&str, &str)]) -> Tables {
+fn tables(models: &[(&str, &str)]) -> RoutingState {
     tables_after(None, models)
 }
 
-fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
+fn tables_after(held: Option<&RoutingState>, models: &[(&str, &str)]) -> RoutingState {
     let models: Vec<Model> = models
         .iter()
         .map(|(name, api_base)| Model {
@@ -51,18 +51,18 @@ fn tables_after(held: Option<&Tables>, models: &[(&str, &str)]) -> Tables {
         fallback_model: None,
         key_shards: Vec::new(),
     };
-    Tables::build(&snapshot, held, &Tuning::default())
+    RoutingState::build(&snapshot, held, &Tuning::default())
         .unwrap()
-        .tables
+        .state
 }
 
-fn serve(metrics: &Metrics, tables: &Tables) {
+fn serve(metrics: &Metrics, tables: &RoutingState) {
     metrics.attach(tables);
     metrics.snapshot_published(tables);
 }
 
 /// What the first backend of a model is counted in.
-fn series(tables: &Tables, model: &str) -> Arc<BackendMetrics> {
+fn series(tables: &RoutingState, model: &str) -> Arc<BackendMetrics> {
     let (_, backend) = tables
         .backends()
         .find(|(name, _)| name.as_str() == model)
@@ -70,7 +70,7 @@ fn series(tables: &Tables, model: &str) -> Arc<BackendMetrics> {
     BackendMetrics::of(backend).unwrap()
 }
 
-fn text(metrics: &Metrics, tables: &Tables) -> String {
+fn text(metrics: &Metrics, tables: &RoutingState) -> String {
     String::from_utf8(metrics.render(Some(tables), 3)).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn moved() -> String {
     drop(metrics.upstream_connected());
     metrics.name_not_found();
     metrics.cache(CacheUse::Store);
-    metrics.cache_holds(Occupancy {
+    metrics.cache_holds(CacheUsage {
         entries: 3,
         bytes: 4000,
     });
@@ -214,9 +214,9 @@ fn sums_of_an_address_outlive_the_backends_that_counted() {
     serve(&metrics, &both);
     for (_, backend) in both.backends() {
         for _ in 0..2 {
-            drop(backend.live().begin());
+            drop(backend.state().acquire());
         }
-        backend.live().probed(false);
+        backend.state().record_probe(false);
     }
     let requests = "fastllm_backend_requests_total{api_base=\"http://a/v1\"}";
     let exposed = text(&metrics, &both);
@@ -230,10 +230,10 @@ fn sums_of_an_address_outlive_the_backends_that_counted() {
     assert_eq!(exposed.matches("fastllm_backend_healthy{").count(), 1);
 
     // Nothing of it is left, and its address is served by another one.
-    drop(both.backends().next().unwrap().1.live().begin());
+    drop(both.backends().next().unwrap().1.state().acquire());
     let other = tables(&shared);
     serve(&metrics, &other);
-    drop(other.backends().next().unwrap().1.live().begin());
+    drop(other.backends().next().unwrap().1.state().acquire());
     assert_line(&text(&metrics, &other), &format!("{requests} 6"));
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastllm_engine::Tables;
+use fastllm_engine::RoutingState;
 use fastllm_process::back_off::Jitter;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -219,7 +219,7 @@ impl LookupState {
 }
 
 /// The names among the hosts of these tables; literal addresses are none.
-fn named(tables: &Tables) -> HashSet<Arc<str>> {
+fn named(tables: &RoutingState) -> HashSet<Arc<str>> {
     tables
         .backends()
         .map(|(_, backend)| &backend.origin().host)

@@ -4,8 +4,8 @@ use fastllm_contract::{
     Backend as Described, BackendId, Concurrency, HealthCheck, Protocol, RequestOptions, Secret,
 };
 
-use super::{Backend, Unusable};
-use crate::route::{InvalidHealthCheck, Live};
+use super::{Backend, InvalidBackend};
+use crate::route::{BackendState, InvalidHealthCheck};
 
 fn described(api_base: &str) -> Described {
     Described {
@@ -25,8 +25,8 @@ fn described(api_base: &str) -> Described {
     }
 }
 
-fn build(described: &Described) -> Result<Backend, Unusable> {
-    Backend::build(described, Arc::new(Live::default()))
+fn build(described: &Described) -> Result<Backend, InvalidBackend> {
+    Backend::build(described, Arc::new(BackendState::default()))
 }
 
 #[test]
@@ -63,16 +63,16 @@ fn an_address_gives_origin_host_and_path() {
 #[test]
 fn unusable_addresses_are_told_apart() {
     let cases = [
-        ("", Unusable::Address),
-        ("localhost", Unusable::Address),
-        ("/v1", Unusable::Address),
-        ("ftp://a/v1", Unusable::Address),
-        ("http://", Unusable::Address),
-        ("http://a:0/v1", Unusable::Address),
-        ("http://a:99999/v1", Unusable::Address),
-        ("http://a b/v1", Unusable::Address),
-        ("http://user:word@a/v1", Unusable::Userinfo),
-        ("http://a/v1?key=1", Unusable::Query),
+        ("", InvalidBackend::Address),
+        ("localhost", InvalidBackend::Address),
+        ("/v1", InvalidBackend::Address),
+        ("ftp://a/v1", InvalidBackend::Address),
+        ("http://", InvalidBackend::Address),
+        ("http://a:0/v1", InvalidBackend::Address),
+        ("http://a:99999/v1", InvalidBackend::Address),
+        ("http://a b/v1", InvalidBackend::Address),
+        ("http://user:word@a/v1", InvalidBackend::Userinfo),
+        ("http://a/v1?key=1", InvalidBackend::Query),
     ];
     for (api_base, reason) in cases {
         assert_eq!(
@@ -87,12 +87,16 @@ fn unusable_addresses_are_told_apart() {
 fn a_credential_that_no_header_can_carry_is_unusable() {
     let mut bad_value = described("http://a/v1");
     bad_value.api_key = Some(Secret::new("line\nbreak"));
-    assert_eq!(build(&bad_value).err(), Some(Unusable::Credential));
+    assert_eq!(build(&bad_value).err(), Some(InvalidBackend::Credential));
 
     for name in ["content-length", "Host", "two words", ""] {
         let mut bad_name = described("http://a/v1");
         bad_name.auth_header = name.to_owned();
-        assert_eq!(build(&bad_name).err(), Some(Unusable::AuthHeader), "{name}");
+        assert_eq!(
+            build(&bad_name).err(),
+            Some(InvalidBackend::AuthHeader),
+            "{name}"
+        );
     }
 }
 
@@ -141,7 +145,7 @@ fn extra_headers_are_sent_as_secrets_and_never_break_a_message() {
     ] {
         assert_eq!(
             with(name, value).err(),
-            Some(Unusable::ExtraHeader),
+            Some(InvalidBackend::ExtraHeader),
             "{name}"
         );
     }
@@ -197,7 +201,10 @@ fn a_health_check_is_as_configured_or_none() {
             InvalidHealthCheck::Expect,
         ),
     ] {
-        assert_eq!(check(change).err(), Some(Unusable::HealthCheck(reason)));
+        assert_eq!(
+            check(change).err(),
+            Some(InvalidBackend::HealthCheck(reason))
+        );
     }
 }
 
@@ -205,7 +212,7 @@ fn a_health_check_is_as_configured_or_none() {
 fn a_limit_of_nothing_is_unusable() {
     let mut none = described("http://a/v1");
     none.concurrency.max = Some(0);
-    assert_eq!(build(&none).err(), Some(Unusable::Concurrency));
+    assert_eq!(build(&none).err(), Some(InvalidBackend::Concurrency));
 }
 
 #[test]
@@ -213,6 +220,6 @@ fn other_wire_formats_are_left_out() {
     for protocol in [Protocol::Anthropic, Protocol::Gemini, Protocol::Unknown] {
         let mut native = described("http://a/v1");
         native.protocol = protocol;
-        assert_eq!(build(&native).err(), Some(Unusable::Protocol));
+        assert_eq!(build(&native).err(), Some(InvalidBackend::Protocol));
     }
 }

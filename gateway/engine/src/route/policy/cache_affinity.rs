@@ -3,7 +3,7 @@ use std::sync::Arc;
 use fastllm_contract::{ModelName, PolicyKind};
 
 use super::least_loaded::LeastLoaded;
-use super::{Choice, Policy};
+use super::{Candidates, Policy};
 use crate::route::ask::{mix, seed};
 use crate::route::{Affinity, Boundary, Tuning};
 
@@ -19,7 +19,7 @@ pub(super) struct CacheAffinity {
 
 /// The longest known beginning: its place among the boundaries, and who has it.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct PrefixMatch {
     place: usize,
     backend: usize,
 }
@@ -39,7 +39,7 @@ impl CacheAffinity {
         mix(boundary.hash ^ self.seed)
     }
 
-    fn known(&self, choice: &Choice<'_>) -> Option<Known> {
+    fn known(&self, choice: &Candidates<'_>) -> Option<PrefixMatch> {
         let boundaries = choice.pick.prompt.iter().enumerate().rev();
         boundaries
             .filter_map(|(place, boundary)| Some((place, self.table.get(self.key(boundary))?)))
@@ -47,13 +47,13 @@ impl CacheAffinity {
                 let backend = choice
                     .candidates()
                     .find(|index| choice.backends[*index].mark() == mark)?;
-                Some(Known { place, backend })
+                Some(PrefixMatch { place, backend })
             })
     }
 
     /// Whether so much of the prompt is known there that its load may be
     /// above the least.
-    fn may_stay(&self, choice: &Choice<'_>, known: Known) -> bool {
+    fn may_stay(&self, choice: &Candidates<'_>, known: PrefixMatch) -> bool {
         let backend = &choice.backends[known.backend];
         let loads = choice.candidates().map(|index| &choice.backends[index]);
         let Some(least) = loads.min_by_key(|backend| backend.load()) else {
@@ -70,7 +70,7 @@ impl CacheAffinity {
             return false;
         }
         let relative = least
-            .live()
+            .state()
             .in_flight()
             .saturating_mul(self.balance_rel_percent)
             .div_ceil(100);
@@ -80,13 +80,13 @@ impl CacheAffinity {
 
     /// The least loaded; of equals the one with the fewest conversations, then
     /// the one that every replica would take for this prompt.
-    fn settle(choice: &Choice<'_>, whole: u64) -> Option<usize> {
+    fn settle(choice: &Candidates<'_>, whole: u64) -> Option<usize> {
         choice.candidates().min_by_key(|index| {
             let backend = &choice.backends[*index];
-            let claimed = backend.load_of(backend.live().claimed().saturating_add(1));
+            let conversations = backend.load_of(backend.state().conversations().saturating_add(1));
             (
                 backend.load(),
-                claimed,
+                conversations,
                 mix(whole ^ u64::from(backend.mark())),
             )
         })
@@ -94,7 +94,7 @@ impl CacheAffinity {
 }
 
 impl Policy for CacheAffinity {
-    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+    fn choose(&self, choice: &Candidates<'_>) -> Option<usize> {
         let Some(last) = choice.pick.prompt.last() else {
             return LeastLoaded.choose(choice);
         };
@@ -104,7 +104,7 @@ impl Policy for CacheAffinity {
             known.backend
         } else {
             let chosen = Self::settle(choice, self.key(last))?;
-            choice.backends[chosen].live().claim();
+            choice.backends[chosen].state().record_conversation();
             chosen
         };
         // What is known stays where it is, also when this request had to go

@@ -1,13 +1,13 @@
 use fastllm_contract::PolicyKind;
 
-use super::{Choice, Policy};
+use super::{Candidates, Policy};
 
 /// Fewest requests under way for its weight; ties go round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeastLoaded;
 
 impl Policy for LeastLoaded {
-    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+    fn choose(&self, choice: &Candidates<'_>) -> Option<usize> {
         let count = choice.candidates().count();
         let first = choice.turn.checked_rem(count)?;
         choice

@@ -1,7 +1,7 @@
 use fastllm_contract::PolicyKind;
 
 use super::least_loaded::LeastLoaded;
-use super::{Choice, Policy};
+use super::{Candidates, Policy};
 
 /// Every so many turns load decides instead: one that was slow once would
 /// otherwise never be seen to have become fast.
@@ -13,9 +13,9 @@ const LOOK_AGAIN: usize = 64;
 pub(super) struct LowestLatency;
 
 impl Policy for LowestLatency {
-    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+    fn choose(&self, choice: &Candidates<'_>) -> Option<usize> {
         let stream = choice.pick.stream;
-        let latency = |index: usize| choice.backends[index].live().latency(stream);
+        let latency = |index: usize| choice.backends[index].state().latency(stream);
         let best = choice.candidates().filter_map(latency).min();
         let look_again = choice.turn % LOOK_AGAIN == LOOK_AGAIN - 1;
         let limit = best
@@ -26,7 +26,7 @@ impl Policy for LowestLatency {
         };
         // What is measured may change in between.
         LeastLoaded
-            .choose(&Choice {
+            .choose(&Candidates {
                 eligible: &fast,
                 ..*choice
             })

@@ -1,13 +1,13 @@
 use fastllm_contract::PolicyKind;
 
-use super::{Choice, Policy};
+use super::{Candidates, Policy};
 
 /// One after the other, the heavier ones more often.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundRobin;
 
 impl Policy for RoundRobin {
-    fn choose(&self, choice: &Choice<'_>) -> Option<usize> {
+    fn choose(&self, choice: &Candidates<'_>) -> Option<usize> {
         // Without any weight among them all count the same.
         let weight = |index: usize| u64::from(choice.backends[index].weight());
         let total: u64 = choice.candidates().map(weight).sum();

@@ -4,12 +4,12 @@ use std::time::Duration;
 use fastllm_contract::{PolicyKind, Timestamp};
 use proptest::prelude::*;
 
-use crate::Tables;
-use crate::fixture::{model, snapshot, tables};
+use crate::RoutingState;
+use crate::fixture::{model, routing_state, snapshot};
 use crate::route::ask::mix;
-use crate::route::{Boundary, InFlight, Live, Pick, Pool, Tuning};
+use crate::route::{BackendState, Boundary, InFlight, PickContext, Pool, Tuning};
 
-const PICK: Pick<'_> = Pick {
+const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
     stream: false,
     prompt: &[],
@@ -23,16 +23,18 @@ fn pool_of(policy: PolicyKind, weights: &[u32]) -> Arc<Pool> {
     for (backend, weight) in described.backends.iter_mut().zip(weights) {
         backend.weight = *weight;
     }
-    let tables = tables(&snapshot(vec![described], Vec::new(), &[]));
-    Arc::clone(tables.pool("a").unwrap())
+    let state = routing_state(&snapshot(vec![described], Vec::new(), &[]));
+    Arc::clone(state.pool("a").unwrap())
 }
 
-fn live(pool: &Pool, index: usize) -> &Arc<Live> {
-    pool.backends()[index].live()
+fn backend_state(pool: &Pool, index: usize) -> &Arc<BackendState> {
+    pool.backends()[index].state()
 }
 
 fn busy(pool: &Pool, index: usize, requests: usize) -> Vec<InFlight> {
-    (0..requests).map(|_| live(pool, index).begin()).collect()
+    (0..requests)
+        .map(|_| backend_state(pool, index).acquire())
+        .collect()
 }
 
 fn counts<const N: usize>(pool: &Pool, turns: usize) -> [usize; N] {
@@ -58,7 +60,7 @@ fn prompt(messages: &[u64]) -> Vec<Boundary> {
 
 fn choose(pool: &Pool, messages: &[u64]) -> usize {
     let prompt = prompt(messages);
-    let pick = Pick {
+    let pick = PickContext {
         prompt: &prompt,
         ..PICK
     };
@@ -85,10 +87,10 @@ proptest! {
         for (index, requests) in load.iter().enumerate() {
             guards.extend(busy(&pool, index, *requests));
             for _ in 0..if sick[index] { 2 } else { 0 } {
-                live(&pool, index).probed(false);
+                backend_state(&pool, index).record_probe(false);
             }
             if paused[index] {
-                live(&pool, index).pause(Timestamp(0), Duration::from_secs(1));
+                backend_state(&pool, index).back_off(Timestamp(0), Duration::from_secs(1));
             }
         }
         let untried: Vec<usize> = (0..load.len()).filter(|index| !tried.contains(index)).collect();
@@ -103,7 +105,7 @@ proptest! {
         ];
         let best = tiers.into_iter().find(|tier| !tier.is_empty());
         let prompt = prompt(&messages);
-        let chosen = pool.choose(&tried, &Pick { prompt: &prompt, ..PICK }).ok();
+        let chosen = pool.choose(&tried, &PickContext { prompt: &prompt, ..PICK }).ok();
         match (chosen, best) {
             (Some(chosen), Some(best)) => {
                 prop_assert!(best.contains(&chosen));
@@ -175,7 +177,7 @@ fn a_heavier_backend_takes_more() {
         guards.extend(busy(&loaded, chosen, 1));
     }
     assert_eq!(
-        [0, 1].map(|index| live(&loaded, index).in_flight()),
+        [0, 1].map(|index| backend_state(&loaded, index).in_flight()),
         [30, 10]
     );
 }
@@ -237,11 +239,11 @@ fn a_conversation_moves_with_its_backends_failure_and_stays_there() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let home = choose(&pool, &[1]);
     for _ in 0..2 {
-        live(&pool, home).probed(false);
+        backend_state(&pool, home).record_probe(false);
     }
     let away = choose(&pool, &[1, 2]);
     assert_ne!(away, home);
-    live(&pool, home).probed(true);
+    backend_state(&pool, home).record_probe(true);
     assert_eq!(choose(&pool, &[1, 2, 3]), away);
 }
 
@@ -249,27 +251,27 @@ fn a_conversation_moves_with_its_backends_failure_and_stays_there() {
 fn models_do_not_share_beginnings_and_snapshots_keep_them() {
     let named = |name: &str| model(name, &[1, 2]);
     let first = snapshot(vec![named("a"), named("b")], Vec::new(), &[]);
-    let first = tables(&first);
-    let pool = |tables: &Tables, name: &str| Arc::clone(tables.pool(name).unwrap());
+    let first = routing_state(&first);
+    let pool = |state: &RoutingState, name: &str| Arc::clone(state.pool(name).unwrap());
     let home = choose(&pool(&first, "a"), &[1]);
     let _guard = busy(&pool(&first, "a"), home, 1);
     // Both models are served by the same two, so the load is shared.
     assert_ne!(choose(&pool(&first, "b"), &[1]), home);
 
     let second = snapshot(vec![named("a"), named("c")], Vec::new(), &[]);
-    let second = Tables::build(&second, Some(&first), &Tuning::default()).unwrap();
-    assert_eq!(choose(&pool(&second.tables, "a"), &[1]), home);
+    let second = RoutingState::build(&second, Some(&first), &Tuning::default()).unwrap();
+    assert_eq!(choose(&pool(&second.state, "a"), &[1]), home);
 }
 
 #[test]
 fn the_fastest_and_those_nearly_as_fast_take_the_requests() {
     let pool = pool_of(PolicyKind::LowestLatency, &[1, 1, 1]);
     for (index, micros) in [(0, 800), (1, 900), (2, 901)] {
-        live(&pool, index).took(false, Duration::from_micros(micros));
+        backend_state(&pool, index).record_latency(false, Duration::from_micros(micros));
     }
     assert_eq!(counts(&pool, 62), [31, 31, 0]);
     // Streams are measured apart: nothing is known of them.
-    let streamed = Pick {
+    let streamed = PickContext {
         stream: true,
         ..PICK
     };
@@ -280,8 +282,8 @@ fn the_fastest_and_those_nearly_as_fast_take_the_requests() {
 #[test]
 fn one_that_was_slow_gets_another_chance() {
     let pool = pool_of(PolicyKind::LowestLatency, &[1, 1]);
-    live(&pool, 0).took(false, Duration::from_micros(1));
-    live(&pool, 1).took(false, Duration::from_secs(1));
+    backend_state(&pool, 0).record_latency(false, Duration::from_micros(1));
+    backend_state(&pool, 1).record_latency(false, Duration::from_secs(1));
     let [fast, slow] = counts(&pool, 640);
     assert!((1..=10).contains(&slow) && fast + slow == 640, "{slow}");
 }
@@ -293,7 +295,7 @@ fn the_default_policy_serves_models_that_name_none() {
         policy: PolicyKind::RoundRobin,
         ..Tuning::default()
     };
-    let tables = Tables::build(&snapshot, None, &tuning).unwrap().tables;
-    assert_eq!(tables.pool("a").unwrap().policy(), PolicyKind::RoundRobin);
-    assert_eq!(tables.policy(), PolicyKind::RoundRobin);
+    let state = RoutingState::build(&snapshot, None, &tuning).unwrap().state;
+    assert_eq!(state.pool("a").unwrap().policy(), PolicyKind::RoundRobin);
+    assert_eq!(state.policy(), PolicyKind::RoundRobin);
 }

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use fastllm_contract::{Model, PolicyKind, Timestamp};
 
-use super::{NoPlace, Pool};
-use crate::fixture::{model, snapshot, tables};
-use crate::route::Pick;
+use super::{NoSlot, Pool};
+use crate::fixture::{model, routing_state, snapshot};
+use crate::route::PickContext;
 
-const PICK: Pick<'_> = Pick {
+const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
     stream: false,
     prompt: &[],
@@ -18,8 +18,8 @@ fn pool(change: impl FnOnce(&mut Model)) -> Arc<Pool> {
     let mut described = model("a", &[1, 2, 3]);
     described.policy = Some(PolicyKind::RoundRobin);
     change(&mut described);
-    let tables = tables(&snapshot(vec![described], Vec::new(), &[]));
-    Arc::clone(tables.pool("a").unwrap())
+    let state = routing_state(&snapshot(vec![described], Vec::new(), &[]));
+    Arc::clone(state.pool("a").unwrap())
 }
 
 fn limited(model: &mut Model, limits: [Option<u32>; 3]) {
@@ -31,19 +31,19 @@ fn limited(model: &mut Model, limits: [Option<u32>; 3]) {
 #[test]
 fn a_full_backend_is_passed_over_until_all_are() {
     let pool = pool(|model| limited(model, [Some(1), Some(2), Some(1)]));
-    let mut places: Vec<_> = (0..4).map(|_| pool.begin(&[], &PICK).unwrap()).collect();
+    let mut places: Vec<_> = (0..4).map(|_| pool.acquire(&[], &PICK).unwrap()).collect();
     let mut taken: Vec<_> = places.iter().map(|(index, _)| *index).collect();
     taken.sort_unstable();
     assert_eq!(taken, [0, 1, 1, 2]);
-    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
+    assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
     // One that was tried is no reason to wait.
     assert_eq!(
-        pool.begin(&[0, 1, 2], &PICK).unwrap_err(),
-        NoPlace::Exhausted
+        pool.acquire(&[0, 1, 2], &PICK).unwrap_err(),
+        NoSlot::Exhausted
     );
     let (freed, place) = places.pop().unwrap();
     drop(place);
-    assert_eq!(pool.begin(&[], &PICK).unwrap().0, freed);
+    assert_eq!(pool.acquire(&[], &PICK).unwrap().0, freed);
 }
 
 #[test]
@@ -51,30 +51,30 @@ fn waiting_is_better_than_a_backend_that_is_sick() {
     let pool = pool(|model| limited(model, [Some(1), None, None]));
     for sick in [1, 2] {
         for _ in 0..2 {
-            pool.backends()[sick].live().probed(false);
+            pool.backends()[sick].state().record_probe(false);
         }
     }
-    let (index, place) = pool.begin(&[], &PICK).unwrap();
+    let (index, place) = pool.acquire(&[], &PICK).unwrap();
     assert_eq!(index, 0);
-    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
+    assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
     // All of them are tried nevertheless where nothing better is left.
-    assert!(pool.begin(&[0], &PICK).is_ok());
+    assert!(pool.acquire(&[0], &PICK).is_ok());
     drop(place);
     let second = Duration::from_secs(1);
-    pool.backends()[0].live().pause(Timestamp(0), second);
-    assert_eq!(pool.begin(&[], &PICK).unwrap().0, 0);
+    pool.backends()[0].state().back_off(Timestamp(0), second);
+    assert_eq!(pool.acquire(&[], &PICK).unwrap().0, 0);
 }
 
 #[test]
 fn a_draining_backend_gets_nothing_at_all() {
     let drained = pool(|model| model.backends[1].draining = true);
     for _ in 0..20 {
-        assert_ne!(drained.begin(&[], &PICK).unwrap().0, 1);
+        assert_ne!(drained.acquire(&[], &PICK).unwrap().0, 1);
     }
     assert!(drained.has_another(&[0]) && !drained.has_another(&[0, 2]));
     assert_eq!(
-        drained.begin(&[0, 2], &PICK).unwrap_err(),
-        NoPlace::Exhausted
+        drained.acquire(&[0, 2], &PICK).unwrap_err(),
+        NoSlot::Exhausted
     );
 
     let all = pool(|model| {
@@ -82,24 +82,24 @@ fn a_draining_backend_gets_nothing_at_all() {
             backend.draining = true;
         }
     });
-    assert_eq!(all.begin(&[], &PICK).unwrap_err(), NoPlace::Exhausted);
+    assert_eq!(all.acquire(&[], &PICK).unwrap_err(), NoSlot::Exhausted);
     assert!(!all.is_open() && !all.is_available(PICK.at));
 
     let one = pool(|model| {
         model.backends.truncate(1);
         model.backends[0].draining = true;
     });
-    assert_eq!(one.begin(&[], &PICK).unwrap_err(), NoPlace::Exhausted);
+    assert_eq!(one.acquire(&[], &PICK).unwrap_err(), NoSlot::Exhausted);
 }
 
 #[test]
 fn one_that_returns_gets_its_share_back_by_and_by() {
     let pool = pool(|model| drop(model.backends.pop()));
     for _ in 0..5 {
-        pool.backends()[0].live().failed(Timestamp(0));
+        pool.backends()[0].state().record_failure(Timestamp(0));
     }
     let share = |second: i64| {
-        let pick = Pick {
+        let pick = PickContext {
             at: Timestamp(second * 1_000_000),
             ..PICK
         };
@@ -121,9 +121,9 @@ fn one_that_returns_is_better_than_one_without_weight_or_none() {
         model.backends[1].weight = 0;
     });
     for _ in 0..5 {
-        pool.backends()[0].live().failed(Timestamp(0));
+        pool.backends()[0].state().record_failure(Timestamp(0));
     }
-    let later = Pick {
+    let later = PickContext {
         at: Timestamp(1_000_000),
         ..PICK
     };

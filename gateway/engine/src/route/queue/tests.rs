@@ -8,13 +8,13 @@ use std::thread::{self, Thread};
 use fastllm_contract::{Concurrency, PolicyKind, Timestamp};
 use proptest::prelude::*;
 
-use super::Waiting;
-use crate::fixture::{model, snapshot, tables};
-use crate::route::{InFlight, NoPlace, Pick, Pool};
+use super::SlotWait;
+use crate::fixture::{model, routing_state, snapshot};
+use crate::route::{InFlight, NoSlot, PickContext, Pool};
 
 const AT: Timestamp = Timestamp(0);
 
-const PICK: Pick<'_> = Pick {
+const PICK: PickContext<'_> = PickContext {
     at: AT,
     stream: false,
     prompt: &[],
@@ -32,31 +32,31 @@ fn pool(limits: &[(u32, u32)]) -> Arc<Pool> {
             ..Concurrency::default()
         };
     }
-    let tables = tables(&snapshot(vec![described], Vec::new(), &[]));
-    Arc::clone(tables.pool("a").unwrap())
+    let state = routing_state(&snapshot(vec![described], Vec::new(), &[]));
+    Arc::clone(state.pool("a").unwrap())
 }
 
-fn poll(waiting: &mut Waiting) -> Poll<(usize, InFlight)> {
+fn poll(waiting: &mut SlotWait) -> Poll<(usize, InFlight)> {
     Pin::new(waiting).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn served(waiting: &mut Waiting) -> bool {
+fn served(waiting: &mut SlotWait) -> bool {
     poll(waiting).is_ready()
 }
 
 #[test]
 fn the_first_that_came_is_served_first_and_nobody_overtakes() {
     let pool = pool(&[(1, 2)]);
-    let (_, place) = pool.begin(&[], &PICK).unwrap();
-    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
-    let mut first = pool.queue(&[], AT).unwrap();
-    let mut second = pool.queue(&[], AT).unwrap();
-    assert!(pool.queue(&[], AT).is_none());
-    assert_eq!(pool.backends()[0].live().waiting(), 2);
+    let (_, place) = pool.acquire(&[], &PICK).unwrap();
+    assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
+    let mut first = pool.wait_for_slot(&[], AT).unwrap();
+    let mut second = pool.wait_for_slot(&[], AT).unwrap();
+    assert!(pool.wait_for_slot(&[], AT).is_none());
+    assert_eq!(pool.backends()[0].state().waiting(), 2);
     assert!(!served(&mut first) && !served(&mut second));
 
     drop(place);
-    assert_eq!(pool.begin(&[], &PICK).unwrap_err(), NoPlace::Full);
+    assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
     assert!(!served(&mut second));
     let Poll::Ready((index, place)) = poll(&mut first) else {
         panic!("not served");
@@ -64,55 +64,55 @@ fn the_first_that_came_is_served_first_and_nobody_overtakes() {
     assert_eq!(index, 0);
     drop(place);
     assert!(served(&mut second));
-    assert!(pool.begin(&[], &PICK).is_ok());
+    assert!(pool.acquire(&[], &PICK).is_ok());
 }
 
 #[test]
 fn a_place_that_was_given_to_one_who_left_goes_to_the_next() {
     let pool = pool(&[(1, 5)]);
-    let (_, place) = pool.begin(&[], &PICK).unwrap();
-    let gone = pool.queue(&[], AT).unwrap();
-    let called = pool.queue(&[], AT).unwrap();
-    let mut last = pool.queue(&[], AT).unwrap();
+    let (_, place) = pool.acquire(&[], &PICK).unwrap();
+    let gone = pool.wait_for_slot(&[], AT).unwrap();
+    let called = pool.wait_for_slot(&[], AT).unwrap();
+    let mut last = pool.wait_for_slot(&[], AT).unwrap();
     drop(gone);
-    assert_eq!(pool.backends()[0].live().waiting(), 2);
+    assert_eq!(pool.backends()[0].state().waiting(), 2);
     drop(place);
     // It was called, and leaves without looking.
     drop(called);
     assert!(served(&mut last));
     drop(last);
-    let live = pool.backends()[0].live();
-    assert_eq!((live.waiting(), live.in_flight()), (0, 0));
+    let backend = pool.backends()[0].state();
+    assert_eq!((backend.waiting(), backend.in_flight()), (0, 0));
 }
 
 #[test]
 fn whichever_backend_is_free_first_serves() {
     let pool = pool(&[(1, 1), (1, 1)]);
-    let (one, first) = pool.begin(&[], &PICK).unwrap();
-    let (two, second) = pool.begin(&[], &PICK).unwrap();
+    let (one, first) = pool.acquire(&[], &PICK).unwrap();
+    let (two, second) = pool.acquire(&[], &PICK).unwrap();
     assert_ne!(one, two);
-    let mut waiting = pool.queue(&[], AT).unwrap();
+    let mut waiting = pool.wait_for_slot(&[], AT).unwrap();
     drop(second);
     let Poll::Ready((index, place)) = poll(&mut waiting) else {
         panic!("not served");
     };
     assert_eq!(index, two);
     drop(waiting);
-    assert_eq!(pool.backends()[one].live().waiting(), 0);
+    assert_eq!(pool.backends()[one].state().waiting(), 0);
     drop((first, place));
 }
 
 #[test]
 fn one_that_was_tried_or_is_paused_is_not_waited_for() {
     let pool = pool(&[(1, 5), (1, 5)]);
-    let places = [(); 2].map(|()| pool.begin(&[], &PICK).unwrap());
-    let waiting = pool.queue(&[0], AT).unwrap();
-    let queued = |index: usize| pool.backends()[index].live().waiting();
+    let places = [(); 2].map(|()| pool.acquire(&[], &PICK).unwrap());
+    let waiting = pool.wait_for_slot(&[0], AT).unwrap();
+    let queued = |index: usize| pool.backends()[index].state().waiting();
     assert_eq!((queued(0), queued(1)), (0, 1));
     drop(waiting);
     let second = std::time::Duration::from_secs(1);
-    pool.backends()[1].live().pause(AT, second);
-    let waiting = pool.queue(&[], AT).unwrap();
+    pool.backends()[1].state().back_off(AT, second);
+    let waiting = pool.wait_for_slot(&[], AT).unwrap();
     assert_eq!((queued(0), queued(1)), (1, 0));
     drop((waiting, places));
 }
@@ -150,12 +150,12 @@ proptest! {
     ) {
         let pool = pool(&limits);
         let mut places: Vec<InFlight> = Vec::new();
-        let mut queue: Vec<Waiting> = Vec::new();
+        let mut queue: Vec<SlotWait> = Vec::new();
         for event in events {
             match event {
-                Event::Begin => places.extend(pool.begin(&[], &PICK).ok().map(|(_, place)| place)),
+                Event::Begin => places.extend(pool.acquire(&[], &PICK).ok().map(|(_, place)| place)),
                 Event::End(index) => drop(take(&mut places, index)),
-                Event::Queue => queue.extend(pool.queue(&[], AT)),
+                Event::Queue => queue.extend(pool.wait_for_slot(&[], AT)),
                 Event::Leave(index) => drop(take(&mut queue, index)),
                 Event::Look(index) => if let Some(mut waiting) = take(&mut queue, index) {
                     match poll(&mut waiting) {
@@ -165,24 +165,24 @@ proptest! {
                 },
             }
             for (backend, (max, max_queue)) in pool.backends().iter().zip(&limits) {
-                let live = backend.live();
-                prop_assert!(live.in_flight() <= u64::from(*max));
-                prop_assert!(live.waiting() <= *max_queue as usize);
+                let backend = backend.state();
+                prop_assert!(backend.in_flight() <= u64::from(*max));
+                prop_assert!(backend.waiting() <= *max_queue as usize);
             }
             // Whoever stands in a queue is either called already or stands at
             // full backends only.
             let room = pool.backends().iter().zip(&limits);
-            let room = room.filter(|(backend, (max, _))| backend.live().in_flight() < u64::from(*max));
-            let room: Vec<_> = room.map(|(backend, _)| backend.live()).collect();
+            let room = room.filter(|(backend, (max, _))| backend.state().in_flight() < u64::from(*max));
+            let room: Vec<_> = room.map(|(backend, _)| backend.state()).collect();
             for waiting in &queue {
-                let beside = waiting.at.iter().any(|at| room.iter().any(|live| Arc::ptr_eq(at, live)));
-                let called = matches!(*waiting.ticket.0.lock(), super::State::Called(..));
+                let beside = waiting.at.iter().any(|at| room.iter().any(|backend| Arc::ptr_eq(at, backend)));
+                let called = matches!(*waiting.ticket.0.lock(), super::TicketState::Called(..));
                 prop_assert!(called || !beside);
             }
         }
         drop((places, queue));
         for backend in pool.backends() {
-            prop_assert_eq!((backend.live().in_flight(), backend.live().waiting()), (0, 0));
+            prop_assert_eq!((backend.state().in_flight(), backend.state().waiting()), (0, 0));
         }
     }
 }
@@ -195,7 +195,7 @@ impl Wake for Unpark {
     }
 }
 
-fn wait(mut waiting: Waiting) -> InFlight {
+fn wait(mut waiting: SlotWait) -> InFlight {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut cx = Context::from_waker(&waker);
     loop {
@@ -216,9 +216,9 @@ fn threads_neither_overshoot_nor_wait_for_ever() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..2_000 {
-                    let place = match pool.begin(&[], &PICK) {
+                    let place = match pool.acquire(&[], &PICK) {
                         Ok((_, place)) => place,
-                        Err(_) => wait(pool.queue(&[], AT).unwrap()),
+                        Err(_) => wait(pool.wait_for_slot(&[], AT).unwrap()),
                     };
                     let count = now.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(count, Ordering::SeqCst);
@@ -233,7 +233,7 @@ fn threads_neither_overshoot_nor_wait_for_ever() {
     assert!((1..=MOST).contains(&most), "{most}");
     for backend in pool.backends() {
         assert_eq!(
-            (backend.live().in_flight(), backend.live().waiting()),
+            (backend.state().in_flight(), backend.state().waiting()),
             (0, 0)
         );
     }

@@ -4,15 +4,15 @@ use fastllm_contract::{PrincipalId, Rule as Described, Timestamp};
 use http::{HeaderMap, HeaderValue};
 
 use super::{LocalTime, Rule};
-use crate::fixture::{ask, key, principal, snapshot, tables};
-use crate::route::{Ask, RuleSkipped};
+use crate::fixture::{ask, key, principal, routing_state, snapshot};
+use crate::route::{RouteQuery, RuleSkipped};
 use crate::{Caller, identify};
 
 fn someone() -> Caller {
     let mut somebody = principal(1, &[]);
     somebody.roles = vec!["inference".to_owned(), "batch".to_owned()];
     let snapshot = snapshot(Vec::new(), vec![somebody], &[key("sk", 1)]);
-    identify(&tables(&snapshot), Some(b"sk"), Timestamp(0)).unwrap()
+    identify(&routing_state(&snapshot), Some(b"sk"), Timestamp(0)).unwrap()
 }
 
 fn rule(change: impl FnOnce(&mut Described)) -> Rule {
@@ -21,7 +21,7 @@ fn rule(change: impl FnOnce(&mut Described)) -> Rule {
     Rule::build(&described)
 }
 
-fn outcome(rule: &Rule, change: impl FnOnce(&mut Ask<'_>)) -> Option<RuleSkipped> {
+fn outcome(rule: &Rule, change: impl FnOnce(&mut RouteQuery<'_>)) -> Option<RuleSkipped> {
     let mut headers = HeaderMap::new();
     headers.append("x-tier", HeaderValue::from_static("gold"));
     headers.append("x-tier", HeaderValue::from_static("batch"));
@@ -40,7 +40,7 @@ fn without_conditions_it_always_holds() {
     assert_eq!(outcome(&rule(|_| {}), |_| {}), None);
     let anyone = rule(|_| {});
     let headers = HeaderMap::new();
-    assert_eq!(anyone.mismatch(&Caller::Anyone, &ask(&headers)), None);
+    assert_eq!(anyone.mismatch(&Caller::Anonymous, &ask(&headers)), None);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn principals_and_roles_must_both_hold_and_each_list_is_any_of() {
     );
     let headers = HeaderMap::new();
     for named in [case(&[1], &[]), case(&[], &["batch"])] {
-        assert!(named.mismatch(&Caller::Anyone, &ask(&headers)).is_some());
+        assert!(named.mismatch(&Caller::Anonymous, &ask(&headers)).is_some());
     }
 }
 
@@ -173,7 +173,7 @@ fn days_are_those_of_the_shifted_clock() {
             rule.utc_offset_minutes = offset;
         })
     };
-    let late = |ask: &mut Ask<'_>| ask.at = friday(23, 30);
+    let late = |ask: &mut RouteQuery<'_>| ask.at = friday(23, 30);
     assert_eq!(outcome(&case(&[1, 5], 0), late), None);
     assert_eq!(outcome(&case(&[6], 0), late), Some(RuleSkipped::Weekday));
     assert_eq!(outcome(&case(&[6], 60), late), None);

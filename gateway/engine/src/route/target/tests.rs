@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use super::{InvalidTemplate, Location, PathTemplate};
 use crate::fixture::backend;
-use crate::route::Unusable;
+use crate::route::InvalidBackend;
 
-fn location(template: Option<&str>, query: &[(&str, &str)]) -> Result<Location, Unusable> {
+fn location(template: Option<&str>, query: &[(&str, &str)]) -> Result<Location, InvalidBackend> {
     let mut described = backend(1);
     described.upstream_model = "gpt 4/o".to_owned();
     described.dialect.path_template = template.map(str::to_owned);
@@ -81,6 +81,6 @@ fn templates_that_say_nothing_or_too_much_are_refused() {
     let unusable = location(Some("/x"), &[]).map(|_| ());
     assert_eq!(
         unusable,
-        Err(Unusable::PathTemplate(InvalidTemplate::SubPath))
+        Err(InvalidBackend::PathTemplate(InvalidTemplate::SubPath))
     );
 }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What an answer is thought to have where none was seen yet, in tokens.
-pub const UNKNOWN_ANSWER: u64 = 512;
+pub const DEFAULT_COMPLETION_TOKENS: u64 = 512;
 
 /// Sizes are told apart by a quarter of their power of two.
 const STEPS: u64 = 4;
@@ -18,14 +18,14 @@ const EVERY: u32 = 16;
 /// How large the answers of a backend are: what 95 of 100 stay within, of the
 /// last thousand or so.
 #[derive(Debug)]
-pub(super) struct Sizes {
+pub(super) struct ResponseSizes {
     counts: [AtomicU32; BUCKETS],
     total: AtomicU32,
     /// Tokens; 0 is unknown.
     usual: AtomicU64,
 }
 
-impl Default for Sizes {
+impl Default for ResponseSizes {
     fn default() -> Self {
         Self {
             counts: [const { AtomicU32::new(0) }; BUCKETS],
@@ -35,7 +35,7 @@ impl Default for Sizes {
     }
 }
 
-impl Sizes {
+impl ResponseSizes {
     /// Takes note of an answer. Of two at once one may be lost: it is a guess.
     pub(super) fn note(&self, tokens: u64) {
         self.counts[bucket(tokens)].fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Sizes {
     /// In tokens, a quarter too many at most; a guess where nothing is known.
     pub(super) fn usual(&self) -> u64 {
         match self.usual.load(Ordering::Relaxed) {
-            0 => UNKNOWN_ANSWER,
+            0 => DEFAULT_COMPLETION_TOKENS,
             known => known - 1,
         }
     }
@@ -102,12 +102,12 @@ fn largest(bucket: usize) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BUCKETS, Sizes, UNKNOWN_ANSWER, bucket, largest};
+    use super::{BUCKETS, DEFAULT_COMPLETION_TOKENS, ResponseSizes, bucket, largest};
 
     #[test]
     fn nothing_is_known_at_first_then_what_most_answers_stay_within() {
-        let sizes = Sizes::default();
-        assert_eq!(sizes.usual(), UNKNOWN_ANSWER);
+        let sizes = ResponseSizes::default();
+        assert_eq!(sizes.usual(), DEFAULT_COMPLETION_TOKENS);
         sizes.note(0);
         assert_eq!(sizes.usual(), 0);
         for _ in 0..200 {

@@ -12,11 +12,13 @@ use fastllm_contract::{
 
 use crate::identify::Keys;
 use crate::reserve::{Account, Accounts};
-use crate::route::{Affinity, Backend, Identity, Live, Pool, Tuning, Unusable, VirtualModel};
+use crate::route::{
+    Affinity, Backend, BackendIdentity, BackendState, InvalidBackend, Pool, Tuning, VirtualModel,
+};
 
 /// A snapshot in the form in which requests ask it.
 #[derive(Debug)]
-pub struct Tables {
+pub struct RoutingState {
     version: u64,
     open: bool,
     models: Arc<Models>,
@@ -55,7 +57,7 @@ struct Models {
     digest: String,
     pools: BTreeMap<ModelName, Arc<Pool>>,
     by_name: HashMap<ModelName, Arc<Pool>>,
-    live: HashMap<Identity, Arc<Live>>,
+    backend_states: HashMap<BackendIdentity, Arc<BackendState>>,
 }
 
 #[derive(Debug)]
@@ -76,24 +78,24 @@ struct VirtualModels {
     by_name: BTreeMap<ModelName, VirtualModel>,
 }
 
-/// The outcome of building tables.
+/// The outcome of building state.
 #[derive(Debug)]
-pub struct Built {
+pub struct BuildOutcome {
     /// What requests are decided by from now on.
-    pub tables: Tables,
+    pub state: RoutingState,
     /// What could not be used.
-    pub left_out: Vec<LeftOut>,
+    pub skipped_backends: Vec<SkippedBackend>,
 }
 
-/// A backend that the tables do not hold.
+/// A backend that the state do not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedBackend {
     /// The model that it would have served.
     pub model: ModelName,
     /// Which one.
     pub backend: BackendId,
     /// Why.
-    pub reason: Unusable,
+    pub reason: InvalidBackend,
 }
 
 /// Why a snapshot cannot be used at all.
@@ -113,16 +115,16 @@ pub enum InvalidSnapshot {
     DuplicatePrincipal(PrincipalId),
 }
 
-impl Tables {
-    /// Builds tables from a complete snapshot. What `held` was built from and
-    /// is unchanged is shared; counters and health of unchanged backends live
+impl RoutingState {
+    /// Builds state from a complete snapshot. What `held` was built from and
+    /// is unchanged is shared; counters and health of unchanged backends backend_states
     /// on. One unusable backend spoils nothing but itself. `tuning` is the same
     /// for all snapshots of a process.
     pub fn build(
         snapshot: &Snapshot,
         held: Option<&Self>,
         tuning: &Tuning,
-    ) -> Result<Built, InvalidSnapshot> {
+    ) -> Result<BuildOutcome, InvalidSnapshot> {
         let Snapshot {
             format,
             version,
@@ -142,11 +144,11 @@ impl Tables {
             |held| Arc::clone(&held.affinity),
         );
         let accounts = held.map_or_else(Arc::default, |held| Arc::clone(&held.accounts));
-        let mut left_out = Vec::new();
+        let mut skipped_backends = Vec::new();
         let same = held.map(|held| &held.models);
         let models = shared(same.filter(|held| held.digest == models.digest), || {
             let before = same.map(|held| &**held);
-            Models::build(models, before, (tuning, &affinity), &mut left_out)
+            Models::build(models, before, (tuning, &affinity), &mut skipped_backends)
         })?;
         let same = held.map(|held| &held.principals);
         let principals = shared(same.filter(|held| held.digest == principals.digest), || {
@@ -161,12 +163,12 @@ impl Tables {
             same.filter(|held| held.digest == virtual_models.digest),
             || VirtualModels::build(virtual_models),
         )?;
-        accounts.forget_gone();
+        accounts.remove_unused();
         if let Some(name) = virtual_models.clash_with(&models) {
             return Err(InvalidSnapshot::DuplicateModel(name.clone()));
         }
-        Ok(Built {
-            tables: Self {
+        Ok(BuildOutcome {
+            state: Self {
                 version: *version,
                 open: *open,
                 models,
@@ -179,7 +181,7 @@ impl Tables {
                 accounts,
                 policy: tuning.policy,
             },
-            left_out,
+            skipped_backends,
         })
     }
 
@@ -274,7 +276,7 @@ fn items<'a, T>(part: &'a Section<T>, name: &'static str) -> Result<&'a T, Inval
 
 fn keys(
     shards: &[KeyShard],
-    held: Option<&Tables>,
+    held: Option<&RoutingState>,
     accounts: &Accounts,
 ) -> Result<Keys, InvalidSnapshot> {
     if shards.iter().any(|shard| shard.keys.items.is_none()) {
@@ -288,26 +290,26 @@ impl Models {
         models: &Section<Vec<Model>>,
         held: Option<&Self>,
         (tuning, affinity): (&Tuning, &Arc<Affinity>),
-        left_out: &mut Vec<LeftOut>,
+        skipped_backends: &mut Vec<SkippedBackend>,
     ) -> Result<Self, InvalidSnapshot> {
         let digest = models.digest.clone();
-        let mut live = HashMap::new();
+        let mut backend_states = HashMap::new();
         let mut pools = BTreeMap::new();
         for model in items(models, "models")? {
             let mut backends = Vec::with_capacity(model.backends.len());
             for described in &model.backends {
-                let identity = Identity::of(described);
-                let counters = live
+                let identity = BackendIdentity::of(described);
+                let counters = backend_states
                     .get(&identity)
-                    .or_else(|| held.and_then(|held| held.live.get(&identity)))
+                    .or_else(|| held.and_then(|held| held.backend_states.get(&identity)))
                     .cloned()
-                    .unwrap_or_else(|| Arc::new(Live::new(tuning.unhealthy_after)));
+                    .unwrap_or_else(|| Arc::new(BackendState::new(tuning.unhealthy_after)));
                 match Backend::build(described, Arc::clone(&counters)) {
                     Ok(backend) => {
-                        live.insert(identity, counters);
+                        backend_states.insert(identity, counters);
                         backends.push(backend);
                     }
-                    Err(reason) => left_out.push(LeftOut {
+                    Err(reason) => skipped_backends.push(SkippedBackend {
                         model: model.name.clone(),
                         backend: described.id,
                         reason,
@@ -327,7 +329,7 @@ impl Models {
             digest,
             pools,
             by_name,
-            live,
+            backend_states,
         })
     }
 }

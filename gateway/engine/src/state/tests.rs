@@ -2,22 +2,22 @@ use std::sync::Arc;
 
 use fastllm_contract::{Backend, BackendId, PrincipalId, Secret};
 
-use super::{InvalidSnapshot, Tables};
+use super::{InvalidSnapshot, RoutingState};
 use crate::fixture::{key, model, name, principal, snapshot, virtual_model, with_virtual};
 use crate::identify::hash_key;
-use crate::route::{Tuning, Unusable};
+use crate::route::{InvalidBackend, Tuning};
 
 #[test]
 fn an_unusable_backend_spoils_nothing_but_itself() {
     let mut pair = model("a", &[1, 2]);
     pair.backends[0].api_base = "not an address".to_owned();
     let snapshot = snapshot(vec![pair, model("b", &[3])], Vec::new(), &[]);
-    let built = Tables::build(&snapshot, None, &Tuning::default()).unwrap();
-    assert_eq!(built.left_out.len(), 1);
-    assert_eq!(built.left_out[0].backend, BackendId(1));
-    assert_eq!(built.left_out[0].reason, Unusable::Address);
+    let built = RoutingState::build(&snapshot, None, &Tuning::default()).unwrap();
+    assert_eq!(built.skipped_backends.len(), 1);
+    assert_eq!(built.skipped_backends[0].backend, BackendId(1));
+    assert_eq!(built.skipped_backends[0].reason, InvalidBackend::Address);
     let served: Vec<_> = built
-        .tables
+        .state
         .backends()
         .map(|(_, backend)| backend.id())
         .collect();
@@ -27,24 +27,24 @@ fn an_unusable_backend_spoils_nothing_but_itself() {
 #[test]
 fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
     let first = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
-    let first = Tables::build(&first, None, &Tuning::default())
+    let first = RoutingState::build(&first, None, &Tuning::default())
         .unwrap()
-        .tables;
+        .state;
     for (_, backend) in first.backends() {
-        drop(backend.live().begin());
-        backend.live().probed(false);
-        backend.live().probed(false);
+        drop(backend.state().acquire());
+        backend.state().record_probe(false);
+        backend.state().record_probe(false);
     }
 
     let mut changed = model("a", &[1, 2]);
     changed.backends[1].api_key = Some(Secret::new("new"));
     let second = snapshot(vec![changed, model("c", &[4])], Vec::new(), &[]);
-    let second = Tables::build(&second, Some(&first), &Tuning::default())
+    let second = RoutingState::build(&second, Some(&first), &Tuning::default())
         .unwrap()
-        .tables;
+        .state;
     let seen: Vec<_> = second
         .backends()
-        .map(|(_, backend)| (backend.live().requests(), backend.live().healthy()))
+        .map(|(_, backend)| (backend.state().requests(), backend.state().healthy()))
         .collect();
     assert_eq!(seen, [(1, false), (0, true), (0, true)]);
 }
@@ -52,16 +52,16 @@ fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
 #[test]
 fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
     let first = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
-    let first = Tables::build(&first, None, &Tuning::default())
+    let first = RoutingState::build(&first, None, &Tuning::default())
         .unwrap()
-        .tables;
+        .state;
     let live_after = |change: fn(&mut Backend)| {
         let mut changed = model("a", &[1]);
         change(&mut changed.backends[0]);
         let next = snapshot(vec![changed], Vec::new(), &[]);
-        let next = Tables::build(&next, Some(&first), &Tuning::default()).unwrap();
-        let (_, backend) = next.tables.backends().next().unwrap();
-        Arc::clone(backend.live())
+        let next = RoutingState::build(&next, Some(&first), &Tuning::default()).unwrap();
+        let (_, backend) = next.state.backends().next().unwrap();
+        Arc::clone(backend.state())
     };
     let (_, before) = first.backends().next().unwrap();
     let kept: [fn(&mut Backend); 4] = [
@@ -71,7 +71,7 @@ fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
         |backend| backend.health.enabled = false,
     ];
     for change in kept {
-        assert!(Arc::ptr_eq(before.live(), &live_after(change)));
+        assert!(Arc::ptr_eq(before.state(), &live_after(change)));
     }
     let others: [fn(&mut Backend); 3] = [
         |backend| backend.dialect.path_template = Some("/x{sub_path}".to_owned()),
@@ -82,19 +82,19 @@ fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
         },
     ];
     for change in others {
-        assert!(!Arc::ptr_eq(before.live(), &live_after(change)));
+        assert!(!Arc::ptr_eq(before.state(), &live_after(change)));
     }
 }
 
 #[test]
 fn one_address_under_two_models_shares_its_load() {
     let snapshot = snapshot(vec![model("a", &[1]), model("b", &[1])], Vec::new(), &[]);
-    let tables = Tables::build(&snapshot, None, &Tuning::default())
+    let state = RoutingState::build(&snapshot, None, &Tuning::default())
         .unwrap()
-        .tables;
-    let lives: Vec<_> = tables
+        .state;
+    let lives: Vec<_> = state
         .backends()
-        .map(|(_, backend)| backend.live())
+        .map(|(_, backend)| backend.state())
         .collect();
     assert!(Arc::ptr_eq(lives[0], lives[1]));
 }
@@ -111,12 +111,12 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
         vec![principal(1, &[])],
         &[key("sk-one", 1), key("sk-three", 1)],
     );
-    let held = Tables::build(&one, None, &Tuning::default())
+    let held = RoutingState::build(&one, None, &Tuning::default())
         .unwrap()
-        .tables;
-    let next = Tables::build(&two, Some(&held), &Tuning::default())
+        .state;
+    let next = RoutingState::build(&two, Some(&held), &Tuning::default())
         .unwrap()
-        .tables;
+        .state;
     assert!(Arc::ptr_eq(&held.models, &next.models));
     assert!(!Arc::ptr_eq(&held.principals, &next.principals));
     assert!(!next.principal(PrincipalId(1)).unwrap().may_use("a"));
@@ -130,13 +130,13 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
 
 #[test]
 fn virtual_models_are_shared_while_unchanged_and_clash_with_nothing() {
-    let build = |names: &[&str], models: &[&str], held: Option<&Tables>| {
+    let build = |names: &[&str], models: &[&str], held: Option<&RoutingState>| {
         let models = models.iter().map(|name| model(name, &[1])).collect();
         let stands = names
             .iter()
             .map(|name| virtual_model(name, Vec::new(), &[("a", 1)]));
         let snapshot = with_virtual(snapshot(models, Vec::new(), &[]), stands.collect());
-        Tables::build(&snapshot, held, &Tuning::default()).map(|built| built.tables)
+        RoutingState::build(&snapshot, held, &Tuning::default()).map(|built| built.state)
     };
     let held = build(&["v", "w"], &["a"], None).unwrap();
     let same = build(&["v", "w"], &["a", "b"], Some(&held)).unwrap();
@@ -158,7 +158,7 @@ fn virtual_models_are_shared_while_unchanged_and_clash_with_nothing() {
 fn a_contradictory_or_incomplete_snapshot_is_refused() {
     let twice = snapshot(vec![model("a", &[1]), model("a", &[2])], Vec::new(), &[]);
     assert_eq!(
-        Tables::build(&twice, None, &Tuning::default()).unwrap_err(),
+        RoutingState::build(&twice, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::DuplicateModel(name("a"))
     );
 
@@ -168,20 +168,20 @@ fn a_contradictory_or_incomplete_snapshot_is_refused() {
         &[],
     );
     assert_eq!(
-        Tables::build(&twice, None, &Tuning::default()).unwrap_err(),
+        RoutingState::build(&twice, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::DuplicatePrincipal(PrincipalId(1))
     );
 
     let mut format = snapshot(Vec::new(), Vec::new(), &[]);
     format.format = 0;
     assert_eq!(
-        Tables::build(&format, None, &Tuning::default()).unwrap_err(),
+        RoutingState::build(&format, None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::Format(0)
     );
 
     let whole = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
     assert_eq!(
-        Tables::build(&whole.digests(), None, &Tuning::default()).unwrap_err(),
+        RoutingState::build(&whole.digests(), None, &Tuning::default()).unwrap_err(),
         InvalidSnapshot::Incomplete("models")
     );
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fastllm_contract::{Backend, Protocol, RequestOptions, Secret, Timestamp};
 
 use super::queue::{self, Queue};
-use super::sizes::Sizes;
+use super::response_sizes::ResponseSizes;
 
 /// Consecutive failed probes that make a backend unhealthy, unless told
 /// otherwise.
@@ -31,7 +31,7 @@ const FIRST_SHARE: i64 = 10;
 /// What makes two snapshot entries the same backend: as long as it is
 /// unchanged, counters and health are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct BackendIdentity {
     api_base: String,
     upstream_model: String,
     protocol: Protocol,
@@ -44,7 +44,7 @@ pub(crate) struct Identity {
     path_template: Option<String>,
 }
 
-impl Identity {
+impl BackendIdentity {
     pub(crate) fn of(backend: &Backend) -> Self {
         let digest = |secret: &Secret| crate::identify::hash_key(secret.expose().as_bytes()).0;
         let credential = backend.api_key.as_ref().map(digest);
@@ -73,34 +73,34 @@ impl Identity {
 /// What is learnt about a backend while it serves: shared by all threads and
 /// by every snapshot that names it unchanged.
 #[derive(Debug)]
-pub struct Live {
+pub struct BackendState {
     in_flight: AtomicU64,
     requests: AtomicU64,
     errors: AtomicU64,
     ejections: AtomicU64,
     probe_failures: AtomicU64,
     unhealthy_after: u32,
-    failed_probes: AtomicU32,
-    failed_in_a_row: AtomicU32,
+    consecutive_probe_failures: AtomicU32,
+    consecutive_failures: AtomicU32,
     /// Because it asked for it; microseconds since 1970.
-    paused_until: AtomicI64,
+    backs_off_until: AtomicI64,
     /// Because its attempts failed; likewise, and 0 for never.
     ejected_until: AtomicI64,
     queue: Queue,
     /// Conversations that began here.
-    claimed: AtomicU64,
+    conversations: AtomicU64,
     /// Mean microseconds of a good answer, plain and streamed; 0 is unknown.
     latency: [AtomicU64; 2],
-    sizes: Sizes,
+    sizes: ResponseSizes,
 }
 
-impl Default for Live {
+impl Default for BackendState {
     fn default() -> Self {
         Self::new(UNHEALTHY_AFTER)
     }
 }
 
-impl Live {
+impl BackendState {
     /// Nothing is known yet. So many consecutive failed probes, at least one,
     /// will make it unhealthy.
     pub fn new(unhealthy_after: u32) -> Self {
@@ -111,14 +111,14 @@ impl Live {
             ejections: AtomicU64::new(0),
             probe_failures: AtomicU64::new(0),
             unhealthy_after: unhealthy_after.max(1),
-            failed_probes: AtomicU32::new(0),
-            failed_in_a_row: AtomicU32::new(0),
-            paused_until: AtomicI64::new(0),
+            consecutive_probe_failures: AtomicU32::new(0),
+            consecutive_failures: AtomicU32::new(0),
+            backs_off_until: AtomicI64::new(0),
             ejected_until: AtomicI64::new(0),
             queue: Queue::default(),
-            claimed: AtomicU64::new(0),
+            conversations: AtomicU64::new(0),
             latency: [const { AtomicU64::new(0) }; 2],
-            sizes: Sizes::default(),
+            sizes: ResponseSizes::default(),
         }
     }
 
@@ -160,27 +160,27 @@ impl Live {
 
     /// Whether its probes succeed; true until shown otherwise.
     pub fn healthy(&self) -> bool {
-        self.failed_probes.load(Ordering::Relaxed) < self.unhealthy_after
+        self.consecutive_probe_failures.load(Ordering::Relaxed) < self.unhealthy_after
     }
 
     /// Counts an attempt; the guard counts it as under way until dropped.
-    pub fn begin(self: &Arc<Self>) -> InFlight {
+    pub fn acquire(self: &Arc<Self>) -> InFlight {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(Arc::clone(self))
     }
 
-    /// As [`Live::begin`], where fewer than `most` are under way and nobody
+    /// As [`BackendState::acquire`], where fewer than `most` are under way and nobody
     /// waits for the place.
-    pub fn try_begin(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+    pub fn try_acquire(self: &Arc<Self>, most: u64) -> Option<InFlight> {
         if self.queue.len() > 0 {
             return None;
         }
-        self.take_place(most)
+        self.acquire_slot(most)
     }
 
     /// A place for whoever is next.
-    pub(super) fn take_place(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+    pub(super) fn acquire_slot(self: &Arc<Self>, most: u64) -> Option<InFlight> {
         self.in_flight
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |under_way| {
                 (under_way < most).then_some(under_way + 1)
@@ -193,7 +193,9 @@ impl Live {
     /// Whether it may be expected to answer: its probes succeed, it did not ask
     /// to be left alone, and its last attempts did not all fail.
     pub fn is_available(&self, at: Timestamp) -> bool {
-        self.healthy() && self.paused_until.load(Ordering::Relaxed) <= at.0 && !self.is_ejected(at)
+        self.healthy()
+            && self.backs_off_until.load(Ordering::Relaxed) <= at.0
+            && !self.is_ejected(at)
     }
 
     /// Whether it is left alone because its last attempts failed.
@@ -204,7 +206,7 @@ impl Live {
     /// Whether it takes its turn: always, but for some time after it was left
     /// alone for its failures, where its share grows from a tenth to the whole.
     /// `draw` is a random number.
-    pub(super) fn takes_turn(&self, at: Timestamp, draw: u64) -> bool {
+    pub(super) fn admits(&self, at: Timestamp, draw: u64) -> bool {
         let ejected_until = self.ejected_until.load(Ordering::Relaxed);
         if ejected_until == 0 {
             return true;
@@ -216,9 +218,9 @@ impl Live {
 
     /// Counts a failed attempt. Several in a row, and it is left alone: 1 s,
     /// then twice as long with each further one, up to a minute.
-    pub fn failed(&self, at: Timestamp) {
+    pub fn record_failure(&self, at: Timestamp) {
         self.errors.fetch_add(1, Ordering::Relaxed);
-        let in_a_row = self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
+        let in_a_row = self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         if let Some(further) = in_a_row.checked_sub(EJECTED_AFTER - 1) {
             if !self.is_ejected(at) {
                 self.ejections.fetch_add(1, Ordering::Relaxed);
@@ -228,22 +230,22 @@ impl Live {
     }
 
     /// Its answer was no failure.
-    pub fn answered(&self) {
+    pub fn record_success(&self) {
         // Nearly always 0: the cache line stays shared.
-        if self.failed_in_a_row.load(Ordering::Relaxed) != 0 {
-            self.failed_in_a_row.store(0, Ordering::Relaxed);
+        if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
+            self.consecutive_failures.store(0, Ordering::Relaxed);
         }
     }
 
     /// It asked to be left alone for a while: for a minute at most. That is no
     /// failure, and afterwards it has its whole share at once.
-    pub fn pause(&self, at: Timestamp, wait: Duration) {
-        extend(&self.paused_until, at, wait);
+    pub fn back_off(&self, at: Timestamp, wait: Duration) {
+        extend(&self.backs_off_until, at, wait);
     }
 
     /// Takes note of how long a good answer took, from the attempt's beginning
     /// to the end of the answer.
-    pub fn took(&self, stream: bool, took: Duration) {
+    pub fn record_latency(&self, stream: bool, took: Duration) {
         let sample = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let mean = &self.latency[usize::from(stream)];
         let before = mean.load(Ordering::Relaxed);
@@ -263,35 +265,35 @@ impl Live {
     }
 
     /// Takes note of how many tokens an answer had.
-    pub fn answered_with(&self, tokens: u64) {
+    pub fn record_completion_tokens(&self, tokens: u64) {
         self.sizes.note(tokens);
     }
 
     /// Tokens that 95 of 100 answers stay within.
-    pub(super) fn usual_answer(&self) -> u64 {
+    pub(super) fn typical_completion_tokens(&self) -> u64 {
         self.sizes.usual()
     }
 
     /// A conversation begins here.
-    pub(super) fn claim(&self) {
-        self.claimed.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn record_conversation(&self) {
+        self.conversations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Conversations that began here.
-    pub(super) fn claimed(&self) -> u64 {
-        self.claimed.load(Ordering::Relaxed)
+    pub(super) fn conversations(&self) -> u64 {
+        self.conversations.load(Ordering::Relaxed)
     }
 
     /// Takes note of a probe. Returns the new health where it changed.
-    pub fn probed(&self, succeeded: bool) -> Option<bool> {
+    pub fn record_probe(&self, succeeded: bool) -> Option<bool> {
         let before = self.healthy();
         if succeeded {
-            self.failed_probes.store(0, Ordering::Relaxed);
+            self.consecutive_probe_failures.store(0, Ordering::Relaxed);
         } else {
             self.probe_failures.fetch_add(1, Ordering::Relaxed);
             // Stops at the threshold, so it cannot wrap.
-            let failures = self.failed_probes.load(Ordering::Relaxed);
-            self.failed_probes
+            let failures = self.consecutive_probe_failures.load(Ordering::Relaxed);
+            self.consecutive_probe_failures
                 .store((failures + 1).min(self.unhealthy_after), Ordering::Relaxed);
         }
         let after = self.healthy();
@@ -309,11 +311,11 @@ fn extend(until: &AtomicI64, at: Timestamp, wait: Duration) {
 /// One request under way at a backend. Dropping it ends the count.
 #[derive(Debug)]
 #[must_use]
-pub struct InFlight(Arc<Live>);
+pub struct InFlight(Arc<BackendState>);
 
 impl InFlight {
     /// The backend that it is under way at.
-    pub fn live(&self) -> &Live {
+    pub fn state(&self) -> &BackendState {
         &self.0
     }
 }
@@ -323,7 +325,7 @@ impl Drop for InFlight {
         // In this order with what [`Queue`] does: see there.
         self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
         if self.0.queue.len() > 0 {
-            queue::call_waiting(&self.0);
+            queue::grant_free_slots(&self.0);
         }
     }
 }
@@ -335,126 +337,126 @@ mod tests {
 
     use fastllm_contract::Timestamp;
 
-    use super::Live;
+    use super::BackendState;
 
     const SECOND: i64 = 1_000_000;
 
     #[test]
     fn two_failures_in_a_row_make_it_unhealthy_and_one_success_heals() {
-        let live = Live::default();
-        assert_eq!(live.probed(false), None);
-        assert_eq!(live.probed(true), None);
-        assert_eq!(live.probed(false), None);
-        assert_eq!(live.probed(false), Some(false));
-        assert_eq!(live.probed(false), None);
-        assert!(!live.healthy());
-        assert_eq!(live.probed(true), Some(true));
-        assert_eq!(live.probe_failures(), 4);
+        let state = BackendState::default();
+        assert_eq!(state.record_probe(false), None);
+        assert_eq!(state.record_probe(true), None);
+        assert_eq!(state.record_probe(false), None);
+        assert_eq!(state.record_probe(false), Some(false));
+        assert_eq!(state.record_probe(false), None);
+        assert!(!state.healthy());
+        assert_eq!(state.record_probe(true), Some(true));
+        assert_eq!(state.probe_failures(), 4);
     }
 
     #[test]
     fn dropping_the_guard_ends_the_request() {
-        let live = Arc::new(Live::default());
-        let first = live.begin();
-        let second = live.begin();
-        assert_eq!((live.in_flight(), live.requests()), (2, 2));
+        let state = Arc::new(BackendState::default());
+        let first = state.acquire();
+        let second = state.acquire();
+        assert_eq!((state.in_flight(), state.requests()), (2, 2));
         drop(first);
-        assert_eq!(live.in_flight(), 1);
+        assert_eq!(state.in_flight(), 1);
         drop(second);
-        assert_eq!((live.in_flight(), live.requests()), (0, 2));
+        assert_eq!((state.in_flight(), state.requests()), (0, 2));
     }
 
     #[test]
     fn failures_in_a_row_eject_for_ever_longer_but_not_for_ever() {
-        let live = Live::default();
+        let state = BackendState::default();
         let start = Timestamp(0);
         for _ in 0..4 {
-            live.failed(start);
+            state.record_failure(start);
         }
-        assert!(live.is_available(start));
-        live.answered();
+        assert!(state.is_available(start));
+        state.record_success();
         for _ in 0..5 {
-            assert!(live.is_available(start));
-            live.failed(start);
+            assert!(state.is_available(start));
+            state.record_failure(start);
         }
-        assert!(!live.is_available(Timestamp(SECOND - 1)));
-        assert!(live.is_available(Timestamp(SECOND)));
-        live.failed(start);
-        assert!(!live.is_available(Timestamp(2 * SECOND - 1)));
+        assert!(!state.is_available(Timestamp(SECOND - 1)));
+        assert!(state.is_available(Timestamp(SECOND)));
+        state.record_failure(start);
+        assert!(!state.is_available(Timestamp(2 * SECOND - 1)));
         for _ in 0..100 {
-            live.failed(start);
+            state.record_failure(start);
         }
-        assert!(!live.is_available(Timestamp(59 * SECOND)));
-        assert!(live.is_available(Timestamp(60 * SECOND)));
-        assert_eq!(live.errors(), 110);
-        assert_eq!(live.ejections(), 1);
+        assert!(!state.is_available(Timestamp(59 * SECOND)));
+        assert!(state.is_available(Timestamp(60 * SECOND)));
+        assert_eq!(state.errors(), 110);
+        assert_eq!(state.ejections(), 1);
         for _ in 0..2 {
-            live.failed(Timestamp(120 * SECOND));
+            state.record_failure(Timestamp(120 * SECOND));
         }
-        assert_eq!(live.ejections(), 2);
+        assert_eq!(state.ejections(), 2);
     }
 
     #[test]
     fn after_an_ejection_the_share_grows_from_a_tenth_to_the_whole() {
-        let live = Live::default();
+        let state = BackendState::default();
         let share = |at: i64| {
             let draws = 0..100;
             draws
-                .filter(|draw| live.takes_turn(Timestamp(at), *draw))
+                .filter(|draw| state.admits(Timestamp(at), *draw))
                 .count()
         };
         assert_eq!(share(0), 100);
         for _ in 0..5 {
-            live.failed(Timestamp(0));
+            state.record_failure(Timestamp(0));
         }
-        assert!(live.is_ejected(Timestamp(SECOND - 1)));
+        assert!(state.is_ejected(Timestamp(SECOND - 1)));
         let shares = [1, 2, 11, 21, 31, 500].map(|second| share(second * SECOND));
         assert_eq!(shares, [10, 13, 40, 70, 100, 100]);
-        assert!(!live.is_ejected(Timestamp(SECOND)));
+        assert!(!state.is_ejected(Timestamp(SECOND)));
         // One more failure, and it begins again.
-        live.failed(Timestamp(31 * SECOND));
-        assert!(live.is_ejected(Timestamp(32 * SECOND)));
+        state.record_failure(Timestamp(31 * SECOND));
+        assert!(state.is_ejected(Timestamp(32 * SECOND)));
         assert_eq!(share(33 * SECOND), 10);
     }
 
     #[test]
     fn a_pause_ejects_nobody_and_ends_at_once() {
-        let live = Live::default();
-        live.pause(Timestamp(0), Duration::from_secs(3));
-        assert!(!live.is_ejected(Timestamp(0)) && !live.is_available(Timestamp(0)));
-        assert!(live.takes_turn(Timestamp(3 * SECOND), 99));
+        let state = BackendState::default();
+        state.back_off(Timestamp(0), Duration::from_secs(3));
+        assert!(!state.is_ejected(Timestamp(0)) && !state.is_available(Timestamp(0)));
+        assert!(state.admits(Timestamp(3 * SECOND), 99));
     }
 
     #[test]
     fn the_number_of_failed_probes_can_be_chosen() {
-        let strict = Live::new(0);
-        assert_eq!(strict.probed(false), Some(false));
-        let patient = Live::new(3);
+        let strict = BackendState::new(0);
+        assert_eq!(strict.record_probe(false), Some(false));
+        let patient = BackendState::new(3);
         assert_eq!(
-            [(); 3].map(|()| patient.probed(false)),
+            [(); 3].map(|()| patient.record_probe(false)),
             [None, None, Some(false)]
         );
     }
 
     #[test]
     fn who_asks_for_a_pause_gets_it_within_a_bound() {
-        let live = Live::default();
-        live.pause(Timestamp(0), Duration::from_secs(3));
-        live.pause(Timestamp(0), Duration::from_secs(1));
-        assert!(!live.is_available(Timestamp(3 * SECOND - 1)));
-        assert!(live.is_available(Timestamp(3 * SECOND)));
-        live.pause(Timestamp(0), Duration::MAX);
-        assert!(live.is_available(Timestamp(60 * SECOND)));
+        let state = BackendState::default();
+        state.back_off(Timestamp(0), Duration::from_secs(3));
+        state.back_off(Timestamp(0), Duration::from_secs(1));
+        assert!(!state.is_available(Timestamp(3 * SECOND - 1)));
+        assert!(state.is_available(Timestamp(3 * SECOND)));
+        state.back_off(Timestamp(0), Duration::MAX);
+        assert!(state.is_available(Timestamp(60 * SECOND)));
     }
 
     #[test]
     fn the_mean_follows_the_last_answers_of_its_kind() {
-        let live = Live::default();
-        assert_eq!(live.latency(true), None);
-        live.took(true, Duration::from_micros(800));
-        live.took(true, Duration::from_micros(1600));
-        live.took(false, Duration::ZERO);
-        assert_eq!(live.latency(true), Some(900));
-        assert_eq!(live.latency(false), Some(1));
+        let state = BackendState::default();
+        assert_eq!(state.latency(true), None);
+        state.record_latency(true, Duration::from_micros(800));
+        state.record_latency(true, Duration::from_micros(1600));
+        state.record_latency(false, Duration::ZERO);
+        assert_eq!(state.latency(true), Some(900));
+        assert_eq!(state.latency(false), Some(1));
     }
 }
