@@ -1,8 +1,7 @@
-"""Where things lie: the checkout, the cache that survives, the state of what runs now.
+"""The paths of the checkout, the cache and the state.
 
-``FASTLLM_CACHE`` moves the cache (programs, venvs, build cache: costly to make
-again), ``FASTLLM_STATE`` moves the state (clusters, services: thrown away by
-``down``). Both lie outside the checkout.
+``FASTLLM_CACHE`` moves the cache: programs, virtual environments and build caches, which are expensive to recreate.
+``FASTLLM_STATE`` moves the state of clusters and services, which ``down`` removes. Both are outside the checkout.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
 def cache_dir() -> Path:
-    """The cache folder, made when it is missing."""
+    """The cache folder; created if missing."""
     own = os.environ.get("FASTLLM_CACHE")
     parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = (Path(own) if own else parent / "fastllm").absolute()
@@ -26,7 +25,7 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """The folder of everything that runs now, made when it is missing."""
+    """The folder for the state of running clusters and services; created if missing."""
     own = os.environ.get("FASTLLM_STATE")
     path = Path(own).absolute() if own else cache_dir()
     path.mkdir(parents=True, exist_ok=True)
@@ -34,7 +33,7 @@ def state_dir() -> Path:
 
 
 def checked_name(name: str) -> str:
-    """Returns ``name`` if it can stand in paths, host names and cgroups, else raises ValueError."""
+    """Returns ``name`` if it is valid in paths, host names and cgroups. Raises ValueError otherwise."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a name: lower-case letters, digits and dashes, 32 at most")
+        raise ValueError(f"{name!r} is not a valid name: lower-case letters, digits and dashes, 32 at most")
     return name

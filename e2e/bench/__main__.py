@@ -37,16 +37,16 @@ _IN_VENV = ("affinity", "engines", "soak", "outage")
 
 def main() -> int:
     """Returns the exit status."""
-    asked = _parser().parse_args()
+    arguments = _parser().parse_args()
     try:
-        if asked.command in _IN_VENV and not find_spec("httpx"):
+        if arguments.command in _IN_VENV and not find_spec("httpx"):
             _again_in(venv.tests_venv())
-        if not asked.no_build:
+        if not arguments.no_build:
             rig.build()
-        tools = rig.Tools(gateway=asked.gateway.absolute())
-        if asked.command in _IN_VENV:
-            return 0 if _run_in_venv(asked, tools) else 1
-        _run(asked, tools)
+        tools = rig.Tools(gateway=arguments.gateway.absolute())
+        if arguments.command in _IN_VENV:
+            return 0 if _run_in_venv(arguments, tools) else 1
+        _run(arguments, tools)
     except (progress.StepFailed, ValueError, OSError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -106,38 +106,38 @@ def _length(parser: argparse.ArgumentParser, *, patient: bool) -> None:
         )
 
 
-def _run(asked: argparse.Namespace, tools: rig.Tools) -> None:
-    if asked.command == "idle":
-        idle.run(peers.chosen(asked.peers), asked.streams, tools, asked.out)
+def _run(arguments: argparse.Namespace, tools: rig.Tools) -> None:
+    if arguments.command == "idle":
+        idle.run(peers.chosen(arguments.peers), arguments.streams, tools, arguments.out)
         return
-    if asked.command == "micro":
-        micro.run(tools, asked.rounds, asked.out)
+    if arguments.command == "micro":
+        micro.run(tools, arguments.rounds, arguments.out)
         return
-    length = Length(rounds=asked.rounds, window_ms=asked.window_ms)
-    if asked.command in _PATIENT:
-        length = replace(length, patience=asked.patience)
-    if asked.command == "scale":
-        scale.run(length, tools, asked.out)
-    elif asked.command == "limits":
-        limits.run(length, tools, asked.out)
-    elif asked.command == "syscalls":
-        syscalls.run(peers.chosen(asked.peers), length, tools, asked.out)
+    length = Length(rounds=arguments.rounds, window_ms=arguments.window_ms)
+    if arguments.command in _PATIENT:
+        length = replace(length, patience=arguments.patience)
+    if arguments.command == "scale":
+        scale.run(length, tools, arguments.out)
+    elif arguments.command == "limits":
+        limits.run(length, tools, arguments.out)
+    elif arguments.command == "syscalls":
+        syscalls.run(peers.chosen(arguments.peers), length, tools, arguments.out)
     else:
-        path.run(peers.chosen(asked.peers), length, tools, asked.out)
+        path.run(peers.chosen(arguments.peers), length, tools, arguments.out)
 
 
-def _run_in_venv(asked: argparse.Namespace, tools: rig.Tools) -> bool:
+def _run_in_venv(arguments: argparse.Namespace, tools: rig.Tools) -> bool:
     """Whether what was measured is as it should be."""
     # They import what only the venv has.
     from e2e.bench import affinity, conversations, engines, outage, soak
 
-    if asked.command == "affinity":
-        return affinity.run(tools, conversations.Size(asked.conversations, asked.turns), asked.out)
-    if asked.command == "engines":
-        return engines.run(tools, asked.rounds, asked.out, litellm=asked.litellm)
-    if asked.command == "outage":
-        return outage.run(tools, asked.requests, asked.rate, asked.out)
-    return soak.run(tools, asked.seconds, asked.out)
+    if arguments.command == "affinity":
+        return affinity.run(tools, conversations.Size(arguments.conversations, arguments.turns), arguments.out)
+    if arguments.command == "engines":
+        return engines.run(tools, arguments.rounds, arguments.out, litellm=arguments.litellm)
+    if arguments.command == "outage":
+        return outage.run(tools, arguments.requests, arguments.rate, arguments.out)
+    return soak.run(tools, arguments.seconds, arguments.out)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def measure(tools: Tools, seconds: float) -> Soak:
             places.append(Place(name, gateway, int(gateway.url.rpartition(":")[2])))
             progress.wait_until(
                 "a snapshot",
-                lambda gateway=gateway: gateway.knows(snapshot.key(0), LOADS[0].model + "-0000"),
+                lambda gateway=gateway: gateway.serves(snapshot.key(0), LOADS[0].model + "-0000"),
                 seconds=10,
             )
             soak.watched[name].descriptors = (_settled(gateway), 0)

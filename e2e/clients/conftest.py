@@ -51,5 +51,5 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         admin.model(EMBEDDINGS, f"{embeddings.url}/v1")
         admin.model(NOT_GRANTED, f"{chat.url}/v1", upstream_model=CHAT)
         key = admin.key(admin.principal("clients", CHAT, EMBEDDINGS))
-        progress.wait_until("the gateway knows the key", lambda: gateway.knows(key, EMBEDDINGS), seconds=20)
+        progress.wait_until("the gateway knows the key", lambda: gateway.serves(key, EMBEDDINGS), seconds=20)
         yield Target(f"{gateway.url}/v1", key)

@@ -185,7 +185,7 @@ class Run:
         if name in self.spilling:
             words.append(f"--usage-spill={folder / 'usage.spill'}")
         with Gateway(self._programs / "fastllm-gateway", folder, self._relay.url, *words, name=name) as gateway:
-            progress.wait_until("the snapshot", lambda: gateway.knows(keys[0], "exact-embed"), seconds=10)
+            progress.wait_until("the snapshot", lambda: gateway.serves(keys[0], "exact-embed"), seconds=10)
             yield gateway
 
     def _configure(self, upstreams: list[str]) -> list[str]:

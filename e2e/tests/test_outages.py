@@ -10,7 +10,7 @@ import httpx
 
 from e2e.tests.caller import Caller
 from tools import progress
-from tools.product import Admin, Deployment, operator_away
+from tools.product import Admin, Deployment, operator_stopped
 from tools.services.address import parse
 from tools.services.postgres import Postgres
 
@@ -30,7 +30,7 @@ def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later
     healthy: Deployment, fresh: Caller
 ) -> None:
     # Without the operator nobody puts the replicas back.
-    with operator_away(healthy.cluster):
+    with operator_stopped(healthy.cluster):
         healthy.kubectl("scale", "deployment", f"{healthy.name}-control", "--replicas=0")
         progress.wait_until("control is gone", lambda: not healthy.pods("control"), seconds=30)
         asked(fresh, 7)

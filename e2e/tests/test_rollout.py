@@ -10,7 +10,7 @@ from e2e.tests.caller import Caller
 from e2e.tests.conftest import NEXT, still_served
 from tools import progress
 from tools.cluster import Cluster
-from tools.product import Deployment, Secrets, operator_away
+from tools.product import Deployment, Secrets, operator_stopped
 from tools.services.postgres import Postgres
 
 MISSING = "fastllm/fastllm-proxy:9.9.9-missing"
@@ -169,5 +169,5 @@ def test_deleted_and_made_again_it_starts_clean(cluster: Cluster, postgres: Post
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     owners = json.loads(again.kubectl("get", "deployments,services", "-o", "json"))["items"]
     assert {o["uid"] for one in owners for o in one["metadata"]["ownerReferences"]} == {second["metadata"]["uid"]}
-    with operator_away(cluster):
+    with operator_stopped(cluster):
         cluster.kubectl("delete", "namespace", "again", "--timeout=90s")

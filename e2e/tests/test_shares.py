@@ -64,7 +64,7 @@ class Fleet:
         self.admin.put(f"{path}/{'budget' if 'window' in allowance else 'limits'}", **allowance)
         key = self.admin.key(principal)
         for gateway in self.gateways:
-            progress.wait_until("the key", lambda gateway=gateway: gateway.knows(key, MODEL), seconds=10)
+            progress.wait_until("the key", lambda gateway=gateway: gateway.serves(key, MODEL), seconds=10)
         return key
 
     def principal(self, name: str) -> int:

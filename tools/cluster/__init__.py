@@ -1,4 +1,4 @@
-"""A real Kubernetes on this machine, from its own programs, without Docker and without an image registry.
+"""A local Kubernetes of real components, without Docker and without an image registry.
 
 ::
 
@@ -6,7 +6,7 @@
         cluster.load_image(archive)
         cluster.kubectl("get", "nodes")
 
-Needs root in profile ``full`` (namespaces, bridge, cgroups), nothing in profile ``api``.
+Profile ``full`` needs root for namespaces, a bridge and cgroups; profile ``api`` does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Certificates by openssl, on P-256 keys: milliseconds each, where RSA keys took seconds."""
+"""Certificates made by openssl. P-256 keys take milliseconds, RSA keys seconds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Keys:
         return self.folder / name
 
     def begin(self) -> None:
-        """Makes the folder, and what openssl wants to read."""
+        """Creates the folder with the configuration of openssl."""
         self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        # The system's openssl.cnf adds extensions of its own; ours adds none.
+        # The system's openssl.cnf would add extensions.
         self.path("openssl.cnf").write_text("[req]\ndistinguished_name = none\n[none]\n")
 
     def authority(self, name: str, subject: str) -> None:
-        """Makes one that signs."""
+        """Creates a certificate authority."""
         self._openssl(
             "req",
             "-x509",
@@ -63,7 +63,7 @@ class Keys:
         dns: list[str] | None = None,
         ips: list[str] | None = None,
     ) -> None:
-        """Makes one that an authority signs, for both ends of a connection."""
+        """Creates a certificate signed by an authority, for clients and servers."""
         alternatives = [f"DNS:{one}" for one in dns or []] + [f"IP:{one}" for one in ips or []]
         extra: list[str] = ["-addext", f"subjectAltName={','.join(alternatives)}"] if alternatives else []
         self._openssl(
@@ -109,7 +109,7 @@ class Certs(Keys):
         super().__init__(plan.folder / "pki", plan.folder / "logs" / "openssl.log")
 
     def make_all(self) -> None:
-        """Makes every key and certificate of the control plane and the nodes."""
+        """Creates all keys and certificates of the control plane and the nodes."""
         self.begin()
         self.authority("ca", "kubernetes")
         self.authority("front-proxy-ca", "front-proxy")
@@ -134,7 +134,7 @@ class Certs(Keys):
         self._openssl("pkey", "-in", self.path("sa.key"), "-pubout", "-out", self.path("sa.pub"))
 
     def client(self, name: str, subject: str) -> None:
-        """Makes one more client certificate, for tests that need another user."""
+        """Creates a client certificate for another user, for tests."""
         self.signed(name, subject)
 
     def _node(self, node: Node) -> None:

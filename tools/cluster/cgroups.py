@@ -1,7 +1,7 @@
-"""A cgroup of its own for each node, so that nodes and clusters on one machine do not meet.
+"""A separate cgroup per node, which isolates nodes and clusters on one machine.
 
-Both versions are handled. Version 1 has a hierarchy a controller; version 2 has one for all, and
-hands controllers down by ``cgroup.subtree_control``.
+Supports both versions. Version 1 has one hierarchy per controller. Version 2 has a single hierarchy and
+delegates controllers by ``cgroup.subtree_control``.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ _V2_WANTED = ("cpu", "cpuset", "io", "memory", "pids", "hugetlb")
 
 
 def unified() -> bool:
-    """Whether the machine has version 2 only."""
+    """Whether the machine has only version 2."""
     return (_ROOT / "cgroup.controllers").exists()
 
 
 def _hierarchies() -> list[Path]:
-    """Every hierarchy; beside version 1 there may be one of version 2, where runc makes groups too."""
+    """All hierarchies. Version 1 may be accompanied by one of version 2, where runc also creates groups."""
     if unified():
         return [_ROOT]
-    # Links (cpu,cpuacct → cpu) name a hierarchy twice.
+    # Symbolic links (cpu,cpuacct → cpu) list a hierarchy twice.
     return sorted({path.resolve() for path in _ROOT.iterdir() if path.is_dir()})
 
 
 def create(name: str) -> None:
-    """Makes the node's root in every hierarchy, with the processors that its parent has."""
+    """Creates the node's root in every hierarchy, with the processors of its parent."""
     for hierarchy in _hierarchies():
         group = hierarchy / name
         if unified():
-            _hand_down(hierarchy)
+            _delegate(hierarchy)
         group.mkdir(exist_ok=True)
         if unified():
-            _hand_down(group)
+            _delegate(group)
         elif (group / "cpuset.cpus").exists():
             for what in ("cpuset.cpus", "cpuset.mems"):
                 (group / what).write_text((hierarchy / what).read_text())
 
 
-def _hand_down(group: Path) -> None:
+def _delegate(group: Path) -> None:
     have = (group / "cgroup.controllers").read_text().split()
     on = (group / "cgroup.subtree_control").read_text().split()
     for controller in _V2_WANTED:
@@ -50,14 +50,14 @@ def _hand_down(group: Path) -> None:
 
 
 def left(name: str) -> list[Path]:
-    """The groups of this name that are still there."""
+    """The existing groups of this name."""
     return [hierarchy / name for hierarchy in _hierarchies() if (hierarchy / name).exists()]
 
 
 def remove(name: str, *, seconds: float = 10) -> None:
-    """Removes the node's groups, innermost first; waits for the last dying processes in them.
+    """Removes the node's groups, innermost first, and waits for exiting processes in them.
 
-    Raises OSError (EBUSY) when something in them does not end.
+    Raises OSError (EBUSY) if a process in them does not exit.
     """
     deadline = time.monotonic() + seconds
     for group in left(name):

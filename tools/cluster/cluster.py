@@ -1,4 +1,4 @@
-"""The cluster as a whole: up, down, status, and what tests do with it."""
+"""A cluster: start, stop, status, kubectl and image import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTROLLER_MANAGER = "controller-manager"
 
 @dataclass(frozen=True)
 class Status:
-    """What a cluster is doing: its programs by name, and whether each one runs."""
+    """The state of a cluster: its addresses, and its programs by name with whether each one runs."""
 
     name: str
     profile: str
@@ -35,7 +35,7 @@ class Status:
 
     @property
     def up(self) -> bool:
-        """Whether it was brought up and everything runs."""
+        """Whether it was started and all its programs run."""
         return bool(self.running) and all(self.running.values())
 
 
@@ -63,7 +63,7 @@ class Cluster:
         self._index = index
         self._api_port = api_port
         if unknown := self._extras - {CONTROLLER_MANAGER}:
-            raise ValueError(f"no such extra: {', '.join(unknown)}; there is {CONTROLLER_MANAGER}")
+            raise ValueError(f"unknown extra: {', '.join(unknown)}; supported: {CONTROLLER_MANAGER}")
 
     def __enter__(self) -> Cluster:
         try:
@@ -76,11 +76,9 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    # What is known of it.
-
     @property
     def folder(self) -> Path:
-        """Its state: kubeconfig, pki, logs, audit.log, etcd's data."""
+        """The folder of its state: kubeconfig, pki, logs, audit.log, etcd's data."""
         return plan.clusters_dir() / self.name
 
     @property
@@ -95,27 +93,27 @@ class Cluster:
 
     @property
     def machine_ip(self) -> str:
-        """Where pods reach programs of this machine. Raises StepFailed when the cluster is not up."""
+        """The address of this machine for pods. Raises StepFailed if the cluster is not up."""
         return self._plan().machine_ip
 
     @property
     def node_ip(self) -> str:
-        """Where the machine reaches node ports (and the API server). Raises StepFailed when the cluster is not up."""
+        """The address of node ports and the API server. Raises StepFailed if the cluster is not up."""
         return self._plan().api_ip
 
     def _plan(self) -> plan.Plan:
         found = plan.load(self.name)
         if found is None:
-            raise progress.StepFailed(f"cluster {self.name} is not up; python3 -m tools.cluster up --name {self.name}")
+            raise progress.StepFailed(
+                f"cluster {self.name} is not up; run `python3 -m tools.cluster up --name {self.name}`"
+            )
         return found
 
-    # Up and down.
-
     def up(self) -> Cluster:
-        """Brings it up from nothing; first clears what an earlier run of the same name left.
+        """Starts the cluster, after removing what an earlier run of the same name left.
 
-        Raises StepFailed with the end of the log that explains it; what came up so far
-        stays for a look, until ``down``.
+        Raises StepFailed with the end of the relevant log. The programs that started keep running for
+        inspection, until ``down``.
         """
         if self.profile == "full" and os.geteuid() != 0:
             raise progress.StepFailed("profile full needs root (namespaces, a bridge, cgroups); profile api does not")
@@ -200,15 +198,15 @@ class Cluster:
         def ready() -> bool:
             for kubelet in kubelets:
                 kubelet.alive()
-            said = self._kubectl("get", "nodes", "-o", "json")
-            nodes = json.loads(said.stdout)["items"] if said.returncode == 0 else []
+            output = self._kubectl("get", "nodes", "-o", "json")
+            nodes = json.loads(output.stdout)["items"] if output.returncode == 0 else []
             states = [c["status"] for n in nodes for c in n["status"].get("conditions", []) if c["type"] == "Ready"]
             return states == ["True"] * len(made.nodes)
 
         progress.wait_until("nodes", ready, seconds=60, log=kubelets[0].log, every=0.2)
 
     def down(self) -> None:
-        """Ends it and removes everything that it made; nothing to do is no error."""
+        """Stops the cluster and removes everything that it created. Idempotent."""
         with progress.step(f"cluster {self.name} down"):
             self._clear()
 
@@ -218,7 +216,7 @@ class Cluster:
             network.remove(self.name)
         for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
             self._daemon(name).stop(seconds=5)
-        # A run whose pid files are gone is known by the paths in its arguments.
+        # Without pid files, the processes of an earlier run are found by the paths in their arguments.
         marks = (
             "--data-dir={}/etcd",
             "--audit-log-path={}/audit.log",
@@ -240,10 +238,8 @@ class Cluster:
         wrapper.write_text(f'#!/bin/sh\nexec "{golang.path("kubectl")}" --kubeconfig "{self.kubeconfig}" "$@"\n')
         wrapper.chmod(0o755)
 
-    # What is done with it.
-
     def status(self) -> Status:
-        """Which of its programs run. Raises StepFailed when it was never brought up."""
+        """The current state. Raises StepFailed if the cluster is not up."""
         made = self._plan()
         names = sorted(path.stem for path in (self.folder / "pids").glob("*.pid"))
         running = {name: self._daemon(name).pid is not None for name in names}
@@ -271,7 +267,7 @@ class Cluster:
         )
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Runs kubectl as the administrator and returns what it printed. Raises StepFailed with what it said."""
+        """Runs kubectl as the administrator and returns its output. Raises StepFailed with its error output."""
         done = self._kubectl(*words, stdin=stdin)
         if done.returncode:
             raise progress.StepFailed(f"kubectl {' '.join(words)}: {done.stderr.strip()}")
@@ -281,7 +277,7 @@ class Cluster:
         """Imports image archives into every node and returns their names. Raises StepFailed in profile ``api``."""
         made = self._plan()
         if not made.nodes:
-            raise progress.StepFailed("profile api has no nodes, so it has no images")
+            raise progress.StepFailed("profile api has no nodes and therefore no images")
         names: list[str] = []
         for archive in archives:
             for one in made.nodes:

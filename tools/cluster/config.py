@@ -1,4 +1,4 @@
-"""The configuration of every component, as text or as values that are written as JSON. Pure: no file is touched."""
+"""The configuration of every component, as text or as values for JSON. Pure functions: no file access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER_DOMAIN = "cluster.local"
 
 
 def kubeconfig(plan: Plan, user: str, ca: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:
-    """A kubeconfig with everything inside, so that it can be copied."""
+    """A self-contained kubeconfig, which can be copied."""
 
     def inline(data: bytes) -> str:
         return base64.b64encode(data).decode()
@@ -33,7 +33,7 @@ def kubeconfig(plan: Plan, user: str, ca: bytes, certificate: bytes, key: bytes)
 
 
 def audit_policy() -> dict[str, Any]:
-    """Who did what, without bodies; but a list of Secrets shows whether it carried data or only metadata."""
+    """Records metadata of all requests, and the responses to lists of Secrets, which show whether they include data."""
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
@@ -51,7 +51,7 @@ def audit_policy() -> dict[str, Any]:
 
 
 def etcd_flags(plan: Plan) -> list[str]:
-    """etcd without fsync: the data is thrown away."""
+    """etcd without fsync: the data is disposable."""
     return [
         "--name=etcd",
         f"--data-dir={plan.folder / 'etcd'}",
@@ -66,7 +66,7 @@ def etcd_flags(plan: Plan) -> list[str]:
 
 
 def apiserver_flags(plan: Plan, pki: Path) -> list[str]:
-    """kube-apiserver, with an audit log and room for aggregated APIs."""
+    """kube-apiserver, with an audit log and support for aggregated APIs."""
     flags = [
         f"--etcd-servers={plan.etcd}",
         f"--bind-address={plan.api_ip}",
@@ -102,13 +102,13 @@ def apiserver_flags(plan: Plan, pki: Path) -> list[str]:
             "--kubelet-preferred-address-types=InternalIP,Hostname",
         ]
     else:
-        # A Service's endpoint cannot be a loopback address, and nobody is there to use it.
+        # The endpoint of a Service cannot be a loopback address.
         flags += ["--endpoint-reconciler-type=none"]
     return flags
 
 
 def controller_manager_flags(plan: Plan, pki: Path) -> list[str]:
-    """kube-controller-manager; it serves nothing, so that several run beside each other."""
+    """kube-controller-manager without a listener, so that several can run on one machine."""
     return [
         f"--kubeconfig={plan.folder}/kube-controller-manager.kubeconfig",
         "--use-service-account-credentials=true",
@@ -120,7 +120,7 @@ def controller_manager_flags(plan: Plan, pki: Path) -> list[str]:
         f"--service-cluster-ip-range={plan.service_range}",
         "--leader-elect=false",
         "--secure-port=0",
-        # A client a controller: at the default rate, making them takes 5 s.
+        # At the default rate, creating the clients of all controllers takes 5 s.
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
         "--horizontal-pod-autoscaler-sync-period=2s",
@@ -136,7 +136,7 @@ def scheduler_flags(plan: Plan) -> list[str]:
 
 
 def kubelet(plan: Plan, node: Node, pki: Path) -> dict[str, Any]:
-    """KubeletConfiguration. Images are side-loaded, so their garbage is never collected."""
+    """KubeletConfiguration. Images are side-loaded and must not be garbage-collected."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -177,7 +177,7 @@ def kubelet(plan: Plan, node: Node, pki: Path) -> dict[str, Any]:
 
 
 def kube_proxy(plan: Plan, node: Node) -> dict[str, Any]:
-    """KubeProxyConfiguration; the kernel's conntrack limits are the machine's and stay as they are."""
+    """KubeProxyConfiguration; the conntrack limits of the machine's kernel stay unchanged."""
     return {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
@@ -195,7 +195,7 @@ def kube_proxy(plan: Plan, node: Node) -> dict[str, Any]:
 
 
 def containerd(node_folder: Path, snapshotter: str) -> str:
-    """containerd's own file: CRI on, nothing that needs CAP_SYS_RESOURCE or a kernel module."""
+    """containerd's configuration: CRI, without features that need CAP_SYS_RESOURCE or a kernel module."""
     unused = json.dumps([f"io.containerd.snapshotter.v1.{name}" for name in ("aufs", "btrfs", "devmapper", "zfs")])
     return f"""version = 2
 root = "{node_folder}/containerd"
@@ -224,7 +224,7 @@ disabled_plugins = {unused}
 
 
 def cni(plan: Plan, node: Node, node_folder: Path) -> dict[str, Any]:
-    """The pods' network of a node: a bridge with a range of its own."""
+    """The pod network of a node: a bridge with its own address range."""
     return {
         "cniVersion": "0.4.0",
         "name": "pods",

@@ -1,4 +1,4 @@
-"""etcd, kube-apiserver and kube-controller-manager: beside us in profile ``api``, inside the first node in ``full``."""
+"""Starts etcd, kube-apiserver and kube-controller-manager: on the machine (profile ``api``) or in the first node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Starter = Callable[[str, Sequence[str | Path]], Daemon]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    """Distinct free ports of 127.0.0.1."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -41,7 +41,7 @@ def write_kubeconfigs(plan: Plan, certs: Certs) -> None:
 
 
 def write_kubeconfig(plan: Plan, certs: Certs, user: str, path: Path) -> None:
-    """Writes one kubeconfig, readable by its owner alone."""
+    """Writes one kubeconfig, readable only by its owner."""
     content = config.kubeconfig(
         plan,
         user,
@@ -54,14 +54,14 @@ def write_kubeconfig(plan: Plan, certs: Certs, user: str, path: Path) -> None:
 
 
 def start(plan: Plan, certs: Certs, starter: Starter) -> None:
-    """Starts etcd and the API server together: the second waits for the first by itself."""
+    """Starts etcd and the API server, which waits for etcd."""
     (plan.folder / "audit-policy.json").write_text(json.dumps(config.audit_policy()))
     starter("etcd", [golang.path("etcd"), *config.etcd_flags(plan)])
     starter("kube-apiserver", [golang.path("kube-apiserver"), *config.apiserver_flags(plan, certs.folder)])
 
 
 def wait_until_ready(plan: Plan, certs: Certs, etcd: Daemon, apiserver: Daemon) -> None:
-    """Returns when the API server says that it is ready, its roles included. Raises StepFailed with its log."""
+    """Waits until the API server and its default roles are ready. Raises StepFailed with its log."""
     context = ssl.create_default_context(cafile=str(certs.path("ca.crt")))
     context.load_cert_chain(certs.path("admin.crt"), certs.path("admin.key"))
 
@@ -81,7 +81,7 @@ def wait_until_ready(plan: Plan, certs: Certs, etcd: Daemon, apiserver: Daemon) 
 
 
 def start_controller_manager(plan: Plan, certs: Certs, starter: Starter) -> Daemon:
-    """Starts the controllers: Deployments, Jobs, garbage collection, namespaces' ends, service accounts."""
+    """Starts the controllers: Deployments, Jobs, garbage collection, namespace deletion, service accounts."""
     return starter(
         "kube-controller-manager",
         [golang.path("kube-controller-manager"), *config.controller_manager_flags(plan, certs.folder)],

@@ -1,4 +1,4 @@
-"""CoreDNS as a Deployment, as manifests. Names outside the cluster do not exist: nothing is asked of anyone else."""
+"""The manifests of CoreDNS. Names outside the cluster do not resolve; no query is forwarded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tools.cluster.config import CLUSTER_DOMAIN, COREDNS_IMAGE
 from tools.cluster.plan import Plan
 
 _LABELS = {"k8s-app": "kube-dns"}
-# Two blocks, since the plug-in "template" stands before "kubernetes" whatever their order here.
+# Two blocks, because CoreDNS runs the plug-in "template" before "kubernetes", regardless of their order here.
 _COREFILE = f"""
 {CLUSTER_DOMAIN}:53 in-addr.arpa:53 ip6.arpa:53 {{
     errors
@@ -27,7 +27,7 @@ _COREFILE = f"""
 
 
 def manifests(plan: Plan) -> dict[str, Any]:
-    """A List of everything that cluster DNS needs."""
+    """A List with all resources of the cluster DNS."""
     items = [_account(), *_rights(), _corefile(), _deployment(), _service(plan)]
     return {"apiVersion": "v1", "kind": "List", "items": items}
 

@@ -1,4 +1,4 @@
-"""The cluster's own images, made from programs in the cache: pause, CoreDNS, and a shell for tests."""
+"""The images of the cluster itself, made from programs in the cache: pause, CoreDNS, and a shell for tests."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from tools.images import oci
 from tools.paths import cache_dir
 from tools.setup import golang
 
-# A busybox with sh, wget, nslookup, nc and httpd: what tests ask from inside a pod. (Debian's static
-# wget crashes when it is given -T.)
+# busybox with sh, wget, nslookup, nc and httpd, for tests inside a pod. Debian's static wget crashes with -T.
 SHELL_IMAGE = "localhost/fastllm-tools/shell:1"
 
 _SOURCE = Path(__file__).with_name("pause.c")
 
 
 def pause_program() -> Path:
-    """The pause program, compiled on first use; it is also the init of a node's namespaces."""
+    """The pause program, compiled on first use. It is also the init process of a node's namespaces."""
     key = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
     program = cache_dir() / "bin" / f"pause-{key}"
     if not program.exists():
@@ -32,7 +31,7 @@ def pause_program() -> Path:
 
 
 def archives() -> list[Path]:
-    """The archives that every node gets, written on first use."""
+    """The archives that every node imports, written on first use."""
     busybox = Path("/bin/busybox")
     applets = ("sh", "wget", "nslookup", "nc", "httpd", "cat", "sleep", "true", "false", "ls", "echo", "id", "env")
     return [
@@ -50,8 +49,8 @@ def archives() -> list[Path]:
 def _archive(name: str, files: dict[str, Path], config: dict, links: dict[str, str] | None = None) -> Path:
     key = hashlib.sha256(repr((name, config, links)).encode())
     for path in files.values():
-        about = path.stat()
-        key.update(f"{path} {about.st_size} {about.st_mtime_ns}".encode())
+        status = path.stat()
+        key.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
     folder = cache_dir() / "node-images"
     folder.mkdir(exist_ok=True)
     archive = folder / f"{name.rpartition('/')[2].partition(':')[0]}-{key.hexdigest()[:12]}.tar"

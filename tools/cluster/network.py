@@ -1,6 +1,6 @@
-"""The machine's side of a cluster's network: one bridge, one veth a node, routes to pods and services.
+"""The machine's side of a cluster's network: one bridge, one veth per node, routes to pods and services.
 
-The machine's own forwarding stays as it is; nodes get no default route, so nothing leaves the machine.
+IP forwarding of the machine stays unchanged. Nodes have no default route: no traffic leaves the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _ip(*words: str | Path) -> None:
 
 
 def _mark(name: str) -> str:
-    """The bridge's alias: tells whose it is, also when the folder of the cluster is gone."""
+    """The alias of the bridge, which identifies its cluster even if the cluster's folder is missing."""
     return f"fastllm {name} {state_dir()}"
 
 
@@ -32,18 +32,18 @@ def _alias(bridge: str) -> str | None:
 
 
 def foreign_indexes(name: str) -> set[int]:
-    """The indexes whose bridge exists and belongs to another cluster."""
+    """The indexes of the bridges of other clusters."""
     aliases = {index: _alias(f"fllm{index}") for index in range(INDEXES)}
     return {index for index, alias in aliases.items() if alias is not None and alias != _mark(name)}
 
 
 def bridges_of(name: str) -> list[str]:
-    """The bridges of this cluster that are there."""
+    """The existing bridges of this cluster."""
     return [f"fllm{index}" for index in range(INDEXES) if _alias(f"fllm{index}") == _mark(name)]
 
 
 def create_bridge(plan: Plan) -> None:
-    """Makes the bridge and gives the machine its address on it."""
+    """Creates the bridge and assigns the machine's address to it."""
     _ip("link", "add", plan.bridge, "type", "bridge")
     _ip("link", "set", plan.bridge, "alias", _mark(plan.name))
     _ip("addr", "add", f"{plan.machine_ip}/24", "dev", plan.bridge)
@@ -51,14 +51,14 @@ def create_bridge(plan: Plan) -> None:
 
 
 def connect(plan: Plan, node: Node, init: int) -> None:
-    """Links a node's namespace (of the process ``init``) to the bridge, and makes its pods reachable."""
+    """Connects a node's namespace (that of the process ``init``) to the bridge and adds routes to its pods."""
     _ip("link", "add", node.veth, "type", "veth", "peer", "name", "eth0", "netns", str(init))
     _ip("link", "set", node.veth, "master", plan.bridge, "up")
     inside = ["nsenter", "-t", str(init), "-n", "--", "ip"]
     progress.run([*inside, "link", "set", "lo", "up"])
     progress.run([*inside, "addr", "add", f"{node.ip}/24", "dev", "eth0"])
     progress.run([*inside, "link", "set", "eth0", "up"])
-    # A route for what kube-proxy rewrites: without one, the node itself could not even try a cluster IP.
+    # Connections to cluster IPs, which kube-proxy rewrites, need a route to start with.
     progress.run([*inside, "route", "add", plan.service_range, "via", plan.machine_ip])
     for other in plan.nodes:
         if other != node:
@@ -69,7 +69,7 @@ def connect(plan: Plan, node: Node, init: int) -> None:
 
 
 def remove(name: str) -> None:
-    """Removes the bridges of this cluster and what hangs on them; routes go along."""
+    """Removes the bridges of this cluster with their links and routes."""
     for bridge in bridges_of(name):
         for port in (_LINKS / bridge / "brif").iterdir():
             subprocess.run(["ip", "link", "delete", port.name], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""One node: namespaces of its own, and in them containerd, kubelet and kube-proxy (and whatever else is put there)."""
+"""A node: a set of namespaces with containerd, kubelet, kube-proxy and, in the first node, the control plane."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from tools import progress
 from tools.cluster import cgroups, config, images, network, process
 from tools.cluster.certs import Certs
-from tools.cluster.plan import MOST_NODES, Node, Plan
+from tools.cluster.plan import MAX_NODES, Node, Plan
 from tools.setup import debian, golang
 
 _TOOLS_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# Inside the new namespaces, as root: a /run, /var/lib and /var/log that are the node's, a sysfs that shows
-# the node's network, with the machine's cgroups back under it; then shared, as kubelet's mounts need.
+# Runs inside the new namespaces, as root: mounts the node's own /run, /var/lib and /var/log and a sysfs that shows
+# the node's network, with the machine's cgroups below it. Mounts are shared because kubelet requires it.
 _PREPARE = """set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -39,7 +39,7 @@ echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
 
 
 class NodeRun:
-    """A node as it runs: made by ``begin``, then its programs one by one."""
+    """A running node: ``begin`` creates it, the other methods start its programs."""
 
     def __init__(self, plan: Plan, node: Node) -> None:
         self.plan = plan
@@ -49,13 +49,13 @@ class NodeRun:
         self._init = self.daemon("init")
 
     def daemon(self, name: str) -> process.Daemon:
-        """The handle of one of its programs."""
+        """The handle of a program of the node."""
         return process.Daemon(
             f"{self.node.name}-{name}", self.plan.folder / "pids", self.logs / f"{self.node.name}-{name}.log"
         )
 
     def begin(self) -> None:
-        """Makes the namespaces, mounts, the cgroup and the link to the bridge."""
+        """Creates the namespaces, mounts, the cgroup and the link to the bridge."""
         for name in ("var-lib/kubelet", "var-lib/cni", "var-log/pods", "var-log/containers", "containerd", "cni"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         cgroups.create(self.node.cgroup)
@@ -85,7 +85,7 @@ class NodeRun:
         network.connect(self.plan, self.node, init)
 
     def init_pid(self) -> int | None:
-        """The pid (as the machine counts) of the node's init, once its /proc is its own."""
+        """The pid, in the machine's namespace, of the node's init process, or None until it has started."""
         self._init.alive()
         return next(
             (pid for pid in process.with_argument(self.node.mark) if _program(pid) == images.pause_program().name), None
@@ -94,7 +94,7 @@ class NodeRun:
     def _inside(self, init: int | None = None) -> list[str]:
         pid = init or self.init_pid()
         if pid is None:
-            raise progress.StepFailed(f"{self.node.name} does not run")
+            raise progress.StepFailed(f"{self.node.name} is not running")
         return ["nsenter", "-t", str(pid), "--net", "--mount", "--pid", "--uts", "--"]
 
     def start(self, name: str, command: Sequence[str | Path]) -> process.Daemon:
@@ -104,7 +104,7 @@ class NodeRun:
         return daemon
 
     def start_containerd(self) -> process.Daemon:
-        """Starts containerd; its images come by ``load_image``."""
+        """Starts containerd; ``load_image`` imports images."""
         (self.folder / "containerd.toml").write_text(config.containerd(self.folder, _snapshotter(self.folder)))
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(config.cni(self.plan, self.node, self.folder)))
         return self.start(
@@ -112,14 +112,14 @@ class NodeRun:
         )
 
     def wait_for_containerd(self) -> None:
-        """Returns when it answers."""
+        """Waits until containerd responds."""
         daemon = self.daemon("containerd")
 
-        def answers() -> bool:
+        def responds() -> bool:
             daemon.alive()
             return self._ctr("version").returncode == 0
 
-        progress.wait_until(f"{self.node.name}: containerd", answers, seconds=20, log=daemon.log)
+        progress.wait_until(f"{self.node.name}: containerd", responds, seconds=20, log=daemon.log)
 
     def _ctr(self, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
         command = [
@@ -134,7 +134,7 @@ class NodeRun:
         return subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=False)
 
     def load_image(self, archive: Path) -> list[str]:
-        """Imports an OCI or Docker archive, and returns the names of the images in it. Raises StepFailed."""
+        """Imports an OCI or Docker archive and returns the names of the images in it. Raises StepFailed."""
         with archive.open("rb") as data:
             done = self._ctr("images", "import", "--snapshotter", _snapshotter(self.folder), "-", stdin=data.fileno())
         if done.returncode:
@@ -164,8 +164,8 @@ class NodeRun:
 
 
 def remove_all(cluster: str) -> None:
-    """Ends every node of a cluster and removes its cgroups, also when its folder is gone: found by marks and names."""
-    for number in range(1, MOST_NODES + 1):
+    """Stops every node of a cluster and removes its cgroups. Finds them without the folder of the cluster."""
+    for number in range(1, MAX_NODES + 1):
         node = Node(cluster, 0, number)
         for pid in process.with_argument(node.mark):
             process.end(pid, how=signal.SIGKILL)
@@ -181,6 +181,6 @@ def _program(pid: int) -> str:
 
 
 def _snapshotter(folder: Path) -> str:
-    """overlayfs, but where the state itself lies on an overlay (a container), plain copies."""
+    """overlayfs, or plain copies if the state itself is on an overlay, as in a container."""
     kind = progress.run(["stat", "-f", "-c", "%T", folder]).strip()
     return "native" if kind == "overlayfs" else "overlayfs"

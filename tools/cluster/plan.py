@@ -1,16 +1,16 @@
-"""Which names and addresses a cluster has: pure, and the same every time for the same name and index.
+"""The names and addresses of a cluster: pure functions of its name and index.
 
-Two clusters side by side differ in their index (0 to 31), and every range follows from it:
+Clusters on one machine have different indexes (0 to 31), which determine every address range:
 
-==============  ======================  ==========================================
-what            range                   who reaches it
-==============  ======================  ==========================================
-bridge, nodes   10.77.<index>.0/24      the machine is .1, nodes are .2, .3, …
-pods            10.88.<8*index>.0/21    a /24 for each node; the machine by a route
-services        10.96.<8*index>.0/21    pods and nodes; the machine by a route
-==============  ======================  ==========================================
+==============  ======================  =================================================
+use             range                   reachable from
+==============  ======================  =================================================
+bridge, nodes   10.77.<index>.0/24      everywhere; the machine is .1, nodes are .2, .3, …
+pods            10.88.<8*index>.0/21    nodes, and the machine by a route; a /24 per node
+services        10.96.<8*index>.0/21    pods and nodes, and the machine by a route
+==============  ======================  =================================================
 
-Profile ``api`` listens on 127.0.0.1 and needs none of this but its two ports.
+Profile ``api`` listens on 127.0.0.1 and needs only ports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.paths import checked_name, state_dir
 
 PROFILES = ("full", "api")
 INDEXES = 32
-MOST_NODES = 8
+MAX_NODES = 8
 DEFAULT_NAME = "fastllm"
 
 
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def mark(self) -> str:
-        """An argument of the node's init, so that it is found even when the folder is gone."""
+        """An argument of the node's init process, which identifies it even if the cluster's folder is missing."""
         return f"fastllm-node:{self.cluster}:{self.name}"
 
     @property
@@ -82,18 +82,18 @@ class Plan:
     def __post_init__(self) -> None:
         checked_name(self.name)
         if self.profile not in PROFILES:
-            raise ValueError(f"no profile {self.profile!r}; there are {', '.join(PROFILES)}")
-        if not 0 <= self.index < INDEXES or not 1 <= self.node_count <= MOST_NODES:
-            raise ValueError(f"an index is 0 to {INDEXES - 1}, and there are 1 to {MOST_NODES} nodes")
+            raise ValueError(f"unknown profile {self.profile!r}; profiles are {', '.join(PROFILES)}")
+        if not 0 <= self.index < INDEXES or not 1 <= self.node_count <= MAX_NODES:
+            raise ValueError(f"the index must be 0 to {INDEXES - 1}, the number of nodes 1 to {MAX_NODES}")
 
     @property
     def folder(self) -> Path:
-        """Everything this cluster writes."""
+        """The folder of all files of the cluster."""
         return clusters_dir() / self.name
 
     @property
     def nodes(self) -> list[Node]:
-        """Its nodes; the first one also carries the control plane. None in profile ``api``."""
+        """The nodes, none in profile ``api``. The first one also runs the control plane."""
         count = self.node_count if self.profile == "full" else 0
         return [Node(self.name, self.index, number) for number in range(1, count + 1)]
 
@@ -104,32 +104,32 @@ class Plan:
 
     @property
     def machine_ip(self) -> str:
-        """Where pods reach what runs on the machine."""
+        """The address of this machine for pods."""
         return f"10.77.{self.index}.1" if self.profile == "full" else "127.0.0.1"
 
     @property
     def pod_range(self) -> str:
-        """All pods of all nodes."""
+        """The address range of all pods."""
         return f"10.88.{8 * self.index}.0/21"
 
     @property
     def service_range(self) -> str:
-        """All cluster IPs."""
+        """The range of all cluster IPs."""
         return f"10.96.{8 * self.index}.0/21"
 
     @property
     def kubernetes_ip(self) -> str:
-        """The Service ``kubernetes``: the first address of the range."""
+        """The address of the Service ``kubernetes``: the first one of the range."""
         return f"10.96.{8 * self.index}.1"
 
     @property
     def dns_ip(self) -> str:
-        """The Service ``kube-dns``."""
+        """The address of the Service ``kube-dns``."""
         return f"10.96.{8 * self.index}.10"
 
     @property
     def api_ip(self) -> str:
-        """Where the API server listens."""
+        """The listen address of the API server."""
         return self.nodes[0].ip if self.nodes else "127.0.0.1"
 
     @property
@@ -143,17 +143,17 @@ class Plan:
         return f"http://127.0.0.1:{self.etcd_port}"
 
     def save(self) -> None:
-        """Writes the plan into its folder, so that ``down`` and ``status`` know it."""
+        """Writes the plan into its folder, for ``down`` and ``status``."""
         (self.folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
 
 
 def clusters_dir() -> Path:
-    """The folder with a folder for each cluster."""
+    """The parent of the folders of all clusters."""
     return state_dir() / "clusters"
 
 
 def load(name: str) -> Plan | None:
-    """The plan of a cluster that was begun, or None."""
+    """The saved plan of a cluster, or None."""
     try:
         return Plan(**json.loads((clusters_dir() / checked_name(name) / "plan.json").read_text()))
     except (OSError, TypeError, ValueError):
@@ -161,16 +161,16 @@ def load(name: str) -> Plan | None:
 
 
 def indexes_in_use(but: str) -> set[int]:
-    """The indexes of every full cluster but the named one."""
+    """The indexes of all full clusters except the named one."""
     names = (path.parent.name for path in clusters_dir().glob("*/plan.json"))
     plans = [load(name) for name in names if name != but]
     return {plan.index for plan in plans if plan and plan.profile == "full"}
 
 
 def choose_index(name: str, taken: set[int]) -> int:
-    """0 for the default name, else one that follows from the name; the next free one where it is taken."""
+    """0 for the default name, else an index derived from the name; the next free one if it is taken."""
     first = 0 if name == DEFAULT_NAME else 1 + hashlib.sha256(name.encode()).digest()[0] % (INDEXES - 1)
     for offset in range(INDEXES):
         if (index := (first + offset) % INDEXES) not in taken:
             return index
-    raise ValueError(f"{INDEXES} clusters are up; take one down first")
+    raise ValueError(f"{INDEXES} clusters are up; stop one first")

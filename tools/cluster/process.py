@@ -1,4 +1,4 @@
-"""Long-running processes: started apart from us, found again by pid and start time, ended by pid."""
+"""Background processes that outlive their parent, identified by pid and start time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tools.progress import StepFailed, tail
 
 
 def started_at(pid: int) -> str | None:
-    """The kernel's start time of a process (so that a reused pid is told apart), or None when it is gone."""
+    """The start time of a process, which distinguishes reused pids, or None if the process has exited."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -38,7 +38,7 @@ class Daemon:
         cwd: Path | None = None,
         user: int | None = None,
     ) -> int:
-        """Starts it in a session of its own, so that it outlives us, and returns its pid at once."""
+        """Starts the process in a new session, so that it outlives this one, and returns its pid."""
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         identity = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -54,13 +54,13 @@ class Daemon:
                 **identity,
             )
         self.pid_file.write_text(f"{process.pid} {started_at(process.pid)}\n")
-        # It outlives us: nobody waits for it, and that is no mistake to warn of.
+        # The process is left running on purpose: prevents the ResourceWarning of Popen.
         process.returncode = 0
         return process.pid
 
     @property
     def pid(self) -> int | None:
-        """Its pid while it runs, else None."""
+        """The pid while the process runs, else None."""
         try:
             pid, since = self.pid_file.read_text().split()
         except (OSError, ValueError):
@@ -68,13 +68,13 @@ class Daemon:
         return int(pid) if started_at(int(pid)) == since else None
 
     def alive(self) -> bool:
-        """Whether it runs. Raises StepFailed with the end of its log when it was started and is gone."""
+        """Returns True while the process runs. Raises StepFailed with the end of its log otherwise."""
         if self.pid is None:
-            raise StepFailed(f"{self.name} ended; the end of {self.log}:\n{tail(self.log)}")
+            raise StepFailed(f"{self.name} has exited; the end of {self.log}:\n{tail(self.log)}")
         return True
 
     def stop(self, *, how: int = signal.SIGTERM, seconds: float = 10) -> None:
-        """Ends it, by force when it does not go within ``seconds``; it is gone afterwards."""
+        """Stops the process and waits until it has exited; sends SIGKILL after ``seconds``."""
         pid = self.pid
         if pid is not None:
             end(pid, how=how, seconds=seconds)
@@ -82,21 +82,21 @@ class Daemon:
 
 
 def end(pid: int, *, how: int = signal.SIGTERM, seconds: float = 10) -> None:
-    """Signals one process and waits until it is gone; SIGKILL when it takes longer than ``seconds``."""
+    """Signals a process and waits until it has exited; sends SIGKILL after ``seconds``."""
     since = started_at(pid)
-    for what, patience in ((how, seconds), (signal.SIGKILL, 10.0)):
+    for number, timeout in ((how, seconds), (signal.SIGKILL, 10.0)):
         if since is None or started_at(pid) != since:
             break
         try:
-            os.kill(pid, what)
+            os.kill(pid, number)
         except ProcessLookupError:
             break
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while started_at(pid) == since and time.monotonic() < deadline:
             _reap(pid)
             time.sleep(0.02)
     if since is not None and started_at(pid) == since:
-        raise StepFailed(f"process {pid} does not end")
+        raise StepFailed(f"process {pid} does not exit")
 
 
 def _reap(pid: int) -> None:
@@ -105,7 +105,7 @@ def _reap(pid: int) -> None:
 
 
 def with_argument(mark: str) -> list[int]:
-    """The processes that have exactly this among their arguments."""
+    """The processes with exactly this argument."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""The product's images, built from the Dockerfiles without Docker and without an image registry."""
+"""Builds the product's images from the Dockerfiles without Docker and without an image registry."""
 
 from __future__ import annotations
 

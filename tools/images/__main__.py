@@ -11,25 +11,27 @@ from tools.images import REPOSITORY, build
 
 
 def main() -> int:
-    """Prints each image's archive and names; returns the exit status."""
+    """Prints the archive and the names of each image; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python3 -m tools.images", description="The product's images, without Docker."
+        prog="python3 -m tools.images", description="Build the product's images without Docker."
     )
     command = parser.add_subparsers(dest="command", required=True).add_parser(
-        "build", help="build from compiled binaries"
+        "build", help="build the images from compiled binaries"
     )
-    command.add_argument("--tag", action="append", help="may be given several times (default dev)")
+    command.add_argument("--tag", action="append", help="tag of the images; repeatable (default dev)")
     command.add_argument(
-        "--only", action="append", default=[], metavar="IMAGE", help="fastllm-proxy or fastllm-operator"
+        "--only",
+        action="append",
+        default=[],
+        metavar="IMAGE",
+        help="build only fastllm-proxy or fastllm-operator; repeatable",
     )
-    command.add_argument(
-        "--repository", default=REPOSITORY, help=f"what stands before the image's name (default {REPOSITORY})"
-    )
-    command.add_argument("--binaries", type=Path, help="the folder of the binaries (default target/release)")
-    asked = parser.parse_args()
+    command.add_argument("--repository", default=REPOSITORY, help=f"prefix of the image names (default {REPOSITORY})")
+    command.add_argument("--binaries", type=Path, help="folder of the binaries (default target/release)")
+    arguments = parser.parse_args()
     try:
         for image in build(
-            asked.tag or ["dev"], only=asked.only, repository=asked.repository, binaries=asked.binaries
+            arguments.tag or ["dev"], only=arguments.only, repository=arguments.repository, binaries=arguments.binaries
         ).values():
             print(image.archive, *image.names)
     except (progress.StepFailed, ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Builds both images with buildah on a base that is made here, and keeps them as OCI archives."""
+"""Builds both images with buildah on a generated base image, and stores them as OCI archives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _RECIPES = {
 
 @dataclass(frozen=True)
 class Image:
-    """A built image: the archive for ``Cluster.load_image``, and the names that it gets there."""
+    """A built image: the archive for ``Cluster.load_image``, and its names."""
 
     archive: Path
     names: tuple[str, ...]
@@ -49,18 +49,16 @@ def build(
     repository: str = REPOSITORY,
     binaries: Path | None = None,
 ) -> dict[str, Image]:
-    """Builds ``<repository>/fastllm-proxy`` and ``<repository>/fastllm-operator``, each under every tag, by image name.
+    """Builds ``<repository>/fastllm-proxy`` and ``<repository>/fastllm-operator`` with every tag; returns them by name.
 
-    ``only`` names the images wanted; ``binaries`` is the folder of the compiled programs (``target/release``).
-    The same image under several tags costs nothing: tests of upgrades use that. Raises StepFailed.
+    ``only`` selects images; ``binaries`` is the folder of the compiled programs (default ``target/release``).
+    Additional tags cost nothing; tests of upgrades use them. Raises StepFailed.
     """
     ensure("images")
     source = binaries or CHECKOUT / "target" / "release"
     wanted = tuple(only) or tuple(_RECIPES)
     if not tags or (unknown := set(wanted) - _RECIPES.keys()):
-        raise ValueError(
-            f"a tag is needed, and images among {', '.join(_RECIPES)}" + (f", not {unknown}" if tags else "")
-        )
+        raise ValueError(f"unknown images: {', '.join(sorted(unknown))}" if tags else "at least one tag is required")
     folder = state_dir() / "images"
     folder.mkdir(exist_ok=True)
     made = {}
@@ -70,7 +68,7 @@ def build(
             with progress.step(f"image {name}"):
                 names = tuple(f"{repository}/{name}:{tag}" for tag in tags)
                 made[name] = Image(_built(name, source, names, folder), names)
-        # The archives are what is kept; the storage would only grow.
+        # Only the archives are kept.
         progress.run([*_storage(), "rmi", "--all", "--force"], log=folder / "buildah.log")
     return made
 
@@ -86,13 +84,13 @@ def _built(name: str, source: Path, names: Sequence[str], folder: Path) -> Path:
 
 
 def _context(context: Path, source: Path, recipe: _Recipe) -> Path:
-    """A build context of just the binaries, so that buildah does not walk the checkout."""
+    """A build context with only the binaries, so that buildah does not read the whole checkout."""
     shutil.rmtree(context, ignore_errors=True)
     release = context / "target" / "release"
     release.mkdir(parents=True)
     for binary in recipe.binaries:
         if not (source / binary).exists():
-            raise progress.StepFailed(f"{source / binary} is not there; cargo build --release makes it")
+            raise progress.StepFailed(f"{source / binary} does not exist; run `make build`")
         shutil.copy2(source / binary, release / binary)
     return context
 
@@ -133,7 +131,7 @@ def _buildah(name: str, recipe: _Recipe, context: Path, names: Sequence[str], fo
 
 
 def _storage() -> list[str | Path]:
-    """buildah with a storage of its own, apart from the user's images."""
+    """buildah with a separate storage, apart from the user's images."""
     root = cache_dir() / "buildah"
     return ["buildah", "--root", root / "storage", "--runroot", root / "run", "--storage-driver", "vfs"]
 
@@ -144,7 +142,7 @@ def _revision() -> str:
 
 
 def _load_base(binaries: Iterable[Path]) -> None:
-    """Makes the base image: the libraries that the binaries name, the resolver's, certificates, a user."""
+    """Creates the base image: the shared libraries of the binaries, certificates and a user."""
     archive = cache_dir() / f"base.{os.getpid()}.tar"
     passwd = cache_dir() / "passwd"
     passwd.write_text("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
@@ -164,7 +162,7 @@ def _load_base(binaries: Iterable[Path]) -> None:
 
 
 def libraries(binary: Path) -> list[Path]:
-    """The shared libraries and the loader of a program, as ldd finds them; none for a static one."""
+    """The shared libraries and the loader of a program, from ldd; none for a static program."""
     done = subprocess.run(["ldd", binary], capture_output=True, text=True, check=False)
     if "not found" in done.stdout:
         raise progress.StepFailed(f"ldd {binary}:\n{done.stdout}")

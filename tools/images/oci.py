@@ -1,4 +1,4 @@
-"""OCI image archives without a daemon or a registry: one layer from files, and cheap extra tags."""
+"""Writes OCI image archives of one layer, without a daemon or a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
 def architecture() -> str:
-    """This machine's, in OCI's words."""
+    """The OCI name of this machine's architecture."""
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
@@ -29,9 +29,9 @@ def write(
     config: Mapping[str, Any],
     links: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes an image of one layer: ``files`` by their path in it, ``links`` as symbolic links.
+    """Writes an image of one layer: ``files`` and symbolic ``links`` by their path in the image.
 
-    ``config`` is its run configuration. The same input gives the same bytes.
+    ``config`` is the runtime configuration. The output is reproducible.
     """
     layer = _layer(files, links or {})
     image = {
@@ -59,7 +59,7 @@ def write(
 
 
 def retag(archive: Path, names: Sequence[str], target: Path) -> None:
-    """Copies an archive of one image under other names: one import then makes every one of them."""
+    """Copies an archive of one image with other names; a single import creates all of them."""
     with tarfile.open(archive) as source, tarfile.open(target, "w") as out:
         for member in source.getmembers():
             data = source.extractfile(member) if member.isfile() else None

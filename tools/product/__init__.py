@@ -2,7 +2,7 @@
 
 from tools.product.admin import Admin
 from tools.product.build import images
-from tools.product.deployment import Deployment, Secrets, install_operator, operator_away
+from tools.product.deployment import Deployment, Secrets, install_operator, operator_stopped
 from tools.product.local import Control, Gateway
 
 __all__ = [
@@ -13,5 +13,5 @@ __all__ = [
     "Secrets",
     "images",
     "install_operator",
-    "operator_away",
+    "operator_stopped",
 ]

@@ -1,4 +1,4 @@
-"""A client of the admin API, as a script of a platform team would have it."""
+"""A client of the admin API."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ __all__ = ["Admin"]
 
 
 class Admin:
-    """A session on the admin API. Raises ``httpx.HTTPStatusError`` with the body's text when refused."""
+    """A session on the admin API. Methods raise ``httpx.HTTPStatusError`` with the response body on errors."""
 
     def __init__(self, url: str, name: str, password: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=20)
         self.post("/login", name=name, password=password)
 
     def request(self, method: str, path: str, **arguments) -> httpx.Response:
-        """One call; the answer, which was not an error."""
-        answer = self.http.request(method, path, **arguments)
-        if answer.is_error:
+        """Sends a request and returns the successful response."""
+        response = self.http.request(method, path, **arguments)
+        if response.is_error:
             raise httpx.HTTPStatusError(
-                f"{method} {path}: {answer.status_code} {answer.text}", request=answer.request, response=answer
+                f"{method} {path}: {response.status_code} {response.text}", request=response.request, response=response
             )
-        return answer
+        return response
 
     def get(self, path: str, **query):
-        """GET, the answer's JSON."""
+        """GET; returns the JSON of the response."""
         return self.request("GET", path, params=query).json()
 
     def post(self, path: str, **body):
-        """POST of a JSON object, the answer's JSON or None."""
-        answer = self.request("POST", path, json=body)
-        return answer.json() if answer.content else None
+        """POST of a JSON object; returns the JSON of the response, or None."""
+        response = self.request("POST", path, json=body)
+        return response.json() if response.content else None
 
     def put(self, path: str, **body) -> None:
         """PUT of a JSON object."""
@@ -41,7 +41,7 @@ class Admin:
         self.request("PATCH", path, json=body)
 
     def model(self, name: str, *api_bases: str, upstream_model: str | None = None, key: str | None = None) -> int:
-        """Creates a model with a backend at each address; its id."""
+        """Creates a model with a backend at each address; returns its ID."""
         model = self.post("/admin/models", name=name)["id"]
         for api_base in api_bases:
             backend = {"api_base": api_base}
@@ -53,7 +53,7 @@ class Admin:
         return model
 
     def principal(self, name: str, *grants: str) -> int:
-        """Creates a service account that may use the named models through a role of its own; its id."""
+        """Creates a service account with a role that grants the named models; returns its ID."""
         principal = self.post("/admin/principals", name=name)["id"]
         role = f"{name}-models"
         self.post("/admin/roles", name=role)
@@ -63,9 +63,9 @@ class Admin:
         return principal
 
     def key(self, principal: int, name: str = "key") -> str:
-        """Creates a key; the only time that its text is seen."""
+        """Creates a key and returns its text, which the API shows only once."""
         return self.post("/admin/keys", name=name, principal_id=principal)["key"]
 
     def usage(self, **query) -> list[dict]:
-        """The newest usage events first."""
+        """The usage events, newest first."""
         return self.get("/admin/usage/events", **query)

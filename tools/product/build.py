@@ -22,7 +22,7 @@ def version() -> str:
 
 
 def images(*tags: str) -> list[Path]:
-    """Builds the product's and the operator's image from the binaries, under this version and each further tag.
+    """Builds the images of the product and the operator from the binaries, tagged with this version and ``tags``.
 
     Returns the archives to load into a cluster.
     """

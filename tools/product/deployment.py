@@ -1,4 +1,4 @@
-"""The operator in a cluster, and one deployment that it makes from ``config/samples``."""
+"""The operator in a cluster, and a deployment from ``config/samples``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from tools import paths, progress
 from tools.product.admin import Admin
 
-__all__ = ["Deployment", "Secrets", "install_operator", "operator_away"]
+__all__ = ["Deployment", "Secrets", "install_operator", "operator_stopped"]
 
 SYSTEM = "fastllm-system"
 
 
 @dataclass
 class Secrets:
-    """The values that a deployment's Secrets hold; random unless given."""
+    """The values of a deployment's Secrets; random by default."""
 
     database: str
     proxy_token: str = field(default_factory=lambda: "pt-" + secrets.token_hex(24))
@@ -29,7 +29,7 @@ class Secrets:
     password: str = field(default_factory=lambda: secrets.token_urlsafe(18))
 
     def all(self) -> list[str]:
-        """Every value that may appear nowhere."""
+        """All values, none of which may appear in any output."""
         return [self.database, self.proxy_token, self.encryption_key, self.password]
 
 
@@ -43,8 +43,8 @@ def install_operator(cluster) -> None:
 
 
 @contextmanager
-def operator_away(cluster) -> Iterator[None]:
-    """Stops the operator meanwhile."""
+def operator_stopped(cluster) -> Iterator[None]:
+    """Scales the operator to zero replicas while the body of the ``with`` statement runs."""
     operator = ("-n", SYSTEM, "scale", "deployment/fastllm-operator")
     replicas = cluster.kubectl("-n", SYSTEM, "get", "deployment/fastllm-operator", "-o", "jsonpath={.spec.replicas}")
     cluster.kubectl(*operator, "--replicas=0")
@@ -57,24 +57,24 @@ def operator_away(cluster) -> Iterator[None]:
 
 
 def _pods(cluster, namespace: str) -> str:
-    said = [cluster.kubectl("-n", namespace, "get", "pods,events", "-o", "wide")]
+    output = [cluster.kubectl("-n", namespace, "get", "pods,events", "-o", "wide")]
     names = cluster.kubectl("-n", namespace, "get", "pods", "-o", "name").split()
     for name in names:
         try:
-            said.append(cluster.kubectl("-n", namespace, "logs", "--tail=20", "--all-containers", name))
+            output.append(cluster.kubectl("-n", namespace, "logs", "--tail=20", "--all-containers", name))
         except progress.StepFailed as error:
-            said.append(f"{name}: {error}")
-    return "\n".join(said)
+            output.append(f"{name}: {error}")
+    return "\n".join(output)
 
 
 class Deployment:
-    """One FastllmProxy, from ``config/samples``, in a namespace of its own."""
+    """A FastllmProxy from ``config/samples`` in its own namespace."""
 
     def __init__(self, cluster, namespace: str, values: Secrets, name: str = "fastllm") -> None:
         self.cluster, self.namespace, self.values, self.name = cluster, namespace, values, name
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """kubectl in this deployment's namespace."""
+        """Runs kubectl in the namespace of this deployment."""
         return self.cluster.kubectl("-n", self.namespace, *words, stdin=stdin)
 
     def apply(self, folder: Path, spec: dict | None = None) -> None:
@@ -118,45 +118,45 @@ class Deployment:
         }
 
     def resource(self) -> dict:
-        """The FastllmProxy as the API server has it."""
+        """The FastllmProxy, from the API server."""
         return json.loads(self.kubectl("get", "fllm", self.name, "-o", "json"))
 
     def conditions(self) -> dict[str, dict]:
-        """The conditions of its status by type, as far as they are of its newest generation."""
+        """The status conditions of its current generation, by type."""
         resource = self.resource()
         generation = resource["metadata"]["generation"]
         conditions = resource.get("status", {}).get("conditions", [])
         return {c["type"]: c for c in conditions if c.get("observedGeneration") == generation}
 
     def wait(self, *wanted: str, seconds: float = 90) -> dict[str, dict]:
-        """Waits for conditions given as ``Type=Status`` or ``Type=Status/Reason``; the conditions then."""
+        """Waits for conditions given as ``Type=Status`` or ``Type=Status/Reason``; returns all conditions."""
         deadline = time.monotonic() + seconds
         while True:
             conditions = self.conditions()
             if all(_holds(conditions, want) for want in wanted):
                 return conditions
             if time.monotonic() >= deadline:
-                told = "\n".join(
+                current = "\n".join(
                     f"  {c['type']}={c['status']}/{c['reason']}: {c['message']}" for c in conditions.values()
                 )
                 raise progress.StepFailed(
-                    f"{', '.join(wanted)}: not within {seconds:g} s; the resource says\n{told}\n"
+                    f"{', '.join(wanted)}: not reached within {seconds:g} s; current conditions:\n{current}\n"
                     f"{_pods(self.cluster, self.namespace)}\n"
                     f"{self.cluster.kubectl('-n', SYSTEM, 'logs', '--tail=40', 'deployment/fastllm-operator')}"
                 )
             time.sleep(0.2)
 
     def url(self, plane: str) -> str:
-        """The address of a plane's Service (``control`` or ``proxy``), which this machine reaches."""
+        """The address of a plane's Service (``control`` or ``proxy``), reachable from this machine."""
         service = json.loads(self.kubectl("get", "service", f"{self.name}-{plane}", "-o", "json"))["spec"]
         return f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
 
     def admin(self) -> Admin:
-        """A session as the bootstrapped administrator."""
+        """An admin API session as the bootstrap admin."""
         return Admin(self.url("control"), "admin", self.values.password)
 
     def pods(self, plane: str) -> list[dict]:
-        """The pods of a plane that are not being deleted."""
+        """The pods of a plane, except those being deleted."""
         label = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={plane}"
         pods = json.loads(self.kubectl("get", "pods", "-l", label, "-o", "json"))["items"]
         return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]

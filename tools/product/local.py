@@ -1,4 +1,4 @@
-"""Both planes as programs on the loopback address, without Kubernetes: for what no cluster is needed for."""
+"""Both planes as local processes on the loopback address, without Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tools.services.address import parse
 
 __all__ = ["Control", "Gateway", "Process"]
 
-# Of this run alone: nobody else reaches the loopback address.
+# One token per test run; only this machine can reach the loopback address.
 _TOKEN = "pt-" + secrets.token_hex(24)
 
 
 class Process:
-    """One of our programs on a free port; a context manager that waits until it is ready."""
+    """A program of the product on a free port. A context manager, which waits until the program is ready."""
 
     def __init__(self, program: Path, name: str, folder: Path) -> None:
         self.program, self.folder = program, folder
@@ -30,11 +30,11 @@ class Process:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def command(self) -> Sequence[str | Path]:
-        """The words that start it."""
+        """The command line."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """What it is told by the environment: secrets."""
+        """The environment variables, which carry the secrets."""
         return {"FASTLLM_PROXY_TOKEN": _TOKEN}
 
     def __enter__(self):
@@ -45,7 +45,7 @@ class Process:
         self.stop()
 
     def start(self) -> None:
-        """Starts it, again where it was stopped, and waits until it is ready."""
+        """Starts or restarts the program and waits until it is ready."""
         self._daemon.start(self.command(), env=self.environment())
         try:
             progress.wait_until(self._daemon.name, self.ready, seconds=30, log=self.log)
@@ -54,22 +54,22 @@ class Process:
             raise
 
     def stop(self, *, how: int = signal.SIGTERM, seconds: float = 10) -> None:
-        """Ends it with a signal; it is gone afterwards. Nothing to do is no error."""
+        """Stops the program with a signal and waits until it has exited. Idempotent."""
         self._daemon.stop(how=how, seconds=seconds)
 
     @property
     def pid(self) -> int:
-        """Its process id. Raises StepFailed with the end of its log when it has ended."""
+        """The process ID. Raises StepFailed with the end of the log if the program has exited."""
         self._daemon.alive()
         return self._daemon.pid or 0
 
     @property
     def log(self) -> Path:
-        """What it logged."""
+        """The log file."""
         return self._daemon.log
 
     def ready(self) -> bool:
-        """Whether /readyz answers 200."""
+        """Whether /readyz returns 200."""
         self._daemon.alive()
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
@@ -78,7 +78,7 @@ class Process:
 
 
 class Control(Process):
-    """The control plane on a database of its own, with one administrator."""
+    """The control plane with one administrator."""
 
     def __init__(self, programs: Path, folder: Path, database: str) -> None:
         super().__init__(programs / "fastllm-control", "control", folder)
@@ -87,11 +87,11 @@ class Control(Process):
         self._database = database
 
     def command(self) -> Sequence[str | Path]:
-        """Everything else has a default."""
+        """The command line: the port; everything else has a default."""
         return [self.program, f"--admin-port={self.port}"]
 
     def environment(self) -> Mapping[str, str]:
-        """The database, the key for what is kept in it, the password of the first login."""
+        """The proxy token, the database URL, the encryption key and the password of the bootstrap admin."""
         return {
             **super().environment(),
             "FASTLLM_DATABASE_URL": self._database,
@@ -100,24 +100,24 @@ class Control(Process):
         }
 
     def admin(self) -> Admin:
-        """A session of the administrator, who is made by the first call."""
+        """An admin API session. The first call creates the administrator."""
         progress.run([self.program, "set-password", "--name", "admin", "--create-only"], env=self.environment())
         return Admin(self.url, "admin", self._password)
 
 
 class Gateway(Process):
-    """The data plane behind a control plane, real or scripted."""
+    """A gateway connected to a control plane, real or scripted."""
 
     def __init__(self, program: Path, folder: Path, control: str, *arguments: str, name: str = "gateway") -> None:
         super().__init__(program, name, folder)
         self._words = [f"--control-url={control}", f"--replica={name}", *arguments]
 
     def command(self) -> Sequence[str | Path]:
-        """With a snapshot cache of its own."""
+        """The command line, with a separate snapshot cache."""
         cache = self.folder / f"{self._daemon.name}-snapshot.json"
         return [self.program, f"--port={self.port}", f"--snapshot-cache={cache}", *self._words]
 
-    def knows(self, key: str, model: str) -> bool:
-        """Whether it has a snapshot in which the key may use the model."""
+    def serves(self, key: str, model: str) -> bool:
+        """Whether the key can use the model, according to the current snapshot."""
         models = httpx.get(f"{self.url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=5)
         return models.status_code == 200 and any(one["id"] == model for one in models.json()["data"])

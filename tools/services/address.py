@@ -1,4 +1,4 @@
-"""``ADDR:PORT`` as the command line and the tests write it; port 0 means a free one."""
+"""Parses listen addresses of the form ``ADDR:PORT``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def parse(listen: str) -> tuple[str, int]:
-    """Splits ``ADDR:PORT`` and fills in a free port for 0. Raises ValueError when it is neither."""
+    """Splits ``ADDR:PORT``; replaces port 0 by a free port. Raises ValueError if the format is wrong."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{listen!r} is not ADDR:PORT")

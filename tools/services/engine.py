@@ -1,4 +1,4 @@
-"""A real inference engine: llama.cpp's server with SmolLM2-135M, OpenAI-shaped, under 2 s to ready."""
+"""A real inference engine: llama.cpp's OpenAI-compatible server with SmolLM2-135M, ready in under 2 s."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tools.setup import venv
 
 
 class Engine:
-    """One server by name. Several may run; two under one ``alias`` are a load-balanced pool.
+    """A model server. Several servers with the same ``alias`` form a load-balanced pool.
 
-    ``parallel`` is how many requests run at once (more are queued), ``context`` the tokens each may
-    hold, ``threads`` its processor threads. ``/metrics`` is on. One that makes ``embeddings`` makes nothing else.
+    ``parallel`` is the number of concurrent requests (others are queued), ``context`` the maximum number of tokens of
+    each, ``threads`` the number of threads. ``/metrics`` is enabled. A server for ``embeddings`` serves only those.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class Engine:
 
     @property
     def url(self) -> str:
-        """Its root, without ``/v1``. Raises StepFailed when it was not brought up."""
+        """The base URL without ``/v1``. Raises StepFailed if the server is not up."""
         try:
-            about = json.loads((self._folder / "about.json").read_text())
+            address = json.loads((self._folder / "about.json").read_text())
         except OSError as error:
             raise progress.StepFailed(f"engine {self.name} is not up") from error
-        return f"http://{about['host']}:{about['port']}"
+        return f"http://{address['host']}:{address['port']}"
 
     def up(self) -> Engine:
-        """Starts it and waits until the model is loaded."""
+        """Starts a new server and waits until the model is loaded."""
         venv.tests_venv()
         self.down()
         with progress.step(f"engine {self.name} ({self.alias})"):
@@ -77,7 +77,7 @@ class Engine:
         return self
 
     def start(self) -> None:
-        """Starts it on the address that it had, after ``stop``, and waits until the model is loaded."""
+        """Starts the server on its address, also after ``stop``, and waits until the model is loaded."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         flags = [
             f"--{name}={value}"
@@ -91,19 +91,19 @@ class Engine:
         def ready() -> bool:
             self._daemon.alive()
             try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
-                    return answer.status == 200
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2) as response:
+                    return response.status == 200
             except (OSError, urllib.error.URLError):
                 return False
 
         progress.wait_until(f"engine {self.name}", ready, seconds=60, log=self.log)
 
     def stop(self) -> None:
-        """Stops it; ``start`` brings it back on the same address, with an empty KV cache."""
+        """Stops the server; ``start`` restarts it on the same address with an empty KV cache."""
         self._daemon.stop(seconds=3)
 
     def down(self) -> None:
-        """Ends it and removes its state; nothing to do is no error."""
+        """Stops the server and removes its state. Idempotent."""
         self.stop()
         if self._folder.exists():
             shutil.rmtree(self._folder)

@@ -1,4 +1,4 @@
-"""A throw-away PostgreSQL from the system's programs: durable is nothing, a password guards it all the same."""
+"""A disposable PostgreSQL server from the installed programs: not durable, but protected by a password."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _FAST = {
 
 
 class Postgres:
-    """One server by name. ``listen`` is ``ADDR:PORT``; every address but none asks for the password.
+    """A PostgreSQL server. ``listen`` is ``ADDR:PORT``; every connection needs the password.
 
-    ``up``/``down`` (or ``with``) make and remove it; ``stop``/``start`` keep its data, for outages in tests.
-    Started by root, it runs as the user ``postgres``, as the server demands.
+    ``up``/``down`` (or ``with``) create and remove it; ``stop``/``start`` keep its data, to simulate outages.
+    Started by root, it runs as the user ``postgres``, because PostgreSQL refuses to run as root.
     """
 
     def __init__(self, name: str = "postgres", listen: str = "127.0.0.1:0") -> None:
@@ -65,7 +65,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """The DATABASE_URL of the database ``fastllm``. Raises StepFailed when it was not brought up."""
+        """The DATABASE_URL of the database ``fastllm``. Raises StepFailed if the server is not up."""
         return self.url_of(USER)
 
     def url_of(self, database: str) -> str:
@@ -74,7 +74,7 @@ class Postgres:
         return f"postgres://{USER}:{about['password']}@{about['host']}:{about['port']}/{database}"
 
     def up(self) -> Postgres:
-        """Makes an empty server and waits until it answers; what an earlier one of this name left is removed first."""
+        """Creates an empty server and waits until it is ready. Replaces an earlier one of the same name."""
         ensure("postgres")
         self.down()
         with progress.step(f"postgres {self.name}"):
@@ -84,12 +84,12 @@ class Postgres:
             note = self._folder / "about.json"
             note.touch(mode=0o600)
             note.write_text(json.dumps(about))
-            self._initialise(about["password"])
+            self._initialize(about["password"])
             self.start()
             self.create_database(USER)
         return self
 
-    def _initialise(self, password: str) -> None:
+    def _initialize(self, password: str) -> None:
         owner = _owner()
         data = self._data()
         data.mkdir(mode=0o700)
@@ -134,7 +134,7 @@ class Postgres:
             raise progress.StepFailed(f"{command[0]}:\n{done.stdout}{done.stderr}")
 
     def start(self) -> None:
-        """Starts it on its data and waits until it answers."""
+        """Starts the server on its data and waits until it is ready."""
         about = self._about()
         owner = _owner()
         self._daemon.start(
@@ -143,30 +143,30 @@ class Postgres:
             user=owner.pw_uid if os.geteuid() == 0 else None,
         )
 
-        def answers() -> bool:
+        def ready() -> bool:
             self._daemon.alive()
             return self._psql("postgres", "select 1").returncode == 0
 
-        progress.wait_until(f"postgres {self.name}", answers, seconds=30, log=self.log)
+        progress.wait_until(f"postgres {self.name}", ready, seconds=30, log=self.log)
 
     def stop(self) -> None:
-        """Stops it at once, connections broken; the data stays."""
+        """Stops the server immediately and aborts its connections; the data stays."""
         self._daemon.stop(how=signal.SIGINT)
 
     def down(self) -> None:
-        """Ends it and removes its data; nothing to do is no error."""
+        """Stops the server and removes its data. Idempotent."""
         self._daemon.stop(how=signal.SIGQUIT)
         for folder in (self._data(), self._folder):
             if folder.exists():
                 shutil.rmtree(folder)
 
     def create_database(self, name: str) -> str:
-        """Makes an empty database and returns its URL."""
+        """Creates an empty database and returns its URL."""
         self.execute(f'create database "{checked_name(name)}"', database="postgres")
         return self.url_of(name)
 
     def execute(self, sql: str, *, database: str = USER) -> str:
-        """Runs SQL by psql and returns its rows, unaligned, one a line. Raises StepFailed with the server's words."""
+        """Runs SQL with psql and returns the rows, unaligned, one per line. Raises StepFailed on errors."""
         done = self._psql(database, sql)
         if done.returncode:
             raise progress.StepFailed(f"psql: {done.stderr.strip()}")
@@ -203,7 +203,7 @@ class Postgres:
             raise progress.StepFailed(f"postgres {self.name} is not up") from error
 
     def _data(self) -> Path:
-        # Another user cannot reach into root's home, where the state of root mostly lies.
+        # The user postgres cannot access root's home, the usual place of the state.
         if os.geteuid() == 0:
             return Path("/var/tmp") / f"fastllm-postgres-{self.name}"
         return self._folder / "data"
@@ -216,5 +216,5 @@ def _owner() -> pwd.struct_passwd:
 def _program(name: str) -> str:
     found = sorted(POSTGRES_PROGRAMS.glob(f"*/bin/{name}"), key=lambda path: float(path.parent.parent.name))
     if not found:
-        raise progress.StepFailed(f"{name} of PostgreSQL is not installed; python3 -m tools.setup postgres")
+        raise progress.StepFailed(f"{name} of PostgreSQL is not installed; run `python3 -m tools.setup postgres`")
     return str(found[-1])

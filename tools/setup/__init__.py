@@ -1,7 +1,6 @@
-"""Makes a machine ready: Debian packages, Go programs, venvs. A second run does nothing.
+"""Prepares a machine: Debian packages, Go programs, virtual environments. Idempotent.
 
-``ensure("api")`` is what the rest of ``tools`` and ``e2e`` call; ``python3 -m tools.setup`` does
-everything and says what it does.
+The rest of ``tools`` and ``e2e`` call ``ensure("api")`` and so on; ``python3 -m tools.setup`` prepares everything.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ __all__ = ["PARTS", "ensure"]
 
 
 def ensure(*parts: str) -> None:
-    """Makes the named parts ready, or all of them when none is named.
+    """Installs or builds the given parts, or all of them by default.
 
-    rust: the compiler is new enough (checked only). fuzz: a C++ compiler. api: etcd, kube-apiserver,
+    rust: checks the version of the compiler and installs a linker. fuzz: a C++ compiler. api: etcd, kube-apiserver,
     controller-manager, kubectl. full: the rest of a Kubernetes node. images: buildah. postgres: the server's
-    programs. python: the tests' venv. tools: the developers' venv, and what reads metrics as Prometheus does.
+    programs. python: the virtual environment of the tests. tools: linters, the test runner and promlint.
 
-    Raises ``tools.progress.StepFailed`` with what the user has to do.
+    Raises ``tools.progress.StepFailed`` with instructions for the user.
     """
     wanted = set(parts or PARTS)
     if unknown := wanted - set(PARTS):
-        raise ValueError(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        raise ValueError(f"unknown part: {', '.join(sorted(unknown))}; parts are {', '.join(PARTS)}")
     if "full" in wanted:
         wanted.add("api")
     if "rust" in wanted:

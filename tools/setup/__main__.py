@@ -1,4 +1,4 @@
-"""``python3 -m tools.setup [part …]``: make this machine ready for the cluster and the tests."""
+"""``python3 -m tools.setup [part …]``: prepares this machine for the cluster and the tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tools.setup import PARTS, ensure
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python3 -m tools.setup", description=ensure.__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(PARTS)}; all when none is named")
-    asked = parser.parse_args()
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"one of {', '.join(PARTS)}; default: all")
+    arguments = parser.parse_args()
     try:
-        ensure(*asked.parts)
+        ensure(*arguments.parts)
     except (progress.StepFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

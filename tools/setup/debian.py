@@ -1,4 +1,4 @@
-"""Debian packages: only those of missing commands, nothing removed, no service started."""
+"""Installs the Debian packages of missing commands. Removes nothing and starts no service."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/
 
 
 def program(name: str) -> str | None:
-    """The path of a command, the administrator's folders included, or None."""
+    """The path of a command, also in the sbin folders, or None."""
     return shutil.which(name, path=_SEARCH)
 
 
 def missing(parts: set[str]) -> list[str]:
-    """The packages, sorted, whose command or file is not there."""
+    """The packages, sorted, whose command or file is missing."""
     packages = set()
     for part in parts & DEBIAN.keys():
         for what, package in DEBIAN[part].items():
@@ -35,7 +35,7 @@ def missing(parts: set[str]) -> list[str]:
 
 @contextmanager
 def _no_service_starts() -> Iterator[None]:
-    """Holds a policy-rc.d that forbids every start; what was there before comes back."""
+    """Installs a policy-rc.d that prevents service starts; restores the previous one afterwards."""
     saved = _POLICY.with_name("policy-rc.d.before-fastllm")
     if _POLICY.exists() and not saved.exists():
         _POLICY.rename(saved)
@@ -50,17 +50,17 @@ def _no_service_starts() -> Iterator[None]:
 
 
 def install_missing(parts: set[str]) -> None:
-    """Installs what ``parts`` lack. Raises StepFailed where it cannot, with the list to install by hand."""
+    """Installs the missing packages of ``parts``. Raises StepFailed with a list of packages if it cannot."""
     packages = missing(parts)
     if not packages:
         return
     if not shutil.which("apt-get"):
         raise progress.StepFailed(
-            f"apt-get is not here; install by your own means what Debian calls: {' '.join(packages)}"
+            f"apt-get is not available; install the equivalents of these Debian packages: {' '.join(packages)}"
         )
     if os.geteuid() != 0:
         raise progress.StepFailed(
-            "root is needed once, to install packages:\n"
+            "Debian packages are missing, and installing them needs root:\n"
             f"sudo apt-get update && sudo apt-get install --no-install-recommends --no-remove {' '.join(packages)}"
         )
     log = cache_dir() / "apt.log"
@@ -74,4 +74,4 @@ def install_missing(parts: set[str]) -> None:
             env=env,
         )
     if still := missing(parts):
-        raise progress.StepFailed(f"installed, but their commands are not there: {' '.join(still)}; see {log}")
+        raise progress.StepFailed(f"installed, but the commands are still missing: {' '.join(still)}; see {log}")

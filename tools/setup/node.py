@@ -1,4 +1,4 @@
-"""Packages of npm in the cache, keyed by their lock file; Node itself is a wheel."""
+"""npm packages in the cache, keyed by their lock file. Node itself comes as a wheel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MANIFESTS = ("package.json", "package-lock.json")
 
 
 def program() -> Path:
-    """Node."""
+    """The path of Node."""
     return venv.clients_venv() / "bin" / "node"
 
 
 def clients() -> Path:
-    """The folder of the JavaScript clients with the packages that they import."""
+    """The folder of the JavaScript clients with their packages; installs them if missing."""
     key = hashlib.sha256(b"".join((_SOURCES / name).read_bytes() for name in _MANIFESTS)).hexdigest()[:12]
     folder = cache_dir() / f"npm-clients-{key}"
     finished = folder / ".finished"
@@ -32,7 +32,7 @@ def clients() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             _install(folder)
             finished.touch()
-        # Imports are looked up from where a file lies, and the checkout stays free of packages.
+        # Node resolves imports relative to the importing file, and packages stay out of the checkout.
         for source in _SOURCES.glob("*.mjs"):
             shutil.copy(source, folder)
     return folder

