@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 
-from e2e.services.unruly import GOOD, RESET_HEAD, RESET_MIDDLE
+from e2e.services.faulty_upstream import GOOD, RESET_HEAD, RESET_MIDDLE
 from tools import progress
 
 _RESET = struct.pack("ii", 1, 0)

@@ -20,8 +20,8 @@ from e2e.bench.certificates import Certificates
 from e2e.bench.misuse import Misuse
 from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import BURST, Scenario
+from e2e.services.faulty_upstream import FaultyUpstream
 from e2e.services.scripted_control import ScriptedControl
-from e2e.services.unruly import Unruly
 from tools import progress
 from tools.product import Gateway
 
@@ -135,10 +135,10 @@ def measure(tools: Tools, seconds: float) -> Soak:
         certificates = Certificates(folder / "clients")
         upstreams = opened.enter_context(ExitStack())
         rig = upstreams.enter_context(Rig(tools))
-        unruly = upstreams.enter_context(Unruly(folder))
-        publish = _publisher(control, rig, unruly, soak)
+        faulty = upstreams.enter_context(FaultyUpstream(folder))
+        publish = _publisher(control, rig, faulty, soak)
         publish()
-        words = ("--log=warn,fastllm_gateway::access=off", f"--ca-bundle={unruly.authority}", "--health-interval=2")
+        words = ("--log=warn,fastllm_gateway::access=off", f"--ca-bundle={faulty.authority}", "--health-interval=2")
         places = []
         for name in soak.watched:
             more = certificates.words() if name == TLS else ()
@@ -176,7 +176,7 @@ def _changes(publish: Callable[[], None], certificates: Certificates) -> Iterato
         yield
 
 
-def _publisher(control: ScriptedControl, rig: Rig, unruly: Unruly, soak: Soak) -> Callable[[], None]:
+def _publisher(control: ScriptedControl, rig: Rig, faulty: FaultyUpstream, soak: Soak) -> Callable[[], None]:
     """Publishes another snapshot each time: models and keys come and go beside those that are used."""
     names = {f"{one.model}-0000" for one in LOADS}
 
@@ -184,7 +184,7 @@ def _publisher(control: ScriptedControl, rig: Rig, unruly: Unruly, soak: Soak) -
         number = soak.snapshots
         soak.snapshots += 1
         coming = {f"soak-{number % 50}-{index}": [rig.api_base] for index in range(number % 20)}
-        models = {**{name: [rig.api_base] for name in names}, **unruly.api_bases(), **coming}
+        models = {**{name: [rig.api_base] for name in names}, **faulty.api_bases(), **coming}
         control.publish(snapshot.served(models, version=number + 1, keys=1 + number * 97 % _MOST_KEYS))
 
     return publish

@@ -1,1 +1,1 @@
-"""Clients as people use them, through both planes to a real engine."""
+"""Tests of common client libraries against both planes and a real engine."""

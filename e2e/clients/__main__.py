@@ -1,4 +1,4 @@
-"""``python3 -m e2e.clients [pytest's arguments]``: every client; ``make test`` runs those of its own venv."""
+"""``python3 -m e2e.clients [pytest arguments]``: tests all clients; ``make test`` includes only OpenAI's for Python."""
 
 from __future__ import annotations
 

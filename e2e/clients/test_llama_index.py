@@ -7,8 +7,8 @@ from llama_index.core.llms import ChatMessage
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
-from e2e.clients.asked import QUESTION
 from e2e.clients.conftest import CHAT, EMBEDDINGS, Target
+from e2e.clients.prompts import PROMPT
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,9 @@ def model(target: Target) -> OpenAILike:
     )
 
 
-def test_a_stream_says_what_the_plain_answer_says(model: OpenAILike) -> None:
-    plain = model.complete(QUESTION).text
-    pieces = [piece.delta or "" for piece in model.stream_chat([ChatMessage(role="user", content=QUESTION)])]
+def test_a_stream_equals_the_plain_response(model: OpenAILike) -> None:
+    plain = model.complete(PROMPT).text
+    pieces = [piece.delta or "" for piece in model.stream_chat([ChatMessage(role="user", content=PROMPT)])]
     assert len(pieces) > 5
     assert "".join(pieces) == plain != ""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import openai
 import pytest
 
-from e2e.clients.asked import MESSAGES, SHIP, WEATHER, WEATHER_MESSAGES, is_city, is_ship
 from e2e.clients.conftest import CHAT, EMBEDDINGS, NOT_GRANTED, Target
+from e2e.clients.prompts import MESSAGES, SHIP, WEATHER, WEATHER_MESSAGES, is_city, is_ship
 
 
 @pytest.fixture(scope="module")
@@ -14,18 +14,18 @@ def client(target: Target) -> openai.OpenAI:
     return openai.OpenAI(base_url=target.base_url, api_key=target.key, max_retries=0, timeout=60)
 
 
-def test_a_stream_says_what_the_plain_answer_says(client: openai.OpenAI) -> None:
-    asked = {"model": CHAT, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
-    plain = client.chat.completions.create(**asked)
+def test_a_stream_equals_the_plain_response(client: openai.OpenAI) -> None:
+    request = {"model": CHAT, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
+    plain = client.chat.completions.create(**request)
     assert plain.usage.completion_tokens > 0
-    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == plain.choices[0].message.content != ""
+    chunks = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert streamed == plain.choices[0].message.content != ""
     assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
 
 
 def test_tools_plain_and_streamed(client: openai.OpenAI) -> None:
-    asked = {
+    request = {
         "model": CHAT,
         "messages": WEATHER_MESSAGES,
         "tools": [WEATHER],
@@ -33,26 +33,26 @@ def test_tools_plain_and_streamed(client: openai.OpenAI) -> None:
         "temperature": 0,
         "max_tokens": 100,
     }
-    called = client.chat.completions.create(**asked).choices[0]
+    called = client.chat.completions.create(**request).choices[0]
     assert called.finish_reason == "tool_calls"
     assert called.message.tool_calls[0].function.name == "weather"
     assert is_city(called.message.tool_calls[0].function.arguments)
     arguments = ""
-    for chunk in client.chat.completions.create(**asked, stream=True):
+    for chunk in client.chat.completions.create(**request, stream=True):
         for call in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
             arguments += call.function.arguments or ""
     assert is_city(arguments)
 
 
-def test_an_answer_follows_its_schema(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
+def test_a_response_follows_its_schema(client: openai.OpenAI) -> None:
+    response = client.chat.completions.create(
         model=CHAT,
         messages=[{"role": "user", "content": "Describe a ship."}],
         response_format={"type": "json_schema", "json_schema": {"name": "ship", "schema": SHIP, "strict": True}},
         temperature=0,
         max_tokens=100,
     )
-    assert is_ship(answer.choices[0].message.content)
+    assert is_ship(response.choices[0].message.content)
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -77,15 +77,15 @@ def test_embeddings(client: openai.OpenAI) -> None:
         (None, NOT_GRANTED, openai.PermissionDeniedError, "model_access_denied"),
     ],
 )
-def test_refusals_are_typed(
+def test_errors_are_typed(
     client: openai.OpenAI, key: str | None, model: str, error: type[openai.APIStatusError], code: str
 ) -> None:
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         client.with_options(api_key=key or client.api_key).chat.completions.create(model=model, messages=MESSAGES)
-    assert told.value.code == code
+    assert caught.value.code == code
 
 
-def test_a_stream_may_be_left(client: openai.OpenAI) -> None:
-    with client.chat.completions.create(model=CHAT, messages=MESSAGES, max_tokens=500, stream=True) as answer:
-        next(iter(answer))
+def test_a_stream_may_be_abandoned(client: openai.OpenAI) -> None:
+    with client.chat.completions.create(model=CHAT, messages=MESSAGES, max_tokens=500, stream=True) as response:
+        next(iter(response))
     assert client.chat.completions.create(model=CHAT, messages=MESSAGES, max_tokens=1).choices

@@ -1,4 +1,4 @@
-"""A TCP relay that keeps what it carried: what did the engine really send?"""
+"""A TCP relay that records both directions, to compare them with what a client received."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["Exchange", "Recorder"]
 
 
 class Exchange:
-    """One connection: the bytes of both directions so far, and whether the gateway ended it."""
+    """One connection: the bytes of both directions so far, and whether the gateway closed it."""
 
     def __init__(self) -> None:
         self.sent = bytearray()
-        self.answered = bytearray()
+        self.received = bytearray()
         self.ended = False
 
 
 class Recorder:
-    """Listens on ``address`` (a free port) and carries every connection to ``target`` (a URL)."""
+    """Listens on ``address`` (a free port) and relays every connection to ``target`` (a URL)."""
 
     def __init__(self, address: str, target: str) -> None:
         to = urlsplit(target)
@@ -48,47 +48,47 @@ class Recorder:
         exchange = Exchange()
         self.exchanges.append(exchange)
         with client, socket.create_connection(self._target) as engine:
-            there = threading.Thread(target=_ask, args=(client, engine, exchange), daemon=True)
+            there = threading.Thread(target=_forward, args=(client, engine, exchange), daemon=True)
             there.start()
-            _copy(engine, client, exchange.answered)
+            _copy(engine, client, exchange.received)
             there.join(timeout=5)
 
     def completions(self) -> list[bytes]:
-        """The bodies of all chat completions so far, chunked coding removed; each carries an id of its own.
+        """The decoded bodies of all chat completions so far; each has a unique ID.
 
-        Health probes pass here, too, and connections are reused, so there is no such thing as the last one.
+        There is no method for the last one, because connections are reused and also carry health probes.
         """
-        bodies = [body for exchange in self.exchanges for body in _bodies(bytes(exchange.answered))]
+        bodies = [body for exchange in self.exchanges for body in _bodies(bytes(exchange.received))]
         return [body for body in bodies if b'"chat.completion' in body]
 
 
-def _ask(client: socket.socket, engine: socket.socket, exchange: Exchange) -> None:
+def _forward(client: socket.socket, engine: socket.socket, exchange: Exchange) -> None:
     _copy(client, engine, exchange.sent)
     exchange.ended = True
 
 
-def _copy(source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
+def _copy(source: socket.socket, sink: socket.socket, recorded: bytearray) -> None:
     with contextlib.suppress(OSError):
         while piece := source.recv(65536):
-            kept += piece
+            recorded += piece
             sink.sendall(piece)
     for end in (source, sink):
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
 
 
-def _bodies(answers: bytes) -> list[bytes]:
+def _bodies(responses: bytes) -> list[bytes]:
     bodies = []
-    while answers:
-        head, whole, rest = answers.partition(b"\r\n\r\n")
+    while responses:
+        head, whole, rest = responses.partition(b"\r\n\r\n")
         if not whole:
             break
         headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:])
         if headers.get(b"transfer-encoding") == b"chunked":
-            body, answers = _unchunked(rest)
+            body, responses = _unchunked(rest)
         else:
             length = int(headers.get(b"content-length", len(rest)))
-            body, answers = rest[:length], rest[length:]
+            body, responses = rest[:length], rest[length:]
         bodies.append(body)
     return bodies
 

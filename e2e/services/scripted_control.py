@@ -1,4 +1,4 @@
-"""A control plane that says what it was told: a snapshot, pushed to those who wait, and usage, counted."""
+"""A fake control plane: serves a given snapshot by long polling and counts usage events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HOLD = 20.0
 
 
 class ScriptedControl:
-    """Serves a snapshot to any number of gateways, whatever token they show. A context manager."""
+    """Serves a snapshot to any number of gateways, with any token. A context manager."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,19 +33,19 @@ class ScriptedControl:
         self._server.server_close()
 
     def publish(self, snapshot: str) -> None:
-        """Replaces the snapshot; whoever waits for a change is answered at once."""
+        """Replaces the snapshot and completes pending polls."""
         with self._changed:
             self._version += 1
             self._snapshot = snapshot.encode()
             self._changed.notify_all()
 
     def usage_events(self) -> int:
-        """The usage events that came so far."""
+        """The number of usage events received so far."""
         with self._changed:
             return self._events
 
-    def _news(self, known: str | None) -> tuple[str, bytes]:
-        """Etag and snapshot, once there is another one than the known one, or after the hold."""
+    def _poll(self, known: str | None) -> tuple[str, bytes]:
+        """Waits for a snapshot other than the known one, at most ``_HOLD`` seconds; returns its ETag and content."""
         with self._changed:
             self._changed.wait_for(lambda: self._etag() != known, timeout=_HOLD)
             return self._etag(), b"" if self._etag() == known else self._snapshot
@@ -63,20 +63,20 @@ def _handler(control: ScriptedControl) -> type[http.server.BaseHTTPRequestHandle
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            etag, snapshot = control._news(self.headers.get("if-none-match"))
-            self._answer(200 if snapshot else 304, snapshot, etag)
+            etag, snapshot = control._poll(self.headers.get("if-none-match"))
+            self._respond(200 if snapshot else 304, snapshot, etag)
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             if not self.path.endswith("/usage"):
-                self._answer(204, b"")
+                self._respond(204, b"")
                 return
             events = body.count(b'"principal_id":')
             control._count(events)
-            self._answer(200, json.dumps({"accepted": events, "dropped": 0}).encode())
+            self._respond(200, json.dumps({"accepted": events, "dropped": 0}).encode())
 
-        def _answer(self, status: int, body: bytes, etag: str = "") -> None:
-            # Whoever asked may be gone: gateways are stopped while they wait.
+        def _respond(self, status: int, body: bytes, etag: str = "") -> None:
+            # Gateways may disconnect while they poll.
             with contextlib.suppress(OSError):
                 self.send_response(status)
                 if etag:

@@ -1,4 +1,4 @@
-"""What the threads of a process ask of the kernel, by thread, with the sockets spelt out."""
+"""System calls of a process by thread, from strace, with the addresses of sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools.cluster.process import end
 
 __all__ = ["Call", "calls", "harmless", "serving", "threads", "traced"]
 
-# A call that another thread's call interrupts is written in two lines; its words stand in the first.
+# strace splits an interrupted call into two lines; the first one has the arguments.
 _LINE = re.compile(r"^(?P<thread>\d+) +(?P<name>[a-z_0-9]+)\((?P<words>.*)$")
 _SOCKET = re.compile(r"TCP(?:v6)?:\[(?P<local>[^\]>]+?)(?:->(?P<peer>[^\]]+))?\]")
 _ADDRESS = re.compile(r'sin6?_port=htons\((?P<port>\d+)\).*?(?:inet_addr\("|inet_pton\(AF_INET6, ")(?P<host>[^"]+)"')
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r'sin6?_port=htons\((?P<port>\d+)\).*?(?:inet_addr\("|inet
 
 @dataclass(frozen=True)
 class Call:
-    """One system call: the thread's id, its name, its words as strace writes them."""
+    """One system call: thread ID, name, and arguments as printed by strace."""
 
     thread: int
     name: str
@@ -32,21 +32,21 @@ class Call:
 
     @property
     def socket(self) -> tuple[str, str | None] | None:
-        """Local and peer address of the TCP socket that it is made on, if it is."""
-        # The first word is the descriptor, and ends before the first comma.
+        """Local and peer address of its TCP socket, if it has one."""
+        # The descriptor is the first argument.
         found = _SOCKET.search(self.words.partition(",")[0])
         return (found["local"], found["peer"]) if found else None
 
     @property
     def address(self) -> str | None:
-        """Where a ``connect`` goes, as ``host:port``; None for what is no address of IP."""
+        """The target of a ``connect`` as ``host:port``; None if it is not an IP address."""
         found = _ADDRESS.search(self.words)
         return f"{found['host']}:{found['port']}" if found else None
 
 
 @contextmanager
 def traced(pid: int, out: Path) -> Iterator[None]:
-    """Traces every thread of a process meanwhile, new ones, too. Raises StepFailed when it cannot attach."""
+    """Traces all threads of a process in a ``with`` statement. Raises StepFailed if it cannot attach."""
     command = ["strace", "-q", "-f", "-yy", "-s", "0", "-e", "signal=none", "-o", out, "-p", str(pid)]
     with subprocess.Popen([str(word) for word in command]) as tracer:
         try:
@@ -57,7 +57,7 @@ def traced(pid: int, out: Path) -> Iterator[None]:
 
 
 def calls(trace: str) -> list[Call]:
-    """The calls of a trace, in its order."""
+    """The calls of a trace, in order."""
     found = []
     for line in trace.splitlines():
         if match := _LINE.match(line):
@@ -66,12 +66,12 @@ def calls(trace: str) -> list[Call]:
 
 
 def threads(pid: int) -> dict[int, str]:
-    """The threads of a process: id and name."""
+    """The names of the threads of a process, by ID."""
     folder = Path(f"/proc/{pid}/task")
     return {int(thread.name): (thread / "comm").read_text().strip() for thread in folder.iterdir()}
 
 
-# Waiting, waking, the clock, memory, threads.
+# Calls for waiting, clocks, memory and threads.
 _WITHOUT_DESCRIPTOR = """
     brk clock_gettime clone clone3 epoll_create1 exit futex getpid getrandom gettid gettimeofday madvise membarrier
     mprotect mremap munmap prctl restart_syscall rseq rt_sigaction rt_sigprocmask sched_getaffinity sched_yield
@@ -84,12 +84,12 @@ _ON_SOCKETS = (*_MOVING, "accept4", "getpeername", "getsockname", "getsockopt", 
 
 
 def serving(found: Iterable[Call], port: int) -> set[int]:
-    """The threads that read from, or write to, clients of this port."""
+    """The threads that read from or write to clients of this port."""
     return {call.thread for call in found if call.name in _MOVING and (at := call.socket) and _port(at[0]) == port}
 
 
 def harmless(call: Call, listener: int, peers: Container[int]) -> bool:
-    """Whether a call is nothing but memory, waiting, or traffic with the listener's clients or with these ports."""
+    """Whether a call only concerns memory, waiting, or traffic with the listener's clients or with these ports."""
     if call.name in _HARMLESS or call.name in _WAITING:
         return True
     if call.name in ("mmap", "eventfd2", "timerfd_create"):
@@ -105,7 +105,7 @@ def harmless(call: Call, listener: int, peers: Container[int]) -> bool:
     at = call.socket
     if at is None:
         return False
-    # A socket that is not connected yet has no address, but an inode.
+    # strace prints the inode of a socket that is not connected.
     fresh = ":" not in at[0]
     return fresh or _port(at[0]) == listener or (at[1] is not None and _port(at[1]) in peers)
 

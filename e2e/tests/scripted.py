@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.bench.processes import Program
-from e2e.services.forgetful import Forgetful
+from e2e.services.lossy_relay import LossyRelay
 from tools import progress
 from tools.product import Control, Gateway
 from tools.services.postgres import Postgres
@@ -148,7 +148,7 @@ class Run:
         self._programs, self._folder, self._postgres = programs, folder, postgres
         self._database = postgres.create_database("exact")
         self.control = Control(programs, folder, self._database)
-        self._relay = Forgetful(self.control.url, b"POST /usage ", every=7)
+        self._relay = LossyRelay(self.control.url, b"POST /usage ", every=7)
         self.out = folder / "seen.csv"
 
     def measure(self, requests: int = REQUESTS, rate: int = RATE) -> Found:
@@ -247,7 +247,7 @@ class Run:
 
     def _found(self) -> Found:
         return Found(
-            seen(self.out), self._rows(), self._prices(), self._budgets(), self._totals(), self._relay.forgotten
+            seen(self.out), self._rows(), self._prices(), self._budgets(), self._totals(), self._relay.lost_count
         )
 
     def _totals(self) -> dict[str, tuple[int, int, int, int, int]]:

@@ -1,4 +1,4 @@
-"""What the components are told: held where a mistake would show only much later."""
+"""The configuration of the components, where a mistake would show only much later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flags(words: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def test_the_api_server_keeps_an_audit_log_and_checks_rights() -> None:
+def test_the_api_server_writes_an_audit_log_and_enforces_rbac() -> None:
     for made in (FULL, API):
         told = flags(config.apiserver_flags(made, PKI))
         assert told["audit-log-path"] == str(made.folder / "audit.log")
@@ -29,20 +29,20 @@ def test_the_api_server_keeps_an_audit_log_and_checks_rights() -> None:
         assert told["etcd-servers"] == made.etcd
 
 
-def test_profile_api_listens_on_the_loopback_alone() -> None:
+def test_profile_api_listens_only_on_the_loopback_address() -> None:
     assert flags(config.apiserver_flags(API, PKI))["bind-address"] == "127.0.0.1"
     etcd = flags(config.etcd_flags(API))
     assert {etcd["listen-client-urls"], etcd["listen-peer-urls"]} == {"http://127.0.0.1:2", "http://127.0.0.1:3"}
 
 
-def test_the_audit_policy_shows_whether_a_list_of_secrets_carried_data() -> None:
+def test_the_audit_policy_records_responses_to_lists_of_secrets() -> None:
     first, rest = config.audit_policy()["rules"]
     assert first["level"] == "RequestResponse"
     assert first["resources"] == [{"group": "", "resources": ["secrets"]}]
     assert rest == {"level": "Metadata"}
 
 
-def test_a_kubelet_keeps_to_its_nodes_cgroup_and_never_drops_an_image() -> None:
+def test_a_kubelet_uses_its_nodes_cgroup_and_never_deletes_images() -> None:
     first, second = (config.kubelet(FULL, node, PKI) for node in FULL.nodes)
     assert first["cgroupRoot"] != second["cgroupRoot"]
     assert first["imageGCHighThresholdPercent"] == 100
@@ -50,12 +50,12 @@ def test_a_kubelet_keeps_to_its_nodes_cgroup_and_never_drops_an_image() -> None:
     assert first["failCgroupV1"] is False
 
 
-def test_each_node_gives_pods_addresses_of_its_own() -> None:
+def test_nodes_have_separate_pod_ranges() -> None:
     ranges = [config.cni(FULL, node, Path("/n"))["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for node in FULL.nodes]
     assert ranges == [node.pod_range for node in FULL.nodes]
 
 
-def test_the_kubeconfig_needs_no_other_file() -> None:
+def test_the_kubeconfig_is_self_contained() -> None:
     made = config.kubeconfig(FULL, "admin", b"ca", b"cert", b"key")
     user = made["users"][0]["user"]
     assert base64.b64decode(user["client-key-data"]) == b"key"
@@ -69,7 +69,7 @@ def test_containerd_uses_the_side_loaded_pause_image() -> None:
     assert "restrict_oom_score_adj = true" in told
 
 
-def test_dns_answers_on_the_address_that_kubelets_hand_out() -> None:
+def test_dns_uses_the_address_in_the_kubelet_configuration() -> None:
     items = {item["kind"]: item for item in coredns.manifests(FULL)["items"]}
     assert items["Service"]["spec"]["clusterIP"] == config.kubelet(FULL, FULL.nodes[0], PKI)["clusterDNS"][0]
     corefile = items["ConfigMap"]["data"]["Corefile"]

@@ -1,4 +1,4 @@
-"""Image archives: what containerd reads from them."""
+"""The format of image archives, as containerd reads it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def manifest_of(members: dict[str, bytes]) -> dict:
     return json.loads(members[f"blobs/{digest.replace(':', '/')}"])
 
 
-def test_every_digest_is_that_of_its_blob(archive: Path) -> None:
+def test_digests_match_their_blobs(archive: Path) -> None:
     members = read(archive)
     blobs = {name: content for name, content in members.items() if name.startswith("blobs/")}
     assert len(blobs) == 3
@@ -41,7 +41,7 @@ def test_every_digest_is_that_of_its_blob(archive: Path) -> None:
     assert f"blobs/{layer['digest'].replace(':', '/')}" in blobs
 
 
-def test_the_layer_holds_folders_files_and_links(archive: Path) -> None:
+def test_the_layer_contains_folders_files_and_links(archive: Path) -> None:
     members = read(archive)
     layer = members[f"blobs/{manifest_of(members)['layers'][0]['digest'].replace(':', '/')}"]
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
@@ -51,7 +51,7 @@ def test_the_layer_holds_folders_files_and_links(archive: Path) -> None:
     assert found["usr/bin/alias"].linkname == "program"
 
 
-def test_the_same_files_give_the_same_bytes(archive: Path, tmp_path: Path) -> None:
+def test_archives_are_reproducible(archive: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.tar"
     program = {"/usr/bin/program": tmp_path / "program"}
     oci.write(again, ["localhost/a:1"], program, {"User": "1:1"}, {"/usr/bin/alias": "program"})

@@ -1,4 +1,4 @@
-"""Names and address ranges: the same for the same name, and never shared by two clusters."""
+"""Names and address ranges: deterministic, and disjoint for different indexes."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ def test_no_two_indexes_share_an_address() -> None:
     assert all(not a.overlaps(b) for a, b in zip(everything, everything[1:], strict=False))
 
 
-def test_nodes_lie_in_their_clusters_ranges_and_apart() -> None:
-    made = plan.Plan("x", "full", 31, plan.MOST_NODES)
+def test_nodes_are_in_their_clusters_ranges_and_disjoint() -> None:
+    made = plan.Plan("x", "full", 31, plan.MAX_NODES)
     pods = [ipaddress.ip_network(node.pod_range) for node in made.nodes]
     assert all(range_.subnet_of(ipaddress.ip_network(made.pod_range)) for range_ in pods)
-    assert len(set(pods)) == len({node.ip for node in made.nodes}) == plan.MOST_NODES
+    assert len(set(pods)) == len({node.ip for node in made.nodes}) == plan.MAX_NODES
     assert made.machine_ip not in {node.ip for node in made.nodes}
 
 
 def test_link_names_fit_the_kernel() -> None:
-    made = plan.Plan("a" * 32, "full", 31, plan.MOST_NODES)
+    made = plan.Plan("a" * 32, "full", 31, plan.MAX_NODES)
     assert all(len(name) <= 15 for name in [made.bridge, *(node.veth for node in made.nodes)])
 
 
-def test_a_name_keeps_its_index_and_moves_only_when_that_is_taken() -> None:
+def test_a_name_keeps_its_index_unless_it_is_taken() -> None:
     first = plan.choose_index("mine", set())
     assert first == plan.choose_index("mine", set()) != 0
     assert plan.choose_index("mine", {first}) == (first + 1) % plan.INDEXES
-    with pytest.raises(ValueError, match="take one down"):
+    with pytest.raises(ValueError, match="stop one first"):
         plan.choose_index("mine", set(range(plan.INDEXES)))
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "-a", "a-", "a" * 33, "a b", "../x"])
-def test_names_that_could_not_stand_in_a_path_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is not a name"):
+def test_invalid_names_are_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid name"):
         plan.Plan(name, "full", 0)
 
 
-def test_a_plan_is_read_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_a_saved_plan_loads_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("FASTLLM_STATE", str(tmp_path))
     made = plan.Plan("mine", "full", 7, 2)
     assert plan.load("mine") is None
@@ -65,7 +65,7 @@ def test_a_plan_is_read_back_as_it_was_written(monkeypatch: pytest.MonkeyPatch, 
     assert plan.indexes_in_use("mine") == set()
 
 
-def test_profile_api_stays_on_this_machine() -> None:
+def test_profile_api_uses_only_the_loopback_address() -> None:
     made = plan.Plan("x", "api", 0, api_port=1234)
     assert made.nodes == []
     assert made.server == "https://127.0.0.1:1234"

@@ -1,4 +1,4 @@
-"""PostgreSQL and the model server answer, survive a restart and leave nothing. ``-m services``."""
+"""PostgreSQL and the model server: start, restart and complete removal. ``-m services``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.services.postgres import Postgres
 pytestmark = pytest.mark.services
 
 
-def test_postgres_keeps_its_data_over_a_restart_and_asks_for_the_password() -> None:
+def test_postgres_keeps_its_data_over_a_restart_and_requires_the_password() -> None:
     with Postgres("unit") as server:
         server.execute("create table t (n int); insert into t values (7)")
         assert server.url.endswith("/fastllm")
@@ -34,7 +34,7 @@ def test_postgres_keeps_its_data_over_a_restart_and_asks_for_the_password() -> N
     assert not data.exists()
 
 
-def test_two_engines_share_a_name_and_answer_with_usage() -> None:
+def test_two_engines_share_a_name_and_report_usage() -> None:
     with Engine("unit-1") as first, Engine("unit-2") as second:
         assert first.url != second.url
         for engine in (first, second):

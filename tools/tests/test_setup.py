@@ -1,4 +1,4 @@
-"""Making a machine ready: the decisions, not the installing."""
+"""The decisions of the setup; nothing is installed."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from tools.setup import debian, ensure, golang, rust
 from tools.setup.versions import GO_MODULES
 
 
-def test_the_oldest_compiler_is_read_from_the_workspace() -> None:
+def test_the_minimum_compiler_version_comes_from_the_workspace() -> None:
     assert rust.oldest('[workspace.package]\nrust-version = "1.95"\n') == (1, 95)
     with pytest.raises(progress.StepFailed):
         rust.oldest("[workspace]\n")
 
 
-def test_a_compiler_that_is_too_old_is_told_how_to_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_outdated_compiler_is_rejected_with_instructions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("rustc", "cargo"):
         (tmp_path / name).write_text("#!/bin/sh\necho 'rustc 1.60.0 (old)'\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(progress.StepFailed, match="rustup toolchain install"):
+    with pytest.raises(progress.StepFailed, match="rustup update stable"):
         rust.check()
 
 
-def test_only_packages_of_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_packages_of_missing_commands_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "program", lambda name: None if name == "socat" else f"/bin/{name}")
     monkeypatch.setattr(debian.glob, "glob", lambda pattern: [pattern])
     assert debian.missing({"full", "images"}) == ["socat"]
 
 
-def test_every_module_is_pinned_and_stamped() -> None:
+def test_every_module_is_pinned_and_stamped_with_its_version() -> None:
     for module in GO_MODULES:
         assert golang.version(module).startswith("v")
         assert (module.folder / "go.sum").stat().st_size > 0
     assert "gitMinor=37" in golang.ldflags(next(m for m in GO_MODULES if m.name == "kubernetes"))
 
 
-def test_programs_of_one_module_share_a_folder_that_names_the_version() -> None:
+def test_programs_of_one_module_share_a_versioned_folder() -> None:
     folder = golang.path("kubelet").parent
     assert folder == golang.path("kube-apiserver").parent
     assert folder.name.startswith("kubernetes-v1.")
@@ -51,12 +51,12 @@ def test_programs_of_one_module_share_a_folder_that_names_the_version() -> None:
         golang.path("no-such-program")
 
 
-def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such part: nonsense"):
+def test_an_unknown_part_is_rejected() -> None:
+    with pytest.raises(ValueError, match="unknown part: nonsense"):
         ensure("nonsense")
 
 
-def test_listen_addresses_are_checked_and_a_free_port_is_found() -> None:
+def test_listen_addresses_are_validated_and_port_0_selects_a_free_port() -> None:
     assert address.parse("127.0.0.1:5432") == ("127.0.0.1", 5432)
     assert address.parse("127.0.0.1:0")[1] > 0
     for wrong in ("5432", "127.0.0.1", "host:1", "127.0.0.1:99999", "127.0.0.1:x"):
@@ -72,7 +72,7 @@ def test_a_failed_step_shows_the_end_of_the_log(tmp_path: Path) -> None:
     assert "line 10\n" not in str(failure.value)
 
 
-def test_a_daemon_is_ended_by_its_pid_and_a_reused_pid_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_daemon_is_stopped_by_pid_and_a_reused_pid_is_ignored(tmp_path: Path) -> None:
     daemon = process.Daemon("sleeper", tmp_path)
     pid = daemon.start([sys.executable, "-c", "import time; time.sleep(600)"])
     assert daemon.alive()
@@ -86,7 +86,7 @@ def test_a_daemon_is_ended_by_its_pid_and_a_reused_pid_is_not_taken_for_it(tmp_p
         stranger.kill()
 
 
-def test_a_daemon_that_ended_says_why(tmp_path: Path) -> None:
+def test_an_exited_daemon_is_reported_with_its_log(tmp_path: Path) -> None:
     daemon = process.Daemon("failing", tmp_path)
     pid = daemon.start([sys.executable, "-c", "raise SystemExit('the reason')"])
     progress.wait_until("its end", lambda: process.started_at(pid) is None, seconds=10)

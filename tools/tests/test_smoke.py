@@ -1,4 +1,4 @@
-"""The cluster does what a cluster does, and goes without a trace. Root; ``-m cluster``."""
+"""Networking, images, logs and complete removal of a cluster. Needs root; ``-m cluster``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def in_pod(cluster: Cluster, *command: str) -> str:
     return cluster.kubectl("exec", "deployment/web", "--", "busybox", *command)
 
 
-def test_a_deployment_of_two_answers_by_service_name_from_a_pod(cluster: Cluster, web: str) -> None:
+def test_a_pod_reaches_both_replicas_by_service_name(cluster: Cluster, web: str) -> None:
     pods = cluster.kubectl("get", "pods", "-l", "app=web", "-o", "name").split()
     assert len(pods) == 2
     seen: set[str] = set()
@@ -74,7 +74,7 @@ def test_a_deployment_of_two_answers_by_service_name_from_a_pod(cluster: Cluster
     assert {f"pod/{name}" for name in seen} == set(pods)
 
 
-def test_short_names_resolve_and_foreign_names_do_not(cluster: Cluster, web: str) -> None:
+def test_short_names_resolve_and_external_names_do_not(cluster: Cluster, web: str) -> None:
     assert in_pod(cluster, "wget", "-q", "-O-", f"http://{web}/").strip()
     with pytest.raises(StepFailed):
         in_pod(cluster, "nslookup", "no.such.example")
@@ -88,11 +88,11 @@ def test_the_machine_reaches_node_port_cluster_ip_and_pod(cluster: Cluster, web:
         service["spec"]["clusterIP"],
         f"{pod}:8080",
     ):
-        with urllib.request.urlopen(f"http://{address}/", timeout=5) as answer:
-            assert answer.read().startswith(b"web-")
+        with urllib.request.urlopen(f"http://{address}/", timeout=5) as response:
+            assert response.read().startswith(b"web-")
 
 
-def test_a_pod_reaches_a_program_of_the_machine(cluster: Cluster, web: str) -> None:
+def test_a_pod_reaches_a_program_on_the_machine(cluster: Cluster, web: str) -> None:
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -118,17 +118,17 @@ def test_logs_and_port_forward_work(cluster: Cluster, web: str) -> None:
         try:
             assert forward.stdout
             address = forward.stdout.readline().split()[2]
-            with urllib.request.urlopen(f"http://{address}/", timeout=10) as answer:
-                assert answer.read().startswith(b"web-")
+            with urllib.request.urlopen(f"http://{address}/", timeout=10) as response:
+                assert response.read().startswith(b"web-")
         finally:
             forward.terminate()
 
 
-def test_an_image_that_does_not_exist_is_a_true_pull_error(cluster: Cluster) -> None:
+def test_a_missing_image_causes_a_pull_error(cluster: Cluster) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=deployment("broken", "localhost/no/such:1", 1, ["/x"]))
 
     def reason() -> bool:
-        said = cluster.kubectl(
+        output = cluster.kubectl(
             "get",
             "pods",
             "-l",
@@ -136,7 +136,7 @@ def test_an_image_that_does_not_exist_is_a_true_pull_error(cluster: Cluster) -> 
             "-o",
             "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}",
         )
-        return said in ("ErrImagePull", "ImagePullBackOff")
+        return output in ("ErrImagePull", "ImagePullBackOff")
 
     wait_until("ErrImagePull", reason, seconds=30, every=0.2)
     cluster.kubectl("delete", "deployment", "broken", "--wait=false")
@@ -159,7 +159,7 @@ def test_an_image_built_from_a_dockerfile_runs_under_each_of_its_tags(
         cluster.kubectl("delete", "pod", pod, "--wait=false", "--grace-period=0", "--force")
 
 
-def test_a_killed_run_is_cleared_by_the_next_one(cluster: Cluster) -> None:
+def test_the_next_run_removes_a_killed_one(cluster: Cluster) -> None:
     other = Cluster("smoke-killed", "api")
     other.up()
     etcd = other._daemon("etcd").pid

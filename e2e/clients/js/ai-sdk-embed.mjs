@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany } from "ai";
-import { API_KEY, BASE_URL, EMBEDDINGS } from "./asked.mjs";
+import { API_KEY, BASE_URL, EMBEDDINGS } from "./prompts.mjs";
 
 test("embeddings", async () => {
   const provider = createOpenAICompatible({ name: "fastllm", baseURL: BASE_URL, apiKey: API_KEY });

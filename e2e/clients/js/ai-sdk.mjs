@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { APICallError, generateObject, generateText, streamText, tool } from "ai";
 import { z } from "zod";
-import { API_KEY, BASE_URL, CHAT, QUESTION, SEEN, STRANGER, WEATHER_QUESTION } from "./asked.mjs";
+import { API_KEY, BASE_URL, CHAT, PROMPT, SEEN, UNKNOWN_KEY, WEATHER_PROMPT } from "./prompts.mjs";
 
 const provider = createOpenAICompatible({
   name: "fastllm",
@@ -13,19 +13,19 @@ const provider = createOpenAICompatible({
   includeUsage: true,
   supportsStructuredOutputs: true,
 });
-const asked = { model: provider(CHAT), temperature: 0, maxOutputTokens: 100, maxRetries: 0 };
+const request = { model: provider(CHAT), temperature: 0, maxOutputTokens: 100, maxRetries: 0 };
 
-test("a stream says what the plain answer says", async () => {
-  const plain = await generateText({ ...asked, prompt: QUESTION });
-  const streamed = streamText({ ...asked, prompt: QUESTION });
+test("a stream equals the plain response", async () => {
+  const plain = await generateText({ ...request, prompt: PROMPT });
+  const streamed = streamText({ ...request, prompt: PROMPT });
   let pieces = 0;
-  let said = "";
+  let text = "";
   for await (const piece of streamed.textStream) {
     pieces += 1;
-    said += piece;
+    text += piece;
   }
   assert.ok(pieces > 5);
-  assert.equal(said, plain.text);
+  assert.equal(text, plain.text);
   assert.equal((await streamed.usage).outputTokens, plain.usage.outputTokens);
 });
 
@@ -35,28 +35,28 @@ test("tools are called", async () => {
     inputSchema: z.object({ city: z.string().max(20) }),
     execute: async ({ city }) => `fog in ${city}`,
   });
-  // So small a model calls a function once it has seen how that goes.
+  // Such a small model calls a function only after examples.
   const seen = SEEN.flatMap((city) => {
     const of = { toolCallId: city, toolName: "weather" };
     return [
-      { role: "user", content: WEATHER_QUESTION(city) },
+      { role: "user", content: WEATHER_PROMPT(city) },
       { role: "assistant", content: [{ type: "tool-call", ...of, input: { city } }] },
       { role: "tool", content: [{ type: "tool-result", ...of, output: { type: "text", value: "fog" } }] },
     ];
   });
-  const messages = [...seen, { role: "user", content: WEATHER_QUESTION("Kiel") }];
-  const answer = await generateText({ ...asked, messages, tools: { weather }, toolChoice: "required" });
-  assert.deepEqual(answer.toolResults.map((result) => result.output), ["fog in Kiel"]);
+  const messages = [...seen, { role: "user", content: WEATHER_PROMPT("Kiel") }];
+  const response = await generateText({ ...request, messages, tools: { weather }, toolChoice: "required" });
+  assert.deepEqual(response.toolResults.map((result) => result.output), ["fog in Kiel"]);
 });
 
 test("an object follows its schema", async () => {
   const schema = z.object({ name: z.string().max(20), masts: z.number().int().min(1).max(5) });
-  const { object } = await generateObject({ ...asked, schema, prompt: "Describe a ship." });
+  const { object } = await generateObject({ ...request, schema, prompt: "Describe a ship." });
   assert.ok(object.masts >= 1 && object.masts <= 5);
 });
 
-test("a refusal carries its status", async () => {
-  const stranger = createOpenAICompatible({ name: "fastllm", baseURL: BASE_URL, apiKey: STRANGER });
-  const refused = generateText({ ...asked, model: stranger(CHAT), prompt: QUESTION });
+test("an error has its status", async () => {
+  const stranger = createOpenAICompatible({ name: "fastllm", baseURL: BASE_URL, apiKey: UNKNOWN_KEY });
+  const failed = generateText({ ...request, model: stranger(CHAT), prompt: PROMPT });
   await assert.rejects(refused, (error) => APICallError.isInstance(error) && error.statusCode === 401);
 });

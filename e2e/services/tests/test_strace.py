@@ -1,4 +1,4 @@
-"""What is read from strace's lines, and what a thread that serves may do."""
+"""Parsing of strace output, and the calls that serving threads may make."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def one(text: str) -> strace.Call:
     return call
 
 
-def test_a_call_knows_its_thread_its_socket_and_where_it_connects() -> None:
+def test_calls_have_a_thread_a_socket_and_an_address() -> None:
     assert one(CLIENT).socket == ("127.0.0.1:4000", "127.0.0.1:5001")
     assert one(CONNECT % 8000).address == "127.0.0.1:8000"
     assert one('openat(AT_FDCWD</>, "/etc/hosts", O_RDONLY) = 3</etc/hosts>').socket is None
     assert strace.calls('7 <... recvfrom resumed>""..., 1, 0, NULL, NULL) = 1\n7 +++ exited with 0 +++\n') == []
 
 
-def test_whoever_reads_from_clients_serves() -> None:
+def test_threads_that_read_from_clients_are_serving() -> None:
     trace = f"7 {CLIENT}\n8 {UPSTREAM}\n9 accept4(9<TCP:[127.0.0.1:4000]>, 0x7f, [128], SOCK_CLOEXEC) = -1\n"
     assert strace.serving(strace.calls(trace), 4000) == {7}
 
@@ -62,5 +62,5 @@ def test_traffic_waiting_and_memory_are_harmless(text: str) -> None:
         "clock_nanosleep(CLOCK_MONOTONIC, 0, {tv_sec=1}, NULL) = 0",
     ],
 )
-def test_everything_else_is_not(text: str) -> None:
+def test_all_other_calls_are_not_harmless(text: str) -> None:
     assert not strace.harmless(one(text), 4000, {8000})

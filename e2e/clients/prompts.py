@@ -1,11 +1,11 @@
-"""What every client is asked to do. Deterministic, and with a grammar where the answer's form counts."""
+"""Prompts shared by the tests of all clients. Deterministic; a grammar enforces the format where it matters."""
 
 from __future__ import annotations
 
 import json
 
-QUESTION = "Name three things that one finds in a harbour."
-MESSAGES = [{"role": "user", "content": QUESTION}]
+PROMPT = "Name three things that one finds in a harbour."
+MESSAGES = [{"role": "user", "content": PROMPT}]
 
 WEATHER = {
     "type": "function",
@@ -45,7 +45,7 @@ def _called(number: int, city: str) -> list[dict]:
     ]
 
 
-# So small a model calls a function once it has seen how that goes.
+# Such a small model calls a function only after examples.
 WEATHER_MESSAGES = [
     *_called(1, "Bonn"),
     *_called(2, "Oslo"),
@@ -54,12 +54,12 @@ WEATHER_MESSAGES = [
 
 
 def is_city(arguments: str | dict) -> bool:
-    """Whether these are the arguments that ``WEATHER_MESSAGES`` ask for."""
+    """Whether these are the expected arguments of the call for ``WEATHER_MESSAGES``."""
     found = json.loads(arguments) if isinstance(arguments, str) else arguments
     return found == {"city": "Kiel"}
 
 
 def is_ship(text: str | dict) -> bool:
-    """Whether this is a ``SHIP``."""
+    """Whether the text follows the schema ``SHIP``."""
     found = json.loads(text) if isinstance(text, str) else text
     return set(found) == {"name", "masts"} and 1 <= found["masts"] <= 5

@@ -1,4 +1,4 @@
-"""An upstream that behaves as its models' names say: well, over TLS, or badly, with resets."""
+"""A fake upstream whose models respond correctly over TLS, or reset connections."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from tools.cluster.certs import Keys
 from tools.setup import debian
 
-__all__ = ["GOOD", "MODELS", "RESETS", "RESET_HEAD", "RESET_MIDDLE", "Unruly"]
+__all__ = ["GOOD", "MODELS", "RESETS", "RESET_HEAD", "RESET_MIDDLE", "FaultyUpstream"]
 
-GOOD, RESET_HEAD, RESET_MIDDLE = "unruly-good", "unruly-reset-head", "unruly-reset-middle"
+GOOD, RESET_HEAD, RESET_MIDDLE = "faulty-good", "faulty-reset-head", "faulty-reset-middle"
 RESETS = (RESET_HEAD, RESET_MIDDLE)
 MODELS = (GOOD, *RESETS)
 
 _RESET = struct.pack("ii", 1, 0)
 _EVENT = b'data: {"id":"1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
-_ANSWER = {
+_RESPONSE = {
     "id": "1",
     "object": "chat.completion",
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}],
@@ -31,8 +31,8 @@ _ANSWER = {
 }
 
 
-class Unruly:
-    """Listens on two ports of the loopback address, plain and TLS, on a thread of its own. A context manager."""
+class FaultyUpstream:
+    """Listens on two ports of the loopback address, plain and TLS, in its own thread. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._keys = Keys(folder / "pki", folder / "openssl.log")
@@ -40,11 +40,11 @@ class Unruly:
         self._ports = {"http": 0, "https": 0}
         self._servers: list[asyncio.Server] = []
 
-    def __enter__(self) -> Unruly:
+    def __enter__(self) -> FaultyUpstream:
         debian.install_missing({"certificates"})
         self._keys.begin()
-        self._keys.authority("ca", "unruly")
-        self._keys.signed("server", "/CN=unruly", dns=["localhost"], ips=["127.0.0.1"])
+        self._keys.authority("ca", "faulty")
+        self._keys.signed("server", "/CN=faulty", dns=["localhost"], ips=["127.0.0.1"])
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(timeout=10)
         return self
@@ -55,11 +55,11 @@ class Unruly:
 
     @property
     def authority(self) -> Path:
-        """What a client has to trust."""
+        """The certificate authority for clients."""
         return self._keys.path("ca.crt")
 
     def api_bases(self) -> Mapping[str, list[str]]:
-        """The backends of each model: the good one is reached over TLS."""
+        """The backend addresses of each model: TLS for the good one."""
         plain, tls = (f"{scheme}://127.0.0.1:{port}/v1" for scheme, port in self._ports.items())
         return {GOOD: [tls], **{name: [plain] for name in RESETS}}
 
@@ -81,33 +81,33 @@ class Unruly:
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    # Whoever waits for a next request when the server ends is cancelled.
+    # Stopping the server cancels connections that wait for a request.
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-        while await _answer(reader, writer):
+        while await _respond(reader, writer):
             pass
     writer.close()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """One request; whether the connection goes on."""
+async def _respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Handles one request; returns whether the connection stays open."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     _, length, rest = head.partition(b"content-length: ")
     body = await reader.readexactly(int(rest.split(b"\r\n")[0])) if length else b"{}"
-    asked = json.loads(body)
-    if asked.get("model") == RESET_HEAD:
+    request = json.loads(body)
+    if request.get("model") == RESET_HEAD:
         return _reset(writer)
-    if asked.get("stream") or asked.get("model") == RESET_MIDDLE:
+    if request.get("stream") or request.get("model") == RESET_MIDDLE:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for _ in range(20):
             writer.write(b"%x\r\n%b\r\n" % (len(_EVENT), _EVENT))
         await writer.drain()
-        if asked.get("model") == RESET_MIDDLE:
-            # What was sent must arrive: a reset discards what still waits.
+        if request.get("model") == RESET_MIDDLE:
+            # A reset discards unsent data, and the data so far must arrive.
             await asyncio.sleep(0.02)
             return _reset(writer)
         writer.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
     else:
-        content = json.dumps(_ANSWER).encode()
+        content = json.dumps(_RESPONSE).encode()
         head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
         writer.write(head.encode() + content)
     await writer.drain()
@@ -115,7 +115,7 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def _reset(writer: asyncio.StreamWriter) -> bool:
-    """Ends the connection with a RST."""
+    """Closes the connection with a RST."""
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
     return False

@@ -62,4 +62,4 @@ def test_before_an_unstreamed_answer(caller: Caller, engines: list[Engine], reco
         carrying = [exchange for exchange in recorder.exchanges if b"very long story" in exchange.sent]
         assert len(carrying) == 1 and not carrying[0].ended
     progress.wait_until("the gateway hangs up", lambda: carrying[0].ended, seconds=2)
-    assert not carrying[0].answered.endswith(b"}")
+    assert not carrying[0].received.endswith(b"}")

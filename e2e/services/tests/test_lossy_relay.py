@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from e2e.services.forgetful import Forgetful
+from e2e.services.lossy_relay import LossyRelay
 
 
 class Counting(http.server.BaseHTTPRequestHandler):
@@ -26,18 +26,18 @@ class Counting(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_what_was_done_is_done_though_its_answer_is_lost() -> None:
+def test_a_request_is_processed_although_its_response_is_lost() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counting) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        with Forgetful(f"http://127.0.0.1:{server.server_port}", b"POST /usage ", every=2) as relay:
+        with LossyRelay(f"http://127.0.0.1:{server.server_port}", b"POST /usage ", every=2) as relay:
 
             def post(path: str) -> bytes:
-                with urllib.request.urlopen(f"{relay.url}{path}", data=b"{}", timeout=5) as answer:
-                    return answer.read()
+                with urllib.request.urlopen(f"{relay.url}{path}", data=b"{}", timeout=5) as response:
+                    return response.read()
 
             assert [post("/other"), post("/usage"), post("/other")] == [b"ok"] * 3
             with pytest.raises((OSError, http.client.HTTPException)):
                 post("/usage")
-            assert (Counting.done, relay.forgotten) == (4, 1)
+            assert (Counting.done, relay.lost_count) == (4, 1)
             assert post("/usage") == b"ok"
         server.shutdown()

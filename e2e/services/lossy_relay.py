@@ -1,4 +1,4 @@
-"""A TCP relay that loses answers on their way back: what was done is done, and its caller does not know."""
+"""A TCP relay that drops responses: the server has processed the request, but the client gets no response."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import socket
 import threading
 from urllib.parse import urlsplit
 
-__all__ = ["Forgetful"]
+__all__ = ["LossyRelay"]
 
 
-class Forgetful:
-    """Carries every connection to ``target`` (a URL), but every so many a good answer to requests that begin with
-    ``lost`` does not come through: their connection ends instead. A context manager.
+class LossyRelay:
+    """Relays connections to ``target`` (a URL). Drops every ``every``-th successful response to requests that start
+    with ``lost``, and closes the connection instead. A context manager.
     """
 
     def __init__(self, target: str, lost: bytes, every: int) -> None:
         to = urlsplit(target)
         self._target = (to.hostname, to.port)
         self._lost, self._every = lost, every
-        self._answers = itertools.count(1)
+        self._responses = itertools.count(1)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.forgotten = 0
+        self.lost_count = 0
 
-    def __enter__(self) -> Forgetful:
+    def __enter__(self) -> LossyRelay:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -41,35 +41,35 @@ class Forgetful:
             threading.Thread(target=self._carry, args=(client,), daemon=True).start()
 
     def _carry(self, client: socket.socket) -> None:
-        # Whoever is not there is not reached through a relay either.
+        # A target that is down closes the connection.
         with client, contextlib.suppress(OSError), socket.create_connection(self._target) as server:
-            asked = [b""]
-            there = threading.Thread(target=_ask, args=(client, server, asked), daemon=True)
+            request = [b""]
+            there = threading.Thread(target=_forward, args=(client, server, request), daemon=True)
             there.start()
             with contextlib.suppress(OSError):
                 while piece := server.recv(65536):
-                    if self._forgets(asked[0], piece):
+                    if self._drops(request[0], piece):
                         break
                     client.sendall(piece)
             _end(client, server)
             there.join(timeout=5)
 
-    def _forgets(self, asked: bytes, answer: bytes) -> bool:
-        """Whether these first bytes of an answer are not carried on."""
-        if not asked.startswith(self._lost) or not answer.startswith(b"HTTP/1.1 200 "):
+    def _drops(self, request: bytes, response: bytes) -> bool:
+        """Whether to drop the response that starts with these bytes."""
+        if not request.startswith(self._lost) or not response.startswith(b"HTTP/1.1 200 "):
             return False
-        if next(self._answers) % self._every:
+        if next(self._responses) % self._every:
             return False
-        self.forgotten += 1
+        self.lost_count += 1
         return True
 
 
-def _ask(client: socket.socket, server: socket.socket, asked: list[bytes]) -> None:
-    """Carries requests, and notes how the latest begins: one comes after the answer to the one before it."""
+def _forward(client: socket.socket, server: socket.socket, request: list[bytes]) -> None:
+    """Relays requests and records the first bytes of the latest one. Requests are not pipelined."""
     with contextlib.suppress(OSError):
         while piece := client.recv(65536):
             if piece.startswith((b"GET ", b"POST ")):
-                asked[0] = piece[:64]
+                request[0] = piece[:64]
             server.sendall(piece)
     _end(client, server)
 
