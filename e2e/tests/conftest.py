@@ -1,4 +1,4 @@
-"""One cluster, database, pair of engines and deployment for all tests that cross processes."""
+"""Fixtures: one cluster, database, pair of engines and deployment for all tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEXT = "0.1.0-next"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The search for secrets comes last: it reads what all others left."""
+    """Moves the search for secrets to the end, because it reads the output of all other tests."""
     items.sort(key=lambda item: item.path.name == "test_secrets.py")
 
 
@@ -35,7 +35,7 @@ def programs() -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(programs: Path) -> Iterator[Cluster]:
-    """A cluster with the images loaded (this version, and the same under a second tag) and the operator installed."""
+    """A cluster with the operator and the images, which have this version and a second tag."""
     with Cluster("test") as cluster:
         cluster.load_image(*images(NEXT))
         with progress.step("operator from config/default"):
@@ -45,7 +45,7 @@ def cluster(programs: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def postgres(cluster: Cluster) -> Iterator[Postgres]:
-    """The database, where pods reach it."""
+    """The database, at an address that pods can reach."""
     with Postgres("e2e", f"{cluster.machine_ip}:0") as postgres:
         yield postgres
 
@@ -62,7 +62,7 @@ def engines(cluster: Cluster) -> Iterator[list[Engine]]:
 
 @pytest.fixture(scope="session")
 def deployment(cluster: Cluster, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Deployment:
-    """A deployment from config/samples that is Ready."""
+    """A deployment from config/samples, Ready."""
     deployment = Deployment(cluster, "e2e", Secrets(postgres.url))
     with progress.step("FastllmProxy from config/samples is Ready"):
         deployment.apply(tmp_path_factory.mktemp("overlay"))
@@ -72,14 +72,14 @@ def deployment(cluster: Cluster, postgres: Postgres, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="session")
 def recorder(cluster: Cluster, engines: list[Engine]) -> Iterator[Recorder]:
-    """Between gateway and the first engine: keeps the bytes of both directions."""
+    """A recording relay in front of the first engine."""
     with Recorder(cluster.machine_ip, engines[0].url) as recorder:
         yield recorder
 
 
 @pytest.fixture(scope="session")
 def admin(deployment: Deployment, engines: list[Engine], recorder: Recorder) -> Admin:
-    """An administrator's session, with the models that the tests ask for."""
+    """An admin API session. Creates the models of the tests."""
     admin = deployment.admin()
     admin.model(MODEL, *(f"{engine.url}/v1" for engine in engines), key=UPSTREAM_KEY)
     admin.model("recorded", f"{recorder.url}/v1", upstream_model=MODEL, key=UPSTREAM_KEY)
@@ -90,26 +90,26 @@ def admin(deployment: Deployment, engines: list[Engine], recorder: Recorder) -> 
 
 @pytest.fixture(scope="session")
 def caller(deployment: Deployment, admin: Admin) -> Caller:
-    """A principal with a key for all models but ``secret-model``."""
+    """A principal with a key for all models except ``secret-model``."""
     principal = admin.principal("tester", MODEL, "recorded", "unreachable")
     key = admin.key(principal)
     caller = Caller(deployment.url("proxy"), key, principal)
-    caller.wait_until_known(MODEL)
+    caller.wait_until_served(MODEL)
     return caller
 
 
 @pytest.fixture
 def tag() -> str:
-    """A text that occurs in one test alone."""
+    """A unique text."""
     return uuid.uuid4().hex[:12]
 
 
 @pytest.fixture
 def fresh(admin: Admin, caller: Caller, tag: str) -> Caller:
-    """A caller like ``caller`` of whom nothing is recorded yet: rows of other tests may still be on their way."""
+    """A caller like ``caller`` without usage rows; rows of other tests may still be in transit."""
     principal = admin.principal(f"fresh-{tag}", MODEL, "recorded", "unreachable")
     fresh = Caller(caller.url, admin.key(principal), principal)
-    fresh.wait_until_known(MODEL)
+    fresh.wait_until_served(MODEL)
     return fresh
 
 
@@ -122,7 +122,7 @@ def healthy(deployment: Deployment) -> Iterator[Deployment]:
 
 
 def still_served(caller: Caller) -> bool:
-    """Whether a known key is answered now."""
+    """Whether a request succeeds now."""
     try:
         return caller.chat(max_tokens=1).status_code == 200
     except httpx.HTTPError:

@@ -1,4 +1,4 @@
-"""Requests of which everything is known, through two gateways that fare differently: what was seen, what was stored."""
+"""Runs scripted requests through two gateways with failures, and collects observations and stored usage."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tools.services.postgres import Postgres
 
 REQUESTS = 100_000
 CLIENTS = 48
-# A second: what the queues of a gateway hold of it outlasts every outage here.
+# Requests per second. At this rate, the queues of a gateway outlast every outage here.
 RATE = 1500
 
-# The gateways by their places. The first one is killed.
+# The gateways in order. The first one is killed.
 KILLED, STAYS = "killed", "stays"
 REPLICAS = (KILLED, STAYS)
 
@@ -36,8 +36,8 @@ MODELS = {
     "exact-cost": {"input_price_per_mtok": 1_000_000, "output_price_per_mtok": 4_000_000},
     "exact-embed": {"input_price_per_mtok": 20_000},
 }
-# What they cost from the middle on.
-DEARER = {
+# The prices from the middle of the run.
+NEW_PRICES = {
     "exact-plain": {"input_price_per_mtok": 2_999_999, "output_price_per_mtok": None},
     "exact-classes": {"cached_input_price_per_mtok": None, "output_price_per_mtok": 11_111_111},
     "exact-embed": {"input_price_per_mtok": 130_000},
@@ -48,7 +48,7 @@ LARGE = 10**12
 
 @dataclass(frozen=True)
 class Seen:
-    """What client and upstream saw of one request, and what the upstream says of it."""
+    """The observations of client and upstream for one request, and the usage that the upstream reported."""
 
     n: int
     course: str
@@ -72,8 +72,8 @@ class Seen:
     cost_micros: int | None
 
     @property
-    def refused(self) -> bool:
-        """Whether a limit or a budget refused it."""
+    def rejected(self) -> bool:
+        """Whether a limit or a budget rejected it."""
         return self.status in (402, 429)
 
 
@@ -104,7 +104,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Budget:
-    """Whose budget it is, and what is stored as spent of it, by the beginnings of windows (microseconds)."""
+    """The subject of a budget, and its stored spending by the start of each window (microseconds)."""
 
     id: int
     principal_id: int | None
@@ -114,7 +114,7 @@ class Budget:
     spent: dict[int, tuple[int, int]]
 
     def applies(self, row: Row) -> bool:
-        """Whether the row is spent of it."""
+        """Whether the row counts against the budget."""
         if self.key_id is not None or self.team_id is not None:
             return row.key_id == self.key_id or (self.team_id is not None and row.team_id == self.team_id)
         return row.principal_id == self.principal_id and self.model in (None, row.model)
@@ -122,26 +122,26 @@ class Budget:
 
 @dataclass(frozen=True)
 class Found:
-    """Everything after a run. Prices are by model, with the moment from which on they hold."""
+    """The results of a run. Prices are by model, each with the time from which it is valid."""
 
     seen: list[Seen]
     rows: list[Row]
     prices: dict[str, list[tuple[int, dict[str, int | None]]]]
     budgets: list[Budget]
-    # What GET /admin/usage says of each model: requests, tokens of both kinds, cost, and how many have none.
+    # GET /admin/usage by model: requests, prompt and completion tokens, cost, requests without a cost.
     totals: dict[str, tuple[int, int, int, int, int]]
-    # Batches that were stored, and whose gateways did not hear of it.
-    unheard: int
+    # Batches that were stored, but whose acknowledgement was lost.
+    unacknowledged: int
 
     def price(self, row: Row) -> dict[str, int | None]:
-        """The prices of the row's own time."""
+        """The prices at the time of the row."""
         return max((one for one in self.prices[row.model] if one[0] <= row.at), key=lambda one: one[0])[1]
 
 
 class Run:
     """Both planes, the upstream and the load."""
 
-    # The gateways that keep on disk what control does not take; others have nothing but their memory.
+    # The gateways that keep unsent usage on disk; the others keep it only in memory.
     spilling: Sequence[str] = (STAYS,)
 
     def __init__(self, programs: Path, folder: Path, postgres: Postgres) -> None:
@@ -152,7 +152,7 @@ class Run:
         self.out = folder / "seen.csv"
 
     def measure(self, requests: int = REQUESTS, rate: int = RATE) -> Found:
-        """Asks, with everything going wrong meanwhile; what was seen and stored."""
+        """Sends the requests while failures happen; returns the results."""
         command = [
             self._programs / "bench-exact",
             f"--requests={requests}",
@@ -161,17 +161,17 @@ class Run:
             f"--out={self.out}",
         ]
         log = self._folder / "bench-exact.log"
-        with Program(command, core=None, log=log, talks=True) as load, self.control, self._relay:
+        with Program(command, core=None, log=log, output=True) as load, self.control, self._relay:
             upstreams = load.line().split()
             self.admin = self.control.admin()
             keys = self._configure(upstreams)
             with self._gateway(KILLED, keys) as killed, self._gateway(STAYS, keys) as stays:
                 self.gateways = {KILLED: killed, STAYS: stays}
-                told = {"gateways": [f"127.0.0.1:{one.port}" for one in (killed, stays)], "keys": keys}
-                load.tell(json.dumps(told))
+                targets = {"gateways": [f"127.0.0.1:{one.port}" for one in (killed, stays)], "keys": keys}
+                load.send(json.dumps(targets))
                 self._watch(load, requests)
                 self.settle()
-                # They send what is left, and end; one that was killed has ended.
+                # A graceful stop sends the remaining usage. The killed gateway has exited already.
                 killed.stop(seconds=60)
                 stays.stop(seconds=60)
             return self._found()
@@ -180,7 +180,9 @@ class Run:
     def _gateway(self, name: str, keys: list[str]) -> Iterator[Gateway]:
         folder = self._folder / name
         folder.mkdir()
-        words = ["--log=warn,fastllm_gateway::access=off,fastllm_gateway::forward=off,fastllm_gateway::upstream::dns=off"]
+        words = [
+            "--log=warn,fastllm_gateway::access=off,fastllm_gateway::forward=off,fastllm_gateway::upstream::dns=off"
+        ]
         words += ["--rate-limit-reconcile-interval=1"]
         if name in self.spilling:
             words.append(f"--usage-spill={folder / 'usage.spill'}")
@@ -189,11 +191,11 @@ class Run:
             yield gateway
 
     def _configure(self, upstreams: list[str]) -> list[str]:
-        """Models, principals, limits and budgets; the keys."""
+        """Creates models, principals, limits and budgets; returns the keys."""
         admin = self.admin
         self._models = {name: admin.model(name, *(f"http://{one}/v1" for one in upstreams)) for name in MODELS}
-        self.price(MODELS)
-        team = admin.post("/admin/teams", name="crew")["id"]
+        self.set_prices(MODELS)
+        team = admin.post("/admin/teams", name="team")["id"]
         keys = []
         ids = {name: admin.principal(name, *MODELS) for name in PRINCIPALS}
         for name, principal in ids.items():
@@ -212,29 +214,29 @@ class Run:
         admin.put(f"/admin/principals/{ids['broke']}/budget", tokens_total=1, window="daily")
         return keys
 
-    def price(self, prices: dict[str, dict[str, int | None]]) -> None:
-        """Sets prices."""
+    def set_prices(self, prices: dict[str, dict[str, int | None]]) -> None:
+        """Sets the prices of models."""
         for name, fields in prices.items():
             self.admin.patch(f"/admin/models/{self._models[name]}", **fields)
 
     def _watch(self, load: Program, requests: int) -> None:
-        """Does what goes wrong, each at its time, until the load has ended."""
-        due = self.troubles()
-        while (said := load.line()) != "done":
-            while due and int(said) >= due[0][0] * requests:
+        """Causes each failure at its time, until the load has ended."""
+        due = self.failures()
+        while (line := load.line()) != "done":
+            while due and int(line) >= due[0][0] * requests:
                 _, what, act = due.pop(0)
-                with progress.step(f"after {said} requests: {what}"):
+                with progress.step(f"after {line} requests: {what}"):
                     act()
         if due:
             raise progress.StepFailed(f"the load ended before: {due[0][1]}")
 
-    def troubles(self) -> list[tuple[float, str, Callable[[], None]]]:
-        """What goes wrong, in order: after which part of the requests."""
+    def failures(self) -> list[tuple[float, str, Callable[[], None]]]:
+        """The failures in order, each with the fraction of requests after which it happens."""
         control, database = self.control, self._postgres
         return [
             (0.10, "control is stopped", control.stop),
             (0.12, "control is back", control.start),
-            (0.25, "prices change", lambda: self.price(DEARER)),
+            (0.25, "prices change", lambda: self.set_prices(NEW_PRICES)),
             (0.35, "Postgres is stopped", database.stop),
             (0.37, "Postgres is back", database.start),
             (0.50, "a gateway is killed", lambda: self.gateways[KILLED].stop(how=signal.SIGKILL)),
@@ -243,7 +245,7 @@ class Run:
         ]
 
     def settle(self) -> None:
-        """What is waited for after the last request."""
+        """Waits for pending work after the last request. Does nothing by default."""
 
     def _found(self) -> Found:
         return Found(
@@ -328,7 +330,7 @@ def _row(texts: list[str]) -> Row:
 
 
 def seen(path: Path) -> list[Seen]:
-    """What ``bench-exact`` has written."""
+    """Reads the output of ``bench-exact``."""
     with path.open(newline="") as file:
         return [_seen(line) for line in csv.DictReader(file)]
 

@@ -1,4 +1,4 @@
-"""What all three programs expose is what Prometheus reads, by its own linter."""
+"""Prometheus' linter accepts the metrics of all three programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.setup import ensure, golang
 
 
 def scrape(cluster: Cluster, namespace: str, pod: str, port: int) -> str:
-    """A pod's page of metrics."""
+    """The metrics of a pod."""
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics"
     return cluster.kubectl("get", "--raw", path)
 
@@ -23,8 +23,8 @@ def operator_pods(cluster: Cluster) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == "Running"]
 
 
-def complaints(page: str) -> str:
-    """What the linter says, and what it says once a mistake is put in: one that finds nothing proves nothing."""
+def lint(page: str) -> str:
+    """The findings of the linter. First verifies that it detects an inserted error."""
     promlint = str(golang.path("promlint"))
     broken = subprocess.run([promlint], input=page + "\nbroken 1\n", capture_output=True, text=True, check=False)
     assert broken.returncode == 3
@@ -32,7 +32,7 @@ def complaints(page: str) -> str:
     return subprocess.run([promlint], input=page, capture_output=True, text=True, check=False).stdout
 
 
-def test_every_page_of_metrics_is_clean(
+def test_metrics_pass_the_linter(
     deployment: Deployment, cluster: Cluster, admin: Admin, caller: Caller, tag: str
 ) -> None:
     ensure("tools")
@@ -46,4 +46,4 @@ def test_every_page_of_metrics_is_clean(
     assert len(pages) >= 3
     for name, page in pages.items():
         assert "fastllm_" in page, name
-        assert complaints(page) == "", name
+        assert lint(page) == "", name

@@ -1,4 +1,4 @@
-"""The threads that serve requests touch the sockets of clients and upstreams, and nothing else: seen by strace."""
+"""The serving threads use only the sockets of clients and upstreams, according to strace."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tools import progress
 from tools.product import Gateway
 from tools.setup import debian
 
-# What the threads that serve are called.
+# The names of the serving threads.
 SERVING = re.compile(r"worker-\d+")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that the gateway asked of the kernel under load, and who is who."""
+    """The system calls of the gateway under load, with the names of its threads and the ports involved."""
 
     calls: list[strace.Call]
     names: dict[int, str]
@@ -34,8 +34,8 @@ class Trace:
     upstream: int
     control: int
 
-    def strange(self, *peers: int) -> list[str]:
-        """What the threads that serve did beyond traffic with clients and these ports."""
+    def unexpected(self, *peers: int) -> list[str]:
+        """The calls of serving threads other than traffic with clients and these ports."""
         serving = strace.serving(self.calls, self.listener)
         return [
             f"{self.names[call.thread]}: {call.name}({call.words}"
@@ -49,7 +49,7 @@ def trace(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     debian.install_missing({"trace"})
     folder = tmp_path_factory.mktemp("no-io")
     with Rig(Tools()) as rig, ScriptedControl() as control:
-        # By name, so that somebody has to look it up.
+        # A host name, which requires a lookup.
         base = rig.api_base.replace("127.0.0.1", "localhost")
         control.publish(snapshot.snapshot(snapshot.Population(), base))
         with Gateway(programs / "fastllm-gateway", folder, control.url) as gateway:
@@ -69,7 +69,7 @@ def trace(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def load(url: str, count: int) -> None:
-    """So many plain requests and a fifth as many streams, some of which the client leaves."""
+    """Sends ``count`` plain requests and a fifth as many streams, some of which the client aborts."""
     headers = {"authorization": f"Bearer {snapshot.key(0)}"}
     body = {"messages": [{"role": "user", "content": "hello"}]}
     chats = "/v1/chat/completions"
@@ -79,30 +79,30 @@ def load(url: str, count: int) -> None:
             return client.post(chats, json={**body, "model": snapshot.model("bench-json", 0)}).status_code
 
         def stream(number: int) -> int:
-            asked = {**body, "model": snapshot.model("bench-burst", 0), "stream": True}
-            with client.stream("POST", chats, json=asked) as answer:
-                for _ in answer.iter_raw():
+            request = {**body, "model": snapshot.model("bench-burst", 0), "stream": True}
+            with client.stream("POST", chats, json=request) as response:
+                for _ in response.iter_raw():
                     if number % 4 == 0:
                         break
-                return answer.status_code
+                return response.status_code
 
         statuses = [*threads.map(plain, range(count)), *threads.map(stream, range(count // 5))]
     assert statuses == [200] * (count + count // 5)
 
 
-def test_the_trace_shows_who_serves_and_that_others_write_files(trace: Trace) -> None:
+def test_the_trace_contains_serving_threads_and_file_access_of_others(trace: Trace) -> None:
     serving = strace.serving(trace.calls, trace.listener)
     assert serving
     assert all(SERVING.fullmatch(trace.names[thread]) for thread in serving)
     others = [call for call in trace.calls if call.thread not in serving]
-    assert any(call.name == "fsync" for call in others), "a snapshot is kept on disk"
-    assert any(call.name == "write" and "gateway.log" in call.words for call in others), "lines are logged"
-    assert any(call.name == "openat" and "/etc/hosts" in call.words for call in others), "the name is looked up"
+    assert any(call.name == "fsync" for call in others), "the snapshot is written to disk"
+    assert any(call.name == "write" and "gateway.log" in call.words for call in others), "log lines are written"
+    assert any(call.name == "openat" and "/etc/hosts" in call.words for call in others), "the host name is resolved"
 
 
-def test_no_file_no_resolver_no_stranger(trace: Trace) -> None:
-    assert trace.strange(trace.upstream, trace.control) == []
+def test_serving_threads_use_no_files_and_no_resolver(trace: Trace) -> None:
+    assert trace.unexpected(trace.upstream, trace.control) == []
 
 
-def test_not_even_control(trace: Trace) -> None:
-    assert trace.strange(trace.upstream) == []
+def test_serving_threads_do_not_talk_to_control(trace: Trace) -> None:
+    assert trace.unexpected(trace.upstream) == []

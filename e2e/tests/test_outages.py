@@ -1,4 +1,4 @@
-"""What keeps working while something is away."""
+"""Behavior during outages of single components."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from tools.services.postgres import Postgres
 
 
 def rows(deployment: Deployment, caller: Caller) -> int:
-    """How many requests of the caller are recorded (at most a page)."""
+    """The number of usage rows of the caller (at most one page)."""
     return len(deployment.admin().usage(principal_id=caller.principal, limit=1000))
 
 
-def asked(caller: Caller, times: int) -> None:
-    """Requests that must be served."""
-    for _ in range(times):
+def send(caller: Caller, count: int) -> None:
+    """Sends requests, all of which must succeed."""
+    for _ in range(count):
         assert caller.chat(max_tokens=1).status_code == 200
 
 
 def test_without_the_control_plane_known_keys_are_served_and_usage_arrives_later(
     healthy: Deployment, fresh: Caller
 ) -> None:
-    # Without the operator nobody puts the replicas back.
+    # The operator would restore the replicas.
     with operator_stopped(healthy.cluster):
         healthy.kubectl("scale", "deployment", f"{healthy.name}-control", "--replicas=0")
         progress.wait_until("control is gone", lambda: not healthy.pods("control"), seconds=30)
-        asked(fresh, 7)
+        send(fresh, 7)
         ready = [pod for pod in healthy.pods("proxy") if is_ready(pod)]
-        assert len(ready) == 2, "a gateway's readiness does not depend on control"
+        assert len(ready) == 2, "the readiness of gateways does not depend on control"
     progress.wait_until("control is back", lambda: any(map(is_ready, healthy.pods("control"))), seconds=60)
     healthy.wait("Ready=True", seconds=90)
     progress.wait_until("usage of the outage", lambda: rows(healthy, fresh) >= 7, seconds=40, every=0.5)
     assert rows(healthy, fresh) == 7
 
 
-def test_a_deleted_control_pod_is_replaced_and_nobody_notices(healthy: Deployment, caller: Caller) -> None:
+def test_a_deleted_control_pod_is_replaced_without_an_outage(healthy: Deployment, caller: Caller) -> None:
     old = [pod["metadata"]["name"] for pod in healthy.pods("control")]
     healthy.kubectl("delete", "pod", *old, "--wait=false")
-    asked(caller, 3)
+    send(caller, 3)
     progress.wait_until(
         "a new control pod",
         lambda: any(pod["metadata"]["name"] not in old and is_ready(pod) for pod in healthy.pods("control")),
@@ -54,7 +54,7 @@ def test_a_deleted_control_pod_is_replaced_and_nobody_notices(healthy: Deploymen
 
 
 def is_ready(pod: dict) -> bool:
-    """Whether the kubelet found it ready."""
+    """Whether the pod is ready."""
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"]["conditions"])
 
 
@@ -62,15 +62,15 @@ def test_without_postgres_both_planes_stay_ready(healthy: Deployment, fresh: Cal
     control = healthy.url("control")
     postgres.stop()
     try:
-        asked(fresh, 5)
+        send(fresh, 5)
 
-        def says_so() -> bool:
-            answer = httpx.get(f"{control}/readyz")
-            return answer.status_code == 200 and "unreachable" in answer.text
+        def reports_it() -> bool:
+            response = httpx.get(f"{control}/readyz")
+            return response.status_code == 200 and "unreachable" in response.text
 
-        progress.wait_until("control says what it misses", says_so, seconds=15)
+        progress.wait_until("control reports the missing database", reports_it, seconds=15)
         assert healthy.values.database not in httpx.get(f"{control}/readyz").text
-        asked(fresh, 1)
+        send(fresh, 1)
         assert all(is_ready(pod) for pod in healthy.pods("control") + healthy.pods("proxy"))
     finally:
         postgres.start()
@@ -81,7 +81,7 @@ def test_without_postgres_both_planes_stay_ready(healthy: Deployment, fresh: Cal
 def gateway(
     programs: Path, deployment: Deployment, control: str, cache: Path, log: Path
 ) -> tuple[subprocess.Popen, str]:
-    """The gateway's program on this machine."""
+    """Starts a gateway on this machine."""
     _, port = parse("127.0.0.1:0")
     environment = {"PATH": os.environ["PATH"], "FASTLLM_PROXY_TOKEN": deployment.values.proxy_token}
     command = [programs / "fastllm-gateway", "--port", str(port), "--control-url", control, "--snapshot-cache", cache]
@@ -92,14 +92,14 @@ def gateway(
 
 
 def ready(url: str) -> bool:
-    """Whether /readyz answers 200."""
+    """Whether /readyz returns 200."""
     try:
         return httpx.get(f"{url}/readyz").status_code == 200
     except httpx.TransportError:
         return False
 
 
-def test_a_gateway_started_without_control_serves_from_its_file(
+def test_a_gateway_started_without_control_serves_from_its_snapshot_file(
     healthy: Deployment, caller: Caller, programs: Path, tmp_path: Path, admin: Admin
 ) -> None:
     cache, log = tmp_path / "snapshot.json", tmp_path / "gateway.log"
@@ -119,17 +119,17 @@ def test_a_gateway_started_without_control_serves_from_its_file(
         process.wait(timeout=40)
 
 
-def test_a_gateway_without_anything_waits(healthy: Deployment, programs: Path, tmp_path: Path) -> None:
+def test_a_gateway_without_any_snapshot_is_not_ready(healthy: Deployment, programs: Path, tmp_path: Path) -> None:
     process, url = gateway(programs, healthy, "http://127.0.0.1:9", tmp_path / "none.json", tmp_path / "gateway.log")
     try:
 
-        def answers() -> bool:
+        def responds() -> bool:
             try:
                 return httpx.get(f"{url}/health").status_code == 503
             except httpx.TransportError:
                 return False
 
-        progress.wait_until("it answers 503", answers, seconds=10)
+        progress.wait_until("status 503", responds, seconds=10)
         assert not ready(url)
         assert httpx.get(f"{url}/livez").status_code == 200
         assert process.poll() is None
@@ -146,8 +146,8 @@ def test_a_terminated_gateway_finishes_its_streams(
         progress.wait_until("ready", lambda: ready(url), seconds=10)
         mine = Caller(url, caller.key, caller.principal)
         body = mine.body(text="Count to one hundred.", max_tokens=300, stream=True)
-        with mine.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            pieces = answer.iter_raw()
+        with mine.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            pieces = response.iter_raw()
             got = next(pieces)
             process.terminate()
             got += b"".join(pieces)

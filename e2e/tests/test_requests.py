@@ -1,4 +1,4 @@
-"""What a client sees, and what is recorded of it."""
+"""Responses to clients, and the usage rows of their requests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tools.product import Admin
 
 
 def usage_only(event: bytes) -> bool:
-    """Whether an event is the chunk that `include_usage` brings."""
+    """Whether an event is the chunk that `include_usage` adds."""
     if not event.startswith(b"data: {"):
         return False
     chunk = json.loads(event[6:])
     return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
 
 
-def recorded(admin: Admin, caller: Caller, count: int = 1) -> list[dict]:
-    """All usage rows of a caller, once there are ``count``."""
+def usage_rows(admin: Admin, caller: Caller, count: int = 1) -> list[dict]:
+    """Waits for ``count`` usage rows of a caller and returns all of them."""
 
     def rows() -> list[dict] | None:
         found = admin.usage(principal_id=caller.principal)
@@ -34,69 +34,67 @@ def recorded(admin: Admin, caller: Caller, count: int = 1) -> list[dict]:
 def test_the_official_client_works_plain_and_streamed(caller: Caller) -> None:
     client = caller.openai()
     assert [model.id for model in client.models.list()] == ["recorded", "smollm2", "unreachable"]
-    question = {
+    request = {
         "model": "smollm2",
         "messages": [{"role": "user", "content": "Say hello."}],
         "temperature": 0,
         "max_tokens": 24,
     }
-    plain = client.chat.completions.create(**question)
+    plain = client.chat.completions.create(**request)
     assert plain.choices[0].message.content
     assert plain.usage.completion_tokens > 0
     streamed = "".join(
-        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**question, stream=True)
+        chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**request, stream=True)
     )
     assert streamed == plain.choices[0].message.content
 
 
-def test_a_stream_is_what_the_engine_sent_without_the_chunk_that_only_the_gateway_asked_for(
+def test_a_stream_is_unchanged_except_for_the_usage_chunk_that_the_gateway_requested(
     fresh: Caller, recorder: Recorder, admin: Admin
 ) -> None:
-    answer = fresh.stream_bytes(model="recorded")
+    response = fresh.stream_bytes(model="recorded")
     sent = [[event + b"\n\n" for event in body.split(b"\n\n") if event] for body in recorder.completions()]
-    matching = [events for events in sent if answer == b"".join(event for event in events if not usage_only(event))]
+    matching = [events for events in sent if response == b"".join(event for event in events if not usage_only(event))]
     assert len(matching) == 1, "the engine sent these bytes"
     events = matching[0]
-    assert sum(usage_only(event) for event in events) == 1, "the gateway asked for usage"
-    assert answer.endswith(b"data: [DONE]\n\n")
-    told = next(json.loads(event[6:])["usage"] for event in events if usage_only(event))
-    row = recorded(admin, fresh)[0]
-    assert (row["prompt_tokens"], row["completion_tokens"]) == (told["prompt_tokens"], told["completion_tokens"])
+    assert sum(usage_only(event) for event in events) == 1, "the gateway requested usage"
+    assert response.endswith(b"data: [DONE]\n\n")
+    usage = next(json.loads(event[6:])["usage"] for event in events if usage_only(event))
+    row = usage_rows(admin, fresh)[0]
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
     assert row["usage_reported"] is True and row["status"] == 200 and row["ttft_ms"] is not None
 
 
-def test_a_client_that_asks_for_usage_gets_it(caller: Caller, recorder: Recorder) -> None:
-    answer = caller.stream_bytes(model="recorded", stream_options={"include_usage": True})
-    assert answer in recorder.completions()
-    assert sum(usage_only(event) for event in answer.split(b"\n\n")) == 1
+def test_a_client_that_requests_usage_receives_it(caller: Caller, recorder: Recorder) -> None:
+    response = caller.stream_bytes(model="recorded", stream_options={"include_usage": True})
+    assert response in recorder.completions()
+    assert sum(usage_only(event) for event in response.split(b"\n\n")) == 1
 
 
-def test_a_plain_answer_is_what_the_engine_sent_and_is_recorded(
-    fresh: Caller, recorder: Recorder, admin: Admin
-) -> None:
-    answer = fresh.chat("recorded")
-    assert answer.status_code == 200
-    assert answer.content in recorder.completions()
-    row = recorded(admin, fresh)[0]
+def test_a_plain_response_is_unchanged_and_recorded(fresh: Caller, recorder: Recorder, admin: Admin) -> None:
+    response = fresh.chat("recorded")
+    assert response.status_code == 200
+    assert response.content in recorder.completions()
+    row = usage_rows(admin, fresh)[0]
     assert row["model"] == "recorded"
-    assert row["prompt_tokens"] == answer.json()["usage"]["prompt_tokens"]
-    assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
+    assert row["prompt_tokens"] == response.json()["usage"]["prompt_tokens"]
+    assert row["completion_tokens"] == response.json()["usage"]["completion_tokens"]
     assert row["duration_ms"] is not None
     assert (row["endpoint"], row["attempts"], row["estimated"]) == ("/chat/completions", 1, False)
-    assert row["request_id"] == answer.headers["x-request-id"]
+    assert row["request_id"] == response.headers["x-request-id"]
 
 
-def error(answer: httpx.Response, status: int, kind: str) -> dict:
-    """The error of an answer, which must have OpenAI's shape."""
-    assert answer.status_code == status, answer.text
-    said = answer.json()["error"]
-    assert set(said) == {"message", "type", "param", "code"}
-    assert isinstance(said["message"], str) and isinstance(said["code"], str)
-    assert said["type"] == kind
-    return said
+def error(response: httpx.Response, status: int, kind: str) -> dict:
+    """The error of a response, which must have OpenAI's format."""
+    assert response.status_code == status, response.text
+    details = response.json()["error"]
+    assert set(details) == {"message", "type", "param", "code"}
+    assert isinstance(details["message"], str) and isinstance(details["code"], str)
+    assert details["type"] == kind
+    return details
 
 
-def test_errors_have_one_shape_and_tell_nothing_internal(caller: Caller) -> None:
+def test_errors_have_one_format_and_reveal_nothing_internal(caller: Caller) -> None:
     body = caller.body()
     url = f"{caller.url}/v1/chat/completions"
     error(httpx.post(url, json=body, headers={"authorization": "Bearer sk-wrong"}), 401, "invalid_api_key")
@@ -113,8 +111,8 @@ def test_errors_have_one_shape_and_tell_nothing_internal(caller: Caller) -> None
 
 
 def test_a_key_works_as_x_api_key(caller: Caller) -> None:
-    answer = httpx.get(f"{caller.url}/v1/models", headers={"x-api-key": caller.key})
-    assert answer.status_code == 200
+    response = httpx.get(f"{caller.url}/v1/models", headers={"x-api-key": caller.key})
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -126,15 +124,15 @@ def test_a_key_works_as_x_api_key(caller: Caller) -> None:
         b'{"MODEL": "secret-model", "messages": []}',
     ],
 )
-def test_a_second_model_member_never_gets_past_the_grant(caller: Caller, body: bytes) -> None:
-    said = error(caller.raw(body), 400, "invalid_request_error")
-    assert said["param"] == "model"
+def test_a_second_model_member_never_bypasses_the_grant(caller: Caller, body: bytes) -> None:
+    details = error(caller.raw(body), 400, "invalid_request_error")
+    assert details["param"] == "model"
 
 
-def test_refused_requests_are_recorded_with_their_kind(fresh: Caller, admin: Admin) -> None:
+def test_rejected_requests_are_recorded_with_their_kind(fresh: Caller, admin: Admin) -> None:
     fresh.chat("secret-model")
     fresh.chat("unreachable")
-    rows = {row["refusal"]: row for row in recorded(admin, fresh, count=2) if row["refusal"]}
+    rows = {row["refusal"]: row for row in usage_rows(admin, fresh, count=2) if row["refusal"]}
     assert set(rows) == {"authorisation", "no_backend"}
     for row in rows.values():
         assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 0)
@@ -142,7 +140,7 @@ def test_refused_requests_are_recorded_with_their_kind(fresh: Caller, admin: Adm
     assert rows["no_backend"]["status"] == 502
 
 
-def test_a_new_key_works_and_a_revoked_one_stops_at_once(caller: Caller, admin: Admin) -> None:
+def test_a_new_key_works_and_a_revoked_one_is_rejected(caller: Caller, admin: Admin) -> None:
     key = admin.key(caller.principal, "short-lived")
     url = f"{caller.url}/v1/models"
 

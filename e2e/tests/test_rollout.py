@@ -1,4 +1,4 @@
-"""What the operator does to a running deployment, and what it leaves alone."""
+"""The operator's changes to a running deployment."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ MISSING = "fastllm/fastllm-proxy:9.9.9-missing"
 
 
 def uids(deployment: Deployment, plane: str) -> set[str]:
-    """Which pods a plane has."""
+    """The UIDs of a plane's pods."""
     return {pod["metadata"]["uid"] for pod in deployment.pods(plane)}
 
 
 def generations(deployment: Deployment) -> dict[str, int]:
-    """The generation of both Deployments: it moves with every change of their spec."""
+    """The generations of both Deployments, which increase with every change of their spec."""
     found = json.loads(deployment.kubectl("get", "deployments", "-o", "json"))["items"]
     return {one["metadata"]["name"]: one["metadata"]["generation"] for one in found}
 
 
 def patch(deployment: Deployment, spec: dict) -> None:
-    """Changes the resource as a user does."""
+    """Patches the resource."""
     deployment.kubectl("patch", "fllm", deployment.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
-def test_kubectl_get_shows_it(healthy: Deployment) -> None:
+def test_kubectl_get_shows_the_state(healthy: Deployment) -> None:
     header, row = healthy.kubectl("get", "fllm").strip().splitlines()
     assert header.split() == ["NAME", "PHASE", "GATEWAY", "CONTROL", "IMAGE", "AGE"]
     assert row.split()[1:3] == ["Ready", "2/2"]
@@ -40,7 +40,7 @@ def test_kubectl_get_shows_it(healthy: Deployment) -> None:
     assert "DESCRIPTION" in described
 
 
-def test_every_condition_type_is_there(healthy: Deployment) -> None:
+def test_every_condition_type_is_present(healthy: Deployment) -> None:
     assert set(healthy.conditions()) == {
         "Ready",
         "Reconciling",
@@ -54,7 +54,7 @@ def test_every_condition_type_is_there(healthy: Deployment) -> None:
     }
 
 
-def test_an_image_that_does_not_exist_takes_nothing_down_and_reverting_heals(
+def test_a_missing_image_does_not_cause_an_outage_and_reverting_recovers(
     healthy: Deployment, caller: Caller, admin
 ) -> None:
     gateways, controls = uids(healthy, "proxy"), uids(healthy, "control")
@@ -70,20 +70,20 @@ def test_an_image_that_does_not_exist_takes_nothing_down_and_reverting_heals(
     assert uids(healthy, "proxy") == gateways
     patch(healthy, {"image": good})
     healthy.wait("Ready=True", "Stalled=False")
-    progress.wait_until("the stuck pod goes", lambda: uids(healthy, "control") == controls, seconds=30)
+    progress.wait_until("removal of the stuck pod", lambda: uids(healthy, "control") == controls, seconds=30)
     assert uids(healthy, "proxy") == gateways
 
 
 def test_an_upgrade_rolls_control_first_and_serves_throughout(healthy: Deployment, caller: Caller) -> None:
     good = healthy.resource()["spec"].get("image")
-    refused, done = [], threading.Event()
+    failed, done = [], threading.Event()
 
-    def ask() -> None:
+    def send() -> None:
         while not done.is_set():
             if not still_served(caller):
-                refused.append(1)
+                failed.append(1)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=send)
     thread.start()
     try:
         seen = watch_order(healthy, f"fastllm/fastllm-proxy:{NEXT}")
@@ -91,14 +91,14 @@ def test_an_upgrade_rolls_control_first_and_serves_throughout(healthy: Deploymen
         done.set()
         thread.join()
     assert seen, "the gateway's template had the new image before control was complete"
-    assert not refused
+    assert not failed
     assert healthy.resource()["status"]["observedImage"].endswith(NEXT)
     patch(healthy, {"image": good})
     healthy.wait("Ready=True", seconds=120)
 
 
 def watch_order(deployment: Deployment, image: str) -> bool:
-    """Upgrades; whether control was rolled out each time that the gateway's template had the new image."""
+    """Upgrades; returns whether control was complete whenever the gateway's template had the new image."""
     in_order = []
 
     def planes() -> dict[str, dict]:
@@ -128,7 +128,7 @@ def watch_order(deployment: Deployment, image: str) -> bool:
     return bool(in_order) and all(in_order)
 
 
-def test_a_deleted_secret_is_reported_and_touches_nothing(healthy: Deployment, caller: Caller) -> None:
+def test_a_deleted_secret_is_reported_and_changes_nothing(healthy: Deployment, caller: Caller) -> None:
     before = generations(healthy), uids(healthy, "proxy"), uids(healthy, "control")
     name = healthy.resource()["spec"]["proxyToken"]["name"]
     secret = json.loads(healthy.kubectl("get", "secret", name, "-o", "json"))
@@ -143,13 +143,13 @@ def test_a_deleted_secret_is_reported_and_touches_nothing(healthy: Deployment, c
     assert (generations(healthy), uids(healthy, "proxy"), uids(healthy, "control")) == before
 
 
-def test_a_new_database_url_rolls_control_once_and_no_gateway(healthy: Deployment) -> None:
+def test_a_new_database_url_restarts_only_control_and_only_once(healthy: Deployment) -> None:
     gateways, before = uids(healthy, "proxy"), generations(healthy)
     reference = healthy.resource()["spec"]["database"]
     value = base64.b64encode(f"{healthy.values.database}?application_name=rotated".encode()).decode()
     healthy.kubectl("patch", "secret", reference["name"], "-p", json.dumps({"data": {reference["key"]: value}}))
     control, proxy = f"{healthy.name}-control", f"{healthy.name}-proxy"
-    progress.wait_until("the roll", lambda: generations(healthy)[control] == before[control] + 1, seconds=10)
+    progress.wait_until("the rollout", lambda: generations(healthy)[control] == before[control] + 1, seconds=10)
     healthy.wait("Ready=True")
     progress.wait_until("one control pod", lambda: len(uids(healthy, "control")) == 1, seconds=60)
     assert generations(healthy) == {control: before[control] + 1, proxy: before[proxy]}
@@ -158,7 +158,7 @@ def test_a_new_database_url_rolls_control_once_and_no_gateway(healthy: Deploymen
     assert f"SecretChanged({reference['name']}/{reference['key']})" in events
 
 
-def test_deleted_and_made_again_it_starts_clean(cluster: Cluster, postgres: Postgres, tmp_path) -> None:
+def test_a_deleted_and_recreated_resource_starts_clean(cluster: Cluster, postgres: Postgres, tmp_path) -> None:
     again = Deployment(cluster, "again", Secrets(postgres.create_database("again")))
     again.apply(tmp_path, {"proxy": {"replicas": 1}})
     first = again.wait("Ready=True") and again.resource()

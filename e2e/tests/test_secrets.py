@@ -1,4 +1,4 @@
-"""No planted secret appears anywhere that people or tools read."""
+"""Planted secrets appear in no output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.services.postgres import Postgres
 
 
 def places(deployment: Deployment, cluster: Cluster, admin: Admin, postgres: Postgres) -> dict[str, str]:
-    """Every text to search, by where it was found."""
+    """All texts to search, by their place."""
     found = {}
     for namespace in (deployment.namespace, "fastllm-system"):
         for pod in json.loads(cluster.kubectl("-n", namespace, "get", "pods", "-o", "json"))["items"]:
@@ -47,7 +47,7 @@ def places(deployment: Deployment, cluster: Cluster, admin: Admin, postgres: Pos
     return found
 
 
-def test_nothing_planted_is_found(
+def test_no_planted_secret_appears(
     deployment: Deployment, cluster: Cluster, admin: Admin, postgres: Postgres, caller: Caller
 ) -> None:
     deployment.wait("Ready=True")
@@ -61,14 +61,14 @@ def test_nothing_planted_is_found(
         "database URL": deployment.values.database,
     }
     texts = places(deployment, cluster, admin, postgres)
-    assert [place for place, text in texts.items() if not text] == [], "every place was read"
+    assert [place for place, text in texts.items() if not text] == [], "every place has content"
     assert [(name, place) for name, value in canaries.items() for place, text in texts.items() if value in text] == []
 
 
 def test_the_canaries_are_planted(deployment: Deployment) -> None:
     secrets = json.loads(deployment.kubectl("get", "secrets", "-o", "json"))["items"]
     planted = {base64.b64decode(value).decode() for one in secrets for value in one.get("data", {}).values()}
-    # Another test gave the database's address a parameter.
+    # Another test adds a parameter to the database URL.
     assert {value.partition("?")[0] for value in planted} >= set(deployment.values.all())
 
 
@@ -80,4 +80,4 @@ def test_the_operator_reads_secrets_by_name_and_writes_none(cluster: Cluster) ->
     ]
     assert {e["verb"] for e in secrets} == {"get", "list", "watch"}
     kinds = {e["responseObject"]["kind"] for e in secrets if e["verb"] == "list"}
-    assert kinds == {"PartialObjectMetadataList"}, "lists ask for metadata"
+    assert kinds == {"PartialObjectMetadataList"}, "lists request only metadata"

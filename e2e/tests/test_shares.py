@@ -1,10 +1,9 @@
-"""Three gateways share limits and budgets: little is passed, nothing is left over, and control may be away.
+"""Three gateways share limits and budgets, also while the control plane is unavailable.
 
-A budget is divided by what each gateway takes, and what a gateway holds, or may have begun with, is never given to
-another one. So all of them together pass a total by the requests that cross the border: one a gateway where the
-estimate of a request is not too low, and in any case no more than what is in flight then. Limits a minute are divided
-likewise; while gateways do not know yet that shares have moved, which takes an interval, each may let through what
-flows in at its old share.
+The shares of a budget follow the consumption of each gateway, and a share that a gateway has, or may have had at its
+start, is never granted to another one. Together they exceed a total only by the requests that cross the boundary: one
+per gateway if the estimate of a request is not too low, and at most the requests in flight. Limits per minute are
+divided in the same way. For one interval after shares have moved, a gateway may still use its old share.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tools.product import Admin, Control, Gateway
 from tools.services.postgres import Postgres
 
 MODEL = "bench-json-0000"
-# What the upstream says of each answer. The request is so large that its estimate is no lower.
+# The usage that the upstream reports. The request is large enough for its estimate not to be lower.
 TOKENS = 360
 BODY = {"model": MODEL, "max_tokens": 64, "messages": [{"role": "user", "content": "waves " * 200}]}
 
@@ -37,20 +36,20 @@ AT_ONCE = 6
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request, by the clock of the test."""
+class Outcome:
+    """The outcome of one request, with times by the clock of the test."""
 
     gateway: int
     began: float
     ended: float
     status: int
-    # What the gateway says that it lets through of requests, a minute.
+    # The gateway's current limit of requests per minute, from its response.
     limit: int
 
 
 @dataclass
 class Fleet:
-    """Control and three gateways, in front of one upstream."""
+    """The control plane and three gateways in front of one upstream."""
 
     control: Control
     admin: Admin
@@ -58,7 +57,7 @@ class Fleet:
     gateways: list[Gateway]
 
     def key(self, name: str, **allowance: object) -> str:
-        """A key of a principal with limits or a budget, which all gateways know."""
+        """Creates a principal with limits or a budget; returns a key that all gateways accept."""
         principal = self.admin.principal(name, MODEL)
         path = f"/admin/principals/{principal}"
         self.admin.put(f"{path}/{'budget' if 'window' in allowance else 'limits'}", **allowance)
@@ -68,11 +67,11 @@ class Fleet:
         return key
 
     def principal(self, name: str) -> int:
-        """The id of a principal."""
+        """The ID of a principal."""
         return next(one["id"] for one in self.admin.get("/admin/principals") if one["name"] == name)
 
     def select(self, sql: str) -> list[list[int]]:
-        """Whole numbers from the database."""
+        """Integers from the database."""
         lines = self.postgres.execute(sql, database="shares").splitlines()
         return [[int(text) for text in line.split("|")] for line in lines]
 
@@ -83,7 +82,7 @@ def fleet(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ExitStack() as opened:
         postgres = opened.enter_context(Postgres("shares", "127.0.0.1:0"))
         log = folder / "bench-upstream.log"
-        upstream = opened.enter_context(Program([programs / "bench-upstream"], core=None, log=log, talks=True))
+        upstream = opened.enter_context(Program([programs / "bench-upstream"], core=None, log=log, output=True))
         control = opened.enter_context(Control(programs, folder, postgres.create_database("shares")))
         admin = control.admin()
         admin.model(MODEL, f"http://{upstream.line()}/v1")
@@ -94,35 +93,35 @@ def fleet(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             gateway = Gateway(programs / "fastllm-gateway", folder / name, control.url, *words, name=name)
             gateways.append(opened.enter_context(gateway))
         fleet = Fleet(control, admin, postgres, gateways)
-        # Those that came first learn of the others when they reconcile the next time.
-        progress.wait_until("gateways know of each other", lambda: even_parts(fleet) == {300}, seconds=10)
+        # The first gateways learn about the others with their next report.
+        progress.wait_until("equal shares of all gateways", lambda: initial_shares(fleet) == {300}, seconds=10)
         yield fleet
 
 
-def ask(client: httpx.Client, gateway: int) -> Asked:
-    """One request."""
+def send(client: httpx.Client, gateway: int) -> Outcome:
+    """Sends one request."""
     began = time.monotonic()
-    answer = client.post("/v1/chat/completions", json=BODY)
-    limit = int(answer.headers.get("x-ratelimit-limit-requests", 0))
-    return Asked(gateway, began, time.monotonic(), answer.status_code, limit)
+    response = client.post("/v1/chat/completions", json=BODY)
+    limit = int(response.headers.get("x-ratelimit-limit-requests", 0))
+    return Outcome(gateway, began, time.monotonic(), response.status_code, limit)
 
 
 def client_of(gateway: Gateway, key: str) -> httpx.Client:
-    """A client with a connection of its own."""
+    """A client with its own connection."""
     return httpx.Client(base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=20)
 
 
 def limit_at(fleet: Fleet, place: int, key: str) -> int:
-    """What a gateway lets through of requests, a minute, by its own word."""
+    """The limit of requests per minute that a gateway reports."""
     with client_of(fleet.gateways[place], key) as client:
-        return ask(client, place).limit
+        return send(client, place).limit
 
 
 _QUIET = itertools.count()
 
 
-def even_parts(fleet: Fleet) -> set[int]:
-    """What gateways let through of 900 a minute for somebody whom nobody has asked for yet: even parts."""
+def initial_shares(fleet: Fleet) -> set[int]:
+    """The shares of a limit of 900 per minute for a new principal without requests."""
     key = fleet.key(f"quiet-{next(_QUIET)}", requests_per_min=900)
     return {limit_at(fleet, place, key) for place in range(len(fleet.gateways))}
 
@@ -130,13 +129,13 @@ def even_parts(fleet: Fleet) -> set[int]:
 def hammer(
     fleet: Fleet,
     key: str,
-    enough: Callable[[Sequence[Asked]], bool],
+    enough: Callable[[Sequence[Outcome]], bool],
     *,
     seconds: float,
     only: Sequence[int] = (0, 1, 2),
-) -> list[Asked]:
-    """Asks gateways with many clients at once until it is enough; raises StepFailed when it is not in time."""
-    asked: list[Asked] = []
+) -> list[Outcome]:
+    """Sends requests with many clients until ``enough`` returns true. Raises StepFailed after ``seconds``."""
+    outcomes: list[Outcome] = []
     broken: list[BaseException] = []
     stop = threading.Event()
 
@@ -144,36 +143,36 @@ def hammer(
         try:
             with client_of(fleet.gateways[place], key) as client:
                 while not stop.is_set():
-                    asked.append(ask(client, place))
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+                    outcomes.append(send(client, place))
+        except BaseException as error:  # noqa: BLE001 - reported by the waiting thread
             broken.append(error)
 
     threads = [threading.Thread(target=work, args=(place,)) for place in only for _ in range(AT_ONCE)]
     for thread in threads:
         thread.start()
     try:
-        progress.wait_until("enough", lambda: broken or enough(asked), seconds=seconds)
+        progress.wait_until("enough", lambda: broken or enough(outcomes), seconds=seconds)
     finally:
         stop.set()
         for thread in threads:
             thread.join()
     assert not broken, broken[0]
-    return sorted(asked, key=lambda one: one.ended)
+    return sorted(outcomes, key=lambda one: one.ended)
 
 
-def all_broke(asked: Sequence[Asked]) -> bool:
-    """Whether every gateway has said that the budget is spent."""
-    return len({one.gateway for one in asked if one.status == 402}) == len(REPLICAS)
+def all_exhausted(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every gateway has reported that the budget is exhausted."""
+    return len({one.gateway for one in outcomes if one.status == 402}) == len(REPLICAS)
 
 
-def admitted(asked: Sequence[Asked]) -> list[Asked]:
-    """What was let through."""
-    assert {one.status for one in asked} <= {200, 402, 429}
-    return [one for one in asked if one.status == 200]
+def admitted(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The admitted requests."""
+    assert {one.status for one in outcomes} <= {200, 402, 429}
+    return [one for one in outcomes if one.status == 200]
 
 
 def rows_of(fleet: Fleet, principal: int, count: int) -> list[list[int]]:
-    """Beginning and end (microseconds) and tokens of what was answered, once so many are stored."""
+    """Waits for ``count`` rows; returns the start and end (microseconds) and the tokens of each."""
     sql = (
         "SELECT (extract(epoch FROM at) * 1000000)::bigint,"
         " (extract(epoch FROM at) * 1000000)::bigint + duration_ms * 1000, prompt_tokens + completion_tokens"
@@ -187,15 +186,17 @@ CAP = 300 * TOKENS
 
 
 @pytest.fixture(scope="module")
-def spent(fleet: Fleet) -> tuple[str, list[Asked]]:
-    """A key whose budget was spent through all gateways at once, and how that went."""
+def spent(fleet: Fleet) -> tuple[str, list[Outcome]]:
+    """A key whose budget was spent through all gateways concurrently, and the outcomes."""
     key = fleet.key("spender", tokens_total=CAP, window="daily", time_zone="UTC")
-    return key, hammer(fleet, key, all_broke, seconds=30)
+    return key, hammer(fleet, key, all_exhausted, seconds=30)
 
 
-def test_a_budget_is_spent_whole_and_passed_by_what_crosses(fleet: Fleet, spent: tuple[str, list[Asked]]) -> None:
-    _, asked = spent
-    through = admitted(asked)
+def test_a_budget_is_used_up_and_exceeded_only_by_requests_at_the_boundary(
+    fleet: Fleet, spent: tuple[str, list[Outcome]]
+) -> None:
+    _, outcomes = spent
+    through = admitted(outcomes)
     rows = rows_of(fleet, fleet.principal("spender"), len(through))
     assert len(rows) == len(through)
     total = sum(tokens for *_, tokens in rows)
@@ -205,52 +206,52 @@ def test_a_budget_is_spent_whole_and_passed_by_what_crosses(fleet: Fleet, spent:
         if so_far >= CAP:
             crossed = end
             break
-    # Durations are in whole milliseconds.
+    # Durations are stored in whole milliseconds.
     under_way = sum(tokens for begin, end, tokens in rows if begin <= crossed <= end + 1000)
     progress.say(f"budget of {CAP}: {total - CAP} passed, {under_way} under way when it was reached")
     assert CAP <= total <= CAP + under_way
     assert total < CAP + len(REPLICAS) * TOKENS
 
 
-def test_nobody_hears_402_before_the_whole_is_spent(spent: tuple[str, list[Asked]]) -> None:
-    _, asked = spent
-    first = min((one for one in asked if one.status == 402), key=lambda one: one.ended)
-    before = [one for one in admitted(asked) if one.began <= first.ended]
+def test_no_gateway_returns_402_before_the_total_is_spent(spent: tuple[str, list[Outcome]]) -> None:
+    _, outcomes = spent
+    first = min((one for one in outcomes if one.status == 402), key=lambda one: one.ended)
+    before = [one for one in admitted(outcomes) if one.began <= first.ended]
     assert len(before) * TOKENS >= CAP
-    # A share that is spent while the whole is not.
-    assert any(one.status == 429 for one in asked if one.ended <= first.ended)
+    # A share is exhausted before the total.
+    assert any(one.status == 429 for one in outcomes if one.ended <= first.ended)
     for place in range(len(REPLICAS)):
-        mine = [one for one in asked if one.gateway == place]
+        mine = [one for one in outcomes if one.gateway == place]
         broke = min(one.ended for one in mine if one.status == 402)
         assert not [one for one in mine if one.began > broke and one.status == 200]
 
 
 def raised(fleet: Fleet, key: str, total: int) -> list[float]:
-    """How many seconds after the API's answer the first request goes through each gateway."""
+    """The seconds from the response of the API to the first admitted request at each gateway."""
     raised: list[float] = []
     principal = fleet.principal("spender")
 
-    def everywhere(asked: Sequence[Asked]) -> bool:
+    def everywhere(outcomes: Sequence[Outcome]) -> bool:
         if not raised:
             fleet.admin.put(
                 f"/admin/principals/{principal}/budget", tokens_total=total, window="daily", time_zone="UTC"
             )
             raised.append(time.monotonic())
-        return {one.gateway for one in asked if one.status == 200} == {0, 1, 2}
+        return {one.gateway for one in outcomes if one.status == 200} == {0, 1, 2}
 
-    asked = admitted(hammer(fleet, key, everywhere, seconds=5))
-    return [min(one.ended for one in asked if one.gateway == place) - raised[0] for place in range(3)]
+    outcomes = admitted(hammer(fleet, key, everywhere, seconds=5))
+    return [min(one.ended for one in outcomes if one.gateway == place) - raised[0] for place in range(3)]
 
 
-def test_a_raised_total_admits_at_every_gateway_at_once(fleet: Fleet, spent: tuple[str, list[Asked]]) -> None:
+def test_a_raised_total_applies_to_every_gateway_immediately(fleet: Fleet, spent: tuple[str, list[Outcome]]) -> None:
     key, _ = spent
     slowest = []
-    # What else runs on a machine may hold up one of them, but not each.
+    # Other load on the machine may delay one gateway, but not all.
     for times in (2, 3, 4, 5):
         waited = raised(fleet, key, times * CAP)
         progress.say("a raised budget admits after " + ", ".join(f"{1000 * one:.0f} ms" for one in waited))
-        # It is spent for what follows.
-        hammer(fleet, key, all_broke, seconds=30)
+        # Spends the budget again for the following tests.
+        hammer(fleet, key, all_exhausted, seconds=30)
         slowest.append(max(waited))
         if slowest[-1] <= 0.25:
             break
@@ -261,17 +262,17 @@ PER_MINUTE = 600
 
 
 @pytest.fixture(scope="module")
-def paced(fleet: Fleet) -> tuple[str, list[Asked]]:
-    """A key with a limit that was asked with for some seconds at all gateways, and how that went."""
+def limited(fleet: Fleet) -> tuple[str, list[Outcome]]:
+    """A key with a limit, used for some seconds at all gateways, and the outcomes."""
     key = fleet.key("paced", requests_per_min=PER_MINUTE)
     until = time.monotonic() + 4
     return key, hammer(fleet, key, lambda _: time.monotonic() >= until, seconds=30)
 
 
-def test_a_limit_is_shared(paced: tuple[str, list[Asked]]) -> None:
-    _, asked = paced
-    through = admitted(asked)
-    seconds = asked[-1].ended - min(one.began for one in asked)
+def test_a_limit_is_shared(limited: tuple[str, list[Outcome]]) -> None:
+    _, outcomes = limited
+    through = admitted(outcomes)
+    seconds = outcomes[-1].ended - min(one.began for one in outcomes)
     flowed = PER_MINUTE / 60 * seconds
     passed = PER_MINUTE / 60 * EVERY * (len(REPLICAS) - 1) + len(REPLICAS)
     progress.say(f"{len(through)} requests in {seconds:.1f} s of {PER_MINUTE} a minute, {PER_MINUTE + flowed:.0f} due")
@@ -281,13 +282,13 @@ def test_a_limit_is_shared(paced: tuple[str, list[Asked]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def shifted(fleet: Fleet, paced: tuple[str, list[Asked]]) -> str:
-    """The same key, with all that it asks for at the first gateway."""
-    key, _ = paced
+def shifted(fleet: Fleet, limited: tuple[str, list[Outcome]]) -> str:
+    """The same key, after using only the first gateway."""
+    key, _ = limited
     began = time.monotonic()
 
-    def nearly_all(asked: Sequence[Asked]) -> bool:
-        return bool(asked) and asked[-1].limit >= 0.75 * PER_MINUTE
+    def nearly_all(outcomes: Sequence[Outcome]) -> bool:
+        return bool(outcomes) and outcomes[-1].limit >= 0.75 * PER_MINUTE
 
     hammer(fleet, key, nearly_all, seconds=30, only=(0, 0, 0))
     progress.say(f"a gateway with all the traffic has three quarters of a limit after {time.monotonic() - began:.1f} s")
@@ -297,7 +298,7 @@ def shifted(fleet: Fleet, paced: tuple[str, list[Asked]]) -> str:
 def test_shares_follow_the_traffic(fleet: Fleet, shifted: str) -> None:
     shares = [limit_at(fleet, place, shifted) for place in range(3)]
     assert shares[0] >= 0.7 * PER_MINUTE
-    # Whoever asks for nothing keeps enough to begin with.
+    # A gateway without traffic keeps a minimal share.
     assert min(shares) > 0
     assert sum(shares) <= PER_MINUTE * 1.1
 
@@ -309,28 +310,28 @@ def without_control(fleet: Fleet) -> Iterator[None]:
     fleet.control.start()
 
 
-def test_shares_stay_and_what_was_spent_is_known_without_control(
-    fleet: Fleet, spent: tuple[str, list[Asked]], shifted: str, without_control: None
+def test_shares_and_spending_are_kept_without_control(
+    fleet: Fleet, spent: tuple[str, list[Outcome]], shifted: str, without_control: None
 ) -> None:
     before = limit_at(fleet, 0, shifted)
     until = time.monotonic() + 2 * EVERY
-    asked = hammer(fleet, shifted, lambda _: time.monotonic() >= until, seconds=10, only=(0,))
-    assert {one.limit for one in asked} == {before}
+    outcomes = hammer(fleet, shifted, lambda _: time.monotonic() >= until, seconds=10, only=(0,))
+    assert {one.limit for one in outcomes} == {before}
     key, _ = spent
-    # It is not given the time to send what it has not sent.
+    # The kill prevents it from sending pending usage.
     fleet.gateways[2].stop(how=signal.SIGKILL)
     fleet.gateways[2].start()
     for place in range(3):
         with client_of(fleet.gateways[place], key) as client:
-            assert {ask(client, place).status for _ in range(5)} == {402}
+            assert {send(client, place).status for _ in range(5)} == {402}
 
 
-def test_a_gateway_that_is_gone_is_forgotten(fleet: Fleet, shifted: str) -> None:
-    assert even_parts(fleet) == {300}
+def test_a_stopped_gateway_is_forgotten(fleet: Fleet, shifted: str) -> None:
+    assert initial_shares(fleet) == {300}
     fleet.gateways.pop().stop()
-    # Half a minute in which nothing is heard of it.
+    # Control forgets a gateway after half a minute without reports.
     fleet.postgres.execute(
         f"UPDATE limit_replicas SET seen_at = seen_at - interval '30 seconds' WHERE replica = '{REPLICAS[2]}'",
         database="shares",
     )
-    progress.wait_until("two gateways", lambda: even_parts(fleet) == {450}, seconds=10)
+    progress.wait_until("two gateways", lambda: initial_shares(fleet) == {450}, seconds=10)
