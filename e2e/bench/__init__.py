@@ -1,5 +1,5 @@
-"""The gateway beside its peers, in CPU time per request: ratios of one run on one machine.
+"""Benchmarks of the gateway and its peers in CPU time per request: ratios within one run on one machine.
 
-Load and mock upstream share one core, the peer under measurement has another one to itself; README.md says
-what is measured and why it is measured so.
+Load generator and mock upstream share one core; the measured peer has another one to itself. README.md describes the
+method.
 """

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench affinity``: how much of the prompts two real engines have in their caches, by policy."""
+"""``python3 -m e2e.bench affinity``: cached share of prompts with two real engines, by policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.bench import report, snapshot
-from e2e.bench.conversations import Cached, Size, hold
+from e2e.bench.conversations import Cached, Size
+from e2e.bench.conversations import run as run_conversations
 from e2e.bench.rig import Tools
 from e2e.services.scripted_control import ScriptedControl
 from tools import progress
@@ -19,12 +20,12 @@ MODEL = "smollm2"
 DIRECT = "one engine, directly"
 POLICIES = ("cache-affinity", "round-robin")
 
-# Of the prompts' tokens: so much less than a single engine's may be cached behind the gateway.
+# Maximum difference to a single engine, as a share of the prompt tokens.
 MARK = 0.05
 
 
 def run(tools: Tools, size: Size, out: Path | None) -> bool:
-    """Measures, prints the table, writes the JSON; whether cache-affinity keeps what one engine would have."""
+    """Measures, prints the table, writes the JSON; returns whether cache-affinity meets the criterion."""
     found = measure(tools.gateway, size)
     alone = found[DIRECT].share
     rows = [["", "prompt tokens", "cached", "share", "to one engine"]]
@@ -43,7 +44,7 @@ def run(tools: Tools, size: Size, out: Path | None) -> bool:
 
 
 def measure(program: Path, size: Size) -> dict[str, Cached]:
-    """What was cached: by one engine alone, and by two behind the gateway with each policy."""
+    """The cached tokens of a single engine, and of two engines behind the gateway with each policy."""
     found = {}
     with (
         tempfile.TemporaryDirectory(prefix="fastllm-bench-") as folder,
@@ -52,7 +53,7 @@ def measure(program: Path, size: Size) -> dict[str, Cached]:
     ):
         control.publish(snapshot.served({MODEL: [f"{engine.url}/v1" for engine in pair]}))
         with progress.step(DIRECT):
-            found[DIRECT] = hold(f"{pair[0].url}/v1", "none", MODEL, size)
+            found[DIRECT] = run_conversations(f"{pair[0].url}/v1", "none", MODEL, size)
         for policy in POLICIES:
             for engine in pair:
                 engine.stop()
@@ -61,13 +62,13 @@ def measure(program: Path, size: Size) -> dict[str, Cached]:
                 progress.step(f"two engines, {policy}"),
                 Gateway(program, Path(folder), control.url, f"--policy={policy}", name=policy) as gateway,
             ):
-                found[policy] = hold(f"{gateway.url}/v1", snapshot.key(0), MODEL, size)
+                found[policy] = run_conversations(f"{gateway.url}/v1", snapshot.key(0), MODEL, size)
     return found
 
 
 @contextmanager
 def engines(*, slots: int, context: int = 2048) -> Iterator[tuple[Engine, Engine]]:
-    """Two engines under one name."""
+    """Two engines with the same model name."""
     with (
         Engine("bench-1", alias=MODEL, parallel=slots, context=context) as one,
         Engine("bench-2", alias=MODEL, parallel=slots, context=context) as two,

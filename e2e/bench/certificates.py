@@ -1,4 +1,4 @@
-"""What a gateway shows to clients over TLS, renewed while it runs."""
+"""Server certificates of a gateway, replaced while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.setup import debian
 
 
 class Certificates:
-    """An authority, and a certificate of the loopback address in the files that the gateway follows."""
+    """A certificate authority, and the files of a certificate for the loopback address, which the gateway reloads."""
 
     def __init__(self, folder: Path) -> None:
         self._keys = Keys(folder, folder.with_suffix(".log"))
@@ -22,22 +22,22 @@ class Certificates:
 
     @property
     def authority(self) -> Path:
-        """What clients have to trust."""
+        """The certificate authority for clients."""
         return self._keys.path("ca.crt")
 
     def words(self) -> list[str]:
-        """The gateway's flags."""
+        """The flags of the gateway."""
         return [f"--gateway-tls-{flag}={self._keys.path(f'shown.{ending}')}" for flag, ending in _FILES]
 
     def renew(self) -> None:
-        """Replaces both files, one after the other: for a moment they do not fit together."""
+        """Replaces both files in sequence; between the two writes, key and certificate do not match."""
         self._keys.signed("next", "/CN=gateway", ips=["127.0.0.1"])
         for _, ending in _FILES:
             self._keys.path(f"next.{ending}").replace(self._keys.path(f"shown.{ending}"))
         self.renewed += 1
 
     def shown(self, port: int) -> bool:
-        """Whether the last one is what clients see."""
+        """Whether clients receive the current certificate."""
         seen = ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
         return ssl.PEM_cert_to_DER_cert(seen) == ssl.PEM_cert_to_DER_cert(self._keys.path("shown.crt").read_text())
 

@@ -1,4 +1,4 @@
-"""Conversations that go on in turns, each turn with everything that was said before: what a KV cache is for."""
+"""Multi-turn conversations. Each request contains all previous turns, which a KV cache can reuse."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ _WORDS = _HARBOUR.split()
 
 @dataclass(frozen=True)
 class Size:
-    """How many conversations, how many turns each, how many requests at a time, tokens of an answer at most."""
+    """Numbers of conversations, turns per conversation and concurrent requests; maximum tokens of a response."""
 
     conversations: int = 10
     turns: int = 10
     at_once: int = 2
-    answer: int = 16
+    response_tokens: int = 16
 
 
 @dataclass
 class Cached:
-    """Tokens of prompts, and how many of them an engine had in its cache."""
+    """The tokens of prompts, and the number of them in the cache of an engine."""
 
     prompt: int = 0
     cached: int = 0
 
     @property
     def share(self) -> float:
-        """Cached tokens of all."""
+        """The share of cached tokens."""
         return self.cached / self.prompt
 
 
 class Conversation:
-    """One conversation, about something of its own."""
+    """A conversation with a distinct topic."""
 
     def __init__(self, number: int) -> None:
         self._random = random.Random(number)
         self._messages = [{"role": "system", "content": self._words(80)}]
 
-    def turn(self, client: httpx.Client, model: str, answer: int) -> tuple[int, int]:
-        """Says something and keeps the answer; tokens of the prompt, and those that were cached."""
+    def turn(self, client: httpx.Client, model: str, response_tokens: int) -> tuple[int, int]:
+        """Sends the next message and keeps the response; returns the tokens of the prompt and the cached ones."""
         self._messages.append({"role": "user", "content": self._words(25)})
-        body = {"messages": self._messages, "model": model, "temperature": 0, "max_tokens": answer}
-        told = client.post("/chat/completions", json=body)
-        told.raise_for_status()
-        said = told.json()
-        self._messages.append({"role": "assistant", "content": said["choices"][0]["message"]["content"]})
-        usage = said["usage"]
+        body = {"messages": self._messages, "model": model, "temperature": 0, "max_tokens": response_tokens}
+        response = client.post("/chat/completions", json=body)
+        response.raise_for_status()
+        completion = response.json()
+        self._messages.append({"role": "assistant", "content": completion["choices"][0]["message"]["content"]})
+        usage = completion["usage"]
         return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
     def _words(self, count: int) -> str:
         return " ".join(self._random.choices(_WORDS, k=count))
 
 
-def hold(base_url: str, key: str, model: str, size: Size, *, seed: int = 0) -> Cached:
-    """Holds all conversations, whose turns come in another order each time."""
+def run(base_url: str, key: str, model: str, size: Size, *, seed: int = 0) -> Cached:
+    """Runs all conversations, in another order for each turn."""
     order = random.Random(seed)
     conversations = [Conversation(number) for number in range(size.conversations)]
     found = Cached()
@@ -74,7 +74,7 @@ def hold(base_url: str, key: str, model: str, size: Size, *, seed: int = 0) -> C
     ):
 
         def turn(conversation: Conversation) -> tuple[int, int]:
-            return conversation.turn(client, model, size.answer)
+            return conversation.turn(client, model, size.response_tokens)
 
         for _ in range(size.turns):
             shuffled: Sequence[Conversation] = order.sample(conversations, len(conversations))

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench engines``: time to the first token and between tokens, real engines, directly and through."""
+"""``python3 -m e2e.bench engines``: time to first token and between tokens of real engines."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tools.product import Gateway
 
 DIRECT, OURS = "direct", "fastllm"
 
-# Streams at a time, and how often as many are asked for in a round.
+# Concurrent streams, and the number of volleys per round.
 VOLLEYS = {1: 24, 8: 8, 32: 4}
 
-# Milliseconds that the gateway may add.
+# Maximum latency that the gateway may add, in milliseconds.
 MARK_MS = 1.0
 
 _SLOTS = 16
@@ -34,7 +34,7 @@ _TOKENS = 12
 
 @dataclass
 class Arm:
-    """What was seen at one place with so many streams at a time; one entry a volley."""
+    """The measurements of one target with a number of concurrent streams; one entry per volley."""
 
     volleys: list[list[Stream]] = field(default_factory=list)
 
@@ -47,7 +47,7 @@ class Arm:
         return [gap for streams in self.volleys for stream in streams for gap in stream.gaps]
 
     def added(self, to: Arm) -> list[float]:
-        """By how much the mean time to the first token was above the other's in the same volley."""
+        """The mean time to first token minus the other arm's, per volley."""
         return [
             statistics.fmean(one.first for one in mine) - statistics.fmean(one.first for one in other)
             for mine, other in zip(self.volleys, to.volleys, strict=True)
@@ -55,14 +55,14 @@ class Arm:
 
 
 def run(tools: Tools, rounds: int, out: Path | None, *, litellm: bool) -> bool:
-    """Measures, prints the table, writes the JSON; whether what ours adds is nothing, or below the mark."""
+    """Measures, prints the table, writes the JSON; returns whether the added latency is insignificant or low enough."""
     found = measure(tools.gateway, rounds, litellm=litellm)
     rows = [["streams", "", "first p50 ms", "p99", "gap p50 ms", "p99", "first, above direct ms", "95 %"]]
     samples, missed = [], []
     for (streams, name), arm in found.items():
         one = _summary(arm, found[streams, DIRECT] if name != DIRECT else None)
         between = one.get("added_ms")
-        # It contains 0, or what is surely added is too little to matter.
+        # Either the interval contains 0, or the added latency is below the limit.
         if name == OURS and between and between[0] > 0 and between[1] >= MARK_MS:
             missed.append(streams)
         rows.append(
@@ -77,7 +77,7 @@ def run(tools: Tools, rounds: int, out: Path | None, *, litellm: bool) -> bool:
         samples.append({"streams": streams, "arm": name, **one})
     print(report.aligned(rows))
     verdict = f"NOT with {', '.join(map(str, missed))} streams" if missed else "yes"
-    progress.say(f"what ours adds is below 1 ms or not told from nothing: {verdict}")
+    progress.say(f"latency added by the gateway is below 1 ms or insignificant: {verdict}")
     report.write(out, {"rounds": rounds, "samples": samples})
     return not missed
 
@@ -98,13 +98,13 @@ def _summary(arm: Arm, direct: Arm | None) -> dict:
 
 
 def measure(program: Path, rounds: int, *, litellm: bool) -> Mapping[tuple[int, str], Arm]:
-    """By streams at a time and place. Places take turns in another order each time, with the same prompts."""
+    """The arms by number of streams and target. Targets take turns in random order, with the same prompts."""
     with tempfile.TemporaryDirectory(prefix="fastllm-bench-") as folder, ExitStack() as opened:
         pair = opened.enter_context(engines(slots=_SLOTS, context=512))
         control = opened.enter_context(ScriptedControl())
         direct = [engine.url for engine in pair]
         control.publish(snapshot.served({MODEL: [f"{url}/v1" for url in direct]}))
-        # Equal shares, as the direct streams have them.
+        # Equal shares, as with direct streams.
         words = ("--policy=round-robin", "--log=warn")
         ours = opened.enter_context(Gateway(program, Path(folder), control.url, *words))
         places = {DIRECT: direct, OURS: [ours.url]}
@@ -119,14 +119,14 @@ def measure(program: Path, rounds: int, *, litellm: bool) -> Mapping[tuple[int, 
                     for turn in range(times):
                         bodies = _bodies(f"{number} {turn}", streams)
                         for name in random.sample(list(places), len(places)):
-                            # A single stream, too, comes to either engine.
+                            # Single streams also use both engines.
                             urls = random.sample(places[name], len(places[name]))
                             found[streams, name].volleys.append(volley(urls, snapshot.key(0), bodies))
     return found
 
 
 def _bodies(about: str, streams: int) -> list[dict]:
-    """Short prompts of much the same length that no engine takes from its cache: what it computes is noise here."""
+    """Short prompts of similar length that are in no cache; the computation of engines is noise here."""
     return [
         {
             "messages": [

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench idle``: what a stream that says nothing costs in memory."""
+"""``python3 -m e2e.bench idle``: memory of an idle stream."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from e2e.bench.rig import Rig, Tools
 from e2e.bench.scenarios import BURST, Scenario
 from tools import progress
 
-# Of a gateway: its log, its listener, its timers, its connections to control.
+# File descriptors that a gateway needs besides streams: log, listener, timers, connections to control.
 _OTHER_FILES = 500
 
 
 def fitting(streams: int, files: int) -> int:
-    """As many streams as two sockets each allow. Raises ValueError where there is room for none."""
+    """The number of streams that fit, at two sockets each. Raises ValueError if none fits."""
     most = (files - _OTHER_FILES) // 2
     if most < 1:
-        raise ValueError(f"{files} open files leave no room for streams")
+        raise ValueError(f"{files} open files are too few for any stream")
     return min(streams, most)
 
 
 def run(names: Sequence[str], streams: int, tools: Tools, out: Path | None) -> None:
-    """Measures the peers one after the other, prints bytes a stream, writes the JSON."""
+    """Measures the peers in sequence, prints bytes per stream, writes the JSON."""
     streams = fitting(streams, many_files())
     rows = [["", "streams", "MiB before", "MiB with them", "KiB a stream", "CPU ms a second"]]
     results = []
@@ -53,8 +53,8 @@ def run(names: Sequence[str], streams: int, tools: Tools, out: Path | None) -> N
 
 
 def _hold(peer: Peer, streams: int) -> dict:
-    """Resident memory before and with the streams; the kernel's socket buffers are not in it."""
-    # A process that has served before has its pools and tables already.
+    """Resident memory before and with the streams; excludes the socket buffers of the kernel."""
+    # A warm-up fills pools and tables first.
     measure.window(peer, BURST, measure.Length(window_ms=500))
     before = procfs.memory(peer.pids()).resident
     held = Scenario("hold", streams, model="bench-hold", frames=1)
@@ -63,7 +63,7 @@ def _hold(peer: Peer, streams: int) -> dict:
             load.line()
         resident = procfs.memory(peer.pids()).resident
         cpu_ms = _cpu_of_a_second(peer)
-        load.go_on()
+        load.resume()
         if lost := int(load.line()):
             raise progress.StepFailed(f"{peer.name} ended {lost} of {streams} streams")
     return {
@@ -75,7 +75,7 @@ def _hold(peer: Peer, streams: int) -> dict:
 
 
 def _cpu_of_a_second(peer: Peer, seconds: float = 3.0) -> float:
-    """CPU milliseconds a second while nothing is said."""
+    """CPU milliseconds per second while all streams are idle."""
     before, began = procfs.counters(peer.pids()), time.monotonic()
     time.sleep(seconds)
     cpu_ns, _ = procfs.counters(peer.pids()).since(before)

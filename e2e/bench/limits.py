@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench limits``: what limits, budgets and metadata cost a request."""
+"""``python3 -m e2e.bench limits``: CPU time of limits, budgets and metadata per request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.bench.snapshot import Population
 WITHOUT = "without"
 HOLDERS = ("principal", "key", "team")
 
-# Limits of all kinds and budgets of both kinds for each holder. What is measured, by the names of its peers.
+# The measured variants, by peer name: limits of all kinds and budgets of both kinds for each subject.
 POPULATIONS = {
     WITHOUT: Population(),
     "principal": Population(limited=("principal",)),
@@ -27,7 +27,7 @@ POPULATIONS = {
 
 
 def run(length: measure.Length, tools: Tools, out: Path | None) -> None:
-    """Measures a gateway of each, and nginx, all in one run; the ratios to one without any are printed last."""
+    """Measures a gateway per variant, and nginx, in one run; prints the ratios to the gateway without limits last."""
     with Rig(tools) as rig, ExitStack() as opened:
         peers = (Nginx(rig), *(FastLlm(rig, name, population) for name, population in POPULATIONS.items()))
         for peer in peers:

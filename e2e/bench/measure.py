@@ -1,4 +1,4 @@
-"""Windows: counters before, load, counters after, with nothing under way at either moment."""
+"""Measurement windows: counters before and after a load, with no request in flight at either time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import progress
 
 @dataclass(frozen=True)
 class Sample:
-    """One window of one peer. CPU in microseconds a unit (a request, or a frame of a stream)."""
+    """One window of one peer. CPU is in microseconds per unit (a request, or a frame of a stream)."""
 
     peer: str
     scenario: str
@@ -32,17 +32,17 @@ class Sample:
     first_byte_p50_us: float
     first_byte_p99_us: float
     peak_bytes: int
-    # What others used of all cores meanwhile.
+    # Share of all cores that other processes used during the window.
     others: float
 
     def as_dict(self) -> dict:
-        """For JSON."""
+        """The JSON representation."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the kernel counted in a window."""
+    """The kernel's counters of a window."""
 
     cpu_ns: int
     switches: int
@@ -52,31 +52,31 @@ class Measured:
 
 @dataclass(frozen=True)
 class Length:
-    """How long is measured."""
+    """The lengths of a measurement."""
 
     rounds: int = 5
     window_ms: int = 1200
     warm_up_ms: int = 300
-    # Seconds, in all, to wait for others and to repeat what they disturbed.
-    patience: float = 120.0
+    # Total seconds to wait for other processes and to repeat disturbed windows.
+    max_wait: float = 120.0
 
 
 def rounds(peers: Sequence[Peer], scenarios: Sequence[Scenario], length: Length) -> list[Sample]:
-    """Measures every peer in every scenario, in another order each time; what others disturbed, once more."""
+    """Measures every peer in every scenario, in random order per round; repeats disturbed windows."""
     samples = []
-    quiet = Quiet(length.patience)
+    quiet = Quiet(length.max_wait)
     for number in range(length.rounds):
         with progress.step(f"round {number + 1} of {length.rounds}"):
             for scenario in scenarios:
                 for peer in random.sample(peers, len(peers)):
                     samples.append(_undisturbed(peer, scenario, length, quiet))
     disturbed = sum(one.others > DISTURBED for one in samples)
-    progress.say(f"windows in which others used this machine: {disturbed} of {len(samples)}")
+    progress.say(f"windows disturbed by other processes: {disturbed} of {len(samples)}")
     return samples
 
 
 def _undisturbed(peer: Peer, scenario: Scenario, length: Length, quiet: Quiet) -> Sample:
-    """The first undisturbed window, or the least disturbed one once patience is at its end."""
+    """The first undisturbed window, or the least disturbed one after the maximum wait."""
     best = None
     while True:
         quiet.wait()
@@ -87,16 +87,16 @@ def _undisturbed(peer: Peer, scenario: Scenario, length: Length, quiet: Quiet) -
 
 
 def window(peer: Peer, scenario: Scenario, length: Length) -> Sample:
-    """One window. Raises StepFailed where a request failed or events are missing."""
+    """One window. Raises StepFailed if a request failed or events are missing."""
     times = [f"--window-ms={length.window_ms}", f"--warm-up-ms={length.warm_up_ms}"]
     target = f"--target={peer.target}"
     with peer.rig.load("run", target, *times, *scenario.arguments(), *peer.population.arguments()) as load:
         _ready(load.line(), peer)
-        # Whoever belongs to this run: the peer, what stands beside it, and this process.
+        # The processes of this run: the peer, its surroundings, and this process.
         ours = [*peer.rig.beside(), load.pid, os.getpid()]
         others = Quiet(0).others(lambda: [*peer.pids(), *ours])
         before = procfs.counters(peer.pids())
-        load.go_on()
+        load.resume()
         outcome = json.loads(load.line())
         after = procfs.counters(peer.pids())
         disturbed = others()
@@ -108,7 +108,7 @@ def window(peer: Peer, scenario: Scenario, length: Length) -> Sample:
 
 
 def sample(name: str, scenario: Scenario, outcome: dict, measured: Measured) -> Sample:
-    """What the load's outcome and the kernel's counters say."""
+    """The sample of a window, from the outcome of the load and the counters."""
     units = scenario.units(outcome["requests"])
     return Sample(
         peer=name,
@@ -128,6 +128,6 @@ def sample(name: str, scenario: Scenario, outcome: dict, measured: Measured) -> 
     )
 
 
-def _ready(said: str, peer: Peer) -> None:
-    if said != "ready":
-        raise progress.StepFailed(f"the load in front of {peer.name} said {said!r}")
+def _ready(line: str, peer: Peer) -> None:
+    if line != "ready":
+        raise progress.StepFailed(f"the load generator for {peer.name} printed {line!r}, not ready")

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench micro``: what each step of a request costs, beside what the original published of it."""
+"""``python3 -m e2e.bench micro``: CPU time of each step of a request, next to the published figures of the original."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BEGINNING = '{"step":'
 
 @dataclass(frozen=True)
 class Step:
-    """A step and what it is; ``original`` is the original's published figure in nanoseconds."""
+    """A step and its description; ``original`` is the published figure of the original, in nanoseconds."""
 
     name: str
-    about: str
+    description: str
     original: int | None = None
-    # On the path of each usual request; the rest is something's alternative, or off the path.
+    # Whether every typical request includes the step.
     usual: bool = False
 
 
@@ -33,37 +33,37 @@ STEPS = (
     Step("members-1k", "find the members of a body of 1 KiB", 229, usual=True),
     Step("members-64k", "find the members of a body of 64 KiB"),
     Step("hash-key", "hash a key"),
-    Step("identify-1k-keys", "who asks: hash and look up, 1,000 keys in turn", usual=True),
+    Step("identify-1k-keys", "identify the caller: hash and look up, 1,000 keys in turn", usual=True),
     Step("identify-100k-keys", "the same, 100,000 keys"),
     Step("route-10-models", "resolve and route, 10 models in turn", usual=True),
     Step("route-1000-models", "the same, 1,000 models"),
     Step("route-virtual", "resolve and route a virtual model: 3 rules, 2 targets"),
-    Step("take-place", "take a place at a backend, and give it back", usual=True),
-    Step("find-kept-1k", "find a kept answer: hash a request of 1 KiB, and look up"),
+    Step("take-place", "acquire and release a slot of a backend", usual=True),
+    Step("find-kept-1k", "look up a cached response: hash a request of 1 KiB, and search"),
     Step("find-kept-64k", "the same, 64 KiB"),
-    Step("keep-answer-1k", "keep an answer of 850 bytes, the key included"),
-    Step("prompt-1k", "hash the prompt's beginnings, 1 KiB (for a policy or rule that asks)", 108),
+    Step("keep-answer-1k", "cache a response of 850 bytes, with its key"),
+    Step("prompt-1k", "hash the prefixes of a prompt, 1 KiB (for policies or rules that need it)", 108),
     Step("prompt-64k", "the same, 64 KiB"),
-    # URL, paths, credential and headers.
-    Step("write-upstream-head", "write the upstream's head", 156 + 41 + 92 + 97, usual=True),
-    Step("splice-model-1k", "another model's name into a body of 1 KiB"),
-    Step("read-answer-head", "read an answer's head", usual=True),
+    # Sum of URL, paths, credential and headers.
+    Step("write-upstream-head", "write the head of the upstream request", 156 + 41 + 92 + 97, usual=True),
+    Step("splice-model-1k", "replace the model in a body of 1 KiB"),
+    Step("read-answer-head", "read the head of a response", usual=True),
     Step("write-answer-head", "write it for the client", usual=True),
-    Step("tail-json-small", "usage of a JSON answer of 600 bytes", 2_550, usual=True),
+    Step("tail-json-small", "usage of a JSON response of 600 bytes", 2_550, usual=True),
     Step("tail-json-22k", "the same, 22 KiB", 8_400),
     Step("tail-json-none", "602 bytes without usage", 210),
-    Step("frame-event", "frame an event that comes alone", 68),
-    Step("frame-event-of-60", "an event of 60 that come together", 11),
-    Step("frame-event-in-two-reads", "an event that comes in two reads"),
-    Step("chunk-line", "the line before its chunk"),
+    Step("frame-event", "frame an event that arrives alone", 68),
+    Step("frame-event-of-60", "an event of 60 that arrive together", 11),
+    Step("frame-event-in-two-reads", "an event that arrives in two reads"),
+    Step("chunk-line", "the chunk size line"),
     Step("tail-stream", "usage of a stream, from its last events", 1_330),
     Step("metrics", "count a request: 5 counters, 3 histograms", 80),
-    Step("usage-event", "make, queue and take a usage event"),
-    Step("account", "the account of a request, with both", usual=True),
-    Step("access-line", "write its line into the log's queue"),
-    Step("parse-1k-keys", "read a snapshot of 100,000 keys, a thousand of them"),
-    Step("build-1k-keys", "build its tables, a thousand keys"),
-    Step("build-one-shard", "build them again after one of 256 shards has changed"),
+    Step("usage-event", "create, enqueue and dequeue a usage event"),
+    Step("account", "the request log, with both", usual=True),
+    Step("access-line", "enqueue its access log line"),
+    Step("parse-1k-keys", "parse a snapshot of 100,000 keys, per 1,000 keys"),
+    Step("build-1k-keys", "build its tables, per 1,000 keys"),
+    Step("build-one-shard", "rebuild them after one of 256 shards has changed"),
 )
 
 
@@ -71,48 +71,51 @@ def run(tools: Tools, rounds: int, out: Path | None) -> None:
     """Times all steps on one core, prints the table, writes the JSON."""
     _, core = processes.cores()
     before = os.getloadavg()[0]
-    with progress.step("steps of the crates without sockets"):
-        said = _lines([tools.program("bench-steps"), f"--rounds={rounds}"], core)
-    with progress.step("steps of the gateway's own"):
-        said += _lines([_test_program(), "--ignored", "--exact", _TEST], core)
-    timed = {one["step"]: one for one in said}
+    with progress.step("steps in the crates without sockets"):
+        lines = _lines([tools.program("bench-steps"), f"--rounds={rounds}"], core)
+    with progress.step("steps in the gateway crate"):
+        lines += _lines([_test_program(), "--ignored", "--exact", _TEST], core)
+    timed = {one["step"]: one for one in lines}
     check(timed)
     print(table(timed))
     total = sum(timed[step.name]["ns"] for step in STEPS if step.usual)
-    print(f"\n* these of a request of 1 KiB with a JSON answer: {total / 1000:.1f} µs; load average {before:.1f}")
+    print(f"\n* sum, for a request of 1 KiB with a JSON response: {total / 1000:.1f} µs; load average {before:.1f}")
     report.write(out, {"load_average": before, "steps": list(timed.values())})
 
 
 def check(timed: dict[str, dict]) -> None:
-    """Raises StepFailed where a step is missing, or has no place in the table."""
+    """Raises StepFailed if a step is missing, or is not in the table."""
     if wrong := {step.name for step in STEPS} ^ timed.keys():
-        raise progress.StepFailed(f"timed and told are not the same steps: {', '.join(sorted(wrong))}")
+        raise progress.StepFailed(f"steps that are either not measured or not in the table: {', '.join(sorted(wrong))}")
 
 
 def table(timed: dict[str, dict]) -> str:
-    """Median, extremes, and the ratio to the original's figure."""
-    rows = [["step", "ns", "lowest", "highest", "original", "ours to it"]]
+    """Median, extremes, and the ratio to the figure of the original."""
+    rows = [["step", "ns", "lowest", "highest", "original", "ratio"]]
     for step in STEPS:
         one = timed[step.name]
-        row = [f"{'*' if step.usual else ' '} {step.about}", *(f"{one[part]:,.0f}" for part in ("ns", "low", "high"))]
+        row = [
+            f"{'*' if step.usual else ' '} {step.description}",
+            *(f"{one[part]:,.0f}" for part in ("ns", "low", "high")),
+        ]
         original = [f"{step.original:,}", f"{one['ns'] / step.original:.2f}×"] if step.original else ["", ""]
         rows.append([*row, *original])
     return report.aligned(rows)
 
 
 def _lines(command: list[str | Path], core: int) -> list[dict]:
-    """The figures that a program tells, on one core; a test's name may stand before the first one."""
+    """The measurements that a program prints, on one core. The first one may follow the name of a test."""
     words = ["taskset", "--cpu-list", str(core), *map(str, command)]
-    # The access lines that are timed go to standard error.
+    # Standard error contains only the access log lines of the measurement.
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     if done.returncode:
-        raise progress.StepFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}")
+        raise progress.StepFailed(f"{command[0]} exited with status {done.returncode}:\n{done.stdout[-2000:]}")
     return figures(done.stdout)
 
 
-def figures(said: str) -> list[dict]:
-    """Those among the lines that a program says."""
-    found = (line.partition(_BEGINNING) for line in said.splitlines())
+def figures(output: str) -> list[dict]:
+    """The measurements in the output of a program."""
+    found = (line.partition(_BEGINNING) for line in output.splitlines())
     return [json.loads(_BEGINNING + rest) for _, mark, rest in found if mark]
 
 
@@ -129,5 +132,5 @@ def _test_program() -> Path:
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     programs = [one["executable"] for one in messages if one.get("executable")]
     if done.returncode or len(programs) != 1:
-        raise progress.StepFailed("the gateway's unit tests cannot be built; cargo's errors stand above")
+        raise progress.StepFailed("the gateway's unit tests cannot be built; the errors of cargo are above")
     return Path(programs[0])

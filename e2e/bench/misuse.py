@@ -1,4 +1,4 @@
-"""What clients and upstreams do wrong: they leave, reset, break off; and TLS to the upstream in between."""
+"""Faulty clients and upstreams: disconnects, resets, aborted bodies; also TLS connections to an upstream."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _PAUSE = 0.02
 
 
 class Misuse:
-    """Each kind in turn, one at a time; ``counts`` is told how often."""
+    """Causes each kind of fault in turn and counts it in ``counts``."""
 
     def __init__(self, port: int, key: str, counts: dict[str, int]) -> None:
         self._port, self._key, self._counts = port, key, counts
         self._kinds = {
-            "client resets a stream": lambda: self._leave("bench-paced-0000", reset=True),
-            "client leaves a stream": lambda: self._leave("bench-paced-0000", reset=False),
-            "client breaks off its body": self._half,
-            "upstream resets before its answer": lambda: self._whole(RESET_HEAD, stream=False),
+            "client resets a stream": lambda: self._disconnect("bench-paced-0000", reset=True),
+            "client disconnects from a stream": lambda: self._disconnect("bench-paced-0000", reset=False),
+            "client aborts its body": self._half,
+            "upstream resets before its response": lambda: self._whole(RESET_HEAD, stream=False),
             "upstream resets a stream": lambda: self._whole(RESET_MIDDLE, stream=True),
             "TLS to the upstream": lambda: self._good(stream=False),
             "TLS to the upstream, streamed": lambda: self._good(stream=True),
         }
 
     def once(self) -> None:
-        """All kinds, once each. Raises StepFailed where the gateway answers nothing, or a good upstream badly."""
+        """Causes all kinds once. Raises StepFailed if the gateway does not respond, or a good response is wrong."""
         for name, act in self._kinds.items():
             act()
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -47,7 +47,7 @@ class Misuse:
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
         ).encode()
 
-    def _leave(self, model: str, *, reset: bool) -> None:
+    def _disconnect(self, model: str, *, reset: bool) -> None:
         with self._connection() as connection:
             connection.sendall(self._request(model, stream=True))
             connection.recv(1024)
@@ -59,17 +59,17 @@ class Misuse:
             connection.sendall(self._request(GOOD, stream=False)[:-20])
 
     def _whole(self, model: str, *, stream: bool) -> bytes:
-        answer = b""
-        # The gateway may pass a reset on.
+        response = b""
+        # The gateway may forward a reset.
         with self._connection() as connection, contextlib.suppress(ConnectionResetError):
             connection.sendall(self._request(model, stream=stream))
             while piece := connection.recv(65536):
-                answer += piece
-        if not answer.startswith(b"HTTP/1.1 "):
-            raise progress.StepFailed(f"{model}: the gateway answers {answer!r}")
-        return answer
+                response += piece
+        if not response.startswith(b"HTTP/1.1 "):
+            raise progress.StepFailed(f"{model}: the gateway responds {response!r}")
+        return response
 
     def _good(self, *, stream: bool) -> None:
-        answer = self._whole(GOOD, stream=stream)
-        if not answer.startswith(b"HTTP/1.1 200 ") or b'"content"' not in answer.replace(b" ", b""):
-            raise progress.StepFailed(f"{GOOD}: the gateway answers {answer[:500]!r}")
+        response = self._whole(GOOD, stream=stream)
+        if not response.startswith(b"HTTP/1.1 200 ") or b'"content"' not in response.replace(b" ", b""):
+            raise progress.StepFailed(f"{GOOD}: the gateway responds {response[:500]!r}")

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench outage``: whether usage is whole after an hour without a control plane."""
+"""``python3 -m e2e.bench outage``: completeness of usage after an hour without a control plane."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from tools.services.postgres import Postgres
 
 
 class Outage(Run):
-    """Control is away nearly from the beginning to nearly the end."""
+    """A run without the control plane, except for its start and its end."""
 
     spilling = (KILLED, STAYS)
 
-    def troubles(self) -> list[tuple[float, str, Callable[[], None]]]:
-        """What goes wrong: one thing."""
+    def failures(self) -> list[tuple[float, str, Callable[[], None]]]:
+        """A single outage of the control plane."""
         return [
             (0.01, "control is stopped", self.control.stop),
             (0.99, "control is back", self.control.start),
         ]
 
     def settle(self) -> None:
-        """Waits until the gateways have nothing left to send."""
+        """Waits until the gateways have sent all usage."""
         for name, gateway in self.gateways.items():
             progress.wait_until(f"usage of {name} is sent", lambda one=gateway: _waiting(one) == 0, seconds=600)
 
 
 def _waiting(gateway: Gateway) -> int:
-    """Usage events that wait in memory and on disk."""
+    """The number of unsent usage events in memory and on disk."""
     text = httpx.get(f"{gateway.url}/metrics", timeout=5).text
     names = ("fastllm_usage_queue_depth ", "fastllm_usage_spill_events ")
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(names))
 
 
 def run(tools: Tools, requests: int, rate: int, out: Path | None) -> bool:
-    """Asks through two gateways, and prints what ended and has no row; whether there is nothing."""
+    """Sends requests through two gateways and prints the totals; returns whether every request has exactly one row."""
     with (
         Postgres("outage", "127.0.0.1:0") as postgres,
         tempfile.TemporaryDirectory() as folder,
-        progress.step(f"{requests} requests, at most {rate} a second"),
+        progress.step(f"{requests} requests, at most {rate} per second"),
     ):
         found = Outage(tools.gateway.parent, Path(folder), postgres).measure(requests, rate)
     stored = {row.n for row in found.rows}

@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench path``: CPU a request and a frame, all peers in one run."""
+"""``python3 -m e2e.bench path``: CPU time per request and per frame, all peers in one run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | 
     print(report.cpu_table(samples, BASELINE, order))
     print()
     print(report.rest_table(samples, order))
-    asked = sum(one.requests for one in samples if one.peer.startswith("fastllm"))
-    if asked:
-        progress.say(f"usage events that control was told: {events}; requests in the windows: {asked}")
+    requests = sum(one.requests for one in samples if one.peer.startswith("fastllm"))
+    if requests:
+        progress.say(f"usage events received by control: {events}; requests in the windows: {requests}")
     report.write(
         out,
         {

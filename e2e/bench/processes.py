@@ -1,4 +1,4 @@
-"""Programs of a run: pinned to a core, with a log, and gone when the run is."""
+"""Programs of a run, pinned to a core, with a log. They exit with the run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tools.cluster.process import end
 
 
 def cores() -> tuple[int, int]:
-    """The core of load and upstream, and the one of the peers. Raises StepFailed where there is only one."""
+    """The core of load and upstream, and the core of the peers. Raises StepFailed if there is only one core."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
-        raise progress.StepFailed("two cores are needed: one for the load, one for what is measured")
+        raise progress.StepFailed("two cores are required: one for the load, one for the measured program")
     return usable[0], usable[1]
 
 
 def many_files() -> int:
-    """Raises the number of files that this process and those it starts may open to what is allowed; returns it."""
+    """Raises the limit of open files of this process and its children to the maximum; returns it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
@@ -31,7 +31,7 @@ def many_files() -> int:
 class Program:
     """A program on one core (None: on any), with its output in a log.
 
-    A context manager; it ends with this process, too.
+    A context manager. The program is also stopped when this process exits.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Program:
         core: int | None,
         log: Path,
         env: Mapping[str, str] | None = None,
-        talks: bool = False,
+        output: bool = False,
     ) -> None:
         self.log = log
         self._errors = log.open("ab")
-        # Nobody is left to stop it when this process is killed.
+        # Stops the program even if this process is killed.
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
         words = ["setpriv", "--pdeathsig", "TERM", *pinned, *map(str, command)]
         self._process = subprocess.Popen(
             words,
-            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-            stdout=subprocess.PIPE if talks else self._errors,
+            stdin=subprocess.PIPE if output else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output else self._errors,
             stderr=self._errors,
             env=None if env is None else {**os.environ, **env},
             text=True,
@@ -70,27 +70,27 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process ID."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the program is running."""
         return self._process.poll() is None
 
     def line(self) -> str:
-        """The next line that it says. Raises StepFailed with the end of its log when it ends instead."""
-        said = self._process.stdout.readline() if self._process.stdout else ""
-        if not said:
+        """The next line of its output. Raises StepFailed with the end of its log if it has exited."""
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
             self._process.wait()
-            raise progress.StepFailed(f"{self.log.stem} ended; the end of {self.log}:\n{progress.tail(self.log)}")
-        return said.strip()
+            raise progress.StepFailed(f"{self.log.stem} has exited; the end of {self.log}:\n{progress.tail(self.log)}")
+        return line.strip()
 
-    def go_on(self) -> None:
-        """Tells it to go on: an empty line."""
-        self.tell("")
+    def resume(self) -> None:
+        """Sends an empty line, which resumes the program."""
+        self.send("")
 
-    def tell(self, line: str) -> None:
-        """Tells it a line."""
+    def send(self, line: str) -> None:
+        """Sends a line to its standard input."""
         if self._process.stdin:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()

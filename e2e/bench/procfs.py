@@ -1,4 +1,4 @@
-"""What the kernel counts for processes: CPU time, memory, context switches."""
+"""Process statistics of the kernel: CPU time, memory, context switches."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Counters:
-    """Of each thread since its start, by thread id: CPU nanoseconds and voluntary context switches."""
+    """CPU nanoseconds and voluntary context switches of each thread since its start, by thread ID."""
 
     cpu_ns: dict[int, int]
     switches: dict[int, int]
 
     def since(self, before: Counters) -> tuple[int, int]:
-        """CPU nanoseconds and voluntary switches since ``before``; threads that ended meanwhile are left out."""
+        """CPU nanoseconds and voluntary switches since ``before``; threads that have exited are excluded."""
         return grown(before.cpu_ns, self.cpu_ns), grown(before.switches, self.switches)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident memory in bytes, over all processes: now, and the sum of each one's peak."""
+    """Resident memory in bytes, over all processes: current, and the sum of the peaks."""
 
     resident: int
     peak: int
 
 
 def grown(before: dict[int, int], after: dict[int, int]) -> int:
-    """By how much the counters in ``after`` have grown; new ones began at 0."""
+    """The growth of the counters in ``after``; new ones start at 0."""
     return sum(value - before.get(key, 0) for key, value in after.items())
 
 
@@ -41,7 +41,7 @@ def on_cpu(schedstat: str) -> int:
 
 
 def fields(status: str) -> dict[str, int]:
-    """The numbers of a ``status``: ``VmRSS`` and its kind in bytes, the rest as it stands."""
+    """The numbers of a ``status``: ``VmRSS`` and its kind in bytes, the others unchanged."""
     found = {}
     for line in status.splitlines():
         name, _, value = line.partition(":")
@@ -60,34 +60,34 @@ def counters(pids: Iterable[int]) -> Counters:
                 cpu[int(thread.name)] = on_cpu((thread / "schedstat").read_text())
                 switches[int(thread.name)] = fields((thread / "status").read_text())["voluntary_ctxt_switches"]
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It ended between the listing and the reading.
+                continue  # It exited after the listing.
     return Counters(cpu, switches)
 
 
 def busy_ns(stat: str, hertz: int) -> int:
-    """Nanoseconds in which any core did something, from ``/proc/stat``: all but idle, waiting and stolen time."""
+    """Busy nanoseconds of all cores, from ``/proc/stat``: all time except idle, I/O wait and steal."""
     user, nice, system, _idle, _waiting, irq, softirq = (int(word) for word in stat.split()[1:8])
     return (user + nice + system + irq + softirq) * 1_000_000_000 // hertz
 
 
 def busy() -> int:
-    """The same of this machine, now."""
+    """The busy nanoseconds of this machine."""
     return busy_ns((_PROC / "stat").read_text(), os.sysconf("SC_CLK_TCK"))
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """Reads the memory of these processes. Pages that they share count for each."""
+    """Reads the memory of these processes. Shared pages count once per process."""
     found = [fields((_PROC / str(pid) / "status").read_text()) for pid in pids]
     return Memory(sum(one["VmRSS"] for one in found), sum(one["VmHWM"] for one in found))
 
 
 def descriptors(pid: int) -> int:
-    """How many files and sockets a process has open."""
+    """The number of open files and sockets of a process."""
     return len(list((_PROC / str(pid) / "fd").iterdir()))
 
 
 def family(pid: int) -> list[int]:
-    """A process and everything that descends from it."""
+    """A process and all its descendants."""
     found = [pid]
     for known in found:
         for thread in (_PROC / str(known) / "task").glob("*/children"):

@@ -1,4 +1,4 @@
-"""Whether anybody else uses this machine: their caches and their turns are in every figure that is taken meanwhile."""
+"""Detects other load on the machine, which disturbs measurements by its use of caches and cores."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable
 from e2e.bench import procfs
 from tools import progress
 
-# Of all cores together: above this, a window is measured again.
+# Share of all cores above which a window counts as disturbed.
 DISTURBED = 0.06
 
 _LOOK = 0.25
 
 
 class Quiet:
-    """How busy others are, and how much longer it is worth waiting for them (seconds, over a whole run)."""
+    """Measures the load of other processes, and limits the total time to wait for them during a run (seconds)."""
 
-    def __init__(self, patience: float) -> None:
-        self._left = patience
+    def __init__(self, max_wait: float) -> None:
+        self._left = max_wait
         self._cores = os.cpu_count() or 1
 
     def others(self, ours: Callable[[], Iterable[int]]) -> Callable[[], float]:
-        """Begins to watch; what it returns gives the share of all cores that others have used since."""
+        """Starts a measurement; the returned function gives the share of all cores that others have used since."""
         began, busy, own = time.monotonic(), procfs.busy(), procfs.counters(ours())
 
         def share() -> float:
@@ -33,7 +33,7 @@ class Quiet:
         return share
 
     def wait(self) -> None:
-        """Waits until nobody uses the machine, or until patience is at its end. Ours must be at rest."""
+        """Waits until the machine is idle, or until the maximum wait is over. Programs of the run must be idle."""
         while self._left > 0:
             share = self.others(lambda: ())
             time.sleep(_LOOK)
@@ -41,10 +41,10 @@ class Quiet:
                 return
             self._left -= _LOOK
             if self._left <= 0:
-                progress.say("patience is at its end: others use this machine, only ratios are worth reading")
+                progress.say("the maximum wait is over: other processes use this machine, only ratios are meaningful")
 
     def again(self, others: float, seconds: float) -> bool:
-        """Whether a window of this length was disturbed, and there is patience for another one."""
+        """Whether a window of this length was disturbed and there is time to repeat it."""
         if others <= DISTURBED or self._left <= 0:
             return False
         self._left -= seconds
@@ -52,5 +52,5 @@ class Quiet:
 
 
 def share_of(busy_ns: int, own_ns: int, seconds: float, cores: int) -> float:
-    """Of ``cores`` for ``seconds``, what was busy and not ours; the kernel counts in ticks, so never below 0."""
+    """The share of ``cores`` used by others in ``seconds``. The kernel counts in ticks; negative results become 0."""
     return max(0.0, (busy_ns - own_ns) / 1e9 / seconds / cores)

@@ -1,4 +1,4 @@
-"""From windows to tables: medians, and ratios of the same run."""
+"""Tables of medians and of ratios within a run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tools import paths, progress
 
 
 def of(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[[Sample], float]) -> list[float]:
-    """One value of every window of a peer in a scenario; of the undisturbed ones only, where there is any."""
+    """A value of all windows of a peer in a scenario; only of undisturbed windows if there are any."""
     windows = [one for one in samples if one.peer == peer and one.scenario == scenario]
     undisturbed = [one for one in windows if one.others <= DISTURBED]
     return [value(one) for one in undisturbed or windows]
 
 
 def median(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[[Sample], float]) -> float:
-    """Its median. Raises ValueError when there was no such window."""
+    """The median of a value. Raises ValueError if there are no windows."""
     found = of(samples, peer, scenario, value)
     if not found:
         raise ValueError(f"{peer} was not measured in {scenario}")
@@ -31,17 +31,17 @@ def median(samples: Sequence[Sample], peer: str, scenario: str, value: Callable[
 
 
 def scenarios(samples: Sequence[Sample]) -> list[str]:
-    """Those that were measured, in their order."""
+    """The measured scenarios, in order."""
     return list(dict.fromkeys(one.scenario for one in samples))
 
 
 def cpu(sample: Sample) -> float:
-    """The figure that compares."""
+    """The CPU time per unit, which is the value to compare."""
     return sample.cpu_us
 
 
 def cpu_table(samples: Sequence[Sample], baseline: str, peers: Sequence[str]) -> str:
-    """CPU microseconds a unit, with the ratio to ``baseline`` and the spread over the rounds."""
+    """CPU microseconds per unit, with the ratio to ``baseline`` and the spread over the rounds."""
     units = {one.scenario: one.unit for one in samples}
     rows = [["CPU µs", *(f"{name} a {unit}" for name, unit in units.items())]]
     for peer in peers:
@@ -57,12 +57,12 @@ def cpu_table(samples: Sequence[Sample], baseline: str, peers: Sequence[str]) ->
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half the distance of the extremes, as a share of the median."""
+    """Half the distance between the extremes, relative to the median."""
     return (max(values) - min(values)) / 2 / statistics.median(values)
 
 
 def rest_table(samples: Sequence[Sample], peers: Sequence[str]) -> str:
-    """What is noted beside: throughput, latency, memory, switches."""
+    """The other values: throughput, latency, memory, switches."""
     rows = [["", "", "req/s", "p50 ms", "p99 ms", "first p50 ms", "first p99 ms", "peak MiB", "switches"]]
     for scenario in scenarios(samples):
         for peer in peers:
@@ -87,14 +87,14 @@ def rest_table(samples: Sequence[Sample], peers: Sequence[str]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under each other."""
+    """Formats rows with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(lines)
 
 
 def machine() -> dict:
-    """What the figures were taken on, and of what."""
+    """The machine and the revision of the measurement."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -112,7 +112,7 @@ def machine() -> dict:
 
 
 def write(path: Path | None, content: dict) -> None:
-    """Writes JSON where it was asked for."""
+    """Writes JSON if a path is given."""
     if path:
         path.write_text(json.dumps({"machine": machine(), **content}, indent=1) + "\n")
         progress.say(f"written: {path}")

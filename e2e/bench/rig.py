@@ -1,4 +1,4 @@
-"""What surrounds the peers: the mock upstream, the scripted control plane, the load."""
+"""The test bed of the peers: mock upstream, scripted control plane and load generator."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _BUILT = paths.CHECKOUT / "target" / "release"
 
 @dataclass(frozen=True)
 class Tools:
-    """The programs that were built: ours, and those that measure."""
+    """The paths of the gateway and the benchmark programs."""
 
     folder: Path = _BUILT
     gateway: Path = _BUILT / "fastllm-gateway"
 
     def program(self, name: str) -> Path:
-        """The path of a tool. Raises StepFailed when it is not built."""
+        """The path of a program. Raises StepFailed if it is not built."""
         path = self.folder / name
         if not path.exists():
-            raise progress.StepFailed(f"{path} is not there; build it, or leave out --no-build")
+            raise progress.StepFailed(f"{path} does not exist; omit --no-build to build it")
         return path
 
 
@@ -37,7 +37,7 @@ def build() -> None:
 
 
 class Rig:
-    """Upstream and control plane while they run, a folder for what a run writes. A context manager."""
+    """The running upstream and control plane, with a temporary folder. A context manager."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
@@ -62,12 +62,12 @@ class Rig:
     def _start(self, opened: ExitStack, name: str, *arguments: str) -> str:
         log = self.folder / f"{name}.log"
         command = [self.tools.program(name), *arguments]
-        program = opened.enter_context(Program(command, core=self.load_core, log=log, talks=True))
+        program = opened.enter_context(Program(command, core=self.load_core, log=log, output=True))
         self._beside_peers.append(program)
         return program.line()
 
     def relay_tls(self, target: str, authority: Path) -> str:
-        """Lends TLS to whoever speaks none: the address of a relay that speaks it to ``target``."""
+        """Starts a relay that connects to ``target`` by TLS; returns its address."""
         return self._start(self._open, "bench-relay", f"--target={target}", f"--tls-ca={authority}")
 
     def beside(self) -> list[int]:
@@ -76,7 +76,7 @@ class Rig:
 
     @property
     def api_base(self) -> str:
-        """The mock upstream as a backend's address."""
+        """The address of the mock upstream, for backends."""
         return f"http://{self.upstream}/v1"
 
     def publish(self, name: str, population: Population) -> str:
@@ -85,11 +85,11 @@ class Rig:
         return f"http://{self.control}/{name}"
 
     def usage_events(self) -> int:
-        """The usage events that the control plane was told."""
-        with urllib.request.urlopen(f"http://{self.control}/events", timeout=10) as answer:
-            return json.load(answer)
+        """The number of usage events that the control plane received."""
+        with urllib.request.urlopen(f"http://{self.control}/events", timeout=10) as response:
+            return json.load(response)
 
     def load(self, *arguments: str) -> Program:
         """Starts the load generator."""
         log = self.folder / "bench-load.log"
-        return Program([self.tools.program("bench-load"), *arguments], core=self.load_core, log=log, talks=True)
+        return Program([self.tools.program("bench-load"), *arguments], core=self.load_core, log=log, output=True)

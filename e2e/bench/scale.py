@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench scale``: whether a request costs more where there are more keys, models or workers."""
+"""``python3 -m e2e.bench scale``: CPU time per request by number of keys, models and workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools import progress
 KEYS = (1_000, 10_000, 100_000)
 MODELS = (10, 1_000)
 
-# Keys, models, workers: all sizes on one core, the smallest and the largest on both.
+# Keys, models, workers: all sizes on one core; the smallest and the largest also on two.
 SIZES = (
     *((keys, models, 1) for keys in KEYS for models in MODELS),
     (KEYS[0], MODELS[0], 2),
@@ -31,12 +31,12 @@ def label(keys: int, models: int, workers: int) -> str:
 
 
 def run(length: measure.Length, tools: Tools, out: Path | None) -> None:
-    """Measures one gateway for each size, all in one run; ratios are to the smallest."""
+    """Measures a gateway of each size in one run; ratios are relative to the smallest."""
     before = os.getloadavg()[0]
     with Rig(tools) as rig, ExitStack() as opened:
         running = []
         for keys, models, workers in SIZES:
-            # Ten keys a principal, and only the kind of model that is asked for.
+            # Ten keys per principal, and only the kind of model that the load uses.
             population = Population(keys, keys // 10, models, ("bench-json",))
             peer = FastLlm(rig, label(keys, models, workers), population, workers=workers)
             running.append(opened.enter_context(peer))

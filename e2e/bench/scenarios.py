@@ -1,17 +1,17 @@
-"""What is asked of every peer."""
+"""The scenarios of load."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# As in the load's crate: events that end a stream after its content, and bytes of an answer that is no stream.
+# Same values as in the load crate: events after the content of a stream, and bytes of a plain response.
 CLOSING_EVENTS = 2
 JSON_BYTES = 602
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A kind of load. ``frames`` are the events with content of one answer, 0 where it is no stream."""
+    """A kind of load. ``frames`` is the number of content events of a streamed response, 0 for plain responses."""
 
     name: str
     connections: int
@@ -22,15 +22,15 @@ class Scenario:
 
     @property
     def unit(self) -> str:
-        """What the CPU time is divided by."""
+        """The unit of CPU times."""
         return "frame" if self.frames else "request"
 
     def units(self, requests: int) -> int:
-        """How many units so many requests are."""
+        """The number of units of a number of requests."""
         return requests * (self.frames or 1)
 
     def wrong(self, outcome: dict) -> str | None:
-        """What is wrong with the answers of a window, or None: nothing may be missing, nothing added."""
+        """Describes an error in the responses of a window, or None. Missing and additional data are errors."""
         requests = outcome["requests"]
         if not self.frames:
             seen, due, what = outcome["content_bytes"], requests * JSON_BYTES, "bytes of JSON"
@@ -39,7 +39,7 @@ class Scenario:
         return None if seen == due else f"{seen} {what} instead of {due}"
 
     def arguments(self) -> list[str]:
-        """For the load generator."""
+        """The arguments of the load generator."""
         words = [f"--connections={self.connections}", f"--model={self.model}", f"--body-bytes={self.body_bytes}"]
         words.append(f"--stagger-ms={self.stagger_ms}")
         return [*words, "--stream"] if self.frames else words
@@ -47,10 +47,10 @@ class Scenario:
 
 BURST = Scenario("burst-c16", 16, model="bench-burst", frames=200)
 
-# Its events reach the peer faster than it reads, so that one read brings many.
+# Events arrive faster than the peer reads, so that a read returns many.
 CLUMP = Scenario("clump-c16", 16, model="bench-clump", frames=200)
 
-# Starts are spread over the length of a stream: together, they would be bursts that no real load has.
+# Starts are spread over the length of a stream; simultaneous starts would cause unrealistic bursts.
 PACED = Scenario("paced-c256", 256, model="bench-paced", frames=20, stagger_ms=200)
 
 PATH = (

@@ -1,4 +1,4 @@
-"""The snapshots that the scripted control plane serves: keys, grants, models in front of the mock upstream."""
+"""Snapshots for the scripted control plane: keys, grants, and models on the mock upstream."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 KINDS = ("bench-burst", "bench-clump", "bench-hold", "bench-json", "bench-paced")
 
-# What every gateway shows the upstream, which takes anything.
+# The upstream credential; the mock upstream accepts any.
 CREDENTIAL = "upstream-credential"
 
-# As in the load's crate, which asks only for what is granted here.
+# Same names as in the load crate, which uses only granted models.
 GRANTS = 10
 
 
 @dataclass(frozen=True)
 class Population:
-    """How many keys, principals and models (of each kind) there are.
+    """Numbers of keys, principals and models (of each kind).
 
     ``limited``: who has limits and a budget, none of which is ever reached: of "principal", "key" and "team".
     ``metadata``: requests have some, of which one member labels the metrics.
@@ -35,13 +35,13 @@ class Population:
     metadata: bool = False
 
     def arguments(self) -> list[str]:
-        """For the load generator."""
+        """The arguments of the load generator."""
         words = [f"--keys={self.keys}", f"--principals={self.principals}", f"--models={self.models}"]
         return [*words, "--metadata"] if self.metadata else words
 
 
 def key(number: int) -> str:
-    """The secret of a key."""
+    """The text of a key."""
     return f"sk-bench-{number:08}"
 
 
@@ -51,13 +51,13 @@ def model(kind: str, number: int) -> str:
 
 
 def snapshot(population: Population, api_base: str, version: int = 1) -> str:
-    """A snapshot in the format of the planes' contract, as JSON."""
+    """A snapshot in the format of the contract, as JSON."""
     names = [model(kind, number) for kind in population.kinds for number in range(population.models)]
     return _snapshot(population, {name: [api_base] for name in names}, _principals(population), version)
 
 
 def served(models: Mapping[str, Sequence[str]], version: int = 1, keys: int = 1) -> str:
-    """A snapshot with these models, each with its backends' addresses, all of them granted to all keys."""
+    """A snapshot with these models and the addresses of their backends, granted to all keys."""
     principal = {"id": 1, "name": "principal-0", "allow_all": False, "allowed_models": sorted(models)}
     return _snapshot(Population(keys=keys), models, [{**principal, "roles": ["inference"]}], version)
 
@@ -77,7 +77,7 @@ def _snapshot(population: Population, models: Mapping[str, Sequence[str]], princ
 
 
 def _allowance(number: int) -> dict:
-    """Limits and a budget that nobody reaches."""
+    """Limits and a budget that are never reached."""
     limits = {"requests_per_min": 10**9, "tokens_per_min": 10**12, "concurrency": 10**6}
     totals = {"tokens_total": 10**15, "cost_total_micros": 10**15}
     return {"limits": limits, "budget": {"id": number, **totals, "window": "monthly", "window_start": 0}}

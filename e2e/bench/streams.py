@@ -1,4 +1,4 @@
-"""Streams that are asked for at the same moment, and when each of their tokens came. No HTTP library: it takes time."""
+"""Concurrent streams with the arrival time of each token. Uses no HTTP library, whose overhead would be measured."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PATIENCE = 120.0
 
 @dataclass
 class Stream:
-    """Seconds until the first token, and between each token and the one before."""
+    """Seconds until the first token, and between consecutive tokens."""
 
     first: float = 0.0
     gaps: list[float] = field(default_factory=list)
 
 
 def volley(urls: Sequence[str], key: str, bodies: Sequence[dict]) -> list[Stream]:
-    """Asks for a stream with each body at once, at each address in turn (roots, without ``/v1``)."""
+    """Requests a stream per body concurrently, alternating between the base URLs (without ``/v1``)."""
 
     async def all_at_once() -> list[Stream]:
         connections = []
@@ -58,8 +58,8 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         piece = await reader.read(_READ)
         now = time.perf_counter()
         if not piece:
-            raise progress.StepFailed(f"a stream broke off: {seen[-500:].decode(errors='replace')}")
-        # Only what an event's beginning may lie in is looked at twice.
+            raise progress.StepFailed(f"a stream was aborted: {seen[-500:].decode(errors='replace')}")
+        # Keeps only the bytes that may contain the start of an event.
         events = (seen + piece).split(b"\n\n")
         seen = events.pop()
         for event in events:

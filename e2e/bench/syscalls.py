@@ -1,4 +1,4 @@
-"""``python3 -m e2e.bench syscalls``: system calls a request, counted by strace, which slows everything down."""
+"""``python3 -m e2e.bench syscalls``: system calls per request, counted by strace, which slows programs down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROW = re.compile(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)(?:\s+\d+)?\s+([a-z_0-9]+)$
 
 
 def calls(summary: str) -> dict[str, int]:
-    """Calls by name, from what ``strace -c`` prints."""
+    """The calls by name, from the output of ``strace -c``."""
     found = {}
     for line in summary.splitlines():
         row = _ROW.match(line)
@@ -31,7 +31,7 @@ def calls(summary: str) -> dict[str, int]:
 
 
 def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | None) -> None:
-    """Counts, prints calls a unit by name, writes the JSON."""
+    """Counts, prints calls per unit by name, writes the JSON."""
     results = []
     with Rig(tools) as rig, ExitStack() as opened:
         made = [peers.make(name, rig) for name in names]
@@ -52,7 +52,7 @@ def run(names: Sequence[str], length: measure.Length, tools: Tools, out: Path | 
 
 
 def _counted(peer: Peer, scenario: Scenario, length: measure.Length) -> dict:
-    """One window under strace: calls a unit, by name."""
+    """The calls per unit of one window under strace, by name."""
     times = [f"--window-ms={length.window_ms}", f"--warm-up-ms={length.warm_up_ms}"]
     target = f"--target={peer.target}"
     summary = peer.folder / f"{scenario.name}.strace"
@@ -63,7 +63,7 @@ def _counted(peer: Peer, scenario: Scenario, length: measure.Length) -> dict:
         with subprocess.Popen(["strace", "-q", "-c", "-f", "-o", summary, *attach]) as tracer:
             try:
                 progress.wait_until("strace", lambda: procfs.traced(pids), seconds=10)
-                load.go_on()
+                load.resume()
                 outcome = json.loads(load.line())
             finally:
                 end(tracer.pid, how=signal.SIGINT)

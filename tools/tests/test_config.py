@@ -23,10 +23,10 @@ def flags(words: list[str]) -> dict[str, str]:
 
 def test_the_api_server_writes_an_audit_log_and_enforces_rbac() -> None:
     for made in (FULL, API):
-        told = flags(config.apiserver_flags(made, PKI))
-        assert told["audit-log-path"] == str(made.folder / "audit.log")
-        assert told["authorization-mode"] == "Node,RBAC"
-        assert told["etcd-servers"] == made.etcd
+        found = flags(config.apiserver_flags(made, PKI))
+        assert found["audit-log-path"] == str(made.folder / "audit.log")
+        assert found["authorization-mode"] == "Node,RBAC"
+        assert found["etcd-servers"] == made.etcd
 
 
 def test_profile_api_listens_only_on_the_loopback_address() -> None:
@@ -64,14 +64,14 @@ def test_the_kubeconfig_is_self_contained() -> None:
 
 
 def test_containerd_uses_the_side_loaded_pause_image() -> None:
-    told = config.containerd(Path("/n"), "overlayfs")
-    assert f'sandbox_image = "{config.PAUSE_IMAGE}"' in told
-    assert "restrict_oom_score_adj = true" in told
+    found = config.containerd(Path("/n"), "overlayfs")
+    assert f'sandbox_image = "{config.PAUSE_IMAGE}"' in found
+    assert "restrict_oom_score_adj = true" in found
 
 
 def test_dns_uses_the_address_in_the_kubelet_configuration() -> None:
     items = {item["kind"]: item for item in coredns.manifests(FULL)["items"]}
     assert items["Service"]["spec"]["clusterIP"] == config.kubelet(FULL, FULL.nodes[0], PKI)["clusterDNS"][0]
     corefile = items["ConfigMap"]["data"]["Corefile"]
-    assert "forward" not in corefile, "nothing outside the cluster is asked"
+    assert "forward" not in corefile, "no query leaves the cluster"
     assert corefile.count("{") == corefile.count("}")

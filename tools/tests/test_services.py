@@ -40,10 +40,10 @@ def test_two_engines_share_a_name_and_report_usage() -> None:
         for engine in (first, second):
             client = openai.OpenAI(base_url=f"{engine.url}/v1", api_key="none")
             assert [model.id for model in client.models.list()] == ["smollm2"]
-            answer = client.chat.completions.create(
+            response = client.chat.completions.create(
                 model="smollm2", max_tokens=8, messages=[{"role": "user", "content": "Say hello."}]
             )
-            assert answer.usage.completion_tokens > 0
+            assert response.usage.completion_tokens > 0
             with urllib.request.urlopen(f"{engine.url}/metrics", timeout=5) as metrics:
                 assert b"llamacpp:prompt_tokens_total" in metrics.read()
         first.stop()

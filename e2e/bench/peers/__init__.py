@@ -1,4 +1,4 @@
-"""Everything that can stand between load and upstream: one file each, all started the same way."""
+"""The peers, that is, the measured proxies: one module each, with a common interface."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ALL = tuple(_MAKERS)
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """The peers of ``a,b,c`` or ``all``. Raises ValueError for one that there is not."""
+    """The peers of ``a,b,c`` or ``all``. Raises ValueError for unknown names."""
     if text == "all":
         return ALL
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if unknown := [name for name in names if name not in _MAKERS]:
-        raise ValueError(f"no such peer: {', '.join(unknown)}; there are {', '.join(ALL)}")
+        raise ValueError(f"unknown peer: {', '.join(unknown)}; peers are {', '.join(ALL)}")
     return names
 
 
 def make(name: str, rig: Rig) -> Peer:
-    """A peer that is not started yet."""
+    """Creates a peer without starting it."""
     return _MAKERS[name](rig)

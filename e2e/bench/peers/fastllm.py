@@ -1,4 +1,4 @@
-"""Ours, with everything on: keys, grants, usage events, metrics, health checks. The access log is a peer of its own."""
+"""The FastLLM gateway with keys, grants, usage events, metrics and health checks; the access log is optional."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tools import progress
 
 
 class FastLlm(Peer):
-    """The data plane, fed by the scripted control plane.
+    """The gateway with the scripted control plane.
 
-    ``access_log`` writes a line a request, as by default. With more than one worker it has all cores, which it
-    shares with the load.
+    ``access_log`` writes a line per request, as by default. With more than one worker, the gateway uses all cores and
+    shares them with the load.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class FastLlm(Peer):
         self._log = "info" if access_log else "info,fastllm_gateway::access=off"
 
     def command(self) -> Sequence[str | Path]:
-        """As many workers as it has cores."""
+        """The command line, with a worker per core."""
         return [
             self.rig.tools.program(str(self.rig.tools.gateway)),
             f"--port={self.port}",
@@ -49,9 +49,9 @@ class FastLlm(Peer):
         ]
 
     def environment(self) -> Mapping[str, str]:
-        """The shared secret of both planes; the scripted one takes any."""
+        """The proxy token; the scripted control plane accepts any."""
         return {"FASTLLM_PROXY_TOKEN": "bench"}
 
     def version(self) -> str:
-        """As the program says it."""
+        """The version that the program prints."""
         return progress.run([self.rig.tools.gateway, "--version"]).strip()

@@ -30,20 +30,20 @@ backend mock
 
 
 class HaProxy(Peer):
-    """One thread, no log, and no event held back (it would wait up to 200 ms for more otherwise)."""
+    """One thread, no log, and no delay of events (by default, haproxy waits up to 200 ms for more data)."""
 
     name = "haproxy"
 
     def prepare(self) -> None:
-        """Installs the package."""
+        """Installs the Debian package."""
         debian.install_missing({"bench"})
 
     def command(self) -> Sequence[str | Path]:
-        """With a configuration of our own; the packaged one is not read."""
+        """The command line, with a separate configuration file."""
         config = self.folder / "haproxy.cfg"
         config.write_text(_CONFIG.format(port=self.port, upstream=self.rig.upstream))
         return [debian.program("haproxy") or "haproxy", "-db", "-q", "-f", config]
 
     def version(self) -> str:
-        """The package's version."""
+        """The version of the program."""
         return progress.run(["dpkg-query", "--show", "--showformat=${Version}", "haproxy"])

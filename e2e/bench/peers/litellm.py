@@ -20,32 +20,32 @@ _PACKAGE = "litellm[proxy]==1.105.7"
 
 
 class LiteLlm(Peer):
-    """Two workers, as its documentation asks for more than one."""
+    """Two workers, as its documentation recommends more than one."""
 
     name = "litellm"
     rewrites = True
-    patience = 120.0
+    startup_seconds = 120.0
 
     def prepare(self) -> None:
-        """Makes its venv."""
+        """Creates its virtual environment."""
         self._bin = venv.package_venv(_PACKAGE) / "bin"
 
     def command(self) -> Sequence[str | Path]:
-        """Every model in front of the mock upstream."""
+        """The command line, with all models on the mock upstream."""
         models = [(model(kind, 0), self.rig.api_base) for kind in KINDS]
         return _command(self._bin, self.folder, self.port, models)
 
     def environment(self) -> Mapping[str, str]:
-        """As for every one."""
+        """The environment variables, common to all configurations."""
         return _environment(self._bin)
 
     def version(self) -> str:
-        """The package that was asked for."""
+        """The pinned package."""
         return _PACKAGE
 
 
 class LiteLlmPool:
-    """In front of engines that serve one model: it picks one at random. A context manager."""
+    """LiteLLM in front of several engines with one model, chosen at random. A context manager."""
 
     def __init__(self, folder: Path, name: str, urls: Sequence[str]) -> None:
         self._folder, self._models = folder, [(name, f"{url}/v1") for url in urls]
@@ -59,23 +59,23 @@ class LiteLlmPool:
         command = _command(programs, self._folder, self._port, self._models)
         with ExitStack() as opened, progress.step("litellm starts"):
             opened.enter_context(Program(command, core=None, log=log, env=_environment(programs)))
-            progress.wait_until("litellm", self._answers, seconds=LiteLlm.patience, log=log)
+            progress.wait_until("litellm", self._responds, seconds=LiteLlm.startup_seconds, log=log)
             self._open = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health/liveliness", timeout=5) as answer:
-                return answer.status == 200
+            with urllib.request.urlopen(f"{self.url}/health/liveliness", timeout=5) as response:
+                return response.status == 200
         except (OSError, urllib.error.URLError):
             return False
 
 
 def _command(programs: Path, folder: Path, port: int, models: Sequence[tuple[str, str]]) -> list[str | Path]:
-    """Its configuration is JSON, which is YAML."""
+    """The configuration, as JSON, which is valid YAML."""
     served = [
         {"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": base, "api_key": CREDENTIAL}}
         for name, base in models
@@ -86,5 +86,5 @@ def _command(programs: Path, folder: Path, port: int, models: Sequence[tuple[str
 
 
 def _environment(programs: Path) -> dict[str, str]:
-    """It asks the network for prices otherwise."""
+    """Environment variables that prevent a download of price lists."""
     return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "PATH": f"{programs}:/usr/bin:/bin"}

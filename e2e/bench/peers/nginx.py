@@ -1,4 +1,4 @@
-"""nginx as a plain reverse proxy, with what a stream needs and nothing else."""
+"""nginx as a plain reverse proxy, with only the settings that streams need."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ http {{
 
 
 class Nginx(Peer):
-    """One worker. ``access_log`` writes a line a request, as it does by default."""
+    """One worker. ``access_log`` writes a line per request, as by default."""
 
     def __init__(self, rig: Rig, *, access_log: bool = False) -> None:
         super().__init__(rig)
@@ -58,11 +58,11 @@ class Nginx(Peer):
         self._access_log = access_log
 
     def prepare(self) -> None:
-        """Installs the package."""
+        """Installs the Debian package."""
         debian.install_missing({"bench"})
 
     def command(self) -> Sequence[str | Path]:
-        """With a configuration of our own; the packaged one is not read."""
+        """The command line, with a separate configuration file."""
         config = self.folder / "nginx.conf"
         config.write_text(
             _CONFIG.format(
@@ -77,5 +77,5 @@ class Nginx(Peer):
         return [debian.program("nginx") or "nginx", "-e", self.folder / "error.log", "-c", config]
 
     def version(self) -> str:
-        """The package's version."""
+        """The version of the program."""
         return progress.run(["dpkg-query", "--show", "--showformat=${Version}", "nginx-light"])

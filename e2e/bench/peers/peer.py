@@ -1,4 +1,4 @@
-"""What all peers have in common."""
+"""The common interface of all peers."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from tools.services import address
 
 
 class Peer:
-    """A program between load and upstream; a context manager that starts it and waits until it answers."""
+    """A proxy between load and upstream. A context manager, which starts it and waits until it responds."""
 
-    # What the tables call it.
+    # The name in tables.
     name: str
-    # Whether it writes answers anew, so that they may differ from the upstream's.
+    # Whether it re-encodes responses, which may then differ from the upstream's.
     rewrites = False
-    # Who asks for what of it.
+    # The keys and models of the load.
     population = Population()
-    # Seconds until it answers.
-    patience = 30.0
+    # Maximum seconds until it responds.
+    startup_seconds = 30.0
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.port = 0
-        # None: on any.
+        # None: any core.
         self.core: int | None = rig.peer_core
         self._open = ExitStack()
         self._program: Program | None = None
 
     def prepare(self) -> None:
-        """Installs what it needs; called before anything is started."""
+        """Installs its requirements; called before any program starts."""
 
     def command(self) -> Sequence[str | Path]:
         """The command that serves ``self.port`` on the loopback address."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that it needs."""
+        """Additional environment variables."""
         return {}
 
     def version(self) -> str:
-        """What it calls itself."""
+        """Its name and version."""
         return ""
 
     def __enter__(self) -> Peer:
@@ -58,7 +58,7 @@ class Peer:
             log = self.folder / f"{self.name}.log"
             program = Program(self.command(), core=self.core, log=log, env=self.environment())
             self._program = opened.enter_context(program)
-            progress.wait_until(self.name, self._answers, seconds=self.patience, log=log)
+            progress.wait_until(self.name, self._responds, seconds=self.startup_seconds, log=log)
             self._open = opened.pop_all()
         return self
 
@@ -67,23 +67,23 @@ class Peer:
 
     @property
     def folder(self) -> Path:
-        """For its configuration and its log."""
+        """The folder of its configuration and its log."""
         return self.rig.folder / self.name
 
     @property
     def target(self) -> str:
-        """Where it listens."""
+        """The address of its listener."""
         return f"127.0.0.1:{self.port}"
 
     def pids(self) -> list[int]:
-        """Its processes."""
+        """The IDs of its processes."""
         if self._program is None or not self._program.alive():
-            raise progress.StepFailed(f"{self.name} has ended")
+            raise progress.StepFailed(f"{self.name} has exited")
         return procfs.family(self._program.pid)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         if self._program is None or not self._program.alive():
-            raise progress.StepFailed(f"{self.name} ended:\n{progress.tail(self.folder / f'{self.name}.log')}")
+            raise progress.StepFailed(f"{self.name} has exited:\n{progress.tail(self.folder / f'{self.name}.log')}")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         body = {"messages": [{"role": "user", "content": "hello"}], "model": model("bench-json", 0)}
         headers = {"Authorization": f"Bearer {key(0)}", "Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""A relay that copies bytes: what reading and writing cost where nothing is looked at."""
+"""A relay that only copies bytes: the cost of reading and writing without processing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from e2e.bench.peers.peer import Peer
 
 
 class Relay(Peer):
-    """tokio on one thread, 8 KiB a copy. It is no floor: 64 KiB take eight reads."""
+    """tokio on one thread, 8 KiB per copy. Not a lower bound: 64 KiB take eight reads."""
 
     name = "relay"
 
     def command(self) -> Sequence[str | Path]:
-        """From the load's crate."""
+        """The version of the relay, a program of the load crate."""
         tool = self.rig.tools.program("bench-relay")
         return [tool, f"--listen={self.target}", f"--target={self.rig.upstream}"]

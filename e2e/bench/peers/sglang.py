@@ -12,17 +12,17 @@ _PACKAGE = "sglang-router==0.3.2"
 
 
 class SgLang(Peer):
-    """Round robin over a single worker: the mock upstream."""
+    """Round robin over a single worker, the mock upstream."""
 
     name = "sglang"
-    patience = 60.0
+    startup_seconds = 60.0
 
     def prepare(self) -> None:
-        """Makes its venv."""
+        """Creates its virtual environment."""
         self._bin = venv.package_venv(_PACKAGE) / "bin"
 
     def command(self) -> Sequence[str | Path]:
-        """Its launcher, from the wheel."""
+        """The command line of its launcher."""
         return [
             self._bin / "python",
             "-m",
@@ -36,5 +36,5 @@ class SgLang(Peer):
         ]
 
     def version(self) -> str:
-        """The package that was asked for."""
+        """The pinned package."""
         return _PACKAGE
