@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fastllm_contract::Secret;
+use fastllm_process::error::Chain;
 use http::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
 use url::Url;
@@ -76,16 +77,8 @@ pub(crate) enum ControlError {
 
 impl From<reqwest::Error> for ControlError {
     fn from(error: reqwest::Error) -> Self {
-        let error = error.without_url();
         // The reason of a failed connection is in its sources.
-        let mut text = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        while let Some(inner) = source {
-            text.push_str(": ");
-            text.push_str(&inner.to_string());
-            source = inner.source();
-        }
-        Self::Transport(text)
+        Self::Transport(Chain(&error.without_url()).to_string())
     }
 }
 

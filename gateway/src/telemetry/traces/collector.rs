@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fastllm_contract::Secret;
+use fastllm_process::error::Chain;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body_util::BodyExt;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
@@ -206,15 +207,7 @@ fn taken(answer: &[u8]) -> SendOutcome {
 }
 
 fn without_address(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(inner) = source {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        source = inner.source();
-    }
-    text
+    Chain(&error.without_url()).to_string()
 }
 
 fn given_headers(given: Option<&Secret>) -> Result<HeaderMap, TracerError> {
