@@ -30,7 +30,7 @@ const DATABASE_BACK_OFF: back_off::Config =
 /// A wrong configuration, a port that is taken, or a database that a newer
 /// release has migrated beyond this one.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
-    Control::bind(config).await?.serve(shutdown).await
+    Control::bind(config)?.serve(shutdown).await
 }
 
 /// A control plane whose port is open.
@@ -41,11 +41,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// Checks the configuration and opens the port.
+    /// Checks the configuration and opens the port. Needs a tokio runtime.
     ///
     /// # Errors
     /// A wrong configuration, or a port that is taken.
-    pub async fn bind(config: Config) -> Result<Self, Error> {
+    pub fn bind(config: Config) -> Result<Self, Error> {
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(ServerCertificate::read(cert, key)?),
             _ => None,

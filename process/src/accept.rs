@@ -35,7 +35,7 @@ pub struct Config {
 /// An open port.
 #[derive(Debug)]
 pub struct Listener {
-    listener: TcpListener,
+    socket: TcpListener,
     address: SocketAddr,
     slots: Arc<Semaphore>,
     config: Config,
@@ -70,13 +70,13 @@ pub fn bind(address: SocketAddr, backlog: u32) -> Result<TcpListener, ListenErro
 impl Listener {
     /// Opens a port. Needs a tokio runtime.
     pub fn bind(address: SocketAddr, config: Config) -> Result<Self, ListenError> {
-        let listener = bind(address, config.backlog)?;
-        let address = listener
+        let socket = bind(address, config.backlog)?;
+        let address = socket
             .local_addr()
             .map_err(|source| ListenError { address, source })?;
         let slots = config.max_connections.min(Semaphore::MAX_PERMITS);
         Ok(Self {
-            listener,
+            socket,
             address,
             slots: Arc::new(Semaphore::new(slots)),
             config,
@@ -95,7 +95,7 @@ impl Listener {
             let accepted = async {
                 let slots = Arc::clone(&self.slots);
                 let permit = slots.acquire_owned().await.map_err(io::Error::other)?;
-                let (stream, peer) = self.listener.accept().await?;
+                let (stream, peer) = self.socket.accept().await?;
                 Ok(Accepted {
                     stream,
                     peer,
@@ -117,12 +117,12 @@ impl Listener {
     /// kernel has established, as far as there are free slots. The runtime may
     /// not have noticed these connections yet, so this calls the kernel.
     pub fn drain(self, mut serve: impl FnMut(Accepted<std::net::TcpStream>)) -> io::Result<()> {
-        let listener = self.listener.into_std()?;
+        let socket = self.socket.into_std()?;
         for _ in 0..self.config.backlog {
             let Ok(permit) = Arc::clone(&self.slots).try_acquire_owned() else {
                 return Ok(());
             };
-            match listener.accept() {
+            match socket.accept() {
                 Ok((stream, peer)) => serve(Accepted {
                     stream,
                     peer,
