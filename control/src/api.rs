@@ -13,10 +13,10 @@ use utoipa::OpenApi;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
+use crate::app::AppState;
 use framework::openapi;
 
-pub(crate) use framework::{ApiError, Body, Params, PeerAddress, same_origin};
+pub(crate) use framework::{ApiError, ErrorCode, Json, PeerAddress, Query, same_origin};
 
 /// Largest body of an admin request, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
@@ -33,7 +33,7 @@ const MAX_BODY: usize = 1024 * 1024;
 struct Document;
 
 /// The admin API's routes and their description.
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     let mut document = Document::openapi();
     if let Some(components) = &mut document.components {
         let cookie = ApiKey::Cookie(ApiKeyValue::new(framework::COOKIE));
@@ -47,7 +47,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(reports::routes())
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
     for item in router.get_openapi_mut().paths.paths.values_mut() {
-        openapi::operations(item).for_each(openapi::name_operation);
+        for (method, operation) in openapi::operations(item) {
+            openapi::name_operation(operation);
+            openapi::describe_errors(&method, operation);
+        }
     }
     router
 }

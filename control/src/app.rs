@@ -16,10 +16,10 @@ const PUBLISH_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What every handler can reach. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct App(Arc<Parts>);
+pub(crate) struct AppState(Arc<Inner>);
 
 /// The parts of a running control plane.
-pub(crate) struct Parts {
+pub(crate) struct Inner {
     pub(crate) db: Db,
     pub(crate) vault: Arc<Vault>,
     pub(crate) publisher: Arc<Publisher>,
@@ -37,15 +37,15 @@ pub(crate) struct Parts {
     pub(crate) operator_resource: Option<String>,
 }
 
-impl Deref for App {
-    type Target = Parts;
+impl Deref for AppState {
+    type Target = Inner;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &Inner {
         &self.0
     }
 }
 
-impl App {
+impl AppState {
     /// Puts the parts together; connects to nothing.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let token: Secret = config.token()?;
@@ -56,7 +56,7 @@ impl App {
             config.database.database_max_connections,
         );
         let publisher = Publisher::new(db.clone(), Arc::clone(&vault), Arc::clone(&metrics));
-        Ok(Self(Arc::new(Parts {
+        Ok(Self(Arc::new(Inner {
             db,
             vault,
             publisher: Arc::new(publisher),

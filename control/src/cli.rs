@@ -56,7 +56,7 @@ fn start(flags: Flags) -> Result<(), Error> {
         }
         Some(Command::SetPassword(arguments)) => {
             init_logging("info", LogFormat::Text)?;
-            runtime.block_on(give_password(&arguments))
+            runtime.block_on(set_user_password(&arguments))
         }
         Some(Command::Openapi) => {
             let document = openapi_document()?;
@@ -66,7 +66,7 @@ fn start(flags: Flags) -> Result<(), Error> {
     }
 }
 
-async fn give_password(arguments: &SetPassword) -> Result<(), Error> {
+async fn set_user_password(arguments: &SetPassword) -> Result<(), Error> {
     let name = &arguments.name;
     match set_password(arguments).await? {
         PasswordOutcome::Set => tracing::info!(name, "password set"),

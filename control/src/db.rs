@@ -6,7 +6,6 @@ pub(crate) mod budgets;
 mod change;
 mod error;
 pub(crate) mod gateways;
-pub(crate) mod holder;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod limits_state;
@@ -22,6 +21,7 @@ pub(crate) mod shares;
 pub(crate) mod snapshot;
 pub(crate) mod spending;
 pub(crate) mod state;
+pub(crate) mod subject;
 pub(crate) mod targets;
 pub(crate) mod teams;
 pub(crate) mod usage;
@@ -36,8 +36,8 @@ use tokio::time::timeout;
 
 pub(crate) use change::{Actor, AuditEntry, Change};
 pub(crate) use error::DbError;
-pub(crate) use holder::HolderId;
 pub(crate) use migrate::{MigrationFailure, migrate};
+pub(crate) use subject::SubjectId;
 
 /// How long a request waits for a connection: Postgres that is down is told
 /// quickly, a busy pool still gets its turn.

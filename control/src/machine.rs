@@ -8,14 +8,14 @@ mod snapshot;
 mod usage;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::header;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use crate::api::ApiError;
-use crate::app::App;
+use crate::app::AppState;
 use crate::serve::in_time;
 
 /// Largest report of a gateway but its usage, in bytes: some thousand backends.
@@ -24,7 +24,7 @@ const MAX_BODY: usize = 4 * 1024 * 1024;
 const MAX_NAME: usize = 256;
 
 /// The routes for gateways.
-pub(crate) fn routes() -> Router<App> {
+pub(crate) fn routes() -> Router<AppState> {
     Router::new()
         .route(
             "/usage",
@@ -40,7 +40,7 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 async fn check(request: Request, next: Next) -> Response {
-    let app = request.extensions().get::<App>();
+    let app = request.extensions().get::<AppState>();
     let presented = request
         .headers()
         .get(header::AUTHORIZATION)
@@ -65,5 +65,3 @@ fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     }
     Ok(())
 }
-
-type AppState = State<App>;

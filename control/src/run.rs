@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::{MigrationFailure, migrate};
 use crate::serve::{self, Listener};
 use crate::snapshot::Watcher;
@@ -35,7 +35,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> R
 
 /// A control plane whose port is open.
 pub struct Control {
-    app: App,
+    app: AppState,
     listener: Listener,
     config: Config,
 }
@@ -55,7 +55,7 @@ impl Control {
                 "the admin port is plain HTTP: set --tls-cert and --tls-key, or keep it behind TLS"
             );
         }
-        let app = App::new(&config)?;
+        let app = AppState::new(&config)?;
         let listener = Listener::bind(config.address(), tls.as_ref())?;
         Ok(Self {
             app,
@@ -86,17 +86,17 @@ impl Control {
         tracing::info!(%address, "control plane listening");
         let grace = Duration::from_secs(config.shutdown_grace);
         tasks.spawn(listener.serve(router, stop.clone(), grace));
-        let (unfit, mut unfit_seen) = oneshot::channel();
+        let (incompatible, mut incompatible_seen) = oneshot::channel();
         tasks.spawn(follow(
             app.clone(),
             config.rebuild_interval(),
             stop.clone(),
-            unfit,
+            incompatible,
         ));
 
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            unfit = &mut unfit_seen => Err(unfit.unwrap_or(Error::Internal(
+            incompatible = &mut incompatible_seen => Err(incompatible.unwrap_or(Error::Internal(
                 "the task following the database was lost",
             ))),
         };
@@ -115,16 +115,16 @@ impl Control {
 
 /// Migrates, then follows the database's changes until `stop`.
 async fn follow(
-    app: App,
+    app: AppState,
     interval: Duration,
     stop: CancellationToken,
-    unfit: oneshot::Sender<Error>,
+    incompatible: oneshot::Sender<Error>,
 ) {
     match stop.run_until_cancelled(Box::pin(prepare(&app))).await {
         None => return,
         Some(Err(error)) => {
             // Nobody listens only when the process stops anyway.
-            let _ = unfit.send(error);
+            let _ = incompatible.send(error);
             return;
         }
         Some(Ok(())) => {}
@@ -143,7 +143,7 @@ async fn follow(
 }
 
 /// Brings the schema up to date, however long the database stays away.
-async fn prepare(app: &App) -> Result<(), Error> {
+async fn prepare(app: &AppState) -> Result<(), Error> {
     let mut back_off = DATABASE_BACK_OFF.build();
     loop {
         match migrate(&app.db).await {

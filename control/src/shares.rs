@@ -46,7 +46,7 @@ fn count(number: usize) -> f64 {
 
 /// What one start of a gateway has of one dimension of a budget, in one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldShare {
     /// What it may have taken in all, since it began to count.
     pub(crate) granted: u64,
     /// What it said that it has taken.
@@ -57,7 +57,7 @@ pub(crate) struct Held {
     pub(crate) stored: u64,
 }
 
-impl Held {
+impl HeldShare {
     /// What it has taken: more may be stored than it had said.
     fn taken(&self) -> u64 {
         self.used.max(self.stored)
@@ -84,9 +84,9 @@ pub(crate) struct Account {
     /// What is stored, whoever took it.
     pub(crate) spent: u64,
     /// This gateway's.
-    pub(crate) own: Held,
+    pub(crate) own: HeldShare,
     /// Those of all other gateways that are live.
-    pub(crate) others: Vec<Held>,
+    pub(crate) others: Vec<HeldShare>,
     /// Taken by starts that are over, and on its way to be stored.
     pub(crate) ended: u64,
     /// How many gateways are live, this one included.
@@ -114,12 +114,12 @@ impl Account {
         } = self;
         let pending = others
             .iter()
-            .map(Held::pending)
+            .map(HeldShare::pending)
             .chain([own.pending(), *ended]);
         let taken = pending.fold(*spent, u64::saturating_add);
         let held = others
             .iter()
-            .map(Held::outstanding)
+            .map(HeldShare::outstanding)
             .fold(0, u64::saturating_add);
         let left = total.saturating_sub(taken);
         let even = total.saturating_sub(*spent).div_ceil(whole((*live).max(1)));

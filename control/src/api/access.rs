@@ -9,11 +9,11 @@ mod teams;
 
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
+use crate::app::AppState;
 
 pub(super) use session::SESSION_HOURS;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(principals::routes())
         .merge(roles::routes())

@@ -1,10 +1,9 @@
-//! The routes of limits and budgets of the four kinds of holders: the same six
+//! The routes of limits and budgets of the four kinds of subjects: the same six
 //! for each, which are written once.
 
 mod budgets;
 mod limits;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -15,14 +14,16 @@ use utoipa_axum::routes;
 
 use self::budgets::{BudgetView, NewBudget};
 use self::limits::{LimitsView, NewLimits};
-use crate::api::framework::{ApiError, Body, Caller, Detail, PathOf, Verb, guarded, page};
-use crate::app::App;
-use crate::db::holder::{HolderRow, missing};
-use crate::db::{Change, HolderId, Page};
+use crate::api::framework::{
+    ApiError, AuditDetail, Caller, Json, Path, Permission, page, require_permission,
+};
+use crate::app::AppState;
+use crate::db::subject::{SubjectRow, missing};
+use crate::db::{Change, Page, SubjectId};
 
 /// Whose it is: a principal's, its use of one model's, a key's or a team's.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct HolderView {
+pub(crate) struct SubjectView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     principal_id: Option<i64>,
@@ -53,9 +54,9 @@ pub(crate) struct HolderView {
     team: Option<String>,
 }
 
-impl From<HolderRow> for HolderView {
-    fn from(row: HolderRow) -> Self {
-        let HolderRow {
+impl From<SubjectRow> for SubjectView {
+    fn from(row: SubjectRow) -> Self {
+        let SubjectRow {
             principal_id,
             principal,
             model_id,
@@ -82,7 +83,7 @@ impl From<HolderRow> for HolderView {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct HeldParams {
+pub(crate) struct AllowanceParams {
     /// At most so many, from 1 to 1000 (the default).
     limit: Option<i64>,
     /// Only ids above this one.
@@ -91,61 +92,64 @@ pub(crate) struct HeldParams {
     pub(crate) principal_id: Option<i64>,
 }
 
-impl HeldParams {
+impl AllowanceParams {
     /// Everything where nothing else is asked for.
     pub(crate) fn page(&self) -> Result<Page, ApiError> {
         page::whole(self.limit, self.after)
     }
 }
 
-/// Begins a change of what a holder has; 404 where the holder is not there.
+/// Begins a change of what a subject has; 404 where the subject is not there.
 pub(crate) async fn change_of(
-    app: &App,
+    app: &AppState,
     caller: Caller,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<Change, ApiError> {
     let mut change = caller.begin_change(&app).await?;
-    found(change.connection(), holder).await?;
+    found(change.connection(), subject).await?;
     Ok(change)
 }
 
-/// 404 where the holder is not there.
-pub(crate) async fn found(connection: &mut PgConnection, holder: HolderId) -> Result<(), ApiError> {
-    match missing(connection, holder).await? {
+/// 404 where the subject is not there.
+pub(crate) async fn found(
+    connection: &mut PgConnection,
+    subject: SubjectId,
+) -> Result<(), ApiError> {
+    match missing(connection, subject).await? {
         Some(what) => Err(ApiError::not_found(what)),
         None => Ok(()),
     }
 }
 
-/// The audit detail of a change of a holder's limits or budget.
-pub(crate) fn detail(holder: HolderId, what: &str) -> Detail {
-    let (kind, id) = match holder {
-        HolderId::Principal(id) => ("principal", id),
-        HolderId::Model { principal, .. } => ("principal.model", principal),
-        HolderId::Key(id) => ("key", id),
-        HolderId::Team(id) => ("team", id),
+/// The audit detail of a change of a subject's limits or budget.
+pub(crate) fn detail(subject: SubjectId, what: &str) -> AuditDetail {
+    let (kind, id) = match subject {
+        SubjectId::Principal(id) => ("principal", id),
+        SubjectId::Model { principal, .. } => ("principal.model", principal),
+        SubjectId::Key(id) => ("key", id),
+        SubjectId::Team(id) => ("team", id),
     };
-    let detail = Detail::new(format!("{kind}.{what}")).id(id);
-    match holder {
-        HolderId::Model { model, .. } => detail.with("model_id", model),
-        HolderId::Principal(_) | HolderId::Key(_) | HolderId::Team(_) => detail,
+    let detail = AuditDetail::new(format!("{kind}.{what}")).id(id);
+    match subject {
+        SubjectId::Model { model, .. } => detail.with("model_id", model),
+        SubjectId::Principal(_) | SubjectId::Key(_) | SubjectId::Team(_) => detail,
     }
 }
 
-/// Three routes of one kind of holder, in a module of their own: for what
+/// Three routes of one kind of subject, in a module of their own: for what
 /// `$handlers` has the handlers of.
 macro_rules! routes_of_one {
     (($handlers:ident, $view:ident, $new:ident, $noun:literal),
      [$show:literal, $set:literal, $remove:literal, $shown:literal],
      $tag:literal, $name:literal, $path:literal, $parameters:tt,
-     $ids:pat => $types:ty => $holder:expr) => {
+     $ids:pat => $types:ty => $subject:expr) => {
         pub(super) mod $handlers {
             use super::super::*;
 
-            pub(in super::super) fn routes() -> OpenApiRouter<App> {
+            pub(in super::super) fn routes() -> OpenApiRouter<AppState> {
                 OpenApiRouter::new()
-                    .routes(guarded(Verb::UsageRead, routes!(get)))
-                    .routes(guarded(Verb::ConfigWrite, routes!(put, delete)))
+                    .routes(require_permission(Permission::UsageRead, routes!(get)))
+                    .routes(require_permission(Permission::ConfigWrite, routes!(put, delete)))
             }
 
             #[doc = $show]
@@ -153,10 +157,10 @@ macro_rules! routes_of_one {
                         operation_id = concat!("get_", $name, $noun), params $parameters,
                         responses((status = 200, body = $view, description = $shown)))]
             async fn get(
-                State(app): State<App>,
-                PathOf($ids): PathOf<$types>,
+                State(app): State<AppState>,
+                Path($ids): Path<$types>,
             ) -> Result<Json<$view>, ApiError> {
-                crate::api::allowances::$handlers::get_of(app, $holder).await
+                crate::api::allowances::$handlers::get_of(app, $subject).await
             }
 
             #[doc = $set]
@@ -164,12 +168,12 @@ macro_rules! routes_of_one {
                         operation_id = concat!("put_", $name, $noun), params $parameters,
                         request_body = $new, responses((status = 204, description = "Set")))]
             async fn put(
-                State(app): State<App>,
+                State(app): State<AppState>,
                 caller: Caller,
-                PathOf($ids): PathOf<$types>,
-                body: Body<$new>,
+                Path($ids): Path<$types>,
+                body: Json<$new>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::allowances::$handlers::put_of(app, caller, $holder, body).await
+                crate::api::allowances::$handlers::put_of(app, caller, $subject, body).await
             }
 
             #[doc = $remove]
@@ -177,45 +181,45 @@ macro_rules! routes_of_one {
                         operation_id = concat!("delete_", $name, $noun), params $parameters,
                         responses((status = 204, description = "Unlimited")))]
             async fn delete(
-                State(app): State<App>,
+                State(app): State<AppState>,
                 caller: Caller,
-                PathOf($ids): PathOf<$types>,
+                Path($ids): Path<$types>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::allowances::$handlers::delete_of(app, caller, $holder).await
+                crate::api::allowances::$handlers::delete_of(app, caller, $subject).await
             }
         }
     };
 }
 
-/// The six routes of one kind of holder, in a module of their own: its tag, how the
+/// The six routes of one kind of subject, in a module of their own: its tag, how the
 /// operations' names go on, its path and parameters, and what it holds.
 macro_rules! routes_of {
-    ($module:ident, $($holder:tt)*) => {
+    ($module:ident, $($subject:tt)*) => {
         mod $module {
             routes_of_one!((limits, LimitsView, NewLimits, "limits"),
                 ["Shows the limits.", "Sets the limits in place of those before.",
                  "Takes the limits away.", "The limits"],
-                $($holder)*);
+                $($subject)*);
             routes_of_one!((budgets, BudgetView, NewBudget, "budget"),
                 ["Shows the budget, and what is spent of it in its present window.",
                  "Sets the budget in place of the one before; what is spent stays spent.",
                  "Takes the budget away, and forgets what was spent of it.", "The budget"],
-                $($holder)*);
+                $($subject)*);
         }
     };
 }
 
 routes_of!(of_principals, "principals", "", "/admin/principals/{id}",
-    (("id" = i64, Path)), id => i64 => HolderId::Principal(id));
+    (("id" = i64, Path)), id => i64 => SubjectId::Principal(id));
 routes_of!(of_models, "principals", "model_", "/admin/principals/{id}/models/{model_id}",
     (("id" = i64, Path), ("model_id" = i64, Path)),
-    (principal, model) => (i64, i64) => HolderId::Model { principal, model });
+    (principal, model) => (i64, i64) => SubjectId::Model { principal, model });
 routes_of!(of_keys, "keys", "", "/admin/keys/{id}",
-    (("id" = i64, Path)), id => i64 => HolderId::Key(id));
+    (("id" = i64, Path)), id => i64 => SubjectId::Key(id));
 routes_of!(of_teams, "teams", "", "/admin/teams/{id}",
-    (("id" = i64, Path)), id => i64 => HolderId::Team(id));
+    (("id" = i64, Path)), id => i64 => SubjectId::Team(id));
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     [
         of_principals::limits::routes(),
         of_principals::budgets::routes(),

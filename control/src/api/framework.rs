@@ -11,12 +11,12 @@ pub(crate) mod patch;
 mod permission;
 pub(crate) mod resource;
 
-pub(crate) use audit_detail::Detail;
-pub(crate) use error::{ApiError, ErrorBody};
-pub(crate) use extract::PathOf;
-pub(crate) use extract::{Body, Params};
+pub(crate) use audit_detail::AuditDetail;
+pub(crate) use error::{ApiError, ErrorBody, ErrorCode};
+pub(crate) use extract::Path;
+pub(crate) use extract::{Json, Query};
 pub(crate) use page::ListParams;
 pub(crate) use patch::Patch;
-pub(crate) use permission::{COOKIE, Caller, Verb, guarded, session_token};
+pub(crate) use permission::{COOKIE, Caller, Permission, require_permission, session_token};
 pub(crate) use permission::{PeerAddress, same_origin};
 pub(crate) use resource::{Resource, commit};

@@ -8,7 +8,6 @@ mod upstream;
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -21,10 +20,10 @@ use utoipa_axum::routes;
 use self::backends::{BackendView, NewBackend};
 use self::prices::PricesView;
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
-    guarded, resource,
+    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
+    checks, require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 
 pub(super) use names::granted_name;
 
@@ -34,13 +33,19 @@ use crate::db::targets::{self, TargetUse};
 use crate::db::{self, DbError};
 use fastllm_contract::PolicyKind;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
-        .routes(guarded(Verb::ConfigWrite, routes!(add_backend)))
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(add_backend),
+        ))
         .merge(backends::routes())
 }
 
@@ -294,9 +299,9 @@ impl Resource for ModelView {
 #[utoipa::path(get, path = "/admin/models", tag = "models", params(ListParams),
     responses((status = 200, body = Vec<ModelView>, description = "Models")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
@@ -308,7 +313,10 @@ async fn list(
 /// Shows one model.
 #[utoipa::path(get, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
     responses((status = 200, body = ModelView, description = "The model")))]
-async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<ModelView>, ApiError> {
+async fn get(
+    State(app): State<AppState>,
+    Path(id): Path<i64>,
+) -> Result<Json<ModelView>, ApiError> {
     resource::show(&app, id).await
 }
 
@@ -316,9 +324,9 @@ async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<Mod
 #[utoipa::path(post, path = "/admin/models", tag = "models", request_body = NewModel,
     responses((status = 201, body = CreatedModel, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(new): Body<NewModel>,
+    Json(new): Json<NewModel>,
 ) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
     let (name, fields) = new.fields()?;
     let mut change = caller.begin_change(&app).await?;
@@ -326,7 +334,7 @@ async fn create(
     let id = db::models::insert(change.connection(), &name, &fields)
         .await
         .map_err(taken)?;
-    let detail = Detail::new("model.create")
+    let detail = AuditDetail::new("model.create")
         .id(id)
         .with("name", name.as_str());
     let detail = detail.created(&ModelFieldsView::from(fields));
@@ -338,17 +346,19 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
     request_body = ModelPatch, responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<ModelPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let old = find(change.connection(), id).await?.fields;
     let fields = patch.apply(old.clone())?;
     db::models::update(change.connection(), id, &fields).await?;
     let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(fields));
-    let detail = Detail::new("model.update").id(id).changed(&before, &after);
+    let detail = AuditDetail::new("model.update")
+        .id(id)
+        .changed(&before, &after);
     resource::commit(&app, change, detail).await
 }
 
@@ -384,9 +394,9 @@ async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), Api
 #[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
     responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -401,10 +411,10 @@ async fn delete(
     params(("id" = i64, Path)), request_body = NewBackend,
     responses((status = 201, body = BackendView, description = "Added")))]
 async fn add_backend(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(new): Body<NewBackend>,
+    Path(id): Path<i64>,
+    Json(new): Json<NewBackend>,
 ) -> Result<(StatusCode, Json<BackendView>), ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -415,7 +425,7 @@ async fn add_backend(
     let key = row.fields.upstream_api_key.is_some().then_some(true);
     let headers = row.fields.handling.extra_headers.is_some().then_some(true);
     let view = BackendView::from(row);
-    let detail = Detail::new("backend.create")
+    let detail = AuditDetail::new("backend.create")
         .id(backend)
         .with("model_id", id)
         .created(&view)

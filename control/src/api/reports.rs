@@ -8,9 +8,9 @@ mod usage;
 
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
+use crate::app::AppState;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(usage::routes())
         .merge(audit::routes())

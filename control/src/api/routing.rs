@@ -9,9 +9,9 @@ mod virtual_models;
 
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
+use crate::app::AppState;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .merge(virtual_models::routes())
         .merge(rules::routes())

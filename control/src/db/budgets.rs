@@ -2,7 +2,7 @@ use fastllm_contract::{Budget, BudgetId, Micros, Subject, Tokens, WindowLength};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::holder::{self, Held, HolderColumns, HolderId, HolderRow};
+use super::subject::{self, Allowance, SubjectColumns, SubjectId, SubjectRow};
 use super::{DbError, Page};
 use crate::clock;
 
@@ -65,7 +65,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
     page: Page,
-) -> Result<Vec<Held<Budget>>, DbError> {
+) -> Result<Vec<Allowance<Budget>>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT b.id, b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
                   b.window_start, b.principal_id, p.name AS "principal?", b.model_id,
@@ -86,9 +86,9 @@ pub(crate) async fn list(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Held {
+        .map(|row| Allowance {
             id: row.id,
-            holder: HolderRow {
+            subject: SubjectRow {
                 principal_id: row.principal_id,
                 principal: row.principal,
                 model_id: row.model_id,
@@ -112,9 +112,9 @@ pub(crate) async fn list(
 
 pub(crate) async fn get(
     connection: &mut PgConnection,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<Option<Budget>, DbError> {
-    let of = holder.columns();
+    let of = subject.columns();
     let row = sqlx::query_as!(
         BudgetColumns,
         "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
@@ -135,10 +135,10 @@ pub(crate) async fn get(
 /// began, stay. At least one total is set.
 pub(crate) async fn put(
     connection: &mut PgConnection,
-    holder: HolderId,
+    subject: SubjectId,
     fields: &BudgetFields<'_>,
 ) -> Result<(), DbError> {
-    let of = holder.columns();
+    let of = subject.columns();
     let BudgetFields {
         tokens_total,
         cost_total_micros,
@@ -166,8 +166,11 @@ pub(crate) async fn put(
 }
 
 /// Idempotent. What was spent is forgotten.
-pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> Result<(), DbError> {
-    let of = holder.columns();
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    subject: SubjectId,
+) -> Result<(), DbError> {
+    let of = subject.columns();
     sqlx::query!(
         "DELETE FROM budgets WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
@@ -200,7 +203,7 @@ pub(crate) async fn published(
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let columns = HolderColumns {
+            let columns = SubjectColumns {
                 principal_id: row.principal_id,
                 model_id: row.model_id,
                 key_id: row.key_id,
@@ -214,7 +217,7 @@ pub(crate) async fn published(
                 time_zone: row.time_zone,
                 window_start: row.window_start,
             });
-            Some((holder::published(&columns, row.model.as_deref())?, budget))
+            Some((subject::published(&columns, row.model.as_deref())?, budget))
         })
         .collect())
 }

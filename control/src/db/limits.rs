@@ -3,7 +3,7 @@ use std::num::NonZeroU64;
 use fastllm_contract::{Limits, Subject};
 use sqlx::PgConnection;
 
-use super::holder::{self, Held, HolderColumns, HolderId, HolderRow};
+use super::subject::{self, Allowance, SubjectColumns, SubjectId, SubjectRow};
 use super::{DbError, Page};
 
 fn limits(
@@ -28,7 +28,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
     page: Page,
-) -> Result<Vec<Held<Limits>>, DbError> {
+) -> Result<Vec<Allowance<Limits>>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT l.id, l.requests_per_min, l.tokens_per_min, l.concurrency,
                   l.principal_id, p.name AS "principal?", l.model_id, m.name AS "model?",
@@ -49,10 +49,10 @@ pub(crate) async fn list(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Held {
+        .map(|row| Allowance {
             id: row.id,
             allowance: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
-            holder: HolderRow {
+            subject: SubjectRow {
                 principal_id: row.principal_id,
                 principal: row.principal,
                 model_id: row.model_id,
@@ -68,9 +68,9 @@ pub(crate) async fn list(
 
 pub(crate) async fn get(
     connection: &mut PgConnection,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<Option<Limits>, DbError> {
-    let of = holder.columns();
+    let of = subject.columns();
     let row = sqlx::query!(
         "SELECT requests_per_min, tokens_per_min, concurrency FROM limits \
           WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
@@ -88,10 +88,10 @@ pub(crate) async fn get(
 /// Replaces what was there. At least one of them is set.
 pub(crate) async fn put(
     connection: &mut PgConnection,
-    holder: HolderId,
+    subject: SubjectId,
     limits: &Limits,
 ) -> Result<(), DbError> {
-    let of = holder.columns();
+    let of = subject.columns();
     let Limits {
         requests_per_min,
         tokens_per_min,
@@ -117,8 +117,11 @@ pub(crate) async fn put(
 }
 
 /// Idempotent.
-pub(crate) async fn delete(connection: &mut PgConnection, holder: HolderId) -> Result<(), DbError> {
-    let of = holder.columns();
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    subject: SubjectId,
+) -> Result<(), DbError> {
+    let of = subject.columns();
     sqlx::query!(
         "DELETE FROM limits WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
@@ -150,14 +153,14 @@ pub(crate) async fn published(
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let columns = HolderColumns {
+            let columns = SubjectColumns {
                 principal_id: row.principal_id,
                 model_id: row.model_id,
                 key_id: row.key_id,
                 team_id: row.team_id,
             };
             Some((
-                holder::published(&columns, row.model.as_deref())?,
+                subject::published(&columns, row.model.as_deref())?,
                 limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
             ))
         })

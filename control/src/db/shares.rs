@@ -7,7 +7,7 @@ use super::reconcile::LIVE_SECONDS;
 use super::spending::{WindowId, columns};
 use super::{Db, DbError};
 use crate::clock;
-use crate::shares::Held;
+use crate::shares::HeldShare;
 
 /// So long what a start of a gateway had taken when it ended, and was not stored
 /// then, is taken to be on its way. Later it is lost.
@@ -37,8 +37,8 @@ pub(crate) struct ShareRow {
     pub(crate) window: WindowId,
     pub(crate) replica: String,
     pub(crate) boot_id: String,
-    pub(crate) tokens: Held,
-    pub(crate) cost: Held,
+    pub(crate) tokens: HeldShare,
+    pub(crate) cost: HeldShare,
     /// What it took lately, fading.
     pub(crate) demand: f64,
     /// Since it was written; nothing before its first report.
@@ -50,8 +50,8 @@ pub(crate) struct ShareRow {
 /// What one start of one gateway has of a window from now on.
 pub(crate) struct NewShare {
     pub(crate) window: WindowId,
-    pub(crate) tokens: Held,
-    pub(crate) cost: Held,
+    pub(crate) tokens: HeldShare,
+    pub(crate) cost: HeldShare,
     pub(crate) demand: f64,
 }
 
@@ -152,13 +152,13 @@ impl Ledger {
                 },
                 replica: row.replica,
                 boot_id: row.boot_id,
-                tokens: Held {
+                tokens: HeldShare {
                     granted: row.tokens_granted.unsigned_abs(),
                     used: row.tokens_used.unsigned_abs(),
                     reserved: row.tokens_reserved.unsigned_abs(),
                     stored: row.tokens_stored.unsigned_abs(),
                 },
-                cost: Held {
+                cost: HeldShare {
                     granted: row.cost_granted_micros.unsigned_abs(),
                     used: row.cost_used_micros.unsigned_abs(),
                     reserved: row.cost_reserved_micros.unsigned_abs(),
@@ -180,8 +180,8 @@ impl Ledger {
     ) -> Result<(), DbError> {
         let windows: Vec<WindowId> = shares.iter().map(|share| share.window).collect();
         let (budgets, starts) = columns(&windows);
-        let tokens = |part: fn(&Held) -> u64| amounts(shares, |share| part(&share.tokens));
-        let cost = |part: fn(&Held) -> u64| amounts(shares, |share| part(&share.cost));
+        let tokens = |part: fn(&HeldShare) -> u64| amounts(shares, |share| part(&share.tokens));
+        let cost = |part: fn(&HeldShare) -> u64| amounts(shares, |share| part(&share.cost));
         let demands: Vec<f64> = shares.iter().map(|share| share.demand).collect();
         sqlx::query!(
             "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_stored, \

@@ -2,14 +2,17 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::AppState;
 use crate::api::ApiError;
+use crate::app::AppState;
 use crate::crypto::digest;
 use crate::db::limits_state;
 
 /// How things stand now; 304 when nothing is different from what
 /// `If-None-Match` names.
-pub(super) async fn get(State(app): AppState, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(super) async fn get(
+    State(app): State<AppState>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let limits_state = limits_state::read(&app.db).await?;
     let bytes = serde_json::to_vec(&limits_state).map_err(|_| ApiError::internal())?;
     let tag = format!("\"{}\"", hex::encode(&digest(&bytes)[..16]));

@@ -1,9 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat_n;
 
-use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use fastllm_contract::{
     Budget, BudgetShare, BudgetUsage, LimitReport, LimitReportReply, LimitShare, LimitUsage,
     Micros, Subject, Timestamp, Tokens,
@@ -11,22 +9,23 @@ use fastllm_contract::{
 use fastllm_engine::Window;
 use sqlx::PgConnection;
 
-use super::{AppState, MAX_NAME, check_name};
-use crate::api::{ApiError, Body};
+use super::{MAX_NAME, check_name};
+use crate::api::{ApiError, ErrorCode, Json};
+use crate::app::AppState;
 use crate::clock;
 use crate::db::reconcile::{CountRow, Fleet, NewCounts};
 use crate::db::shares::{Ledger, NewShare, ShareRow, WindowRow};
 use crate::db::spending::WindowId;
 use crate::db::{Db, DbError, budgets, reconcile, shares};
-use crate::shares::{Account, Held, faded, share, with_newcomer};
+use crate::shares::{Account, HeldShare, faded, share, with_newcomer};
 
 /// So many windows are held at a time, so that others need not wait for long.
 const WINDOWS_AT_ONCE: usize = 500;
 
 /// Tells a gateway its shares of limits and budgets.
 pub(super) async fn post(
-    State(app): AppState,
-    Body(report): Body<LimitReport>,
+    State(app): State<AppState>,
+    Json(report): Json<LimitReport>,
 ) -> Result<Json<LimitReportReply>, ApiError> {
     let LimitReport {
         replica_id,
@@ -73,11 +72,10 @@ fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
         if entries > LimitReport::MAX_ENTRIES {
             let most = LimitReport::MAX_ENTRIES;
             return Err(ApiError::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "report_too_large",
+                ErrorCode::ReportTooLarge,
                 format!("{field} may have {most} entries at most"),
             )
-            .field(field));
+            .with_field(field));
         }
     }
     Ok(report)
@@ -294,7 +292,7 @@ impl Gateway<'_> {
         let heard = live.iter().filter(|row| row.age_seconds.is_some()).count();
         let silent = self.live.saturating_sub(heard + 1);
         let share = share(demand, &others, with_newcomer(self.live));
-        let grant = |total: Option<u64>, spent, own, of: fn(&ShareRow) -> Held| {
+        let grant = |total: Option<u64>, spent, own, of: fn(&ShareRow) -> HeldShare| {
             let account = Account {
                 total: total?,
                 spent,
@@ -331,12 +329,12 @@ impl Gateway<'_> {
 }
 
 /// One dimension as the gateway says now.
-fn said(before: Option<Held>, used: u64, reserved: u64) -> Held {
+fn said(before: Option<HeldShare>, used: u64, reserved: u64) -> HeldShare {
     let before = before.unwrap_or_default();
     // It has begun to count anew, as when the budget got other windows: nothing
     // of the new count is stored.
     let stored = if used < before.used { 0 } else { before.stored };
-    Held {
+    HeldShare {
         granted: before.granted,
         used,
         reserved,

@@ -7,9 +7,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::AppState;
-use crate::api::{ApiError, Params};
-use crate::app::App;
+use crate::api::{ApiError, ErrorCode, Query};
+use crate::app::AppState;
 use crate::snapshot::{Etag, Published};
 
 /// Longest time that a gateway is kept waiting.
@@ -25,8 +24,8 @@ pub(super) struct SnapshotParams {
 /// The snapshot, or what changed since the one that `If-None-Match` names; 304
 /// when nothing has within `wait`; 503 while none is built.
 pub(super) async fn get(
-    State(app): AppState,
-    Params(params): Params<SnapshotParams>,
+    State(app): State<AppState>,
+    Query(params): Query<SnapshotParams>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let wait = params
@@ -75,7 +74,7 @@ struct Patience {
 }
 
 impl Patience {
-    async fn has_news(&mut self, app: &App, held: Option<&Etag>, current: &Published) -> bool {
+    async fn has_news(&mut self, app: &AppState, held: Option<&Etag>, current: &Published) -> bool {
         let Some(held) = held else {
             return true;
         };
@@ -96,7 +95,7 @@ impl Patience {
 }
 
 async fn answer(
-    app: &App,
+    app: &AppState,
     published: Arc<Published>,
     held: Option<&Etag>,
 ) -> Result<Response, ApiError> {
@@ -116,19 +115,17 @@ async fn answer(
 /// Nothing new; the tag of the newest version of the same content comes along.
 /// Where the gateway holds other content, which it is to keep, no tag does: it
 /// would take that for the name of what it holds.
-fn nothing_new(app: &App, held: Option<&Etag>) -> Result<Response, ApiError> {
+fn nothing_new(app: &AppState, held: Option<&Etag>) -> Result<Response, ApiError> {
     match app.publisher.current() {
         Some(current) if held.is_some_and(|held| held.digest == current.etag.digest) => {
             let etag = etag_header(&current)?;
             Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response())
         }
         Some(_) => Ok(StatusCode::NOT_MODIFIED.into_response()),
-        None => Err(ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no_snapshot",
-            "no snapshot has been built yet",
-        )
-        .retry_after(1)),
+        None => Err(
+            ApiError::new(ErrorCode::NoSnapshot, "no snapshot has been built yet")
+                .with_retry_after(1),
+        ),
     }
 }
 
@@ -149,10 +146,10 @@ fn duration(text: &str) -> Result<Duration, ApiError> {
 }
 
 /// Counts who waits, however the waiting ends.
-struct Waiting(App);
+struct Waiting(AppState);
 
 impl Waiting {
-    fn new(app: &App) -> Self {
+    fn new(app: &AppState) -> Self {
         app.metrics.snapshot_waiters.inc();
         Self(app.clone())
     }

@@ -1,13 +1,12 @@
-use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
 use fastllm_contract::{UsageBatch, UsageReply};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{AppState, check_name};
+use super::check_name;
 use crate::accounting;
-use crate::api::{ApiError, Body};
+use crate::api::{ApiError, ErrorCode, Json};
+use crate::app::AppState;
 use crate::clock;
 use crate::db::usage::{Batch, BatchId, BatchOutcome, Stored, store};
 use crate::metrics::{BatchLabel, EventCounts};
@@ -27,10 +26,10 @@ pub(super) struct UnreadBatch {
 
 /// Stores a batch of usage events once.
 pub(super) async fn post(
-    State(app): AppState,
-    body: Result<Body<UnreadBatch>, ApiError>,
+    State(app): State<AppState>,
+    body: Result<Json<UnreadBatch>, ApiError>,
 ) -> Result<Json<UsageReply>, ApiError> {
-    let checked = body.and_then(|Body(batch)| check(batch));
+    let checked = body.and_then(|Json(batch)| check(batch));
     let UnreadBatch {
         replica,
         boot_id,
@@ -120,11 +119,10 @@ fn check(batch: UnreadBatch) -> Result<UnreadBatch, ApiError> {
     }
     if batch.events.len() > UsageBatch::MAX_EVENTS {
         return Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "batch_too_large",
+            ErrorCode::BatchTooLarge,
             format!("a batch may have at most {} events", UsageBatch::MAX_EVENTS),
         )
-        .field("events"));
+        .with_field("events"));
     }
     Ok(batch)
 }

@@ -5,10 +5,10 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::AppState;
 
 /// What kubelets, load balancers and scrapers ask.
-pub(super) fn routes() -> Router<App> {
+pub(super) fn routes() -> Router<AppState> {
     Router::new()
         .route("/livez", get(alive))
         .route("/healthz", get(alive))
@@ -22,7 +22,7 @@ async fn alive() -> Json<Value> {
 
 /// Ready once a snapshot is built, and until the process is about to stop. The
 /// database being away is told, but takes nobody out: what was built is served.
-async fn ready(State(app): State<App>) -> Response {
+async fn ready(State(app): State<AppState>) -> Response {
     let version = app.publisher.current().map(|current| current.etag.version);
     let (status, text) = if app.draining.is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining")
@@ -39,7 +39,7 @@ async fn ready(State(app): State<App>) -> Response {
     (status, Json(body)).into_response()
 }
 
-async fn metrics(State(app): State<App>) -> Response {
+async fn metrics(State(app): State<AppState>) -> Response {
     app.metrics
         .connections(app.db.pool().num_idle(), app.db.pool().size());
     (

@@ -12,15 +12,15 @@ use tokio::time::timeout;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::probes;
-use crate::api::{self, ApiError};
-use crate::app::App;
+use crate::api::{self, ApiError, ErrorCode};
+use crate::app::AppState;
 use crate::machine;
 
 /// Longest time that an answer may take; waiting for a change has its own.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Everything that the admin port answers.
-pub(crate) fn router(app: &App) -> Result<Router, crate::Error> {
+pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     let (api, document) = api::routes().split_for_parts();
     let document: Arc<str> = document
         .to_pretty_json()
@@ -38,13 +38,10 @@ pub(crate) fn router(app: &App) -> Result<Router, crate::Error> {
         .merge(machine::routes())
         .merge(probes::routes())
         .route("/openapi.json", openapi)
-        .fallback(|| async {
-            ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such route")
-        })
+        .fallback(|| async { ApiError::new(ErrorCode::NotFound, "there is no such route") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method_not_allowed",
+                ErrorCode::MethodNotAllowed,
                 "this route does not have this method",
             )
         })
@@ -60,8 +57,7 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     match timeout(PATIENCE, next.run(request)).await {
         Ok(response) => response,
         Err(_) => ApiError::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "too_slow",
+            ErrorCode::TooSlow,
             "this took too long; whether it was done is not known",
         )
         .into_response(),
@@ -70,7 +66,7 @@ pub(crate) async fn in_time(request: Request, next: Next) -> Response {
 
 /// Counts the answer, and gives it the headers that all have.
 async fn finish(request: Request, next: Next) -> Response {
-    let app = request.extensions().get::<App>().cloned();
+    let app = request.extensions().get::<AppState>().cloned();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = method_label(request.method());
     let mut response = next.run(request).await;

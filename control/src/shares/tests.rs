@@ -11,7 +11,7 @@ fn alone_everything_is_ours() {
     let account = Account {
         total: u64::MAX - 1,
         spent: 5,
-        own: Held {
+        own: HeldShare {
             granted: 0,
             used: 3,
             reserved: 0,
@@ -51,13 +51,13 @@ fn counts_fade() {
 
 #[test]
 fn what_others_hold_is_not_given_twice() {
-    let other = Held {
+    let other = HeldShare {
         granted: 900,
         used: 100,
         reserved: 0,
         stored: 100,
     };
-    let account = |own: Held, other: Held| Account {
+    let account = |own: HeldShare, other: HeldShare| Account {
         total: 1000,
         spent: own.stored + other.stored,
         own,
@@ -67,19 +67,19 @@ fn what_others_hold_is_not_given_twice() {
         silent: 0,
     };
     let granted = |account: Account| account.grant(0.5).granted;
-    assert_eq!(granted(account(Held::default(), other)), 100);
+    assert_eq!(granted(account(HeldShare::default(), other)), 100);
     // In flight beyond the grant is taken, too.
-    let busy = Held {
+    let busy = HeldShare {
         reserved: 850,
         ..other
     };
-    assert_eq!(granted(account(Held::default(), busy)), 50);
+    assert_eq!(granted(account(HeldShare::default(), busy)), 50);
     // Stored before it was told: not held any more.
-    let ahead = Held {
+    let ahead = HeldShare {
         stored: 600,
         ..other
     };
-    let grant = account(Held::default(), ahead).grant(0.5);
+    let grant = account(HeldShare::default(), ahead).grant(0.5);
     assert_eq!((grant.granted, grant.used_by_others), (100, 600));
 }
 
@@ -88,11 +88,11 @@ fn an_even_part_is_kept_for_whoever_has_said_nothing() {
     let account = |others: usize, silent: usize| Account {
         total: 900,
         spent: 0,
-        own: Held {
+        own: HeldShare {
             used: 30,
-            ..Held::default()
+            ..HeldShare::default()
         },
-        others: vec![Held::default(); others],
+        others: vec![HeldShare::default(); others],
         ended: 0,
         live: 3,
         silent,
@@ -108,11 +108,11 @@ fn the_last_crumbs_go_around() {
     let account = |granted: u64| Account {
         total: 100,
         spent: 99,
-        own: Held {
+        own: HeldShare {
             granted,
-            ..Held::default()
+            ..HeldShare::default()
         },
-        others: vec![Held::default(); 3],
+        others: vec![HeldShare::default(); 3],
         ended: 0,
         live: 4,
         silent: 0,
@@ -192,9 +192,9 @@ struct World {
     total: u64,
     spent: u64,
     gateways: [Gateway; 3],
-    control: [Held; 3],
+    control: [HeldShare; 3],
     /// Taken by starts that are over.
-    ended: BTreeMap<usize, Held>,
+    ended: BTreeMap<usize, HeldShare>,
     /// What was taken, truly.
     taken: u64,
 }
@@ -248,7 +248,7 @@ impl World {
                 .filter(|other| *other != who)
                 .map(|other| self.control[other])
                 .collect(),
-            ended: self.ended.values().map(Held::pending).sum(),
+            ended: self.ended.values().map(HeldShare::pending).sum(),
             live: 3,
             silent: 0,
         };

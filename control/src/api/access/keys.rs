@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -12,10 +11,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::framework::{
-    ApiError, Body, Caller, Params, Patch, PathOf, Resource, Verb, checks, guarded, page, patch,
-    resource,
+    ApiError, Caller, Json, Patch, Path, Permission, Query, Resource, checks, page, patch,
+    require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::clock;
 use crate::crypto::ApiKey;
 use crate::db::keys::{KeyRow, NewKey};
@@ -24,13 +23,13 @@ use crate::db::{DbError, keys, principals};
 /// A key that nobody gave a lifetime.
 const DEFAULT_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::KeyCreate, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update)))
-        .routes(guarded(Verb::KeyRevoke, routes!(revoke)))
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::KeyCreate, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(update)))
+        .routes(require_permission(Permission::KeyRevoke, routes!(revoke)))
 }
 
 /// An API key; the key itself is shown only when it is made.
@@ -152,9 +151,9 @@ fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
 #[utoipa::path(get, path = "/admin/keys", tag = "keys", params(ListParams),
     responses((status = 200, body = Vec<KeyView>, description = "Keys")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = page::whole(params.limit, params.after)?;
     let mut connection = app.db.acquire().await?;
@@ -165,7 +164,7 @@ async fn list(
 /// Shows one key, without the key itself.
 #[utoipa::path(get, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
     responses((status = 200, body = KeyView, description = "The key")))]
-async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<KeyView>, ApiError> {
+async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<KeyView>, ApiError> {
     resource::show(&app, id).await
 }
 
@@ -173,9 +172,9 @@ async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<Key
 #[utoipa::path(post, path = "/admin/keys", tag = "keys", request_body = KeyRequest,
     responses((status = 200, body = CreatedKey, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(request): Body<KeyRequest>,
+    Json(request): Json<KeyRequest>,
 ) -> Result<Json<CreatedKey>, ApiError> {
     let KeyRequest {
         name,
@@ -221,10 +220,10 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
     request_body = KeyPatch, responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<KeyPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<KeyPatch>,
 ) -> Result<StatusCode, ApiError> {
     let KeyPatch {
         name,
@@ -247,9 +246,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
     responses((status = 204, description = "Revoked")))]
 async fn revoke(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();

@@ -1,4 +1,3 @@
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -11,24 +10,39 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
-    commit, guarded, patch, resource,
+    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
+    checks, commit, patch, require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::crypto::check_policy;
 use crate::db::principals::{PrincipalFields, PrincipalRow};
 use crate::db::{Change, DbError, principals, roles, sessions};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
-        .routes(guarded(Verb::ConfigWrite, routes!(add_role)))
-        .routes(guarded(Verb::ConfigWrite, routes!(remove_role)))
-        .routes(guarded(Verb::ConfigWrite, routes!(set_password)))
-        .routes(guarded(Verb::ConfigWrite, routes!(revoke_all)))
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(add_role),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(remove_role),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(set_password),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(revoke_all),
+        ))
 }
 
 /// A person or service.
@@ -172,9 +186,9 @@ impl Resource for PrincipalView {
 #[utoipa::path(get, path = "/admin/principals", tag = "principals", params(ListParams),
     responses((status = 200, body = Vec<PrincipalView>, description = "Principals")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = principals::list(&mut *app.db.acquire().await?, page).await?;
@@ -186,8 +200,8 @@ async fn list(
     params(("id" = i64, Path)),
     responses((status = 200, body = PrincipalView, description = "The principal")))]
 async fn get(
-    State(app): State<App>,
-    PathOf(id): PathOf<i64>,
+    State(app): State<AppState>,
+    Path(id): Path<i64>,
 ) -> Result<Json<PrincipalView>, ApiError> {
     resource::show(&app, id).await
 }
@@ -196,9 +210,9 @@ async fn get(
 #[utoipa::path(post, path = "/admin/principals", tag = "principals", request_body = NewPrincipal,
     responses((status = 201, body = PrincipalView, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(new): Body<NewPrincipal>,
+    Json(new): Json<NewPrincipal>,
 ) -> Result<(StatusCode, Json<PrincipalView>), ApiError> {
     let name = checks::name("name", new.name)?;
     let email = new
@@ -224,10 +238,10 @@ async fn create(
     params(("id" = i64, Path)), request_body = PrincipalPatch,
     responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<PrincipalPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<PrincipalPatch>,
 ) -> Result<StatusCode, ApiError> {
     let email = patch.email.try_map(|email| checks::text("email", email))?;
     let mut change = caller.begin_change(&app).await?;
@@ -255,9 +269,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/principals/{id}", tag = "principals",
     params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let old = PrincipalView::find(change.connection(), id).await?;
@@ -272,12 +286,12 @@ async fn delete(
 /// Gives a role; nothing happens when it is held already.
 #[utoipa::path(post, path = "/admin/principals/{id}/roles", tag = "principals",
     params(("id" = i64, Path)), request_body = RoleGrant,
-    responses((status = 204, description = "Held now")))]
+    responses((status = 204, description = "The principal has the role.")))]
 async fn add_role(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(grant): Body<RoleGrant>,
+    Path(id): Path<i64>,
+    Json(grant): Json<RoleGrant>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     PrincipalView::find(change.connection(), id).await?;
@@ -285,7 +299,7 @@ async fn add_role(
         .await
         .map_err(ApiError::of_row("role"))?;
     principals::add_role(change.connection(), id, role.id).await?;
-    let detail = Detail::new("principal.role.add")
+    let detail = AuditDetail::new("principal.role.add")
         .id(id)
         .with("role", role.name);
     commit(&app, change, detail).await
@@ -296,9 +310,9 @@ async fn add_role(
     params(("id" = i64, Path), ("role" = String, Path)),
     responses((status = 204, description = "Not held any more")))]
 async fn remove_role(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf((id, role)): PathOf<(i64, String)>,
+    Path((id, role)): Path<(i64, String)>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     PrincipalView::find(change.connection(), id).await?;
@@ -306,7 +320,7 @@ async fn remove_role(
         return Err(ApiError::not_found("role of this principal"));
     }
     keep_an_administrator(&mut change).await?;
-    let detail = Detail::new("principal.role.remove")
+    let detail = AuditDetail::new("principal.role.remove")
         .id(id)
         .with("role", role);
     commit(&app, change, detail).await
@@ -317,10 +331,10 @@ async fn remove_role(
     params(("id" = i64, Path)), request_body = NewPassword,
     responses((status = 204, description = "Set")))]
 async fn set_password(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(NewPassword { password }): Body<NewPassword>,
+    Path(id): Path<i64>,
+    Json(NewPassword { password }): Json<NewPassword>,
 ) -> Result<StatusCode, ApiError> {
     check_policy(&password).map_err(|error| ApiError::invalid("password", error.to_string()))?;
     // Before the change, which keeps all others waiting.
@@ -330,7 +344,7 @@ async fn set_password(
     let ended = principals::set_password(change.connection(), id, &hash)
         .await
         .map_err(ApiError::of_row("principal"))?;
-    let detail = Detail::new("principal.password")
+    let detail = AuditDetail::new("principal.password")
         .id(id)
         .with("sessions_ended", ended)
         .secret("password", Some(true));
@@ -340,10 +354,13 @@ async fn set_password(
 /// Ends every session of everybody.
 #[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
     responses((status = 200, body = Revoked, description = "Ended")))]
-async fn revoke_all(State(app): State<App>, caller: Caller) -> Result<Json<Revoked>, ApiError> {
+async fn revoke_all(
+    State(app): State<AppState>,
+    caller: Caller,
+) -> Result<Json<Revoked>, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let revoked = sessions::delete_all(change.connection(), None).await?;
-    let detail = Detail::new("session.revoke_all").with("revoked", revoked);
+    let detail = AuditDetail::new("session.revoke_all").with("revoked", revoked);
     app.commit(change, detail.entry()).await?;
     Ok(Json(Revoked {
         revoked,

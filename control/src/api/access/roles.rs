@@ -1,4 +1,3 @@
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -11,20 +10,26 @@ use utoipa_axum::routes;
 use super::grants;
 use super::principals::keep_an_administrator;
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
-    commit, guarded, resource,
+    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
+    checks, commit, require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::roles::RoleRow;
 use crate::db::{DbError, roles};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
-        .routes(guarded(Verb::ConfigWrite, routes!(grant, revoke)))
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(grant, revoke),
+        ))
 }
 
 /// A named set of grants.
@@ -91,7 +96,8 @@ pub(crate) struct RolePatch {
 /// A grant to be added or taken away.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Permission {
+#[schema(as = Permission)]
+pub(crate) struct PermissionGrant {
     /// `usage:read`, `key:create`, `key:revoke`, `config:write`,
     /// `model:invoke`, `mcp:invoke` or `agent:invoke`.
     verb: String,
@@ -128,9 +134,9 @@ async fn named(connection: &mut PgConnection, name: &str) -> Result<RoleView, Ap
 #[utoipa::path(get, path = "/admin/roles", tag = "roles", params(ListParams),
     responses((status = 200, body = Vec<RoleView>, description = "Roles")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = roles::list(&mut *app.db.acquire().await?, page).await?;
@@ -141,8 +147,8 @@ async fn list(
 #[utoipa::path(get, path = "/admin/roles/{name}", tag = "roles", params(("name" = String, Path)),
     responses((status = 200, body = RoleView, description = "The role")))]
 async fn get(
-    State(app): State<App>,
-    PathOf(name): PathOf<String>,
+    State(app): State<AppState>,
+    Path(name): Path<String>,
 ) -> Result<Json<RoleView>, ApiError> {
     Ok(Json(named(&mut *app.db.acquire().await?, &name).await?))
 }
@@ -151,9 +157,9 @@ async fn get(
 #[utoipa::path(post, path = "/admin/roles", tag = "roles", request_body = NewRole,
     responses((status = 201, body = CreatedRole, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(new): Body<NewRole>,
+    Json(new): Json<NewRole>,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
     let name = role_name(new.name)?;
     let description = new.description.map(checks::description).transpose()?;
@@ -161,7 +167,7 @@ async fn create(
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
         .map_err(ApiError::of_unique("name", "there is a role of this name"))?;
-    let detail = Detail::new("role.create")
+    let detail = AuditDetail::new("role.create")
         .id(id)
         .with("name", name.as_str())
         .with("description", description);
@@ -174,10 +180,10 @@ async fn create(
     params(("name" = String, Path)), request_body = RolePatch,
     responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(name): PathOf<String>,
-    Body(patch): Body<RolePatch>,
+    Path(name): Path<String>,
+    Json(patch): Json<RolePatch>,
 ) -> Result<StatusCode, ApiError> {
     let description = patch.description.try_map(checks::description)?;
     let mut change = caller.begin_change(&app).await?;
@@ -191,9 +197,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/roles/{name}", tag = "roles",
     params(("name" = String, Path)), responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(name): PathOf<String>,
+    Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let old = named(change.connection(), &name).await?;
@@ -211,19 +217,19 @@ async fn delete(
 
 /// Adds a grant; nothing happens when it is there already.
 #[utoipa::path(post, path = "/admin/roles/{name}/permissions", tag = "roles",
-    params(("name" = String, Path)), request_body = Permission,
+    params(("name" = String, Path)), request_body = PermissionGrant,
     responses((status = 204, description = "Granted")))]
 async fn grant(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(name): PathOf<String>,
-    Body(Permission { verb, resource }): Body<Permission>,
+    Path(name): Path<String>,
+    Json(PermissionGrant { verb, resource }): Json<PermissionGrant>,
 ) -> Result<StatusCode, ApiError> {
     grants::permission(&verb, &resource)?;
     let mut change = caller.begin_change(&app).await?;
     let role = named(change.connection(), &name).await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
-    let detail = Detail::new("role.grant")
+    let detail = AuditDetail::new("role.grant")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);
@@ -232,20 +238,20 @@ async fn grant(
 
 /// Takes a grant away; nothing happens when it is not there.
 #[utoipa::path(delete, path = "/admin/roles/{name}/permissions", tag = "roles",
-    params(("name" = String, Path)), request_body = Permission,
+    params(("name" = String, Path)), request_body = PermissionGrant,
     responses((status = 204, description = "Not granted any more")))]
 async fn revoke(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(name): PathOf<String>,
-    Body(Permission { verb, resource }): Body<Permission>,
+    Path(name): Path<String>,
+    Json(PermissionGrant { verb, resource }): Json<PermissionGrant>,
 ) -> Result<StatusCode, ApiError> {
     grants::permission(&verb, &resource)?;
     let mut change = caller.begin_change(&app).await?;
     let role = named(change.connection(), &name).await?;
     roles::revoke(change.connection(), role.id, &verb, &resource).await?;
     keep_an_administrator(&mut change).await?;
-    let detail = Detail::new("role.revoke")
+    let detail = AuditDetail::new("role.revoke")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);

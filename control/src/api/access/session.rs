@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,8 +9,8 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, Body, COOKIE, ErrorBody, session_token};
-use crate::app::App;
+use crate::api::framework::{ApiError, COOKIE, ErrorCode, Json, session_token};
+use crate::app::AppState;
 use crate::clock;
 use crate::crypto::{SessionToken, digest};
 use crate::db::sessions;
@@ -23,7 +22,7 @@ pub(crate) const SESSION_HOURS: u32 = 12;
 /// Largest body, in bytes: everybody can send one.
 const MAX_BODY: usize = 16 * 1024;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(login))
         .routes(routes!(logout))
@@ -50,12 +49,14 @@ pub(crate) struct LoggedIn {
 /// After five wrong passwords for a name, further attempts for it have to wait,
 /// longer each time, up to a minute.
 #[utoipa::path(post, path = "/login", tag = "session", request_body = Credentials, responses(
-    (status = 200, body = LoggedIn, description = "Logged in"),
-    (status = "default", body = ErrorBody, description = "Refused or failed"),
+    (status = 200, body = LoggedIn, description = "The session has begun."),
+    (status = 401, description = "`unauthenticated`: The name or the password is wrong."),
+    (status = 429, description = "`throttled`: Too many failed logins for this name; see `Retry-After`."),
+    (status = 503, description = "`busy`: Too many passwords are being checked at the moment.\n\n`database_unavailable`: The database is unavailable."),
 ))]
 async fn login(
-    State(app): State<App>,
-    Body(Credentials { name, password }): Body<Credentials>,
+    State(app): State<AppState>,
+    Json(Credentials { name, password }): Json<Credentials>,
 ) -> Result<Response, ApiError> {
     admit(&app, &name)?;
     let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
@@ -88,21 +89,20 @@ async fn login(
 }
 
 /// Whether a password for `name` may be tried now.
-fn admit(app: &App, name: &str) -> Result<(), ApiError> {
+fn admit(app: &AppState, name: &str) -> Result<(), ApiError> {
     let Err(wait) = app.throttle.admit(name, clock::monotonic()) else {
         return Ok(());
     };
     app.metrics.login(LoginLabel::Throttled);
     let seconds = wait.as_secs().max(1);
     Err(ApiError::new(
-        StatusCode::TOO_MANY_REQUESTS,
-        "throttled",
+        ErrorCode::Throttled,
         format!("too many wrong passwords; try again in {seconds} s"),
     )
-    .retry_after(seconds))
+    .with_retry_after(seconds))
 }
 
-fn refused(app: &App) -> ApiError {
+fn refused(app: &AppState) -> ApiError {
     app.metrics.login(LoginLabel::Failed);
     tracing::info!("a login failed");
     ApiError::unauthenticated("the name or the password is wrong")
@@ -111,9 +111,8 @@ fn refused(app: &App) -> ApiError {
 /// Ends the session.
 #[utoipa::path(post, path = "/logout", tag = "session", responses(
     (status = 204, description = "Logged out, also when there was no session"),
-    (status = "default", body = ErrorBody, description = "Refused or failed"),
 ))]
-async fn logout(State(app): State<App>, headers: HeaderMap) -> Result<Response, ApiError> {
+async fn logout(State(app): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     if let Some(token) = session_token(&headers) {
         let mut connection = app.db.acquire().await?;
         sessions::delete(&mut connection, &digest(token.as_bytes())).await?;

@@ -1,4 +1,3 @@
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -10,19 +9,22 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::framework::{
-    ApiError, Body, Caller, ListParams, Params, Patch, PathOf, Resource, Verb, checks, guarded,
-    patch, resource,
+    ApiError, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource, checks, patch,
+    require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::teams::TeamRow;
 use crate::db::{DbError, teams};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
 }
 
 /// Principals that share limits and a budget.
@@ -97,9 +99,9 @@ fn taken(error: DbError) -> ApiError {
 #[utoipa::path(get, path = "/admin/teams", tag = "teams", params(ListParams),
     responses((status = 200, body = Vec<TeamView>, description = "Teams")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let rows = teams::list(&mut *app.db.acquire().await?, page).await?;
@@ -109,7 +111,7 @@ async fn list(
 /// Shows one team.
 #[utoipa::path(get, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
     responses((status = 200, body = TeamView, description = "The team")))]
-async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<TeamView>, ApiError> {
+async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<TeamView>, ApiError> {
     resource::show(&app, id).await
 }
 
@@ -117,9 +119,9 @@ async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<Tea
 #[utoipa::path(post, path = "/admin/teams", tag = "teams", request_body = NewTeam,
     responses((status = 201, body = TeamView, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(new): Body<NewTeam>,
+    Json(new): Json<NewTeam>,
 ) -> Result<(StatusCode, Json<TeamView>), ApiError> {
     let name = checks::name("name", new.name)?;
     let description = new.description.map(checks::description).transpose()?;
@@ -135,10 +137,10 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
     request_body = TeamPatch, responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<TeamPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<TeamPatch>,
 ) -> Result<StatusCode, ApiError> {
     let name = patch
         .name
@@ -161,9 +163,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
     responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -14,18 +13,20 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{HeldParams, HolderView, change_of, detail, found};
-use crate::api::framework::{ApiError, Body, Caller, Params, Verb, checks, commit, guarded, page};
-use crate::app::App;
+use super::{AllowanceParams, SubjectView, change_of, detail, found};
+use crate::api::framework::{
+    ApiError, Caller, Json, Permission, Query, checks, commit, page, require_permission,
+};
+use crate::app::AppState;
 use crate::clock;
 use crate::db::budgets::BudgetFields;
-use crate::db::holder::Held;
 use crate::db::limits_state::present;
 use crate::db::spending::{InFlight, WindowId};
-use crate::db::{DbError, HolderId, budgets, spending};
+use crate::db::subject::Allowance;
+use crate::db::{DbError, SubjectId, budgets, spending};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
 /// How long a budget lasts. Without a time zone 1, 7 or 30 days of 24 hours, one
@@ -106,10 +107,10 @@ pub(crate) struct BudgetView {
 
 /// Somebody's budget.
 #[derive(Serialize, ToSchema)]
-struct HeldBudget {
+struct SubjectBudget {
     id: u64,
     #[serde(flatten)]
-    holder: HolderView,
+    subject: SubjectView,
     #[serde(flatten)]
     budget: BudgetView,
 }
@@ -182,27 +183,27 @@ pub(crate) struct NewBudget {
 
 /// Lists the budgets of principals, keys, teams, and of principals' use of single
 /// models, by id.
-#[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(HeldParams),
-    responses((status = 200, body = Vec<HeldBudget>, description = "Budgets")))]
+#[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(AllowanceParams),
+    responses((status = 200, body = Vec<SubjectBudget>, description = "Budgets")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<HeldParams>,
+    Query(params): Query<AllowanceParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = budgets::list(&mut connection, params.principal_id, page).await?;
     let budgets = rows.iter().map(|row| &row.allowance);
     let spending = Spending::read(&mut connection, budgets).await?;
-    let view = |row: Held<Budget>| {
-        let Held {
+    let view = |row: Allowance<Budget>| {
+        let Allowance {
             id,
-            holder,
+            subject,
             allowance,
         } = row;
-        let held = HeldBudget {
+        let held = SubjectBudget {
             id: allowance.id.0,
-            holder: holder.into(),
+            subject: subject.into(),
             budget: spending.view(allowance),
         };
         (id, held)
@@ -215,23 +216,26 @@ async fn list(
     ))
 }
 
-/// Answers with a holder's budget.
-pub(crate) async fn get_of(app: App, holder: HolderId) -> Result<Json<BudgetView>, ApiError> {
+/// Answers with a subject's budget.
+pub(crate) async fn get_of(
+    app: AppState,
+    subject: SubjectId,
+) -> Result<Json<BudgetView>, ApiError> {
     let mut connection = app.db.acquire().await?;
-    found(&mut connection, holder).await?;
-    let budget = budgets::get(&mut connection, holder)
+    found(&mut connection, subject).await?;
+    let budget = budgets::get(&mut connection, subject)
         .await?
         .ok_or_else(|| ApiError::not_found("budget"))?;
     let spending = Spending::read(&mut connection, [&budget].into_iter()).await?;
     Ok(Json(spending.view(budget)))
 }
 
-/// Sets a holder's budget. What is spent stays spent.
+/// Sets a subject's budget. What is spent stays spent.
 pub(crate) async fn put_of(
-    app: App,
+    app: AppState,
     caller: Caller,
-    holder: HolderId,
-    Body(new): Body<NewBudget>,
+    subject: SubjectId,
+    Json(new): Json<NewBudget>,
 ) -> Result<StatusCode, ApiError> {
     let NewBudget {
         tokens_total,
@@ -258,16 +262,16 @@ pub(crate) async fn put_of(
             "give at least one of tokens_total and cost_total_micros",
         ));
     }
-    let mut change = change_of(&app, caller, holder).await?;
+    let mut change = change_of(&app, caller, subject).await?;
     let connection = change.connection();
-    let old = budgets::get(connection, holder).await?;
-    budgets::put(connection, holder, &fields).await?;
-    let new = budgets::get(connection, holder).await?;
+    let old = budgets::get(connection, subject).await?;
+    budgets::put(connection, subject, &fields).await?;
+    let new = budgets::get(connection, subject).await?;
     if let (Some(old), Some(new)) = (&old, &new) {
         keep_spending(connection, old, new).await?;
     }
     let settings = |budget: Option<Budget>| budget.map(BudgetSettings::from);
-    let detail = detail(holder, "budget.set").changed(&settings(old), &settings(new));
+    let detail = detail(subject, "budget.set").changed(&settings(old), &settings(new));
     commit(&app, change, detail).await
 }
 
@@ -294,16 +298,16 @@ async fn keep_spending(
     }
 }
 
-/// Takes a holder's budget away; nothing happens where there is none.
+/// Takes a subject's budget away; nothing happens where there is none.
 pub(crate) async fn delete_of(
-    app: App,
+    app: AppState,
     caller: Caller,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = change_of(&app, caller, holder).await?;
+    let mut change = change_of(&app, caller, subject).await?;
     let connection = change.connection();
-    let old = budgets::get(connection, holder).await?;
-    budgets::delete(connection, holder).await?;
-    let detail = detail(holder, "budget.delete").deleted(&old.map(BudgetSettings::from));
+    let old = budgets::get(connection, subject).await?;
+    budgets::delete(connection, subject).await?;
+    let detail = detail(subject, "budget.delete").deleted(&old.map(BudgetSettings::from));
     commit(&app, change, detail).await
 }

@@ -1,6 +1,5 @@
 use std::num::NonZeroU64;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -10,18 +9,20 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{HeldParams, HolderView, change_of, detail, found};
-use crate::api::framework::{ApiError, Body, Caller, Params, Verb, checks, commit, guarded, page};
-use crate::app::App;
-use crate::db::holder::Held;
-use crate::db::{HolderId, limits};
+use super::{AllowanceParams, SubjectView, change_of, detail, found};
+use crate::api::framework::{
+    ApiError, Caller, Json, Permission, Query, checks, commit, page, require_permission,
+};
+use crate::app::AppState;
+use crate::db::subject::Allowance;
+use crate::db::{SubjectId, limits};
 
 const MOST_REQUESTS: i64 = 1_000_000_000;
 const MOST_TOKENS: i64 = 1_000_000_000_000;
 const MOST_AT_ONCE: i64 = 1_000_000;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
 /// The most that somebody may take; `null`: unlimited.
@@ -51,10 +52,10 @@ impl From<Limits> for LimitsView {
 
 /// Somebody's limits.
 #[derive(Serialize, ToSchema)]
-struct HeldLimits {
+struct SubjectLimits {
     id: i64,
     #[serde(flatten)]
-    holder: HolderView,
+    subject: SubjectView,
     #[serde(flatten)]
     limits: LimitsView,
 }
@@ -101,25 +102,25 @@ impl NewLimits {
 
 /// Lists the limits of principals, keys, teams, and of principals' use of single
 /// models, by id.
-#[utoipa::path(get, path = "/admin/limits", tag = "limits", params(HeldParams),
-    responses((status = 200, body = Vec<HeldLimits>, description = "Limits")))]
+#[utoipa::path(get, path = "/admin/limits", tag = "limits", params(AllowanceParams),
+    responses((status = 200, body = Vec<SubjectLimits>, description = "Limits")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<HeldParams>,
+    Query(params): Query<AllowanceParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = limits::list(&mut connection, params.principal_id, page).await?;
-    let view = |row: Held<Limits>| {
-        let Held {
+    let view = |row: Allowance<Limits>| {
+        let Allowance {
             id,
-            holder,
+            subject,
             allowance,
         } = row;
-        let held = HeldLimits {
+        let held = SubjectLimits {
             id,
-            holder: holder.into(),
+            subject: subject.into(),
             limits: allowance.into(),
         };
         (id, held)
@@ -132,43 +133,46 @@ async fn list(
     ))
 }
 
-/// Answers with a holder's limits.
-pub(crate) async fn get_of(app: App, holder: HolderId) -> Result<Json<LimitsView>, ApiError> {
+/// Answers with a subject's limits.
+pub(crate) async fn get_of(
+    app: AppState,
+    subject: SubjectId,
+) -> Result<Json<LimitsView>, ApiError> {
     let mut connection = app.db.acquire().await?;
-    found(&mut connection, holder).await?;
-    let limits = limits::get(&mut connection, holder).await?;
+    found(&mut connection, subject).await?;
+    let limits = limits::get(&mut connection, subject).await?;
     limits
         .map(|limits| Json(limits.into()))
         .ok_or_else(|| ApiError::not_found("limit: nothing is limited here"))
 }
 
-/// Sets a holder's limits.
+/// Sets a subject's limits.
 pub(crate) async fn put_of(
-    app: App,
+    app: AppState,
     caller: Caller,
-    holder: HolderId,
-    Body(new): Body<NewLimits>,
+    subject: SubjectId,
+    Json(new): Json<NewLimits>,
 ) -> Result<StatusCode, ApiError> {
     let new = new.check()?;
-    let mut change = change_of(&app, caller, holder).await?;
+    let mut change = change_of(&app, caller, subject).await?;
     let connection = change.connection();
-    let old = limits::get(connection, holder).await?;
-    limits::put(connection, holder, &new).await?;
+    let old = limits::get(connection, subject).await?;
+    limits::put(connection, subject, &new).await?;
     let detail =
-        detail(holder, "limits.set").changed(&old.map(LimitsView::from), &LimitsView::from(new));
+        detail(subject, "limits.set").changed(&old.map(LimitsView::from), &LimitsView::from(new));
     commit(&app, change, detail).await
 }
 
-/// Takes a holder's limits away; nothing happens where there are none.
+/// Takes a subject's limits away; nothing happens where there are none.
 pub(crate) async fn delete_of(
-    app: App,
+    app: AppState,
     caller: Caller,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = change_of(&app, caller, holder).await?;
+    let mut change = change_of(&app, caller, subject).await?;
     let connection = change.connection();
-    let old = limits::get(connection, holder).await?;
-    limits::delete(connection, holder).await?;
-    let detail = detail(holder, "limits.delete").deleted(&old.map(LimitsView::from));
+    let old = limits::get(connection, subject).await?;
+    limits::delete(connection, subject).await?;
+    let detail = detail(subject, "limits.delete").deleted(&old.map(LimitsView::from));
     commit(&app, change, detail).await
 }

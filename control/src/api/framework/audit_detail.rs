@@ -9,14 +9,14 @@ use crate::db::AuditEntry;
 /// changed field before and after.
 ///
 /// Invariant: it is made from what the API shows, which holds no secret; a
-/// changed secret is told as `set` or `cleared` ([`Detail::secret`]).
-pub(crate) struct Detail {
+/// changed secret is told as `set` or `cleared` ([`AuditDetail::secret`]).
+pub(crate) struct AuditDetail {
     operation: Cow<'static, str>,
     id: Option<i64>,
     changes: Map<String, Value>,
 }
 
-impl Detail {
+impl AuditDetail {
     pub(crate) fn new(operation: impl Into<Cow<'static, str>>) -> Self {
         Self {
             operation: operation.into(),
@@ -116,7 +116,7 @@ mod tests {
     fn only_what_changed_is_told() {
         let before = json!({ "name": "m", "price": null, "policy": "round-robin" });
         let after = json!({ "name": "m", "price": 3, "policy": null });
-        let entry = Detail::new("model.update")
+        let entry = AuditDetail::new("model.update")
             .id(4)
             .changed(&before, &after)
             .entry();

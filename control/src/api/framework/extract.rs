@@ -1,29 +1,36 @@
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::error::ApiError;
+use super::error::{ApiError, ErrorCode};
 
 /// A JSON body. Unknown, missing and wrong fields are refused by name.
-pub(crate) struct Body<T>(pub(crate) T);
+pub(crate) struct Json<T>(pub(crate) T);
 
 /// Parameters of the query string.
-pub(crate) struct Params<T>(pub(crate) T);
+pub(crate) struct Query<T>(pub(crate) T);
 
 /// Parameters of the path.
-pub(crate) struct PathOf<T>(pub(crate) T);
+pub(crate) struct Path<T>(pub(crate) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         if !is_json(request.headers()) {
             return Err(ApiError::new(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_media_type",
+                ErrorCode::UnsupportedMediaType,
                 "send the body as application/json",
             ));
         }
@@ -47,24 +54,16 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 fn unreadable(rejection: &BytesRejection) -> ApiError {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "body_too_large",
-            "the body is too large",
-        )
+        ApiError::new(ErrorCode::BodyTooLarge, "the body is too large")
     } else {
-        ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "malformed_body",
-            "the body cannot be read",
-        )
+        ApiError::new(ErrorCode::MalformedBody, "the body cannot be read")
     }
 }
 
 /// Reads JSON. The error's text names fields and types, never a value: a value
 /// can be a secret in the wrong place.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let malformed = |text: String| ApiError::new(StatusCode::BAD_REQUEST, "malformed_body", text);
+    let malformed = |text: String| ApiError::new(ErrorCode::MalformedBody, text);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -75,19 +74,14 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
         }
         let text = inner.to_string();
         if let Some(name) = quoted_after(&text, "unknown field `") {
-            ApiError::new(
-                StatusCode::BAD_REQUEST,
-                "unknown_field",
-                format!("there is no field {name}"),
-            )
-            .field(name)
+            ApiError::new(ErrorCode::UnknownField, format!("there is no field {name}"))
+                .with_field(name)
         } else if let Some(name) = quoted_after(&text, "missing field `") {
             ApiError::new(
-                StatusCode::BAD_REQUEST,
-                "missing_field",
+                ErrorCode::MissingField,
                 format!("the field {name} is missing"),
             )
-            .field(name)
+            .with_field(name)
         } else {
             let expected = text
                 .split_once("expected ")
@@ -122,19 +116,18 @@ fn text_without_value(text: &str) -> &str {
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Params<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let Query(params) =
-            Query::<T>::from_request_parts(parts, state)
+        let axum::extract::Query(params) =
+            axum::extract::Query::<T>::from_request_parts(parts, state)
                 .await
                 .map_err(|rejection| {
                     let text = rejection.body_text();
                     let reason = text.rsplit("query string: ").next().unwrap_or_default();
                     ApiError::new(
-                        StatusCode::BAD_REQUEST,
-                        "invalid_parameter",
+                        ErrorCode::InvalidParameter,
                         format!("a query parameter is wrong: {reason}"),
                     )
                 })?;
@@ -142,16 +135,15 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Params<
     }
 }
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let Path(value) = Path::<T>::from_request_parts(parts, state)
+        let axum::extract::Path(value) = axum::extract::Path::<T>::from_request_parts(parts, state)
             .await
             .map_err(|_| {
                 ApiError::new(
-                    StatusCode::BAD_REQUEST,
-                    "invalid_parameter",
+                    ErrorCode::InvalidParameter,
                     "the path does not hold a number where an id belongs",
                 )
             })?;
@@ -161,7 +153,6 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<
 
 #[cfg(test)]
 mod tests {
-    use axum::response::IntoResponse;
     use serde::Deserialize;
 
     use super::*;

@@ -3,16 +3,16 @@ use std::net::SocketAddr;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use sqlx::PgConnection;
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa_axum::router::UtoipaMethodRouter;
 
-use super::error::ApiError;
-use super::openapi::{SCHEME, describe_errors, operations};
-use crate::app::App;
+use super::error::{ApiError, ErrorCode};
+use super::openapi::{SCHEME, operations};
+use crate::app::AppState;
 use crate::crypto::digest;
 use crate::db::sessions::SessionRow;
 use crate::db::{Actor, Change, sessions};
@@ -32,14 +32,14 @@ impl fmt::Display for PeerAddress {
 
 /// The permissions of the admin API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum Permission {
     UsageRead,
     KeyCreate,
     KeyRevoke,
     ConfigWrite,
 }
 
-impl Verb {
+impl Permission {
     /// As roles grant it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Verb {
 
 /// Who sent the request, and that they may.
 ///
-/// Invariant: only [`guarded`] makes one, so a handler that takes a `Caller`
+/// Invariant: only [`require_permission`] makes one, so a handler that takes a `Caller`
 /// cannot be reached without its permission.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
@@ -67,7 +67,7 @@ impl Caller {
     /// Begins a change on behalf of the caller, who must still hold the
     /// permission: changes are serial, and one before this may have taken it
     /// away since the request came.
-    pub(crate) async fn begin_change(self, app: &App) -> Result<Change, ApiError> {
+    pub(crate) async fn begin_change(self, app: &AppState) -> Result<Change, ApiError> {
         let Self { actor, claim } = self;
         let mut change = Change::begin(&app.db, actor).await?;
         claim.check(change.connection()).await?;
@@ -79,7 +79,7 @@ impl Caller {
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     token_hash: [u8; 32],
-    verb: Verb,
+    permission: Permission,
 }
 
 impl Claim {
@@ -92,13 +92,16 @@ impl Claim {
         let session = sessions::find(connection, &self.token_hash)
             .await?
             .ok_or_else(unauthenticated)?;
-        let verb = self.verb.name();
-        if !session.verbs.iter().any(|held| held == verb) {
-            tracing::info!(principal = session.principal_id, verb, "permission refused");
+        let permission = self.permission.name();
+        if !session.verbs.iter().any(|granted| granted == permission) {
+            tracing::info!(
+                principal = session.principal_id,
+                permission,
+                "permission denied"
+            );
             return Err(ApiError::new(
-                StatusCode::FORBIDDEN,
-                "permission_denied",
-                format!("this needs the permission {verb}"),
+                ErrorCode::PermissionDenied,
+                format!("this requires the permission {permission}"),
             ));
         }
         Ok(session)
@@ -123,21 +126,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
 /// Lets only callers with `verb` through to these routes, and says so in the
 /// OpenAPI document.
-pub(crate) fn guarded(
-    verb: Verb,
-    (schemas, mut paths, router): UtoipaMethodRouter<App>,
-) -> UtoipaMethodRouter<App> {
-    for operation in paths.paths.values_mut().flat_map(operations) {
-        operation.security = Some(vec![SecurityRequirement::new(SCHEME, [verb.name()])]);
-        describe_errors(operation);
+pub(crate) fn require_permission(
+    permission: Permission,
+    (schemas, mut paths, router): UtoipaMethodRouter<AppState>,
+) -> UtoipaMethodRouter<AppState> {
+    for (_, operation) in paths.paths.values_mut().flat_map(operations) {
+        operation.security = Some(vec![SecurityRequirement::new(SCHEME, [permission.name()])]);
     }
-    let check = from_fn(move |request: Request, next: Next| check(verb, request, next));
+    let check = from_fn(move |request: Request, next: Next| check(permission, request, next));
     (schemas, paths, router.route_layer(check))
 }
 
-async fn check(verb: Verb, request: Request, next: Next) -> Response {
+async fn check(permission: Permission, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
-    match identify(verb, &head).await {
+    match identify(permission, &head).await {
         Ok(caller) => {
             head.extensions.insert(caller);
             next.run(Request::from_parts(head, body)).await
@@ -146,10 +148,10 @@ async fn check(verb: Verb, request: Request, next: Next) -> Response {
     }
 }
 
-async fn identify(verb: Verb, request: &Parts) -> Result<Caller, ApiError> {
+async fn identify(permission: Permission, request: &Parts) -> Result<Caller, ApiError> {
     let app = request
         .extensions
-        .get::<App>()
+        .get::<AppState>()
         .cloned()
         .ok_or_else(ApiError::internal)?;
     let source = request
@@ -159,7 +161,7 @@ async fn identify(verb: Verb, request: &Parts) -> Result<Caller, ApiError> {
     let token = session_token(&request.headers).ok_or_else(unauthenticated)?;
     let claim = Claim {
         token_hash: digest(token.as_bytes()),
-        verb,
+        permission,
     };
     let session = claim.check(&mut *app.db.acquire().await?).await?;
     Ok(Caller {
@@ -181,8 +183,7 @@ pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
     let foreign = site.is_some_and(|site| site == "same-site" || site == "cross-site");
     if foreign && !request.method().is_safe() {
         return ApiError::new(
-            StatusCode::FORBIDDEN,
-            "foreign_origin",
+            ErrorCode::ForeignOrigin,
             "pages of other origins may not change anything here",
         )
         .into_response();

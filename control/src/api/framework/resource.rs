@@ -1,16 +1,16 @@
 //! What the resources of the admin API have in common: how they are shown, and
 //! how a change of one ends.
 
-use axum::Json;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::audit_detail::Detail;
+use super::audit_detail::AuditDetail;
 use super::error::ApiError;
+use super::extract::Json;
 use super::page;
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::{Change, Page};
 
 /// Something that the admin API keeps, as it is shown. The audit tells its fields
@@ -36,13 +36,13 @@ pub(crate) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) 
 }
 
 /// Shows one.
-pub(crate) async fn show<R: Resource>(app: &App, id: i64) -> Result<Json<R>, ApiError> {
+pub(crate) async fn show<R: Resource>(app: &AppState, id: i64) -> Result<Json<R>, ApiError> {
     Ok(Json(R::find(&mut *app.db.acquire().await?, id).await?))
 }
 
 /// Commits that `id` is there now: what was made.
 pub(crate) async fn created<R: Resource>(
-    app: &App,
+    app: &AppState,
     mut change: Change,
     id: i64,
 ) -> Result<R, ApiError> {
@@ -53,7 +53,7 @@ pub(crate) async fn created<R: Resource>(
 
 /// Commits a change, by name, of what looked like `before`.
 pub(crate) async fn changed<R: Resource>(
-    app: &App,
+    app: &AppState,
     mut change: Change,
     name: &str,
     before: &R,
@@ -64,7 +64,7 @@ pub(crate) async fn changed<R: Resource>(
 
 /// Commits that `gone` is not there any more.
 pub(crate) async fn deleted<R: Resource>(
-    app: &App,
+    app: &AppState,
     change: Change,
     gone: &R,
 ) -> Result<StatusCode, ApiError> {
@@ -73,15 +73,15 @@ pub(crate) async fn deleted<R: Resource>(
 
 /// Commits a change with its audit row; there is nothing else to answer.
 pub(crate) async fn commit(
-    app: &App,
+    app: &AppState,
     change: Change,
-    detail: Detail,
+    detail: AuditDetail,
 ) -> Result<StatusCode, ApiError> {
     // Boxed: it is large, and callers would hold it beside their own state.
     Box::pin(app.commit(change, detail.entry())).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn detail<R: Resource>(name: &str, of: &R) -> Detail {
-    Detail::new(format!("{}.{name}", R::KIND)).id(of.id())
+fn detail<R: Resource>(name: &str, of: &R) -> AuditDetail {
+    AuditDetail::new(format!("{}.{name}", R::KIND)).id(of.id())
 }

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use fastllm_contract::Secret;
@@ -13,18 +12,22 @@ use utoipa_axum::routes;
 use super::backend_options::{HandlingPatch, HandlingView};
 use super::{names, upstream};
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, Patch, PathOf, Resource, Verb, checks, guarded, patch, resource,
+    ApiError, AuditDetail, Caller, Json, Patch, Path, Permission, Resource, checks, patch,
+    require_permission, resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::crypto::{Sealed, Vault};
 use crate::db::backends;
 use crate::db::backends::{BackendFields, BackendRow, Handling};
 use crate::db::models::ModelRow;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
 }
 
 /// One upstream address of a model. Its credential is never shown.
@@ -290,7 +293,7 @@ impl NewBackend {
             .map(|key| seal(vault, id, &key))
             .transpose()?;
         let upstream = self.upstream_model.unwrap_or_else(|| model.name.clone());
-        names::model_name(&upstream).map_err(|error| error.field("upstream_model"))?;
+        names::model_name(&upstream).map_err(|error| error.with_field("upstream_model"))?;
         let auth_header = header?;
         let handling = HandlingPatch {
             draining: self.draining,
@@ -348,7 +351,7 @@ impl BackendPatch {
             upstream::same_machine("extra_headers", &old.api_base, moved)?;
         }
         if let Some(upstream) = &self.upstream_model {
-            names::model_name(upstream).map_err(|error| error.field("upstream_model"))?;
+            names::model_name(upstream).map_err(|error| error.with_field("upstream_model"))?;
         }
         let auth_header = header.unwrap_or(old.auth_header);
         let handling = HandlingPatch {
@@ -425,8 +428,8 @@ impl Resource for BackendView {
 #[utoipa::path(get, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     responses((status = 200, body = BackendView, description = "The backend")))]
 async fn get(
-    State(app): State<App>,
-    PathOf(id): PathOf<i64>,
+    State(app): State<AppState>,
+    Path(id): Path<i64>,
 ) -> Result<Json<BackendView>, ApiError> {
     resource::show(&app, id).await
 }
@@ -437,10 +440,10 @@ async fn get(
 #[utoipa::path(patch, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     request_body = BackendPatch, responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<BackendPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<BackendPatch>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -453,7 +456,7 @@ async fn update(
         fields,
     };
     backends::update(connection, id, &new.fields).await?;
-    let detail = Detail::new("backend.update")
+    let detail = AuditDetail::new("backend.update")
         .id(id)
         .changed(&BackendView::from(old), &BackendView::from(new))
         .secret("upstream_api_key", key)
@@ -465,9 +468,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path)),
     responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();

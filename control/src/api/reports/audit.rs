@@ -7,13 +7,13 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, Params, Verb, checks, guarded, page};
-use crate::app::App;
+use crate::api::framework::{ApiError, Permission, Query, checks, page, require_permission};
+use crate::app::AppState;
 use crate::db::audit;
 use crate::db::audit::{AuditFilter, AuditRow};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
 /// A change, and who made it.
@@ -85,9 +85,9 @@ pub(crate) struct AuditParams {
 #[utoipa::path(get, path = "/admin/audit", tag = "audit", params(AuditParams),
     responses((status = 200, body = Vec<AuditView>, description = "Changes")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<AuditParams>,
+    Query(params): Query<AuditParams>,
 ) -> Result<Response, ApiError> {
     let AuditParams {
         limit,

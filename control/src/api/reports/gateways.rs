@@ -1,16 +1,15 @@
-use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, Verb, guarded};
-use crate::app::App;
+use crate::api::framework::{ApiError, Json, Permission, require_permission};
+use crate::app::AppState;
 use crate::db::gateways;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(guarded(Verb::UsageRead, routes!(list)))
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
 /// What a gateway said of itself last.
@@ -64,7 +63,7 @@ pub(crate) struct ProcessReport {
 /// Lists the gateways that reported within the last 30 seconds, by name.
 #[utoipa::path(get, path = "/admin/fleet", tag = "fleet",
     responses((status = 200, body = Vec<GatewayView>, description = "Gateways")))]
-async fn list(State(app): State<App>) -> Result<Json<Vec<GatewayView>>, ApiError> {
+async fn list(State(app): State<AppState>) -> Result<Json<Vec<GatewayView>>, ApiError> {
     let rows = gateways::list(&mut *app.db.acquire().await?).await?;
     let views = rows.into_iter().filter_map(|row| {
         let report = serde_json::from_value(row.report).ok()?;

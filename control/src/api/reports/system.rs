@@ -1,4 +1,3 @@
-use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -6,14 +5,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::api::access::SESSION_HOURS;
-use crate::api::framework::{ApiError, Caller, Verb, guarded};
-use crate::app::App;
+use crate::api::framework::{ApiError, Caller, Json, Permission, require_permission};
+use crate::app::AppState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(health)))
-        .routes(guarded(Verb::UsageRead, routes!(config)))
-        .routes(guarded(Verb::ConfigWrite, routes!(rebuild)))
+        .routes(require_permission(Permission::UsageRead, routes!(health)))
+        .routes(require_permission(Permission::UsageRead, routes!(config)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(rebuild),
+        ))
 }
 
 /// Whether changes reach the gateways.
@@ -53,7 +55,7 @@ pub(crate) struct RebuildView {
 /// Says whether snapshots can be built.
 #[utoipa::path(get, path = "/admin/health", tag = "settings",
     responses((status = 200, body = HealthView, description = "State")))]
-async fn health(State(app): State<App>) -> Json<HealthView> {
+async fn health(State(app): State<AppState>) -> Json<HealthView> {
     let failures = app.metrics.build_failures.get();
     Json(HealthView {
         snapshot_rebuild_failures: failures,
@@ -64,7 +66,7 @@ async fn health(State(app): State<App>) -> Json<HealthView> {
 /// Shows how this control plane runs.
 #[utoipa::path(get, path = "/admin/config", tag = "settings",
     responses((status = 200, body = ConfigView, description = "Settings")))]
-async fn config(State(app): State<App>, caller: Caller) -> Json<ConfigView> {
+async fn config(State(app): State<AppState>, caller: Caller) -> Json<ConfigView> {
     let current = app.publisher.current();
     Json(ConfigView {
         you: caller.actor.name,
@@ -83,7 +85,10 @@ async fn config(State(app): State<App>, caller: Caller) -> Json<ConfigView> {
 /// Looks for changes now. Gateways are told only if there is one.
 #[utoipa::path(post, path = "/admin/snapshot/rebuild", tag = "settings",
     responses((status = 200, body = RebuildView, description = "State afterwards")))]
-async fn rebuild(State(app): State<App>, _caller: Caller) -> Result<Json<RebuildView>, ApiError> {
+async fn rebuild(
+    State(app): State<AppState>,
+    _caller: Caller,
+) -> Result<Json<RebuildView>, ApiError> {
     if let Err(error) = app.publisher.refresh().await {
         tracing::error!(%error, "the snapshot cannot be built");
     }

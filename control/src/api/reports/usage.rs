@@ -1,4 +1,3 @@
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
@@ -8,15 +7,15 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, Params, Verb, checks, guarded, page};
-use crate::app::App;
+use crate::api::framework::{ApiError, Json, Permission, Query, checks, page, require_permission};
+use crate::app::AppState;
 use crate::db::usage;
 use crate::db::usage::{Grouping, UsageFilter, UsageRow, UsageTotal};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(totals)))
-        .routes(guarded(Verb::UsageRead, routes!(events)))
+        .routes(require_permission(Permission::UsageRead, routes!(totals)))
+        .routes(require_permission(Permission::UsageRead, routes!(events)))
 }
 
 /// One request that a backend answered, or that the gateway refused.
@@ -151,9 +150,9 @@ pub(crate) struct EventParams {
 #[utoipa::path(get, path = "/admin/usage/events", tag = "usage", params(EventParams),
     responses((status = 200, body = Vec<UsageEventView>, description = "Events")))]
 async fn events(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<EventParams>,
+    Query(params): Query<EventParams>,
 ) -> Result<Response, ApiError> {
     let EventParams {
         limit,
@@ -252,8 +251,8 @@ pub(crate) struct TotalParams {
 #[utoipa::path(get, path = "/admin/usage", tag = "usage", params(TotalParams),
     responses((status = 200, body = Vec<UsageTotalView>, description = "Groups")))]
 async fn totals(
-    State(app): State<App>,
-    Params(params): Params<TotalParams>,
+    State(app): State<AppState>,
+    Query(params): Query<TotalParams>,
 ) -> Result<Json<Vec<UsageTotalView>>, ApiError> {
     let TotalParams {
         group_by,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::targets::{self, NewTarget};
-use crate::api::framework::{ApiError, Patch, patch};
+use crate::api::framework::{ApiError, ErrorCode, Patch, patch};
 use crate::db::rules::{Conditions, RuleFields};
 
 /// Most entries of a list of principals, roles or headers.
@@ -300,8 +300,7 @@ fn list<T: Default>(patch: Patch<T>, old: T) -> T {
 
 fn unreadable() -> ApiError {
     ApiError::new(
-        axum::http::StatusCode::CONFLICT,
-        "unreadable",
+        ErrorCode::Unreadable,
         "a later release wrote this rule: it can only be deleted",
     )
 }

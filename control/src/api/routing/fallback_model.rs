@@ -1,18 +1,17 @@
-use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, Body, Caller, Detail, Verb, guarded};
-use crate::app::App;
+use crate::api::framework::{ApiError, AuditDetail, Caller, Json, Permission, require_permission};
+use crate::app::AppState;
 use crate::db::models;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(put)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(put)))
 }
 
 /// The model that is tried after every other candidate; `null`: none.
@@ -48,7 +47,7 @@ impl From<Option<(i64, String)>> for ChosenFallback {
 /// Shows the fallback model.
 #[utoipa::path(get, path = "/admin/fallback-model", tag = "fallback_model",
     responses((status = 200, body = FallbackView, description = "The fallback model")))]
-async fn get(State(app): State<App>) -> Result<Json<FallbackView>, ApiError> {
+async fn get(State(app): State<AppState>) -> Result<Json<FallbackView>, ApiError> {
     let model = models::fallback(&mut *app.db.acquire().await?).await?;
     let (id, name) = model.unzip();
     Ok(Json(FallbackView { id, name }))
@@ -60,9 +59,9 @@ async fn get(State(app): State<App>) -> Result<Json<FallbackView>, ApiError> {
     request_body = NewFallback,
     responses((status = 200, body = ChosenFallback, description = "Chosen")))]
 async fn put(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(NewFallback { model_id }): Body<NewFallback>,
+    Json(NewFallback { model_id }): Json<NewFallback>,
 ) -> Result<Json<ChosenFallback>, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -73,7 +72,7 @@ async fn put(
         return Err(ApiError::invalid("model_id", "there is no such model"));
     }
     let (before, after) = (ChosenFallback::from(before), ChosenFallback::from(after));
-    let detail = Detail::new("fallback_model.update").changed(&before, &after);
+    let detail = AuditDetail::new("fallback_model.update").changed(&before, &after);
     app.commit(change, detail.entry()).await?;
     Ok(Json(after))
 }

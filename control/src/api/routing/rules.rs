@@ -1,6 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -12,9 +11,10 @@ use utoipa_axum::routes;
 use super::conditions::{ConditionsView, NewRule, RulePatch};
 use super::targets::{self, NewTarget, TargetView};
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, PathOf, Resource, Verb, guarded, resource,
+    ApiError, AuditDetail, Caller, ErrorCode, Json, Path, Permission, Resource, require_permission,
+    resource,
 };
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::rules::{RuleFields, RuleRow};
 use crate::db::targets::{self as stored, Owner};
 use crate::db::{DbError, rules, virtual_models};
@@ -22,17 +22,26 @@ use crate::db::{DbError, rules, virtual_models};
 /// Most rules of one virtual model: each is tried for each request.
 const MOST_RULES: usize = 256;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::ConfigWrite, routes!(reorder)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
-        .routes(guarded(
-            Verb::ConfigWrite,
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(reorder),
+        ))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
             routes!(replace_targets, add_target),
         ))
-        .routes(guarded(Verb::ConfigWrite, routes!(remove_target)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(remove_target),
+        ))
 }
 
 /// A rule of a virtual model. The first that holds and has a usable target
@@ -157,7 +166,7 @@ async fn all_can_be_tried(
 /// Shows one rule.
 #[utoipa::path(get, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
     responses((status = 200, body = RuleView, description = "The rule")))]
-async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<RuleView>, ApiError> {
+async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<RuleView>, ApiError> {
     resource::show(&app, id).await
 }
 
@@ -167,10 +176,10 @@ async fn get(State(app): State<App>, PathOf(id): PathOf<i64>) -> Result<Json<Rul
     params(("id" = i64, Path)), request_body = NewRule,
     responses((status = 201, body = CreatedRule, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(virtual_model_id): PathOf<i64>,
-    Body(new): Body<NewRule>,
+    Path(virtual_model_id): Path<i64>,
+    Json(new): Json<NewRule>,
 ) -> Result<(StatusCode, Json<CreatedRule>), ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -180,8 +189,7 @@ async fn create(
     let others = rules::of_virtual_models(connection, &[virtual_model_id]).await?;
     if others.len() >= MOST_RULES {
         return Err(ApiError::new(
-            StatusCode::CONFLICT,
-            "too_many",
+            ErrorCode::TooMany,
             format!("a virtual model has {MOST_RULES} rules at most"),
         ));
     }
@@ -208,10 +216,10 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
     request_body = RulePatch, responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(mut patch): Body<RulePatch>,
+    Path(id): Path<i64>,
+    Json(mut patch): Json<RulePatch>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -236,10 +244,10 @@ async fn update(
     params(("id" = i64, Path)), request_body = RuleOrder,
     responses((status = 204, description = "Numbered from 0 in this order")))]
 async fn reorder(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(RuleOrder { rules: order }): Body<RuleOrder>,
+    Path(id): Path<i64>,
+    Json(RuleOrder { rules: order }): Json<RuleOrder>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -261,7 +269,9 @@ async fn reorder(
         serde_json::json!({ "rules": before }),
         serde_json::json!({ "rules": order }),
     );
-    let detail = Detail::new("rule.reorder").id(id).changed(&before, &after);
+    let detail = AuditDetail::new("rule.reorder")
+        .id(id)
+        .changed(&before, &after);
     resource::commit(&app, change, detail).await
 }
 
@@ -269,9 +279,9 @@ async fn reorder(
 #[utoipa::path(delete, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
     responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -285,10 +295,10 @@ async fn delete(
     params(("id" = i64, Path)), request_body = Vec<NewTarget>,
     responses((status = 204, description = "Replaced")))]
 async fn replace_targets(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(list): Body<Vec<NewTarget>>,
+    Path(id): Path<i64>,
+    Json(list): Json<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -302,16 +312,16 @@ async fn replace_targets(
     params(("id" = i64, Path)), request_body = NewTarget,
     responses((status = 201, body = TargetView, description = "Added")))]
 async fn add_target(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(target): Body<NewTarget>,
+    Path(id): Path<i64>,
+    Json(target): Json<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     find(connection, id).await?;
     let added = targets::add(connection, Owner::Rule, id, target).await?;
-    let detail = Detail::new("rule.add_target").id(id).created(&added);
+    let detail = AuditDetail::new("rule.add_target").id(id).created(&added);
     app.commit(change, detail.entry()).await?;
     Ok((StatusCode::CREATED, Json(added)))
 }
@@ -320,9 +330,9 @@ async fn add_target(
 #[utoipa::path(delete, path = "/admin/rule-targets/{id}", tag = "rules",
     params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
 async fn remove_target(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -332,8 +342,7 @@ async fn remove_target(
     let before = RuleView::find(connection, rule).await?;
     if before.targets.len() == 1 {
         return Err(ApiError::new(
-            StatusCode::CONFLICT,
-            "last_target",
+            ErrorCode::LastTarget,
             "a rule needs a target: put another in its place, or delete the rule",
         ));
     }

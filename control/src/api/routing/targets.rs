@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 
-use crate::api::framework::{ApiError, checks};
+use crate::api::framework::{ApiError, ErrorCode, checks};
 use crate::db::DbError;
 use crate::db::targets::{self, NewTargetRow, Owner, TargetRow};
 
@@ -95,7 +95,7 @@ async fn checked(
     let mut rows: Vec<NewTargetRow> = Vec::with_capacity(list.len());
     for target in list {
         let after = rows.last().map_or(0, |last| last.position + 1);
-        rows.push(target.row(after).map_err(|error| error.field(field))?);
+        rows.push(target.row(after).map_err(|error| error.with_field(field))?);
     }
     let models: Vec<i64> = rows.iter().map(|row| row.model_id).collect();
     if models.iter().collect::<BTreeSet<_>>().len() < rows.len() {
@@ -139,8 +139,7 @@ pub(crate) async fn add(
     let held = targets::of(connection, owner, &[id]).await?;
     if held.len() >= MOST {
         return Err(ApiError::new(
-            axum::http::StatusCode::CONFLICT,
-            "too_many",
+            ErrorCode::TooMany,
             format!("a list has {MOST} targets at most"),
         ));
     }

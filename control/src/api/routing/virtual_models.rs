@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -13,26 +12,32 @@ use utoipa_axum::routes;
 use super::rules::{self, RuleView};
 use super::targets::{self, NewTarget, TargetView};
 use crate::api::framework::{
-    ApiError, Body, Caller, Detail, ListParams, Params, Patch, PathOf, Resource, Verb, checks,
-    guarded, patch, resource,
+    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
+    checks, patch, require_permission, resource,
 };
 use crate::api::models::granted_name;
-use crate::app::App;
+use crate::app::AppState;
 use crate::db::DbError;
 use crate::db::targets::{self as stored, Owner};
 use crate::db::virtual_models::{self, VirtualModelFields, VirtualModelRow};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
-        .routes(guarded(Verb::UsageRead, routes!(list)))
-        .routes(guarded(Verb::ConfigWrite, routes!(create)))
-        .routes(guarded(Verb::UsageRead, routes!(get)))
-        .routes(guarded(Verb::ConfigWrite, routes!(update, delete)))
-        .routes(guarded(
-            Verb::ConfigWrite,
+        .routes(require_permission(Permission::UsageRead, routes!(list)))
+        .routes(require_permission(Permission::ConfigWrite, routes!(create)))
+        .routes(require_permission(Permission::UsageRead, routes!(get)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(update, delete),
+        ))
+        .routes(require_permission(
+            Permission::ConfigWrite,
             routes!(replace_defaults, add_default),
         ))
-        .routes(guarded(Verb::ConfigWrite, routes!(remove_default)))
+        .routes(require_permission(
+            Permission::ConfigWrite,
+            routes!(remove_default),
+        ))
 }
 
 /// A name that stands for other models: its rules decide which one answers.
@@ -163,9 +168,9 @@ fn taken(error: DbError) -> ApiError {
 #[utoipa::path(get, path = "/admin/virtual-models", tag = "virtual_models", params(ListParams),
     responses((status = 200, body = Vec<VirtualModelView>, description = "Virtual models")))]
 async fn list(
-    State(app): State<App>,
+    State(app): State<AppState>,
     uri: Uri,
-    Params(params): Params<ListParams>,
+    Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
@@ -179,8 +184,8 @@ async fn list(
     params(("id" = i64, Path)),
     responses((status = 200, body = VirtualModelView, description = "The virtual model")))]
 async fn get(
-    State(app): State<App>,
-    PathOf(id): PathOf<i64>,
+    State(app): State<AppState>,
+    Path(id): Path<i64>,
 ) -> Result<Json<VirtualModelView>, ApiError> {
     resource::show(&app, id).await
 }
@@ -190,9 +195,9 @@ async fn get(
     request_body = NewVirtualModel,
     responses((status = 201, body = CreatedVirtualModel, description = "Made")))]
 async fn create(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    Body(new): Body<NewVirtualModel>,
+    Json(new): Json<NewVirtualModel>,
 ) -> Result<(StatusCode, Json<CreatedVirtualModel>), ApiError> {
     let NewVirtualModel {
         name,
@@ -222,10 +227,10 @@ async fn create(
     params(("id" = i64, Path)), request_body = VirtualModelPatch,
     responses((status = 204, description = "Changed")))]
 async fn update(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(patch): Body<VirtualModelPatch>,
+    Path(id): Path<i64>,
+    Json(patch): Json<VirtualModelPatch>,
 ) -> Result<StatusCode, ApiError> {
     let VirtualModelPatch {
         name,
@@ -255,9 +260,9 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/virtual-models/{id}", tag = "virtual_models",
     params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
 async fn delete(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -271,10 +276,10 @@ async fn delete(
     params(("id" = i64, Path)), request_body = Vec<NewTarget>,
     responses((status = 204, description = "Replaced")))]
 async fn replace_defaults(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(list): Body<Vec<NewTarget>>,
+    Path(id): Path<i64>,
+    Json(list): Json<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
@@ -288,16 +293,16 @@ async fn replace_defaults(
     params(("id" = i64, Path)), request_body = NewTarget,
     responses((status = 201, body = TargetView, description = "Added")))]
 async fn add_default(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
-    Body(target): Body<NewTarget>,
+    Path(id): Path<i64>,
+    Json(target): Json<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     find(connection, id).await?;
     let added = targets::add(connection, Owner::VirtualModel, id, target).await?;
-    let detail = Detail::new("virtual_model.add_default")
+    let detail = AuditDetail::new("virtual_model.add_default")
         .id(id)
         .created(&added);
     app.commit(change, detail.entry()).await?;
@@ -308,9 +313,9 @@ async fn add_default(
 #[utoipa::path(delete, path = "/admin/virtual-model-defaults/{id}", tag = "virtual_models",
     params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
 async fn remove_default(
-    State(app): State<App>,
+    State(app): State<AppState>,
     caller: Caller,
-    PathOf(id): PathOf<i64>,
+    Path(id): Path<i64>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();

@@ -5,7 +5,7 @@ use super::DbError;
 
 /// Whose limits and budget, as rows refer to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HolderId {
+pub(crate) enum SubjectId {
     Principal(i64),
     /// A principal's use of one model.
     Model {
@@ -16,24 +16,24 @@ pub(crate) enum HolderId {
     Team(i64),
 }
 
-/// The columns by which the tables of limits and budgets name a holder.
+/// The columns by which the tables of limits and budgets name a subject.
 #[expect(clippy::struct_field_names, reason = "as the columns are called")]
-pub(super) struct HolderColumns {
+pub(super) struct SubjectColumns {
     pub(super) principal_id: Option<i64>,
     pub(super) model_id: Option<i64>,
     pub(super) key_id: Option<i64>,
     pub(super) team_id: Option<i64>,
 }
 
-impl HolderId {
-    pub(super) fn columns(self) -> HolderColumns {
+impl SubjectId {
+    pub(super) fn columns(self) -> SubjectColumns {
         let (principal_id, model_id, key_id, team_id) = match self {
             Self::Principal(id) => (Some(id), None, None, None),
             Self::Model { principal, model } => (Some(principal), Some(model), None, None),
             Self::Key(id) => (None, None, Some(id), None),
             Self::Team(id) => (None, None, None, Some(id)),
         };
-        HolderColumns {
+        SubjectColumns {
             principal_id,
             model_id,
             key_id,
@@ -42,8 +42,8 @@ impl HolderId {
     }
 }
 
-/// A holder, and what people call it.
-pub(crate) struct HolderRow {
+/// A subject, and what people call it.
+pub(crate) struct SubjectRow {
     pub(crate) principal_id: Option<i64>,
     pub(crate) principal: Option<String>,
     pub(crate) model_id: Option<i64>,
@@ -54,22 +54,22 @@ pub(crate) struct HolderRow {
     pub(crate) team: Option<String>,
 }
 
-/// What a holder has: its limits or its budget.
-pub(crate) struct Held<T> {
+/// What a subject has: its limits or its budget.
+pub(crate) struct Allowance<T> {
     pub(crate) id: i64,
-    pub(crate) holder: HolderRow,
+    pub(crate) subject: SubjectRow,
     pub(crate) allowance: T,
 }
 
-/// A holder as gateways know it. Nothing where a later release stored a kind, or
+/// A subject as gateways know it. Nothing where a later release stored a kind, or
 /// a model's name, that this one does not know.
 pub(super) fn published(
-    HolderColumns {
+    SubjectColumns {
         principal_id,
         model_id,
         key_id,
         team_id,
-    }: &HolderColumns,
+    }: &SubjectColumns,
     model: Option<&str>,
 ) -> Option<Subject> {
     match (principal_id, model_id, key_id, team_id) {
@@ -84,12 +84,12 @@ pub(super) fn published(
     }
 }
 
-/// Which part of a holder is not there; nothing when all of it is.
+/// Which part of a subject is not there; nothing when all of it is.
 pub(crate) async fn missing(
     connection: &mut PgConnection,
-    holder: HolderId,
+    subject: SubjectId,
 ) -> Result<Option<&'static str>, DbError> {
-    let of = holder.columns();
+    let of = subject.columns();
     let there = sqlx::query!(
         r#"SELECT $1::bigint IS NULL OR EXISTS(SELECT FROM principals WHERE id = $1) AS "principal!",
                   $2::bigint IS NULL OR EXISTS(SELECT FROM models WHERE id = $2) AS "model!",
