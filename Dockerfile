@@ -1,14 +1,14 @@
-# The product: both planes in one image. `docker build .` compiles everything;
-# BINARIES=prebuilt takes the binaries of target/release instead.
+# The product: both planes in one image. `docker build .` compiles the programs;
+# BINARIES=prebuilt copies them from target/release instead.
 ARG RUST=rust:1.95-bookworm
-# Needs glibc, libgcc and a bundle of certificates; no shell.
+# Must provide glibc, libgcc and CA certificates; a shell is not needed.
 ARG BASE=gcr.io/distroless/cc-debian12:nonroot
 ARG BINARIES=compiled
 
 FROM ${RUST} AS compile
 WORKDIR /src
 COPY . .
-# What ships is optimised across crates; that takes minutes more, so that tests do without.
+# Optimization across crates takes minutes longer; builds for tests omit it.
 ENV CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
 RUN cargo build --release --locked -p fastllm-gateway -p fastllm-control -p fastllm-proxy
 
@@ -30,7 +30,7 @@ LABEL org.opencontainers.image.title="FastLLM Proxy" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=binaries /usr/local/bin/ /usr/local/bin/
-# Without it, a container would listen on its own loopback only.
+# The default, the loopback address, is not reachable from outside the container.
 ENV FASTLLM_HOST=0.0.0.0
 # Gateway, control plane, the gateway's status port.
 EXPOSE 4000 4001 4002
