@@ -1,4 +1,4 @@
-//! What should exist for a resource: pure builders, one file per object kind.
+//! Pure functions that build the objects of a resource, one file per object kind.
 
 mod bootstrap;
 mod control;
@@ -30,11 +30,11 @@ pub use services::service;
 pub enum Object {
     /// Identity of a plane's pods.
     ServiceAccount(Box<ServiceAccount>),
-    /// Address of a plane.
+    /// Network address of a plane.
     Service(Box<Service>),
     /// Pods of a plane.
     Deployment(Box<Deployment>),
-    /// The Job that creates the first login.
+    /// The Job that creates the bootstrap admin.
     Job(Box<Job>),
 }
 
@@ -50,7 +50,7 @@ impl Object {
         }
     }
 
-    /// Its metadata.
+    /// The metadata.
     #[must_use]
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
@@ -61,7 +61,7 @@ impl Object {
         }
     }
 
-    /// Its metadata, to be changed.
+    /// The metadata, mutable.
     pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
         match self {
             Self::ServiceAccount(o) => &mut o.metadata,
@@ -71,13 +71,13 @@ impl Object {
         }
     }
 
-    /// Its name.
+    /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.metadata().name.as_deref().unwrap_or_default()
     }
 
-    /// Its kind and name.
+    /// The kind and name.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
@@ -86,13 +86,13 @@ impl Object {
         }
     }
 
-    /// The component that its label names.
+    /// The component in the object's label.
     #[must_use]
     pub fn component(&self) -> Option<Component> {
         Component::from_label(self.metadata().labels.as_ref()?.get(COMPONENT)?)
     }
 
-    /// The object as it goes over the wire.
+    /// The object as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
         match self {
@@ -103,7 +103,7 @@ impl Object {
         }
     }
 
-    /// Adds the hash of the object itself; the last thing that is done to it.
+    /// Annotates the object with its own hash. Call this last.
     #[must_use]
     pub fn with_applied_hash(mut self) -> Self {
         let hash = json_hash(&self.to_json());
@@ -112,12 +112,12 @@ impl Object {
     }
 }
 
-/// What a resource's objects are built from.
+/// The input of the builders.
 #[derive(Clone, Copy, Debug)]
 pub struct BuildContext<'a> {
     /// The resource.
     pub proxy: &'a FastllmProxy,
-    /// The hashes of the Secrets that it references.
+    /// The hashes of the Secret values that the resource references.
     pub inputs: &'a InputHashes,
 }
 

@@ -1,4 +1,4 @@
-//! Flags and environment.
+//! The command line and its environment variables.
 
 use std::net::SocketAddr;
 
@@ -13,49 +13,49 @@ use fastllm_process::logging::{LogFormat, parse_filter};
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
-    /// What to do; `run` if nothing is said.
+    /// Command to run; `run` by default.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// How to run.
+    /// Options of `run`.
     #[command(flatten)]
     pub run: RunConfig,
 }
 
-/// What the program can do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Reconcile resources until told to stop.
+    /// Reconcile resources.
     Run(RunConfig),
-    /// Print the definition of the resource, to be applied before the first one.
+    /// Print the CRD as YAML.
     Crd,
 }
 
-/// How to run.
+/// Options of `run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunConfig {
-    /// Watch one namespace instead of all.
+    /// Watch a single namespace instead of all.
     #[arg(long, env = "FASTLLM_OPERATOR_NAMESPACE")]
     pub namespace: Option<String>,
-    /// Let replicas agree on one that acts.
+    /// Elect a leader among the replicas; only the leader reconciles.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub leader_elect: bool,
-    /// Where /metrics, /healthz and /readyz are served.
+    /// Address of /metrics, /healthz and /readyz.
     #[arg(
         long,
         env = "FASTLLM_OPERATOR_METRICS_ADDR",
         default_value = "0.0.0.0:8080"
     )]
     pub metrics_addr: SocketAddr,
-    /// Verbosity, or a filter such as `info,kube=debug`.
+    /// Log level, or a filter such as `info,kube=debug`.
     #[arg(long, env = "FASTLLM_OPERATOR_LOG", default_value = "info", value_parser = parse_filter)]
     pub log: String,
-    /// How log lines are written.
+    /// Format of log lines.
     #[arg(long, env = "FASTLLM_OPERATOR_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
-    /// Name of this replica, for the lease and for events.
+    /// Name of this pod, used in the Lease and in Events.
     #[arg(long, env = "POD_NAME", default_value = "fastllm-operator")]
     pub pod_name: String,
-    /// Namespace of this replica, where the lease is.
+    /// Namespace of this pod and of the Lease.
     #[arg(long, env = "POD_NAMESPACE", default_value = "fastllm-system")]
     pub pod_namespace: String,
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_manifest_can_be_started() {
+    fn the_arguments_of_the_shipped_manifest_are_valid() {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../config/operator/deployment.yaml"
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_means_run_and_a_wrong_filter_is_refused() {
+    fn run_is_the_default_and_an_invalid_filter_is_rejected() {
         let cli = Cli::try_parse_from(["fastllm-operator", "--leader-elect=false"]).unwrap();
         assert!(cli.command.is_none() && !cli.run.leader_elect);
         assert!(Cli::try_parse_from(["fastllm-operator", "--log", "a=b=c"]).is_err());

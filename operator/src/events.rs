@@ -21,7 +21,7 @@ const MAX_ACTION: usize = 128;
 pub struct OperatorEvent {
     /// Whether the type is `Warning` instead of `Normal`.
     pub warning: bool,
-    /// Reason, a CamelCase identifier.
+    /// Reason, an identifier.
     pub reason: &'static str,
     /// Action that was taken.
     pub action: String,

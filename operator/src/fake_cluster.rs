@@ -1,6 +1,5 @@
-//! A model of a cluster, small enough to be true: an API server that keeps
-//! generations, Deployment and Job controllers, a kubelet. For tests of `plan`
-//! and `status` without a cluster.
+//! A simulated cluster for tests of `plan` and `status`: an API server with
+//! generations, Deployment and Job controllers, and a kubelet.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +32,7 @@ fn reference(name: &str, key: &str) -> SecretKeyRef {
     }
 }
 
-/// A resource as users write it.
+/// A resource with all references.
 pub(crate) fn proxy() -> FastllmProxy {
     let spec = FastllmProxySpec {
         image: "fastllm/fastllm-proxy:1".to_owned(),
@@ -53,7 +52,7 @@ pub(crate) fn proxy() -> FastllmProxy {
     proxy
 }
 
-/// The Secrets that it references.
+/// The Secrets that the resource references.
 pub(crate) fn secrets() -> BTreeMap<String, SecretData> {
     let one = |key: &str, value: &str| {
         BTreeMap::from([(key.to_owned(), SecretValue::new(value.as_bytes().to_vec()))])
@@ -83,11 +82,11 @@ pub(crate) struct FakeCluster {
     pub(crate) children: Children,
     pub(crate) now: i64,
     pub(crate) writes: usize,
-    /// Writes that still succeed before one fails.
+    /// Number of writes that succeed before one fails.
     pub(crate) outage: Option<usize>,
-    /// Whether an admission policy takes images from a mirror.
+    /// Whether an admission policy prefixes images with a mirror.
     pub(crate) mirror: bool,
-    /// What the API server made of each Deployment.
+    /// Content hash of each Deployment in the API server's response to the last apply.
     applied_hashes: BTreeMap<ObjectKey, String>,
     serial: usize,
 }
@@ -109,14 +108,14 @@ impl FakeCluster {
         }
     }
 
-    /// A world in which everything is rolled out.
+    /// A cluster in which everything is rolled out.
     pub(crate) fn ready() -> Self {
         let mut cluster = Self::new();
         cluster.settle();
         cluster
     }
 
-    /// A change of the specification, as the API server takes it.
+    /// Changes the specification and its generation.
     pub(crate) fn edit(&mut self, change: impl FnOnce(&mut FastllmProxySpec)) {
         let before = self.proxy.spec.clone();
         change(&mut self.proxy.spec);
@@ -161,13 +160,13 @@ impl FakeCluster {
         }
     }
 
-    /// One pass of the operator over what it would see now.
+    /// Reconciles with the current state.
     pub(crate) fn reconcile(&mut self) -> (Plan, Applied) {
         let observed = self.observe();
         self.reconcile_with(&observed)
     }
 
-    /// One pass of the operator over what it is made to see.
+    /// Reconciles with the given state.
     pub(crate) fn reconcile_with(&mut self, observed: &Observed) -> (Plan, Applied) {
         let proxy = self.proxy.clone();
         let plan = plan(&proxy, observed);
@@ -188,7 +187,7 @@ impl FakeCluster {
         (plan, applied)
     }
 
-    /// Lets everything happen until nothing does any more.
+    /// Reconciles until everything is rolled out.
     pub(crate) fn settle(&mut self) {
         for _ in 0..60 {
             self.reconcile();
@@ -197,12 +196,12 @@ impl FakeCluster {
         self.reconcile();
     }
 
-    /// One step of each controller and kubelet.
+    /// Advances each controller and kubelet by one step.
     pub(crate) fn tick(&mut self) {
         for component in [Component::Control, Component::Gateway] {
             self.roll(component);
         }
-        let failing = self.login_fails();
+        let failing = self.bootstrap_fails();
         if let Some(job) = self.children.bootstrap.as_mut() {
             let kind = if failing { "Failed" } else { "Complete" };
             job.status = Some(JobStatus {
@@ -216,7 +215,7 @@ impl FakeCluster {
         }
     }
 
-    fn login_fails(&self) -> bool {
+    fn bootstrap_fails(&self) -> bool {
         let name = &self.proxy.spec.bootstrap.as_ref().unwrap().password.name;
         let value = self.secrets.get(name).and_then(|s| s.get("password"));
         value.is_none_or(|v| v.expose() == b"refused")
@@ -229,7 +228,7 @@ impl FakeCluster {
         }
     }
 
-    /// A rolling update with surge 1 and unavailable 0, one move at a time.
+    /// Advances a rolling update with surge 1 and unavailable 0 by one step.
     fn roll(&mut self, component: Component) {
         let Some(mut deployment) = self.deployment_mut(component).clone() else {
             return;
@@ -323,9 +322,9 @@ impl FakeCluster {
             _ => None,
         };
         let (uid, generation) = match (live, &object) {
-            (Some(live), Object::Deployment(wanted)) => {
+            (Some(live), Object::Deployment(desired)) => {
                 let generation = live.metadata.generation.unwrap();
-                let bump = i64::from(live.spec != wanted.spec);
+                let bump = i64::from(live.spec != desired.spec);
                 (live.metadata.uid.clone().unwrap(), generation + bump)
             }
             _ => (format!("uid-{serial}"), 1),

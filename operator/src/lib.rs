@@ -1,9 +1,9 @@
 //! The controller of `FastllmProxy` resources.
 //!
-//! `observe` gathers what the cluster says into one value, `plan` decides
-//! everything as a pure function, `apply` carries the plan out by server-side
-//! apply, `status` says what is there afterwards. `controller` is the loop
-//! around them, `lease` decides which replica runs it.
+//! `observe` reads the state of the cluster, `plan` decides on the steps as a pure
+//! function, `apply` executes them by server-side apply, and `status` reports the
+//! result. `controller` triggers reconciliations; `lease` elects the replica that
+//! runs it.
 
 pub mod apply;
 pub mod build;

@@ -1,4 +1,4 @@
-//! What `/metrics` says. No label holds the name of a Secret.
+//! The operator's metrics. No label contains the name of a Secret.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,10 +24,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them all.
+    /// Registers the metrics.
     ///
     /// # Errors
-    /// If a name is taken twice, which a test excludes.
+    /// If two metrics have the same name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new_custom(Some("fastllm_operator".to_owned()), None)?;
         let counters = |name: &str, help: &str, labels: &[&str]| {
@@ -37,32 +37,40 @@ impl Metrics {
         };
         let reconcile_total = counters(
             "reconcile_total",
-            "Passes over a resource, by outcome.",
+            "Reconciliations of resources, by outcome.",
             &["outcome"],
         )?;
         let rollout_total = counters(
             "rollout_total",
-            "Rollouts that were started.",
+            "Started rollouts, by plane and reason.",
             &["plane", "reason"],
         )?;
         let writes = counters(
             "writes_total",
-            "Writes to the API server.",
+            "Writes to the API server, by kind and verb.",
             &["kind", "verb"],
         )?;
-        let reconcile_errors =
-            IntCounter::new("reconcile_errors_total", "Passes that have to be repeated.")?;
-        let watch_restarts = IntCounter::new("watch_restarts_total", "Watches that broke off.")?;
+        let reconcile_errors = IntCounter::new(
+            "reconcile_errors_total",
+            "Reconciliations that failed and are retried.",
+        )?;
+        let watch_restarts = IntCounter::new(
+            "watch_restarts_total",
+            "Watches that disconnected and were restarted.",
+        )?;
         let reconcile_duration = Histogram::with_opts(HistogramOpts::new(
             "reconcile_duration_seconds",
-            "Time that a pass takes.",
+            "Duration of a reconciliation in seconds.",
         ))?;
-        let managed = IntGauge::new("managed_resources", "Resources that exist.")?;
+        let managed = IntGauge::new("managed_resources", "Number of FastllmProxy resources.")?;
         let conditions = IntGaugeVec::new(
-            Opts::new("condition", "Resources by condition and its status."),
+            Opts::new(
+                "condition",
+                "Number of resources, by condition type and status.",
+            ),
             &["type", "status"],
         )?;
-        let leader = IntGauge::new("leader", "1 on the replica that acts.")?;
+        let leader = IntGauge::new("leader", "Whether this replica is the leader: 1 or 0.")?;
         registry.register(Box::new(reconcile_errors.clone()))?;
         registry.register(Box::new(watch_restarts.clone()))?;
         registry.register(Box::new(reconcile_duration.clone()))?;
@@ -83,7 +91,7 @@ impl Metrics {
         })
     }
 
-    /// A pass ended.
+    /// Records a finished reconciliation.
     pub fn record_reconcile(&self, outcome: &str, took: Duration) {
         self.reconcile_total.with_label_values(&[outcome]).inc();
         self.reconcile_duration.observe(took.as_secs_f64());
@@ -92,50 +100,50 @@ impl Metrics {
         }
     }
 
-    /// A rollout was started.
+    /// Records the start of a rollout.
     pub fn record_rollout(&self, plane: &str, reason: &str) {
         self.rollout_total.with_label_values(&[plane, reason]).inc();
     }
 
-    /// A write is about to be sent.
+    /// Records a write to the API server.
     pub fn record_write(&self, kind: &str, verb: &str) {
         self.writes.with_label_values(&[kind, verb]).inc();
     }
 
-    /// A watch broke off and is set up again.
+    /// Records a disconnected watch.
     pub fn record_watch_restart(&self) {
         self.watch_restarts.inc();
     }
 
-    /// Whether this replica acts.
+    /// Records whether this replica is the leader.
     pub fn set_leader(&self, leads: bool) {
         self.leader.set(i64::from(leads));
     }
 
-    /// Counts what exists now; called for each scrape, so that a deletion shows.
+    /// Counts the resources. Called for each scrape, so that deletions are included.
     pub fn count<'p>(&self, proxies: impl IntoIterator<Item = &'p FastllmProxy>) {
         let mut managed = 0;
-        let mut figures: BTreeMap<(String, String), i64> = BTreeMap::new();
+        let mut counts: BTreeMap<(String, String), i64> = BTreeMap::new();
         for proxy in proxies {
             managed += 1;
             for condition in proxy.status.iter().flat_map(|s| &s.conditions) {
                 let key = (condition.type_.clone(), condition.status.clone());
-                *figures.entry(key).or_default() += 1;
+                *counts.entry(key).or_default() += 1;
             }
         }
         self.managed.set(managed);
         self.conditions.reset();
-        for ((kind, status), count) in figures {
+        for ((kind, status), count) in counts {
             self.conditions
                 .with_label_values(&[&kind, &status])
                 .set(count);
         }
     }
 
-    /// All of them in Prometheus' text format.
+    /// Renders the metrics in Prometheus' text format.
     pub fn render(&self) -> String {
         let mut text = Vec::new();
-        // Writing to a Vec cannot fail; a scrape of nothing is the honest rest.
+        // Writing to a Vec cannot fail.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8(text).unwrap_or_default()
     }

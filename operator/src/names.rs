@@ -1,4 +1,4 @@
-//! Names, labels and annotations of everything that is created for a resource.
+//! Names, labels, annotations and ports of the objects of a resource.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use kube::{Resource as _, ResourceExt as _};
 
 /// Field manager of every write.
 pub const FIELD_MANAGER: &str = "fastllm-operator";
-/// Label that selects what this operator created.
+/// Label of all objects that this operator creates.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Label with the name of the resource.
 pub const INSTANCE: &str = "app.kubernetes.io/instance";
-/// Label with the part of the deployment.
+/// Label with the component of the deployment.
 pub const COMPONENT: &str = "app.kubernetes.io/component";
 const NAME: &str = "app.kubernetes.io/name";
 const PRODUCT: &str = "fastllm-proxy";
 
 /// On pod templates: keyed hash of the Secret values that the pod reads.
 pub const CONFIG_HASH: &str = "fastllm.io/config-hash";
-/// On pod templates: hash of the rest of the template, so that a pod tells of which template it is.
+/// On pod templates: hash of the rest of the template. It identifies the template of a pod.
 pub const TEMPLATE_HASH: &str = "fastllm.io/template-hash";
-/// On objects: hash of what was applied, so that a field that is asked for no more is noticed.
+/// On objects: hash of the applied manifest, which reveals removed fields.
 pub const APPLIED_HASH: &str = "fastllm.io/applied-hash";
-/// On Deployments: keyed hash of each Secret value, so that a roll can say which one changed.
+/// On Deployments: keyed hash of each Secret value, which reveals the changed one.
 pub const INPUT_HASHES: &str = "fastllm.io/input-hashes";
-/// On Deployments: why the pods were last replaced.
+/// On Deployments: the reason of the last rollout.
 pub const ROLLOUT_REASON: &str = "fastllm.io/roll-reason";
-/// On a resource: the operator changes nothing while it is `"true"`.
+/// On a resource: `"true"` pauses reconciliation.
 pub const PAUSE: &str = "fastllm.io/pause";
 
 /// Port of the admin API and of `/snapshot`.
@@ -37,14 +37,14 @@ pub const PUBLIC_PORT: i32 = 4000;
 /// Port of the gateway's probes, metrics and the detailed `/health`.
 pub const STATUS_PORT: u16 = 4002;
 
-/// A part of a deployment that has pods.
+/// A component of a deployment.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Component {
     /// The control plane.
     Control,
     /// The gateway.
     Gateway,
-    /// The Job that creates the first login.
+    /// The Job that creates the bootstrap admin.
     Bootstrap,
 }
 
@@ -58,7 +58,7 @@ impl Component {
         }
     }
 
-    /// Name of its container, by which an image is found also behind injected sidecars.
+    /// Name of its container. It identifies the container among injected sidecars.
     #[must_use]
     pub fn container(self) -> &'static str {
         match self {
@@ -68,13 +68,13 @@ impl Component {
         }
     }
 
-    /// Name of its objects for a resource of this name.
+    /// Name of its objects for a resource with this name.
     #[must_use]
     pub fn object_name(self, resource: &str) -> String {
         format!("{resource}-{}", self.suffix())
     }
 
-    /// The component of a label value.
+    /// The component with this label value.
     #[must_use]
     pub fn from_label(value: &str) -> Option<Self> {
         [Self::Control, Self::Gateway, Self::Bootstrap]
@@ -83,7 +83,7 @@ impl Component {
     }
 }
 
-/// Labels that select the pods of a component. They never change.
+/// Labels that select the pods of a component. They are immutable.
 #[must_use]
 pub fn selector(resource: &str, component: Component) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -93,7 +93,7 @@ pub fn selector(resource: &str, component: Component) -> BTreeMap<String, String
     ])
 }
 
-/// Labels of an object or pod of a component.
+/// Labels of the objects and pods of a component.
 #[must_use]
 pub fn labels(resource: &str, component: Component) -> BTreeMap<String, String> {
     let mut labels = selector(resource, component);
@@ -101,7 +101,7 @@ pub fn labels(resource: &str, component: Component) -> BTreeMap<String, String> 
     labels
 }
 
-/// Metadata of an object of a component, owned by the resource.
+/// Metadata of an object of a component. The resource owns the object.
 #[must_use]
 pub fn metadata(proxy: &FastllmProxy, component: Component) -> ObjectMeta {
     let name = proxy.name_any();
@@ -114,8 +114,8 @@ pub fn metadata(proxy: &FastllmProxy, component: Component) -> ObjectMeta {
     }
 }
 
-/// The owner reference by which the garbage collector finds the children.
-/// `blockOwnerDeletion` stays off: it would need the right to update finalizers.
+/// The owner reference, by which the garbage collector finds the children.
+/// `blockOwnerDeletion` is false: true requires permission to update finalizers.
 fn owner(proxy: &FastllmProxy) -> OwnerReference {
     OwnerReference {
         api_version: FastllmProxy::api_version(&()).into_owned(),
@@ -130,9 +130,9 @@ fn owner(proxy: &FastllmProxy) -> OwnerReference {
 /// An object in the resource's namespace.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ObjectKey {
-    /// Its kind.
+    /// The kind.
     pub kind: &'static str,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
@@ -149,19 +149,19 @@ pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Whose an object is, seen from a resource.
+/// The owner of an object, relative to a resource.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
-    /// The resource controls it.
+    /// The resource.
     Ours,
-    /// A resource of the same name, now gone, controlled it: the garbage
-    /// collector is about to remove it.
+    /// A deleted resource with the same name. The garbage collector is about to
+    /// delete the object.
     Orphan,
-    /// Somebody else's.
+    /// Anything else.
     Foreign,
 }
 
-/// Whose an object is. An object that is being deleted counts as left over.
+/// The owner of an object. An object that is being deleted counts as an orphan.
 #[must_use]
 pub fn ownership(proxy: &FastllmProxy, meta: &ObjectMeta) -> Ownership {
     let own = owner(proxy);

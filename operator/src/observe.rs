@@ -1,4 +1,4 @@
-//! What the cluster says, gathered into one value.
+//! The observed state of the cluster.
 
 mod gather;
 mod models;
@@ -26,27 +26,26 @@ pub(crate) use mutation_cache::content_hash;
 pub use pods::PodView;
 pub use rollout::{Rollout, image_of, template_hash};
 
-/// The outcome of a read that can fail. Nothing is removed, and nothing is
-/// applied, on `Unknown`.
+/// The outcome of a read that can fail. `Unknown` causes neither deletions nor writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReadOutcome<T> {
-    /// The answer.
+    /// The value.
     Known(T),
-    /// There is none.
+    /// The read failed.
     Unknown(ReadFailure),
 }
 
-/// Why a read gave no answer.
+/// The reason of a failed read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReadFailure {
-    /// The operator lacks the right.
+    /// The operator lacks the permission.
     Forbidden,
-    /// Anything else, without the details that change from try to try.
+    /// Any other failure. The text omits details that differ between attempts.
     Failed(&'static str),
 }
 
 impl ReadFailure {
-    /// The reason to give in a condition.
+    /// The reason for conditions.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -59,34 +58,33 @@ impl ReadFailure {
 impl fmt::Display for ReadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Forbidden => f.write_str("the operator may not read it"),
-            Self::Failed(what) => f.write_str(what),
+            Self::Forbidden => f.write_str("the operator lacks the permission to read it"),
+            Self::Failed(message) => f.write_str(message),
         }
     }
 }
 
-/// The objects of a resource, as last seen.
+/// The objects of a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Children {
-    /// Identity of control's pods.
+    /// Identity of the control plane's pods.
     pub control_account: Option<ServiceAccount>,
     /// Identity of the gateway's pods.
     pub gateway_account: Option<ServiceAccount>,
-    /// Address of control.
+    /// Network address of the control plane.
     pub control_service: Option<Service>,
-    /// Address of the gateway.
+    /// Network address of the gateway.
     pub gateway_service: Option<Service>,
-    /// Control's pods.
+    /// Pods of the control plane.
     pub control: Option<Deployment>,
-    /// The gateway's pods.
+    /// Pods of the gateway.
     pub gateway: Option<Deployment>,
-    /// The Job that creates the first login.
+    /// The Job that creates the bootstrap admin.
     pub bootstrap: Option<Job>,
 }
 
 impl Children {
-    /// Those that this resource controls, without what an earlier resource of
-    /// its name left behind and what is somebody else's.
+    /// The children that this resource controls, without orphans and objects of other owners.
     #[must_use]
     pub fn owned_by(self, proxy: &FastllmProxy) -> Self {
         fn ours<K: Resource>(proxy: &FastllmProxy, object: Option<K>) -> Option<K> {
@@ -113,19 +111,19 @@ impl Children {
     }
 }
 
-/// Everything that a decision is made from.
+/// Everything that a plan depends on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// The objects that we may have written.
+    /// The objects with the resource's names.
     pub children: Children,
-    /// Those of them, by kind and name, that are as the API server made them of
-    /// what was applied last, be it something else.
+    /// The children that did not change since the API server's response to the last
+    /// apply, even if that response differs from the applied manifest.
     pub unmodified: BTreeSet<ObjectKey>,
     /// Pods of all components.
     pub pods: Vec<PodView>,
-    /// The Secrets that are referenced and needed, by name.
+    /// The required Secrets, by name.
     pub secrets: BTreeMap<String, ReadOutcome<Option<SecretData>>>,
-    /// Number of models that a ready gateway serves.
+    /// Number of models that a ready gateway pod serves.
     pub models: ReadOutcome<usize>,
 }
 

@@ -1,11 +1,11 @@
-//! The decision: what to do about a resource, from what was seen of it.
+//! Decides on the steps for a resource.
 //!
 //! [`plan`] is a pure function. Invariants:
-//! - nothing is applied while a referenced Secret is missing, unusable or unread;
-//! - the gateway's Deployment is written only once the control plane has
-//!   finished rolling out what the gateway would be rolled out with;
-//! - what exists as wanted is not written again;
-//! - the encryption key never changes under a control plane that has used it.
+//! - nothing is applied while a referenced Secret is missing, invalid or unread;
+//! - the gateway's Deployment is written only after the control plane's rollout of
+//!   the same change is complete;
+//! - an up-to-date object is not written again;
+//! - the encryption key of a control plane that has used it never changes.
 
 mod compare;
 mod rollout_reason;
@@ -31,25 +31,25 @@ use crate::secrets::InputHashes;
 pub use compare::covers;
 pub use rollout_reason::{RolloutReason, rollout_reasons};
 
-/// What must still hold when a step is carried out.
+/// A condition that must hold when a step is executed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Precondition {
-    /// No object of the name exists.
+    /// No object with this name exists.
     Absent,
-    /// The object is the one that was seen.
+    /// The object has this UID.
     Uid(String),
 }
 
-/// Why a step is taken.
+/// The reason of a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ApplyReason {
     /// The object does not exist.
     Create,
-    /// It differs from what is wanted, and its pods stay.
+    /// The object is outdated, but its pods are not.
     Update,
-    /// Its pods are replaced.
+    /// The pods are outdated and are replaced.
     Rollout(Vec<RolloutReason>),
-    /// A Job is replaced, because it failed or was made from other values.
+    /// A Job is replaced, because its inputs changed.
     Replace,
 }
 
@@ -64,25 +64,25 @@ impl fmt::Display for ApplyReason {
     }
 }
 
-/// One write.
+/// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Server-side apply of an object.
     Apply {
         /// The object.
         object: Object,
-        /// What must still hold.
+        /// The condition that must hold.
         precondition: Precondition,
-        /// Why.
+        /// The reason.
         reason: ApplyReason,
     },
-    /// Removal of a Job, so that the next pass creates another.
+    /// Deletion of a Job. The next reconciliation creates a new one.
     DeleteJob {
-        /// Its name.
+        /// Name of the Job.
         name: String,
-        /// The one that was seen.
+        /// UID of the Job.
         uid: String,
-        /// Why.
+        /// The reason.
         reason: ApplyReason,
     },
 }
@@ -98,37 +98,37 @@ impl fmt::Display for Step {
     }
 }
 
-/// The pod templates that the planes should have.
+/// The desired pod templates.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Targets {
-    /// Hash of control's template.
+    /// Hash of the control plane's template.
     pub control: String,
     /// Hash of the gateway's template.
     pub gateway: String,
 }
 
-/// What to do.
+/// The plan for a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// What stands in the way. With a problem, there are no steps.
+    /// Problems that prevent steps. There are no steps if there are problems.
     pub problems: Vec<Problem>,
-    /// The steps in their order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The templates to be reached; `None` while Secrets are not usable.
+    /// The desired templates; `None` while Secrets are not usable.
     pub targets: Option<Targets>,
-    /// Whether objects of an earlier resource of this name are still going away.
+    /// Whether objects of a deleted resource with the same name still exist.
     pub orphans: bool,
-    /// Whether the resource is paused: the steps are shown and not taken.
+    /// Whether the resource is paused. The steps of a paused resource are not executed.
     pub paused: bool,
 }
 
-/// Whether the first login was created, or the status already says so. The
-/// Job of an earlier resource of the same name says nothing.
+/// Whether the bootstrap admin was created, according to the status or the Job.
+/// An orphaned Job does not count.
 #[must_use]
 pub fn bootstrapped(proxy: &FastllmProxy, job: Option<&Job>) -> bool {
-    let said = proxy.status.as_ref().is_some_and(|s| s.bootstrapped);
+    let recorded = proxy.status.as_ref().is_some_and(|s| s.bootstrapped);
     let ours = job.filter(|job| ownership(proxy, &job.metadata) == Ownership::Ours);
-    said || ours.is_some_and(|job| job_condition(job, "Complete"))
+    recorded || ours.is_some_and(|job| job_condition(job, "Complete"))
 }
 
 /// Whether a Job has a condition.
@@ -138,7 +138,7 @@ pub fn job_condition(job: &Job, kind: &str) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
 }
 
-/// Decides what to do.
+/// Plans the steps for a resource.
 #[must_use]
 pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
     let mut plan = Plan {
@@ -182,42 +182,42 @@ struct Planner<'a> {
 impl Planner<'_> {
     fn run(&mut self, inputs: &InputHashes, bootstrapped: bool) {
         let children = &self.observed.children;
-        let wanted = BuildContext {
+        let context = BuildContext {
             proxy: self.proxy,
             inputs,
         };
-        let control = build::control(wanted);
-        let gateway = build::gateway(wanted);
+        let control = build::control(context);
+        let gateway = build::gateway(context);
         let targets = Targets {
             control: template_hash(&control).unwrap_or_default().to_owned(),
             gateway: template_hash(&gateway).unwrap_or_default().to_owned(),
         };
-        self.guard_encryption_key(&control, bootstrapped);
-        self.network_and_identity(wanted);
+        self.check_encryption_key(&control, bootstrapped);
+        self.plan_services_and_accounts(context);
         let replicas = self.proxy.spec.control.replicas;
         let before = self.plan.steps.len();
-        self.deployment(control, children.control.as_ref(), Component::Control);
-        // While control is still to be written, what is known of it is of the past.
-        let settled = self.plan.steps.len() == before;
+        self.plan_deployment(control, children.control.as_ref(), Component::Control);
+        // The observed state is outdated as soon as control is to be written.
+        let control_up_to_date = self.plan.steps.len() == before;
         let pods = &self.observed.pods;
         let live = children.control.as_ref();
-        let complete = settled && control_complete(live, pods, &targets, replicas);
+        let complete = control_up_to_date && control_complete(live, pods, &targets, replicas);
         if complete {
-            self.first_login(wanted, bootstrapped);
+            self.plan_bootstrap(context, bootstrapped);
         }
         let live = children.gateway.as_ref();
-        // A gateway that runs the wanted template already can be scaled while
-        // control is down or being rolled out.
+        // A gateway that already has the desired template can be scaled while the
+        // control plane is unavailable or being rolled out.
         let same_template = live.and_then(template_hash) == Some(targets.gateway.as_str());
         if complete || same_template {
-            self.deployment(gateway, live, Component::Gateway);
+            self.plan_deployment(gateway, live, Component::Gateway);
         } else if let Some(gateway) = live {
-            self.owned("Deployment", &gateway.metadata);
+            self.check_owner("Deployment", &gateway.metadata);
         }
         self.plan.targets = Some(targets);
     }
 
-    fn network_and_identity(&mut self, wanted: BuildContext<'_>) {
+    fn plan_services_and_accounts(&mut self, context: BuildContext<'_>) {
         let children = &self.observed.children;
         for (component, account, service, port) in [
             (
@@ -234,40 +234,40 @@ impl Planner<'_> {
             ),
         ] {
             let object =
-                Object::ServiceAccount(Box::new(build::service_account(wanted, component)));
+                Object::ServiceAccount(Box::new(build::service_account(context, component)));
             let live = account.clone().map(|a| Object::ServiceAccount(Box::new(a)));
-            self.plain(object, live.as_ref());
-            let object = Object::Service(Box::new(build::service(wanted, component, port)));
+            self.plan_object(object, live.as_ref());
+            let object = Object::Service(Box::new(build::service(context, component, port)));
             let live = service.clone().map(|s| Object::Service(Box::new(s)));
-            self.plain(object, live.as_ref());
+            self.plan_object(object, live.as_ref());
         }
     }
 
-    /// What was encrypted under one key cannot be read under another, so once
-    /// control may have written something, a changed key is refused.
-    fn guard_encryption_key(&mut self, wanted: &Deployment, bootstrapped: bool) {
+    /// Rejects a changed encryption key once the control plane may have stored
+    /// credentials, which could not be decrypted with the new key.
+    fn check_encryption_key(&mut self, desired: &Deployment, bootstrapped: bool) {
         let children = &self.observed.children;
         let Some(live) = &children.control else {
             return;
         };
         let may_have_written = bootstrapped || children.gateway.is_some();
-        let changed = rollout_reason::changed_inputs(live, wanted);
+        let changed = rollout_reason::changed_inputs(live, desired);
         if may_have_written && changed.iter().any(|field| field == "encryptionKey") {
             let reference = &self.proxy.spec.encryption_key;
             self.plan.problems.push(Problem::new(
                 ProblemScope::Secrets,
                 Reason::EncryptionKeyChanged,
                 format!(
-                    "spec.encryptionKey: the value of key {:?} of Secret {:?} is not the one that \
-                     stored credentials were encrypted with; put the old value back",
+                    "spec.encryptionKey: the value of key {:?} of Secret {:?} changed, but stored \
+                     credentials are encrypted with the previous value; restore it",
                     reference.key, reference.name
                 ),
             ));
         }
     }
 
-    /// Whether an object that exists may be written. If not, says why.
-    fn owned(&mut self, kind: &str, live: &ObjectMeta) -> bool {
+    /// Whether an existing object may be written. Otherwise records the obstacle.
+    fn check_owner(&mut self, kind: &str, live: &ObjectMeta) -> bool {
         let name = live.name.as_deref().unwrap_or_default();
         match ownership(self.proxy, live) {
             Ownership::Ours => true,
@@ -282,66 +282,65 @@ impl Planner<'_> {
         }
     }
 
-    fn plain(&mut self, object: Object, live: Option<&Object>) {
+    fn plan_object(&mut self, object: Object, live: Option<&Object>) {
         if let Some(live) = live
-            && !self.owned(live.kind(), live.metadata())
+            && !self.check_owner(live.kind(), live.metadata())
         {
             return;
         }
         let object = object.with_applied_hash();
         match live {
             Some(live) if self.is_up_to_date(&object, live) => {}
-            live => self.push(object, live.map(Object::metadata), ApplyReason::Update),
+            live => self.push_apply(object, live.map(Object::metadata), ApplyReason::Update),
         }
     }
 
-    fn deployment(
+    fn plan_deployment(
         &mut self,
-        mut wanted: Deployment,
+        mut desired: Deployment,
         live: Option<&Deployment>,
         component: Component,
     ) {
         let Some(live) = live else {
-            let object = Object::Deployment(Box::new(wanted)).with_applied_hash();
-            return self.push(object, None, ApplyReason::Create);
+            let object = Object::Deployment(Box::new(desired)).with_applied_hash();
+            return self.push_apply(object, None, ApplyReason::Create);
         };
-        if !self.owned("Deployment", &live.metadata) {
+        if !self.check_owner("Deployment", &live.metadata) {
             return;
         }
-        let reasons = rollout_reasons(self.proxy, live, &wanted, component);
-        // The reason of the last roll stays until the next one.
+        let reasons = rollout_reasons(self.proxy, live, &desired, component);
+        // The reason of the last rollout is kept until the next one.
         let reason = match annotation(&live.metadata, ROLLOUT_REASON) {
             carried if reasons.is_empty() => carried.map(str::to_owned),
             _ => Some(rollout_reason::join(&reasons)),
         };
         if let Some(reason) = reason {
-            annotate(&mut wanted.metadata, ROLLOUT_REASON, reason);
+            annotate(&mut desired.metadata, ROLLOUT_REASON, reason);
         }
-        let object = Object::Deployment(Box::new(wanted)).with_applied_hash();
+        let object = Object::Deployment(Box::new(desired)).with_applied_hash();
         if !self.is_up_to_date(&object, &Object::Deployment(Box::new(live.clone()))) {
             let reason = if reasons.is_empty() {
                 ApplyReason::Update
             } else {
                 ApplyReason::Rollout(reasons)
             };
-            self.push(object, Some(&live.metadata), reason);
+            self.push_apply(object, Some(&live.metadata), reason);
         }
     }
 
-    fn first_login(&mut self, wanted: BuildContext<'_>, bootstrapped: bool) {
-        let Some(login) = self.proxy.spec.bootstrap.as_ref().filter(|_| !bootstrapped) else {
+    fn plan_bootstrap(&mut self, context: BuildContext<'_>, bootstrapped: bool) {
+        let Some(admin) = self.proxy.spec.bootstrap.as_ref().filter(|_| !bootstrapped) else {
             return;
         };
-        let object = Object::Job(Box::new(build::bootstrap(wanted, login))).with_applied_hash();
+        let object = Object::Job(Box::new(build::bootstrap(context, admin))).with_applied_hash();
         let Some(live) = &self.observed.children.bootstrap else {
-            return self.push(object, None, ApplyReason::Create);
+            return self.push_apply(object, None, ApplyReason::Create);
         };
-        // A Job's template cannot be changed: one that was made from other
-        // values is replaced. One that failed is left for its log to be read,
-        // and the cluster removes it after a while.
+        // A Job's template is immutable, so a Job with other inputs is replaced. A
+        // failed Job is kept so that its log can be read, until its TTL expires.
         let same =
             annotation(&live.metadata, APPLIED_HASH) == annotation(object.metadata(), APPLIED_HASH);
-        if self.owned("Job", &live.metadata) && !same {
+        if self.check_owner("Job", &live.metadata) && !same {
             self.plan.steps.push(Step::DeleteJob {
                 name: live.name_any(),
                 uid: live.uid().unwrap_or_default(),
@@ -350,23 +349,23 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether an object is as wanted: it was applied from the same manifest,
-    /// and nobody has changed a field of it since. A field that the API server
-    /// itself made something else of is not written again and again.
-    fn is_up_to_date(&self, wanted: &Object, live: &Object) -> bool {
-        let same = annotation(wanted.metadata(), APPLIED_HASH)
+    /// Whether an object is up to date: it was applied from the same manifest and
+    /// not changed since. Fields that the API server itself rewrites are not
+    /// written again.
+    fn is_up_to_date(&self, desired: &Object, live: &Object) -> bool {
+        let same = annotation(desired.metadata(), APPLIED_HASH)
             == annotation(live.metadata(), APPLIED_HASH);
         if !same {
             return false;
         }
         let key = live.key();
-        let (live, wanted) = (live.to_json(), wanted.to_json());
-        covers(&live, &wanted)
+        let (live, desired) = (live.to_json(), desired.to_json());
+        covers(&live, &desired)
             || self.observed.unmodified.contains(&key)
-                && covers(&live["metadata"], &wanted["metadata"])
+                && covers(&live["metadata"], &desired["metadata"])
     }
 
-    fn push(&mut self, object: Object, live: Option<&ObjectMeta>, reason: ApplyReason) {
+    fn push_apply(&mut self, object: Object, live: Option<&ObjectMeta>, reason: ApplyReason) {
         let (precondition, reason) = match live {
             Some(live) => (
                 Precondition::Uid(live.uid.clone().unwrap_or_default()),
@@ -382,9 +381,9 @@ impl Planner<'_> {
     }
 }
 
-/// Whether control has finished rolling out what it should run: all pods of
-/// the wanted template, all ready, and none of another template left, not even
-/// one that is being shut down.
+/// Whether the control plane's rollout is complete: all pods have the desired
+/// template and are ready, and no pod of another template exists, not even a
+/// terminating one.
 #[must_use]
 pub fn control_complete(
     live: Option<&Deployment>,

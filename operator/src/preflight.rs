@@ -10,11 +10,10 @@ use crate::observe::ReadOutcome;
 use crate::problem::{Problem, ProblemScope};
 use crate::secrets::{InputHashes, SecretData, SecretValue, required_references};
 
-/// Looks at every reference that is needed.
+/// Checks every required reference, and hashes the values.
 ///
 /// # Errors
-/// Everything that is missing or unusable, in the order of the fields, so that
-/// one look is enough to repair it all.
+/// All missing and invalid values, in the order of the fields.
 pub fn preflight(
     proxy: &FastllmProxy,
     secrets: &BTreeMap<String, ReadOutcome<Option<SecretData>>>,
@@ -40,51 +39,50 @@ fn value(
     secrets: &BTreeMap<String, ReadOutcome<Option<SecretData>>>,
 ) -> Result<SecretValue, Problem> {
     let SecretKeyRef { name, key } = reference;
-    let problem = |reason, what: &str| {
+    let problem = |reason, defect: &str| {
         Problem::new(
             ProblemScope::Secrets,
             reason,
-            format!("spec.{field}: {what}"),
+            format!("spec.{field}: {defect}"),
         )
     };
     let data = match secrets.get(name) {
         Some(ReadOutcome::Known(Some(data))) => data,
         Some(ReadOutcome::Known(None)) => {
-            let what = format!("Secret {name:?} does not exist (key {key:?} is wanted)");
-            return Err(problem(Reason::SecretNotFound, &what));
+            let defect = format!("Secret {name:?} does not exist (required key: {key:?})");
+            return Err(problem(Reason::SecretNotFound, &defect));
         }
         Some(ReadOutcome::Unknown(failure)) => {
-            let what = format!("Secret {name:?} could not be read (key {key:?}): {failure}");
-            return Err(problem(failure.reason(), &what));
+            let defect = format!("Secret {name:?} could not be read (key {key:?}): {failure}");
+            return Err(problem(failure.reason(), &defect));
         }
         None => {
-            let what = format!("Secret {name:?} was not read (key {key:?})");
-            return Err(problem(Reason::ReadFailed, &what));
+            let defect = format!("Secret {name:?} was not read (key {key:?})");
+            return Err(problem(Reason::ReadFailed, &defect));
         }
     };
     let Some(value) = data.get(key) else {
-        let what = format!("Secret {name:?} has no key {key:?}");
-        return Err(problem(Reason::KeyNotFound, &what));
+        let defect = format!("Secret {name:?} has no key {key:?}");
+        return Err(problem(Reason::KeyNotFound, &defect));
     };
     if value.expose().is_empty() {
-        let what = format!("key {key:?} of Secret {name:?} is empty");
-        return Err(problem(Reason::KeyNotFound, &what));
+        let defect = format!("key {key:?} of Secret {name:?} is empty");
+        return Err(problem(Reason::KeyNotFound, &defect));
     }
     match check(field, value.expose()) {
         Ok(()) => Ok(value.clone()),
-        Err(what) => {
-            let what = format!("key {key:?} of Secret {name:?} {what}");
-            Err(problem(Reason::InvalidValue, &what))
+        Err(defect) => {
+            let defect = format!("key {key:?} of Secret {name:?} {defect}");
+            Err(problem(Reason::InvalidValue, &defect))
         }
     }
 }
 
-/// Whether a value has the form that its field needs. The answer never
-/// contains the value.
+/// Checks the format of a field's value. The error does not contain the value.
 fn check(field: &str, value: &[u8]) -> Result<(), &'static str> {
-    let text = str::from_utf8(value).map_err(|_| "is not text")?;
+    let text = str::from_utf8(value).map_err(|_| "is not valid UTF-8")?;
     if text.trim() != text {
-        return Err("begins or ends with white space");
+        return Err("begins or ends with whitespace");
     }
     match field {
         "database" => match Url::parse(text) {
@@ -101,7 +99,7 @@ fn check(field: &str, value: &[u8]) -> Result<(), &'static str> {
             let visible = text.bytes().all(|b| b.is_ascii_graphic());
             visible
                 .then_some(())
-                .ok_or("is not one word of visible ASCII characters")
+                .ok_or("contains characters other than visible ASCII")
         }
         _ => Ok(()),
     }

@@ -1,5 +1,4 @@
-//! What the referenced Secrets say: checks before anything is applied, and the
-//! hashes by which a changed value is noticed.
+//! Secret values, the references to them, and the hashes that reveal changed values.
 
 mod keyed_hasher;
 
@@ -12,18 +11,18 @@ use crate::names::Component;
 
 pub use keyed_hasher::KeyedHasher;
 
-/// A Secret's value. Neither `Debug` nor `Display` shows it.
+/// A value of a Secret. `Debug` does not print it.
 #[derive(Clone, Eq, PartialEq)]
 pub struct SecretValue(Vec<u8>);
 
 impl SecretValue {
-    /// Takes the bytes in.
+    /// Wraps the bytes.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes, for a check or a hash.
+    /// The bytes, for checks and hashes only.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
@@ -39,7 +38,7 @@ impl fmt::Debug for SecretValue {
 /// The data of one Secret.
 pub type SecretData = BTreeMap<String, SecretValue>;
 
-/// The hashes of the values that a resource references; the values stay behind.
+/// The hashes of the values that a resource references. It does not contain the values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InputHashes {
     values: BTreeMap<&'static str, String>,
@@ -47,7 +46,7 @@ pub struct InputHashes {
 }
 
 impl InputHashes {
-    /// Hashes each value under a key that is derived from the encryption key.
+    /// Hashes each value with a key that is derived from the encryption key.
     #[must_use]
     pub fn new(encryption_key: &SecretValue, values: &BTreeMap<&'static str, SecretValue>) -> Self {
         let hasher = KeyedHasher::derive(encryption_key);
@@ -58,14 +57,14 @@ impl InputHashes {
         Self { values, hasher }
     }
 
-    /// Hash of the value of a field, empty if the field was not read.
+    /// Hash of a field's value; empty if the field was not read.
     #[must_use]
     pub fn value_hash(&self, field: &str) -> &str {
         self.values.get(field).map_or("", String::as_str)
     }
 
-    /// One hash of all values that a component reads. Another plane's values
-    /// are left out, so that they do not roll this one.
+    /// Hash of all values that a component reads. Other components' values are not
+    /// included, so their changes do not restart its pods.
     #[must_use]
     pub fn plane_hash(&self, proxy: &FastllmProxy, component: Component) -> String {
         let fields = input_references(proxy, component);
@@ -78,7 +77,7 @@ impl InputHashes {
     }
 }
 
-/// The Secret values that a component reads, with the path of each field.
+/// The Secret references of a component, with the path of each field.
 #[must_use]
 pub fn input_references(
     proxy: &FastllmProxy,
@@ -104,8 +103,8 @@ pub fn input_references(
     }
 }
 
-/// Every reference that has to resolve, with the path of its field. The first
-/// login's password is needed until the login exists, and never again.
+/// Every required reference, with the path of its field. The bootstrap admin's
+/// password is required only until the account exists.
 #[must_use]
 pub fn required_references(
     proxy: &FastllmProxy,
@@ -117,8 +116,8 @@ pub fn required_references(
         ("proxyToken", &spec.proxy_token),
         ("encryptionKey", &spec.encryption_key),
     ];
-    if let Some(login) = spec.bootstrap.as_ref().filter(|_| !bootstrapped) {
-        all.push(("bootstrap.password", &login.password));
+    if let Some(admin) = spec.bootstrap.as_ref().filter(|_| !bootstrapped) {
+        all.push(("bootstrap.password", &admin.password));
     }
     all
 }

@@ -8,11 +8,11 @@ use super::deployment::deployment;
 use super::{BuildContext, pod};
 use crate::names::{ADMIN_PORT, Component};
 
-/// The control plane. Every replica is active, so an upgrade rolls with one
-/// pod more and none less: a bad image takes nothing down.
+/// Builds the control plane. Every replica is active, so a rollout adds a pod
+/// before it removes one, and a bad image causes no outage.
 #[must_use]
-pub fn control(wanted: BuildContext<'_>) -> Deployment {
-    let proxy = wanted.proxy;
+pub fn control(context: BuildContext<'_>) -> Deployment {
+    let proxy = context.proxy;
     let spec = &proxy.spec;
     let mut args = vec![
         "--host=0.0.0.0".to_owned(),
@@ -20,7 +20,7 @@ pub fn control(wanted: BuildContext<'_>) -> Deployment {
         format!("--shutdown-delay={}", pod::SHUTDOWN_DELAY),
         format!("--shutdown-grace={}", pod::SHUTDOWN_GRACE),
     ];
-    args.extend(pod::log_args(wanted));
+    args.extend(pod::log_args(context));
     let resource = format!(
         "{}/{}",
         proxy.namespace().unwrap_or_default(),
@@ -33,7 +33,7 @@ pub fn control(wanted: BuildContext<'_>) -> Deployment {
             pod::from_secret("FASTLLM_DATABASE_URL", &spec.database),
             pod::from_secret("FASTLLM_PROXY_TOKEN", &spec.proxy_token),
             pod::from_secret("FASTLLM_ENCRYPTION_KEY", &spec.encryption_key),
-            pod::plain("FASTLLM_OPERATOR_RESOURCE", resource),
+            pod::literal("FASTLLM_OPERATOR_RESOURCE", resource),
         ]),
         ports: Some(vec![ContainerPort {
             name: Some("http".to_owned()),
@@ -45,8 +45,8 @@ pub fn control(wanted: BuildContext<'_>) -> Deployment {
         liveness_probe: Some(pod::probe("/livez", "http", 20, 3)),
         readiness_probe: Some(pod::probe("/readyz", "http", 5, 3)),
         resources: spec.control.resources.clone(),
-        ..pod::container(wanted, Component::Control)
+        ..pod::container(context, Component::Control)
     };
-    let template = pod::template(wanted, Component::Control, Component::Control, container);
-    deployment(wanted, Component::Control, spec.control.replicas, template)
+    let template = pod::template(context, Component::Control, Component::Control, container);
+    deployment(context, Component::Control, spec.control.replicas, template)
 }

@@ -1,4 +1,4 @@
-//! A Deployment around a pod template, for either plane.
+//! The part of a Deployment that both planes share.
 
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment,
@@ -12,17 +12,17 @@ use super::{BuildContext, pod};
 use crate::names::{Component, INPUT_HASHES, annotate, metadata, selector};
 use crate::secrets::input_references;
 
-/// One pod more and none less while it rolls, for either plane.
+/// Builds a Deployment that adds a pod before it removes one during a rollout.
 pub(super) fn deployment(
-    wanted: BuildContext<'_>,
+    context: BuildContext<'_>,
     component: Component,
     replicas: i32,
     template: PodTemplateSpec,
 ) -> Deployment {
-    let mut meta = metadata(wanted.proxy, component);
-    let hashes: Vec<_> = input_references(wanted.proxy, component)
+    let mut meta = metadata(context.proxy, component);
+    let hashes: Vec<_> = input_references(context.proxy, component)
         .into_iter()
-        .map(|(field, _)| format!("{field}={}", wanted.inputs.value_hash(field)))
+        .map(|(field, _)| format!("{field}={}", context.inputs.value_hash(field)))
         .collect();
     annotate(&mut meta, INPUT_HASHES, hashes.join(","));
     Deployment {
@@ -31,7 +31,7 @@ pub(super) fn deployment(
             replicas: Some(replicas),
             revision_history_limit: Some(5),
             selector: LabelSelector {
-                match_labels: Some(selector(&wanted.proxy.name_any(), component)),
+                match_labels: Some(selector(&context.proxy.name_any(), component)),
                 ..LabelSelector::default()
             },
             strategy: Some(DeploymentStrategy {

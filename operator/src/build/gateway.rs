@@ -12,25 +12,26 @@ use super::deployment::deployment;
 use super::{BuildContext, pod};
 use crate::names::{ADMIN_PORT, Component, PUBLIC_PORT, STATUS_PORT, selector};
 
-/// Where the gateway keeps the last snapshot.
+/// Where the gateway stores the last snapshot.
 const CACHE_DIR: &str = "/var/lib/fastllm";
 
-/// The gateway. It is spread over nodes and rolls with one pod more and none less.
+/// Builds the gateway. Its pods are spread over nodes, and a rollout adds a pod
+/// before it removes one.
 #[must_use]
-pub fn gateway(wanted: BuildContext<'_>) -> Deployment {
-    let spec = &wanted.proxy.spec;
+pub fn gateway(context: BuildContext<'_>) -> Deployment {
+    let spec = &context.proxy.spec;
     let container = Container {
         resources: spec.proxy.resources.clone(),
-        ..container(wanted)
+        ..container(context)
     };
-    let mut template = pod::template(wanted, Component::Gateway, Component::Gateway, container);
+    let mut template = pod::template(context, Component::Gateway, Component::Gateway, container);
     if let Some(pod) = template.spec.as_mut() {
         pod.topology_spread_constraints = Some(vec![TopologySpreadConstraint {
             max_skew: 1,
             topology_key: "kubernetes.io/hostname".to_owned(),
             when_unsatisfiable: "ScheduleAnyway".to_owned(),
             label_selector: Some(LabelSelector {
-                match_labels: Some(selector(&wanted.proxy.name_any(), Component::Gateway)),
+                match_labels: Some(selector(&context.proxy.name_any(), Component::Gateway)),
                 ..LabelSelector::default()
             }),
             ..TopologySpreadConstraint::default()
@@ -44,11 +45,11 @@ pub fn gateway(wanted: BuildContext<'_>) -> Deployment {
             ..Volume::default()
         }]);
     }
-    deployment(wanted, Component::Gateway, spec.proxy.replicas, template)
+    deployment(context, Component::Gateway, spec.proxy.replicas, template)
 }
 
-fn container(wanted: BuildContext<'_>) -> Container {
-    let proxy = wanted.proxy;
+fn container(context: BuildContext<'_>) -> Container {
+    let proxy = context.proxy;
     let control_url = format!(
         "http://{}.{}.svc:{ADMIN_PORT}/snapshot",
         Component::Control.object_name(&proxy.name_any()),
@@ -61,7 +62,7 @@ fn container(wanted: BuildContext<'_>) -> Container {
         format!("--shutdown-delay={}", pod::SHUTDOWN_DELAY),
         format!("--shutdown-grace={}", pod::SHUTDOWN_GRACE),
     ];
-    args.extend(pod::log_args(wanted));
+    args.extend(pod::log_args(context));
     let port = |name: &str, number: i32| ContainerPort {
         name: Some(name.to_owned()),
         container_port: number,
@@ -72,7 +73,7 @@ fn container(wanted: BuildContext<'_>) -> Container {
         command: Some(vec!["fastllm-gateway".to_owned()]),
         args: Some(args),
         env: Some(vec![
-            pod::plain("FASTLLM_CONTROL_URL", control_url),
+            pod::literal("FASTLLM_CONTROL_URL", control_url),
             pod::from_secret("FASTLLM_PROXY_TOKEN", &proxy.spec.proxy_token),
         ]),
         ports: Some(vec![
@@ -87,6 +88,6 @@ fn container(wanted: BuildContext<'_>) -> Container {
             mount_path: CACHE_DIR.to_owned(),
             ..VolumeMount::default()
         }]),
-        ..pod::container(wanted, Component::Gateway)
+        ..pod::container(context, Component::Gateway)
     }
 }

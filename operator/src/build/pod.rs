@@ -1,4 +1,4 @@
-//! What every pod has in common: identity, hardening, hashes.
+//! The part of a pod that all components share: identity, hardening, hashes.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use super::BuildContext;
 use crate::hash::{json_hash, to_json};
 use crate::names::{CONFIG_HASH, Component, TEMPLATE_HASH, annotate, labels};
 
-/// User and group of every container.
+/// User and group ID of every container.
 const NOBODY: i64 = 65532;
-/// Seconds between SIGTERM and SIGKILL: 5 until the endpoints are gone, 25 for
-/// requests in flight, 10 to spare.
+/// Seconds between SIGTERM and SIGKILL: 5 for the removal of the endpoints, 25 for
+/// requests in flight, and 10 in reserve.
 const TERMINATION_GRACE: i64 = 40;
 
-/// Seconds that a plane stays open after it became unready.
+/// Seconds that a plane accepts connections after it becomes unready.
 pub(super) const SHUTDOWN_DELAY: u32 = 5;
-/// Seconds that requests in flight are given.
+/// Maximum seconds that requests in flight may take during shutdown.
 pub(super) const SHUTDOWN_GRACE: u32 = 25;
 
-/// An environment variable with a value.
-pub(super) fn plain(name: &str, value: String) -> EnvVar {
+/// An environment variable with a literal value.
+pub(super) fn literal(name: &str, value: String) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: Some(value),
@@ -35,7 +35,7 @@ pub(super) fn plain(name: &str, value: String) -> EnvVar {
     }
 }
 
-/// An environment variable that the kubelet fills from a Secret.
+/// An environment variable with a value from a Secret.
 pub(super) fn from_secret(name: &str, reference: &fastllm_crds::SecretKeyRef) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
@@ -51,16 +51,16 @@ pub(super) fn from_secret(name: &str, reference: &fastllm_crds::SecretKeyRef) ->
     }
 }
 
-/// The flags about logs, which both planes take.
-pub(super) fn log_args(wanted: BuildContext<'_>) -> [String; 2] {
-    let logs = &wanted.proxy.spec.observability;
+/// The logging flags of both planes.
+pub(super) fn log_args(context: BuildContext<'_>) -> [String; 2] {
+    let logs = &context.proxy.spec.observability;
     [
         format!("--log={}", logs.log_level),
         format!("--log-format={}", logs.log_format.as_str()),
     ]
 }
 
-/// A probe of a path on a named port.
+/// An HTTP probe of a named port.
 pub(super) fn probe(path: &str, port: &str, period: i32, failures: i32) -> Probe {
     Probe {
         http_get: Some(HTTPGetAction {
@@ -75,9 +75,9 @@ pub(super) fn probe(path: &str, port: &str, period: i32, failures: i32) -> Probe
     }
 }
 
-/// A container of the product's image.
-pub(super) fn container(wanted: BuildContext<'_>, component: Component) -> Container {
-    let spec = &wanted.proxy.spec;
+/// A container with the image of FastLLM Proxy.
+pub(super) fn container(context: BuildContext<'_>, component: Component) -> Container {
+    let spec = &context.proxy.spec;
     Container {
         name: component.container().to_owned(),
         image: Some(spec.image.clone()),
@@ -95,16 +95,16 @@ pub(super) fn container(wanted: BuildContext<'_>, component: Component) -> Conta
     }
 }
 
-/// A pod template around a container, with both hashes. Service links stay
-/// off: they would set `FASTLLM_…` variables that the planes read as flags.
+/// A pod template for a container. Service links are disabled: they would set
+/// `FASTLLM_…` variables, which the planes read as flags.
 pub(super) fn template(
-    wanted: BuildContext<'_>,
+    context: BuildContext<'_>,
     component: Component,
     account: Component,
     container: Container,
 ) -> PodTemplateSpec {
-    let name = wanted.proxy.name_any();
-    let secrets = &wanted.proxy.spec.image_pull_secrets;
+    let name = context.proxy.name_any();
+    let secrets = &context.proxy.spec.image_pull_secrets;
     let pull_secrets = secrets.iter().map(|secret| LocalObjectReference {
         name: secret.clone(),
     });
@@ -113,7 +113,7 @@ pub(super) fn template(
             labels: Some(labels(&name, component)),
             annotations: Some(BTreeMap::from([(
                 CONFIG_HASH.to_owned(),
-                wanted.inputs.plane_hash(wanted.proxy, component),
+                context.inputs.plane_hash(context.proxy, component),
             )])),
             ..ObjectMeta::default()
         }),
@@ -140,7 +140,7 @@ pub(super) fn template(
     }
 }
 
-/// Adds the hash of the template to it; the last thing that is done to it.
+/// Annotates the template with its own hash. Call this last.
 pub(super) fn with_template_hash(mut template: PodTemplateSpec) -> PodTemplateSpec {
     let hash = json_hash(&to_json(&template));
     annotate(

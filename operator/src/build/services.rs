@@ -1,4 +1,4 @@
-//! The address of a plane.
+//! The network address of a plane.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -7,14 +7,14 @@ use kube::ResourceExt as _;
 use super::BuildContext;
 use crate::names::{Component, metadata, selector};
 
-/// The Service of a plane, with the one port that others call.
+/// Builds the Service of a plane, with a single port.
 #[must_use]
-pub fn service(wanted: BuildContext<'_>, component: Component, port: i32) -> Service {
+pub fn service(context: BuildContext<'_>, component: Component, port: i32) -> Service {
     Service {
-        metadata: metadata(wanted.proxy, component),
+        metadata: metadata(context.proxy, component),
         spec: Some(ServiceSpec {
             type_: Some("ClusterIP".to_owned()),
-            selector: Some(selector(&wanted.proxy.name_any(), component)),
+            selector: Some(selector(&context.proxy.name_any(), component)),
             ports: Some(vec![ServicePort {
                 name: Some("http".to_owned()),
                 port,

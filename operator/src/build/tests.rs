@@ -12,34 +12,40 @@ fn inputs(cluster: &FakeCluster) -> InputHashes {
 
 fn all(cluster: &FakeCluster) -> Vec<Object> {
     let inputs = inputs(cluster);
-    let wanted = BuildContext {
+    let context = BuildContext {
         proxy: &cluster.proxy,
         inputs: &inputs,
     };
-    let login = cluster.proxy.spec.bootstrap.as_ref().unwrap();
+    let admin = cluster.proxy.spec.bootstrap.as_ref().unwrap();
     vec![
-        Object::ServiceAccount(Box::new(super::service_account(wanted, Component::Control))),
-        Object::ServiceAccount(Box::new(super::service_account(wanted, Component::Gateway))),
+        Object::ServiceAccount(Box::new(super::service_account(
+            context,
+            Component::Control,
+        ))),
+        Object::ServiceAccount(Box::new(super::service_account(
+            context,
+            Component::Gateway,
+        ))),
         Object::Service(Box::new(super::service(
-            wanted,
+            context,
             Component::Control,
             ADMIN_PORT,
         ))),
         Object::Service(Box::new(super::service(
-            wanted,
+            context,
             Component::Gateway,
             PUBLIC_PORT,
         ))),
-        Object::Deployment(Box::new(super::control(wanted))),
-        Object::Deployment(Box::new(super::gateway(wanted))),
-        Object::Job(Box::new(super::bootstrap(wanted, login))),
+        Object::Deployment(Box::new(super::control(context))),
+        Object::Deployment(Box::new(super::gateway(context))),
+        Object::Job(Box::new(super::bootstrap(context, admin))),
     ]
 }
 
-// A release that renders another template rolls every pod of every user: these
-// files change on purpose or not at all.
+// A changed template restarts every pod of every user on the next operator
+// upgrade, so these files must change only on purpose.
 #[test]
-fn manifests_are_those_of_the_last_release() {
+fn manifests_match_the_snapshots() {
     for object in all(&FakeCluster::new()) {
         let object = object.with_applied_hash();
         let name = format!("{}_{}", object.kind().to_lowercase(), object.name());
@@ -78,7 +84,7 @@ fn every_pod_is_hardened() {
 }
 
 #[test]
-fn a_first_login_cannot_wait_for_ever() {
+fn the_bootstrap_job_has_a_deadline() {
     let jobs = all(&FakeCluster::new())
         .into_iter()
         .filter_map(|object| match object {
@@ -92,7 +98,7 @@ fn a_first_login_cannot_wait_for_ever() {
 }
 
 #[test]
-fn no_manifest_holds_a_secret_value() {
+fn no_manifest_contains_a_secret_value() {
     for object in all(&FakeCluster::new()) {
         let text = object.to_json().to_string();
         assert!(!text.contains("canary"), "{text}");
@@ -101,7 +107,7 @@ fn no_manifest_holds_a_secret_value() {
 }
 
 #[test]
-fn a_plane_that_does_not_read_a_secret_is_not_rolled_by_it() {
+fn a_secret_change_does_not_affect_a_plane_that_does_not_read_it() {
     let before = FakeCluster::new();
     let mut after = FakeCluster::new();
     after.set_secret("db", "uri", "postgres://user:other@db/fastllm");

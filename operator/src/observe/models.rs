@@ -1,4 +1,4 @@
-//! How many models a gateway serves, asked at its status port.
+//! The number of models that a gateway serves, read from its status port.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,18 +9,18 @@ use serde::Deserialize;
 use super::{ReadFailure, ReadOutcome};
 use crate::names::STATUS_PORT;
 
-/// Longest time that a gateway may take to answer.
+/// Timeout of a request to a gateway.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Largest answer that is read, in bytes.
-const LIMIT: usize = 4 << 20;
+/// Maximum size of a response body, in bytes.
+const MAX_BODY: usize = 4 << 20;
 
-/// Asks a gateway how many models it serves.
+/// Reads the number of models that a gateway serves.
 pub trait ModelsProbe: Send + Sync + 'static {
     /// Number of models at the gateway pod with this address.
     fn models(&self, ip: &str) -> impl Future<Output = ReadOutcome<usize>> + Send;
 }
 
-/// Asks over HTTP.
+/// Reads the number over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpModelsProbe(reqwest::Client);
 
@@ -30,32 +30,37 @@ struct Health {
 }
 
 impl HttpModelsProbe {
+    /// Creates the HTTP client.
+    ///
     /// # Errors
-    /// If the HTTP client cannot be set up.
+    /// If the HTTP client cannot be created.
     pub fn new() -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
             .no_proxy()
-            // Whoever can label a pod could send us anywhere.
+            // A forged gateway pod must not be able to redirect the operator.
             .redirect(Policy::none())
             .pool_max_idle_per_host(0)
             .build()?;
         Ok(Self(client))
     }
 
-    async fn ask(&self, gateway: SocketAddr) -> Result<usize, &'static str> {
+    async fn fetch(&self, gateway: SocketAddr) -> Result<usize, ReadFailure> {
         let url = format!("http://{gateway}/health");
-        let unreachable = "the gateway's status port did not answer";
-        let mut answer = self.0.get(url).send().await.map_err(|_| unreachable)?;
+        let unreachable = |_| ReadFailure::Failed("the gateway's status port did not respond");
+        let mut response = self.0.get(url).send().await.map_err(unreachable)?;
         let mut body = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(|_| unreachable)? {
-            if body.len() + chunk.len() > LIMIT {
-                return Err("the gateway's status port answered at too great a length");
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            if body.len() + chunk.len() > MAX_BODY {
+                return Err(ReadFailure::Failed(
+                    "the response of the gateway's status port is too large",
+                ));
             }
             body.extend_from_slice(&chunk);
         }
-        let health: Health = serde_json::from_slice(&body)
-            .map_err(|_| "the gateway's status port answered something else")?;
+        let health: Health = serde_json::from_slice(&body).map_err(|_| {
+            ReadFailure::Failed("the gateway's status port sent an unknown response")
+        })?;
         Ok(health.models.len())
     }
 }
@@ -65,9 +70,9 @@ impl ModelsProbe for HttpModelsProbe {
         let Ok(ip) = ip.parse::<IpAddr>() else {
             return ReadOutcome::Unknown(ReadFailure::Failed("the gateway pod has no address"));
         };
-        match self.ask(SocketAddr::new(ip, STATUS_PORT)).await {
+        match self.fetch(SocketAddr::new(ip, STATUS_PORT)).await {
             Ok(count) => ReadOutcome::Known(count),
-            Err(what) => ReadOutcome::Unknown(ReadFailure::Failed(what)),
+            Err(failure) => ReadOutcome::Unknown(failure),
         }
     }
 }
@@ -79,25 +84,25 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    use super::HttpModelsProbe;
+    use super::{HttpModelsProbe, ReadFailure};
 
-    /// Answers one request, and says what it was.
-    async fn answer(listener: &TcpListener, with: &str) -> String {
+    /// Sends one response, and returns the request.
+    async fn respond(listener: &TcpListener, response: &str) -> String {
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut request = [0; 4096];
         let read = socket.read(&mut request).await.unwrap();
-        socket.write_all(with.as_bytes()).await.unwrap();
+        socket.write_all(response.as_bytes()).await.unwrap();
         socket.shutdown().await.unwrap();
         String::from_utf8_lossy(&request[..read]).into_owned()
     }
 
-    async fn asked(with: &str) -> Result<usize, &'static str> {
+    async fn fetch(response: &str) -> Result<usize, ReadFailure> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gateway = listener.local_addr().unwrap();
-        // Only fails if another test was first.
+        // Fails only if another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let probe = HttpModelsProbe::new().unwrap();
-        let (request, found) = tokio::join!(answer(&listener, with), probe.ask(gateway));
+        let (request, found) = tokio::join!(respond(&listener, response), probe.fetch(gateway));
         assert!(request.starts_with("GET /health "), "{request}");
         found
     }
@@ -108,19 +113,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gateway_without_a_healthy_backend_still_names_its_models() {
-        let answer = body("503 Service Unavailable", r#"{"models": ["a", "b"]}"#);
-        assert_eq!(asked(&answer).await, Ok(2));
+    async fn a_gateway_without_a_healthy_backend_still_lists_its_models() {
+        let response = body("503 Service Unavailable", r#"{"models": ["a", "b"]}"#);
+        assert_eq!(fetch(&response).await, Ok(2));
     }
 
     #[tokio::test]
-    async fn an_answer_without_models_is_not_taken_for_none() {
-        assert!(asked(&body("503 Busy", r#"{"error": {}}"#)).await.is_err());
-        assert_eq!(asked(&body("200 OK", r#"{"models": []}"#)).await, Ok(0));
+    async fn a_response_without_a_list_of_models_is_an_error() {
+        assert!(fetch(&body("503 Busy", r#"{"error": {}}"#)).await.is_err());
+        assert_eq!(fetch(&body("200 OK", r#"{"models": []}"#)).await, Ok(0));
     }
 
     #[tokio::test]
-    async fn nobody_is_followed_elsewhere() {
+    async fn redirects_are_not_followed() {
         let elsewhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = elsewhere.local_addr().unwrap();
         let redirect = format!(
@@ -128,8 +133,8 @@ mod tests {
         );
         let models = body("200 OK", r#"{"models": ["a"]}"#);
         tokio::select! {
-            found = asked(&redirect) => assert!(found.is_err()),
-            request = answer(&elsewhere, &models) => panic!("followed: {request}"),
+            found = fetch(&redirect) => assert!(found.is_err()),
+            request = respond(&elsewhere, &models) => panic!("the redirect was followed: {request}"),
         }
     }
 }

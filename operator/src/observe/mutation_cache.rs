@@ -1,12 +1,12 @@
-//! Read-your-writes over a watch cache.
+//! Read-your-writes consistency for a watch cache.
 //!
-//! A watch cache lags behind what we have just written. A pass that read the
-//! older state would repeat a write, or move a transition time, so what was
-//! written last is kept beside the cache until the cache has caught up.
+//! A watch cache lags behind the operator's own writes. Acting on the older state
+//! would repeat a write or change a transition time, so recent writes are kept
+//! until the cache has caught up.
 //!
-//! What the API server answers to a write may differ from what was sent: an
-//! admission policy rewrites a field, an older release drops one. The answer is
-//! remembered, so that the difference is not taken for somebody's edit.
+//! The API server's response to an apply may differ from the applied manifest: an
+//! admission policy rewrites a field, or an older release drops one. The response
+//! is recorded, so that the difference is not mistaken for an edit.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -23,21 +23,21 @@ use tokio::time::Instant;
 use crate::hash::{json_hash, to_json};
 use crate::names::{APPLIED_HASH, annotation};
 
-/// Longest time that a written object is believed in without the cache: an
-/// object that was deleted right after it was written shows up as such by then.
+/// How long a recent write replaces the cached state. By then the cache also shows
+/// an object that was deleted right after the write.
 const WRITE_TTL: Duration = Duration::from_secs(10);
 
-/// What was written, and when.
+/// Recently written objects with the time of the write.
 type RecentWrites<K> = HashMap<ObjectRef<K>, (Instant, Arc<K>)>;
 
-/// A watch cache, and what was written since.
+/// A watch cache, with the recent writes to its objects.
 pub struct MutationCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
     store: Store<K>,
     written: Mutex<RecentWrites<K>>,
-    /// What the last apply of each object made of it, as [`form`].
+    /// The [`content_hash`] of each object in the response to its last apply.
     applied_hashes: Mutex<HashMap<ObjectRef<K>, String>>,
 }
 
@@ -45,7 +45,7 @@ impl<K> MutationCache<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + 'static,
 {
-    /// Wraps a cache.
+    /// Wraps a watch cache.
     #[must_use]
     pub fn new(store: Store<K>) -> Self {
         Self {
@@ -55,13 +55,13 @@ where
         }
     }
 
-    /// The cache.
+    /// The watch cache.
     #[must_use]
     pub fn store(&self) -> &Store<K> {
         &self.store
     }
 
-    /// The newest state that is known of an object.
+    /// The latest known state of an object.
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let key = ObjectRef::new(name).within(namespace);
@@ -80,7 +80,7 @@ where
         Some(Arc::clone(object))
     }
 
-    /// Remembers the answer to a write.
+    /// Records the response to a write.
     pub fn record_write(&self, object: K) {
         let mut written = self.written.lock();
         written.retain(|_, (at, _)| at.elapsed() <= WRITE_TTL);
@@ -90,7 +90,7 @@ where
         );
     }
 
-    /// Remembers the answer to an apply.
+    /// Records the response to an apply.
     pub fn record_apply(&self, object: K)
     where
         K: Serialize,
@@ -102,7 +102,7 @@ where
         self.record_write(object);
     }
 
-    /// Whether an object is still as the last apply of it left it.
+    /// Whether an object did not change since its last apply.
     #[must_use]
     pub fn is_unmodified(&self, object: &K) -> bool
     where
@@ -111,18 +111,18 @@ where
         let applied_hashes = self.applied_hashes.lock();
         applied_hashes
             .get(&ObjectRef::from_obj(object))
-            .is_some_and(|answer| *answer == content_hash(object))
+            .is_some_and(|applied| *applied == content_hash(object))
     }
 
-    /// Forgets an object that was deleted.
+    /// Removes a deleted object.
     pub fn forget(&self, namespace: &str, name: &str) {
         let key = ObjectRef::new(name).within(namespace);
         self.written.lock().remove(&key);
     }
 }
 
-/// Hash of what an apply decides about an object: everything but its metadata,
-/// of which others keep some, and its status. Which apply it was belongs to it.
+/// Hash of what an apply decides: everything except the status and the metadata,
+/// plus the hash of the applied manifest.
 pub(crate) fn content_hash<K: Resource + Serialize>(object: &K) -> String {
     let mut body = to_json(object);
     let applied = annotation(object.meta(), APPLIED_HASH).unwrap_or_default();
@@ -133,8 +133,8 @@ pub(crate) fn content_hash<K: Resource + Serialize>(object: &K) -> String {
     json_hash(&body)
 }
 
-/// Whether one state of an object is older than another. Resource versions of
-/// one kind compare as numbers; where they are not numbers, the cache is believed.
+/// Whether the cached state is older than the written one. Resource versions are
+/// compared as numbers; otherwise the cached state is preferred.
 fn is_older<K: Resource>(cached: &K, written: &K) -> bool {
     let version = |object: &K| object.resource_version()?.parse::<u128>().ok();
     match (version(cached), version(written)) {

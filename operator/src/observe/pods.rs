@@ -1,36 +1,36 @@
-//! What matters of a pod.
+//! The relevant state of a pod.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::ResourceExt as _;
 
 use crate::names::{COMPONENT, Component, TEMPLATE_HASH};
 
-/// The kubelet's words for an image that it cannot get.
+/// Reasons by which the kubelet reports that it cannot pull an image.
 const PULL_FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
 
-/// What matters of a pod.
+/// The relevant state of a pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PodView {
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Whose pod it is.
+    /// The component that the pod belongs to.
     pub component: Component,
-    /// Hash of the template that it was made from.
+    /// Hash of the pod's template.
     pub template_hash: Option<String>,
     /// Image of the component's container.
     pub image: String,
     /// Whether it passes its readiness probe.
     pub ready: bool,
-    /// Whether it is being shut down.
+    /// Whether it is being deleted.
     pub terminating: bool,
-    /// Whether the node cannot get the image.
+    /// Whether the node cannot pull the image.
     pub pull_failed: bool,
-    /// Its address, once it has one.
+    /// The IP address, once assigned.
     pub ip: Option<String>,
 }
 
 impl PodView {
-    /// Reads a pod. Finished pods and pods of nobody that we know give nothing.
+    /// Reads a pod. Returns `None` for finished pods and unknown components.
     #[must_use]
     pub fn of(pod: &Pod) -> Option<Self> {
         let component = Component::from_label(pod.labels().get(COMPONENT)?)?;

@@ -1,29 +1,28 @@
-//! How far a Deployment has come.
+//! The progress of a Deployment's rollout.
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
 
 use crate::names::{Component, TEMPLATE_HASH, annotation};
 
-/// The figures of a Deployment's status, and whether they speak of its present
-/// specification.
+/// Pod counts of a Deployment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rollout {
-    /// Pods asked for.
+    /// Desired pods.
     pub desired: i32,
-    /// Pods that exist and are not terminating, of any template.
+    /// Pods of any template that are not terminating.
     pub current: i32,
-    /// Pods of the present template.
+    /// Pods of the current template.
     pub updated: i32,
-    /// Ready pods, of any template.
+    /// Ready pods of any template.
     pub ready: i32,
-    /// Whether the Deployment controller has seen the present specification.
+    /// Whether the counts apply to the current generation of the Deployment.
     pub observed: bool,
-    /// Whether it gave up waiting for progress.
+    /// Whether the rollout exceeded its progress deadline.
     pub deadline_exceeded: bool,
 }
 
 impl Rollout {
-    /// Reads the figures.
+    /// Reads the counts from a Deployment's status.
     #[must_use]
     pub fn of(deployment: &Deployment) -> Self {
         let fallback = DeploymentStatus::default();
@@ -44,8 +43,8 @@ impl Rollout {
         }
     }
 
-    /// Whether every pod that was asked for is of the present template and
-    /// ready, and no other is left.
+    /// Whether all desired pods run the current template and are ready, and no
+    /// other pods exist.
     #[must_use]
     pub fn complete(&self) -> bool {
         let Self {
@@ -59,15 +58,15 @@ impl Rollout {
         observed && updated == desired && current == desired && ready == desired
     }
 
-    /// Whether pods of an older template are still counted, as opposed to pods
-    /// that are added, or are not ready.
+    /// Whether pods of an older template still exist, as opposed to pods that are
+    /// being added or are not ready.
     #[must_use]
     pub fn replacing(&self) -> bool {
         self.observed && self.current > self.updated
     }
 }
 
-/// The image of a component in a Deployment, found by the container's name.
+/// The image of a component in a Deployment.
 #[must_use]
 pub fn image_of(deployment: &Deployment, component: Component) -> Option<&str> {
     let pod = deployment.spec.template.spec.as_ref()?;
@@ -78,7 +77,7 @@ pub fn image_of(deployment: &Deployment, component: Component) -> Option<&str> {
     container.image.as_deref()
 }
 
-/// The hash that identifies a Deployment's pod template.
+/// The hash of a Deployment's pod template.
 #[must_use]
 pub fn template_hash(deployment: &Deployment) -> Option<&str> {
     let template = &deployment.spec.template;

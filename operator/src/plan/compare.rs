@@ -1,48 +1,48 @@
-//! Whether a live object has every field that was asked for.
+//! Comparison of a live object with a manifest.
 
 use serde_json::Value;
 
-/// Whether `live` has every member of `wanted` with its value. What others
-/// added (defaults, injected sidecars, annotations) does not count.
+/// Whether `live` contains every member of `desired` with the same value. Additional
+/// members (defaults, injected sidecars, annotations) are ignored.
 #[must_use]
-pub fn covers(live: &Value, wanted: &Value) -> bool {
-    covers_as(live, wanted, false)
+pub fn covers(live: &Value, desired: &Value) -> bool {
+    covers_as(live, desired, false)
 }
 
-fn covers_as(live: &Value, wanted: &Value, quantity: bool) -> bool {
-    match (live, wanted) {
+fn covers_as(live: &Value, desired: &Value, quantity: bool) -> bool {
+    match (live, desired) {
         (_, Value::Null) => true,
-        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(name, wanted)| {
+        (Value::Object(live), Value::Object(desired)) => desired.iter().all(|(name, desired)| {
             let quantities =
                 quantity || matches!(name.as_str(), "limits" | "requests" | "sizeLimit");
             let found = live.get(name).unwrap_or(&Value::Null);
-            covers_as(found, wanted, quantities)
+            covers_as(found, desired, quantities)
         }),
-        (Value::Array(live), Value::Array(wanted)) => covers_list(live, wanted),
-        (Value::String(live), Value::String(wanted)) if quantity => same_quantity(live, wanted),
-        (live, wanted) => live == wanted,
+        (Value::Array(live), Value::Array(desired)) => covers_list(live, desired),
+        (Value::String(live), Value::String(desired)) if quantity => same_quantity(live, desired),
+        (live, desired) => live == desired,
     }
 }
 
-/// Lists of named items (containers, variables, volumes) are sets by name, as
-/// the API server merges them; others must be equal in length and order.
-fn covers_list(live: &[Value], wanted: &[Value]) -> bool {
+/// Lists of named items (containers, variables, volumes) are compared by name, as
+/// the API server merges them; other lists must be equal.
+fn covers_list(live: &[Value], desired: &[Value]) -> bool {
     let name = |item: &Value| item.get("name").cloned();
-    if !wanted.is_empty() && wanted.iter().all(|item| name(item).is_some()) {
-        return wanted.iter().all(|wanted| {
-            let found = live.iter().find(|live| name(live) == name(wanted));
-            found.is_some_and(|live| covers(live, wanted))
+    if !desired.is_empty() && desired.iter().all(|item| name(item).is_some()) {
+        return desired.iter().all(|desired| {
+            let found = live.iter().find(|live| name(live) == name(desired));
+            found.is_some_and(|live| covers(live, desired))
         });
     }
-    live.len() == wanted.len() && live.iter().zip(wanted).all(|(l, w)| covers(l, w))
+    live.len() == desired.len() && live.iter().zip(desired).all(|(l, w)| covers(l, w))
 }
 
-/// The API server writes quantities in a form of its own: `0.5` as `500m`.
+/// The API server normalizes quantities: `0.5` becomes `500m`.
 fn same_quantity(a: &str, b: &str) -> bool {
     a == b || matches!((nano(a), nano(b)), (Some(a), Some(b)) if a == b)
 }
 
-/// A quantity in billionths.
+/// Parses a quantity into billionths.
 fn nano(text: &str) -> Option<i128> {
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))

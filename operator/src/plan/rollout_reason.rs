@@ -1,4 +1,4 @@
-//! Why a plane's pods are replaced.
+//! The reasons for a rollout.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,19 @@ use crate::names::{Component, INPUT_HASHES, annotation};
 use crate::observe::{image_of, template_hash};
 use crate::secrets::input_references;
 
-/// Why a plane's pods are replaced.
+/// A reason why a plane's pods are replaced.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RolloutReason {
-    /// Another image.
+    /// The image changed.
     ImageChanged(String),
-    /// Another value, or another Secret or key.
+    /// A Secret's value or the reference to it changed.
     SecretChanged(SecretKeyRef),
-    /// Something else in the pod template: flags, resources.
+    /// Another part of the pod template changed, such as flags or resources.
     TemplateChanged,
 }
 
 impl RolloutReason {
-    /// The reason without what it is about.
+    /// The reason without its argument.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -43,16 +43,16 @@ impl fmt::Display for RolloutReason {
     }
 }
 
-/// Several reasons as one text.
+/// Formats several reasons.
 pub(super) fn join(reasons: &[RolloutReason]) -> String {
     let words: Vec<_> = reasons.iter().map(RolloutReason::to_string).collect();
     words.join(",")
 }
 
 /// The fields whose values differ between two Deployments of a plane.
-pub(super) fn changed_inputs(live: &Deployment, wanted: &Deployment) -> Vec<String> {
-    let (live, wanted) = (input_hashes(live), input_hashes(wanted));
-    let changed = wanted
+pub(super) fn changed_inputs(live: &Deployment, desired: &Deployment) -> Vec<String> {
+    let (live, desired) = (input_hashes(live), input_hashes(desired));
+    let changed = desired
         .into_iter()
         .filter(|(field, hash)| live.get(field).is_some_and(|live| live != hash));
     changed.map(|(field, _)| field.to_owned()).collect()
@@ -66,25 +66,25 @@ fn input_hashes(deployment: &Deployment) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Every reason why applying `wanted` replaces the pods of `live`; empty if it does not.
+/// The reasons why applying `desired` replaces the pods of `live`; empty if it does not.
 #[must_use]
 pub fn rollout_reasons(
     proxy: &FastllmProxy,
     live: &Deployment,
-    wanted: &Deployment,
+    desired: &Deployment,
     component: Component,
 ) -> Vec<RolloutReason> {
-    if template_hash(live) == template_hash(wanted) {
+    if template_hash(live) == template_hash(desired) {
         return Vec::new();
     }
     let mut reasons = Vec::new();
-    let image = image_of(wanted, component);
+    let image = image_of(desired, component);
     if image_of(live, component) != image {
         reasons.push(RolloutReason::ImageChanged(
             image.unwrap_or_default().to_owned(),
         ));
     }
-    let changed = changed_inputs(live, wanted);
+    let changed = changed_inputs(live, desired);
     for (field, reference) in input_references(proxy, component) {
         if changed.iter().any(|c| c == field) || !reads(live, component, reference) {
             reasons.push(RolloutReason::SecretChanged(reference.clone()));

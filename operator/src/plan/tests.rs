@@ -32,7 +32,7 @@ fn kinds(steps: &[Step]) -> Vec<String> {
 }
 
 #[test]
-fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
+fn an_installation_starts_with_control_and_ends_with_the_gateway() {
     let mut cluster = FakeCluster::new();
     let (plan, _) = cluster.reconcile();
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_first_install_starts_with_control_and_ends_with_the_gateway() {
 }
 
 #[test]
-fn a_changed_database_url_rolls_control_once_and_says_why() {
+fn a_changed_database_url_rolls_out_control_once_with_its_reason() {
     let mut cluster = FakeCluster::ready();
     let gateway = cluster.children.gateway.clone();
     cluster.set_secret("db", "uri", "postgres://user:other@db/fastllm");
@@ -98,7 +98,7 @@ fn a_changed_database_url_rolls_control_once_and_says_why() {
 }
 
 #[test]
-fn a_reference_that_moves_rolls_once_whatever_the_content() {
+fn a_changed_reference_causes_one_rollout_even_with_an_equal_value() {
     for value in [crate::fake_cluster::URL, "postgres://user:other@db/fastllm"] {
         let mut cluster = FakeCluster::ready();
         cluster.set_secret("other", "uri", value);
@@ -120,7 +120,7 @@ fn a_reference_that_moves_rolls_once_whatever_the_content() {
 }
 
 #[test]
-fn another_encryption_key_is_refused_once_the_old_one_was_used() {
+fn a_changed_encryption_key_is_rejected_once_the_old_one_was_used() {
     let mut cluster = FakeCluster::ready();
     cluster.set_secret("key", "key", &"a".repeat(64));
     let writes = cluster.writes;
@@ -140,7 +140,7 @@ fn another_encryption_key_is_refused_once_the_old_one_was_used() {
 }
 
 #[test]
-fn the_first_login_is_created_once() {
+fn the_bootstrap_admin_is_created_once() {
     let mut cluster = FakeCluster::ready();
     cluster.secrets.remove("login");
     cluster.children.bootstrap = None; // its time to live is over
@@ -152,7 +152,7 @@ fn the_first_login_is_created_once() {
 }
 
 #[test]
-fn a_first_login_that_failed_is_reported_and_tried_again_with_other_values() {
+fn a_failed_bootstrap_is_reported_and_retried_with_new_values() {
     let mut cluster = FakeCluster::new();
     cluster.set_secret("login", "password", "refused");
     cluster.settle();
@@ -172,7 +172,7 @@ fn a_first_login_that_failed_is_reported_and_tried_again_with_other_values() {
 }
 
 #[test]
-fn nothing_is_written_while_a_secret_is_missing_or_unread() {
+fn nothing_is_written_while_a_secret_is_missing_or_unreadable() {
     for read in [
         ReadOutcome::Known(None),
         ReadOutcome::Known(Some(BTreeMap::new())),
@@ -190,7 +190,7 @@ fn nothing_is_written_while_a_secret_is_missing_or_unread() {
 }
 
 #[test]
-fn what_belongs_to_somebody_else_is_left_alone() {
+fn an_object_of_another_owner_is_left_unchanged() {
     let mut cluster = FakeCluster::new();
     cluster.reconcile();
     cluster
@@ -212,7 +212,7 @@ fn what_belongs_to_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn a_new_resource_of_the_same_name_waits_for_the_old_ones_objects_to_go() {
+fn a_recreated_resource_waits_until_the_orphans_are_deleted() {
     let mut cluster = FakeCluster::ready();
     cluster.proxy.metadata.uid = Some("uid-new".to_owned());
     cluster.proxy.status = None;
@@ -233,7 +233,7 @@ fn a_new_resource_of_the_same_name_waits_for_the_old_ones_objects_to_go() {
 }
 
 #[test]
-fn a_paused_resource_lists_its_steps_and_takes_none() {
+fn a_paused_resource_lists_its_steps_without_executing_them() {
     let mut cluster = FakeCluster::ready();
     let generation = cluster.status().observed_generation;
     cluster.proxy.metadata.annotations =
@@ -257,7 +257,7 @@ fn a_paused_resource_lists_its_steps_and_takes_none() {
 }
 
 #[test]
-fn what_others_add_is_kept_and_what_they_change_is_restored() {
+fn added_fields_are_kept_and_changed_fields_are_restored() {
     let mut cluster = FakeCluster::ready();
     let control = cluster.children.control.as_mut().unwrap();
     let pod = control.spec.template.spec.as_mut().unwrap();
@@ -274,7 +274,7 @@ fn what_others_add_is_kept_and_what_they_change_is_restored() {
 }
 
 #[test]
-fn what_the_api_server_rewrites_is_written_once_and_holds_nothing_up() {
+fn a_field_that_the_api_server_rewrites_is_written_once() {
     let mut cluster = FakeCluster::new();
     cluster.mirror = true;
     cluster.settle();
@@ -282,7 +282,7 @@ fn what_the_api_server_rewrites_is_written_once_and_holds_nothing_up() {
     let writes = cluster.writes;
     cluster.reconcile();
     assert_eq!(cluster.writes, writes);
-    // An edit is still an edit.
+    // Edits are still detected.
     let control = cluster.children.control.as_mut().unwrap();
     control.spec.template.spec.as_mut().unwrap().containers[0].image = Some("other".to_owned());
     let steps = plan(&cluster.proxy, &cluster.observe()).steps;
@@ -290,7 +290,7 @@ fn what_the_api_server_rewrites_is_written_once_and_holds_nothing_up() {
 }
 
 #[test]
-fn a_field_that_is_asked_for_no_more_is_noticed() {
+fn a_removed_field_is_detected() {
     let mut cluster = FakeCluster::new();
     cluster.edit(|spec| {
         let limits = BTreeMap::from([("cpu".to_owned(), Quantity("500m".to_owned()))]);
@@ -329,7 +329,7 @@ fn quantities_are_compared_by_value() {
 }
 
 #[test]
-fn a_gateway_can_be_scaled_while_control_is_down() {
+fn a_gateway_can_be_scaled_while_control_is_unavailable() {
     let mut cluster = FakeCluster::ready();
     let control = cluster.children.control.as_mut().unwrap();
     control.status.as_mut().unwrap().ready_replicas = Some(0);
@@ -343,7 +343,7 @@ fn a_gateway_can_be_scaled_while_control_is_down() {
 }
 
 #[test]
-fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
+fn a_terminating_control_pod_delays_the_gateway() {
     let mut cluster = FakeCluster::ready();
     let control = cluster.children.control.clone();
     let targets = plan(&cluster.proxy, &cluster.observe()).targets.unwrap();
@@ -366,7 +366,7 @@ fn an_old_pod_that_is_still_shutting_down_holds_the_gateway() {
     ));
 }
 
-/// Something that happens.
+/// An event in a simulated cluster.
 #[derive(Clone, Debug)]
 enum ClusterEvent {
     Image(usize),
@@ -375,7 +375,7 @@ enum ClusterEvent {
     GatewayReplicas(i32),
     Secret(usize, usize),
     Remove(usize),
-    /// The API server takes that many writes and refuses the next one.
+    /// The API server accepts this number of writes and fails the next one.
     Outage(usize),
     Tick,
     Reconcile,
@@ -426,7 +426,7 @@ impl FakeCluster {
         }
     }
 
-    /// A pass that has to keep every promise.
+    /// Reconciles and checks the invariants.
     fn reconcile_checked(&mut self) {
         let before = self.clone();
         let (plan, applied) = self.reconcile();
@@ -491,12 +491,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_history_keeps_the_promises_and_heals(history in prop::collection::vec(cluster_event(), 1..120)) {
+    fn every_scenario_keeps_the_invariants_and_recovers(history in prop::collection::vec(cluster_event(), 1..120)) {
         let mut cluster = FakeCluster::new();
         for cluster_event in &history {
             cluster.apply_event(cluster_event);
         }
-        // Whatever state that was: with usable values it becomes ready.
+        // Any state becomes ready once all values are usable.
         cluster.outage = None;
         for (name, key, values) in SECRETS {
             cluster.set_secret(name, key, values[0]);
@@ -509,7 +509,7 @@ proptest! {
         cluster.settle();
         let status = cluster.status();
         prop_assert_eq!(status.phase, Some(Phase::Ready), "{:#?} {:#?}", status, cluster.pods);
-        // And then nothing is written any more.
+        // A ready resource causes no writes.
         let writes = cluster.writes;
         for _ in 0..5 {
             cluster.reconcile_checked();

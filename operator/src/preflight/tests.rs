@@ -7,7 +7,7 @@ use crate::fake_cluster::FakeCluster;
 use crate::observe::{ReadFailure, ReadOutcome};
 
 #[test]
-fn three_things_wrong_are_listed_at_once_in_the_order_of_the_fields() {
+fn all_problems_are_listed_in_the_order_of_the_fields() {
     let mut cluster = FakeCluster::new();
     cluster.secrets.remove("db");
     cluster.secrets.insert("token".to_owned(), BTreeMap::new());
@@ -22,7 +22,7 @@ fn three_things_wrong_are_listed_at_once_in_the_order_of_the_fields() {
         [
             (
                 Reason::SecretNotFound,
-                "spec.database: Secret \"db\" does not exist (key \"uri\" is wanted)"
+                "spec.database: Secret \"db\" does not exist (required key: \"uri\")"
             ),
             (
                 Reason::KeyNotFound,
@@ -37,7 +37,7 @@ fn three_things_wrong_are_listed_at_once_in_the_order_of_the_fields() {
 }
 
 #[test]
-fn a_value_of_the_wrong_form_is_refused_without_being_shown() {
+fn an_invalid_value_is_rejected_without_being_printed() {
     for (name, key, value) in [
         ("db", "uri", "mysql://canary@db/x"),
         ("db", "uri", "canary"),
@@ -65,12 +65,12 @@ fn an_empty_value_counts_as_missing() {
 }
 
 #[test]
-fn what_could_not_be_read_is_not_reported_as_missing() {
+fn a_failed_read_is_not_reported_as_missing() {
     let cluster = FakeCluster::new();
     for (failure, reason) in [
         (ReadFailure::Forbidden, Reason::Forbidden),
         (
-            ReadFailure::Failed("the API server did not answer in time"),
+            ReadFailure::Failed("the API server did not respond in time"),
             Reason::ReadFailed,
         ),
     ] {
@@ -83,7 +83,7 @@ fn what_could_not_be_read_is_not_reported_as_missing() {
 }
 
 #[test]
-fn the_first_logins_password_is_not_needed_once_it_exists() {
+fn the_bootstrap_password_is_not_required_once_the_admin_exists() {
     let mut cluster = FakeCluster::new();
     cluster.secrets.remove("login");
     let secrets = cluster.observe().secrets;

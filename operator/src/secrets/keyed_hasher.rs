@@ -1,4 +1,4 @@
-//! A hash that tells nothing to whoever does not hold the encryption key.
+//! A hash that reveals nothing without the encryption key.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use ring::hmac::{Context, HMAC_SHA256, Key, sign};
 
 use super::SecretValue;
 
-/// Keeps this use of the encryption key apart from every other.
+/// Separates this use of the encryption key from any other.
 const PURPOSE: &[u8] = b"fastllm.io/operator/config-hash/v1";
-/// Bytes of the code that are shown: 128 bits.
+/// Number of bytes of the code that are used: 128 bits.
 const SHOWN: usize = 16;
 
-/// A keyed hash. The key is derived from the deployment's own encryption key,
-/// so no Secret has to be written, and a low-entropy password cannot be guessed
-/// from an annotation.
+/// A keyed hash function. The key is derived from the deployment's encryption key,
+/// so no additional Secret is needed, and a weak password cannot be guessed from an
+/// annotation.
 #[derive(Clone)]
 pub struct KeyedHasher(Key, [u8; 32]);
 
@@ -27,8 +27,8 @@ impl KeyedHasher {
         Self(Key::new(HMAC_SHA256, &derived), derived)
     }
 
-    /// Hash of a list of parts. Each part goes in behind its length, so that no
-    /// two lists give the same bytes.
+    /// Hash of a list of parts. Each part is prefixed with its length, so that
+    /// different lists do not result in the same input.
     #[must_use]
     pub fn digest(&self, parts: &[&[u8]]) -> String {
         let mut context = Context::with_key(&self.0);

@@ -13,7 +13,7 @@ fn parts_of_a_hash_are_delimited() {
 }
 
 #[test]
-fn a_hash_needs_the_encryption_key() {
+fn a_hash_depends_on_the_encryption_key() {
     let other = KEY.replace('0', "1");
     assert_ne!(
         KeyedHasher::derive(&key(KEY)).digest(&[b"value"]),
@@ -22,7 +22,7 @@ fn a_hash_needs_the_encryption_key() {
 }
 
 #[test]
-fn neither_values_nor_keys_are_shown() {
+fn debug_prints_neither_values_nor_keys() {
     let shown = format!(
         "{:?} {:?}",
         key("canary"),

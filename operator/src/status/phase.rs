@@ -1,9 +1,9 @@
-//! One word for people, a pure function of the conditions.
+//! The phase, a pure function of the conditions.
 
 use fastllm_crds::{ConditionType, Phase, Reason};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// The phase that a set of conditions amounts to.
+/// Summarizes conditions as a phase.
 #[must_use]
 pub fn phase(conditions: &[Condition]) -> Phase {
     let find = |kind: ConditionType| conditions.iter().find(|c| c.type_ == kind.as_str());

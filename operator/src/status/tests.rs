@@ -24,7 +24,7 @@ fn assert_condition(
 }
 
 #[test]
-fn a_thousand_passes_with_nothing_changed_give_the_same_bytes() {
+fn reconciling_an_unchanged_resource_does_not_change_the_status() {
     let mut cluster = FakeCluster::ready();
     let bytes = serde_json::to_vec(&cluster.status()).unwrap();
     let writes = cluster.writes;
@@ -36,7 +36,7 @@ fn a_thousand_passes_with_nothing_changed_give_the_same_bytes() {
 }
 
 #[test]
-fn ready_means_every_pod() {
+fn ready_requires_every_pod() {
     let mut cluster = FakeCluster::ready();
     cluster.edit(|spec| spec.proxy.replicas = 3);
     cluster.reconcile();
@@ -68,7 +68,7 @@ fn ready_means_every_pod() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_named_with_its_pod() {
+fn an_image_pull_failure_is_reported_with_its_pod() {
     let mut cluster = FakeCluster::ready();
     cluster.edit(|spec| spec.image = "fastllm:missing".to_owned());
     cluster.settle();
@@ -95,7 +95,7 @@ fn an_image_that_cannot_be_pulled_is_named_with_its_pod() {
         Some("fastllm/fastllm-proxy:1")
     );
     assert_eq!(status.phase, Some(Phase::Degraded));
-    // Taken back, everything is as it was, without a trace.
+    // Restoring the image removes every trace of the failure.
     cluster.edit(|spec| spec.image = "fastllm/fastllm-proxy:1".to_owned());
     cluster.settle();
     assert_condition(&cluster, ConditionType::Stalled, "False", "Complete");
@@ -108,7 +108,7 @@ fn an_image_that_cannot_be_pulled_is_named_with_its_pod() {
 }
 
 #[test]
-fn a_gateway_image_that_fails_leaves_both_versions_in_sight() {
+fn a_failed_gateway_rollout_reports_both_images() {
     let mut cluster = FakeCluster::ready();
     cluster.edit(|spec| spec.image = "fastllm:2".to_owned());
     while cluster
@@ -150,7 +150,7 @@ fn a_gateway_image_that_fails_leaves_both_versions_in_sight() {
 }
 
 #[test]
-fn a_fresh_install_without_a_model_is_ready_and_says_so() {
+fn an_installation_without_models_is_ready_and_reports_it() {
     let mut cluster = FakeCluster::ready();
     cluster.models = ReadOutcome::Known(0);
     cluster.reconcile();
@@ -161,7 +161,7 @@ fn a_fresh_install_without_a_model_is_ready_and_says_so() {
     cluster.reconcile();
     assert_condition(&cluster, ConditionType::ModelsServed, "True", "Served");
     cluster.models = ReadOutcome::Unknown(ReadFailure::Failed(
-        "the gateway's status port did not answer",
+        "the gateway's status port did not respond",
     ));
     cluster.reconcile();
     assert_condition(
@@ -174,7 +174,7 @@ fn a_fresh_install_without_a_model_is_ready_and_says_so() {
 }
 
 #[test]
-fn a_missing_secret_stalls_and_leaves_what_runs_available() {
+fn a_missing_secret_stalls_while_running_pods_stay_available() {
     let mut cluster = FakeCluster::ready();
     let saved = cluster.secrets.remove("db").unwrap();
     let writes = cluster.writes;
@@ -211,7 +211,7 @@ fn a_missing_secret_stalls_and_leaves_what_runs_available() {
 }
 
 #[test]
-fn a_secret_that_could_not_be_read_is_unknown_and_not_stalled() {
+fn an_unreadable_secret_is_unknown_and_not_stalled() {
     let mut cluster = FakeCluster::ready();
     let mut observed = cluster.observe();
     observed.secrets.insert(
@@ -250,18 +250,18 @@ fn a_rollout_without_progress_stalls() {
 }
 
 #[test]
-fn a_stored_resource_that_breaks_a_rule_is_reported_and_not_applied() {
+fn an_invalid_stored_resource_is_reported_and_not_applied() {
     let mut cluster = FakeCluster::new();
     cluster.edit(|spec| spec.proxy.replicas = -1);
     cluster.reconcile();
     assert_eq!(cluster.writes, 0);
     let message = assert_condition(&cluster, ConditionType::Stalled, "True", "InvalidValue");
-    assert_eq!(message, "spec.proxy.replicas: is not between 0 and 10000");
+    assert_eq!(message, "spec.proxy.replicas: must be between 0 and 10000");
     assert_condition(&cluster, ConditionType::SecretsResolved, "True", "Resolved");
 }
 
 #[test]
-fn zero_gateways_mean_stopped() {
+fn zero_gateway_replicas_stop_the_gateway() {
     let mut cluster = FakeCluster::ready();
     cluster.edit(|spec| spec.proxy.replicas = 0);
     cluster.settle();
@@ -276,7 +276,7 @@ fn zero_gateways_mean_stopped() {
 }
 
 #[test]
-fn phases_follow_a_first_install_and_an_upgrade() {
+fn phases_of_an_installation_and_an_upgrade() {
     let mut cluster = FakeCluster::new();
     let mut phases = Vec::new();
     let mut note = |cluster: &FakeCluster| {

@@ -1,4 +1,4 @@
-//! Rules at admission, and the same rules in `validate`.
+//! The admission rules, and the same rules in `validate`.
 
 use fastllm_crds::{FastllmProxy, validate};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::TestCluster;
 
-/// 256 letters, as JSON.
+/// A string of 256 letters, as JSON.
 const LONG: &str = concat!(
     r#"""#,
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
@@ -17,7 +17,7 @@ const LONG: &str = concat!(
     r#"""#
 );
 
-/// A field, a value that it may not have (as JSON), and part of what the API server says.
+/// A field, an invalid value of it (as JSON), and part of the API server's message.
 const RULES: [(&str, &str, &str); 18] = [
     (
         "/metadata/name",
@@ -36,22 +36,22 @@ const RULES: [(&str, &str, &str); 18] = [
         r#""""#,
         "name of the Secret must not be empty",
     ),
-    // A name that is part of a path must not lead elsewhere, or ask for more.
+    // A name becomes part of a request path and must not change it.
     (
         "/spec/database/name",
         r#""../../other/secrets/x""#,
-        "name of the Secret must not be empty, and hold only",
+        "name of the Secret must not be empty and must contain only",
     ),
     (
         "/spec/database/name",
         r#""db?watch=true""#,
-        "name of the Secret must not be empty, and hold only",
+        "name of the Secret must not be empty and must contain only",
     ),
     ("/spec/database/name", LONG, "spec.database.name"),
     (
         "/spec/database/key",
         r#""a b""#,
-        "key inside the Secret must not be empty, and hold only",
+        "key in the Secret must not be empty and must contain only",
     ),
     ("/spec/database/key", LONG, "spec.database.key"),
     (
@@ -67,17 +67,17 @@ const RULES: [(&str, &str, &str); 18] = [
     (
         "/spec/proxyToken/key",
         r#""""#,
-        "key inside the Secret must not be empty",
+        "key in the Secret must not be empty",
     ),
     (
         "/spec/bootstrap/name",
         r#""""#,
-        "first login must not be empty",
+        "bootstrap.name must not be empty",
     ),
     (
         "/spec/bootstrap/password/key",
         r#""""#,
-        "key inside the Secret must not be empty",
+        "key in the Secret must not be empty",
     ),
     (
         "/spec/control/replicas",
@@ -96,9 +96,8 @@ const RULES: [(&str, &str, &str); 18] = [
     ),
 ];
 
-// OP-47
 #[tokio::test]
-async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
+async fn an_invalid_field_is_rejected_with_a_clear_message() {
     let cluster = TestCluster::new("rules").await;
     let mut good = serde_json::to_value(cluster.proxy("llm")).unwrap();
     good["spec"]["imagePullSecrets"] = json!(["registry"]);
@@ -107,18 +106,18 @@ async fn what_breaks_a_rule_is_refused_with_a_readable_message() {
         *bad.pointer_mut(path).expect(path) = serde_json::from_str(value).unwrap();
         let violations = validate(&serde_json::from_value(bad.clone()).unwrap());
         assert_eq!(violations.len(), 1, "{path}: {violations:?}");
-        let refused = create(&cluster, &bad).await.unwrap_err().to_string();
-        assert!(refused.contains(message), "{path}: {refused}");
+        let error = create(&cluster, &bad).await.unwrap_err().to_string();
+        assert!(error.contains(message), "{path}: {error}");
     }
-    let words = [
+    let enums = [
         ("/spec/imagePullPolicy", "Sometimes"),
         ("/spec/observability/logFormat", "xml"),
     ];
-    for (path, word) in words {
+    for (path, value) in enums {
         let mut bad = good.clone();
-        *bad.pointer_mut(path).expect(path) = json!(word);
-        let refused = create(&cluster, &bad).await.unwrap_err().to_string();
-        assert!(refused.contains("Unsupported value"), "{path}: {refused}");
+        *bad.pointer_mut(path).expect(path) = json!(value);
+        let error = create(&cluster, &bad).await.unwrap_err().to_string();
+        assert!(error.contains("Unsupported value"), "{path}: {error}");
     }
     let mut longest = good.clone();
     longest["metadata"]["name"] = json!("a".repeat(53));
@@ -138,34 +137,33 @@ async fn create(cluster: &TestCluster, object: &Value) -> kube::Result<DynamicOb
     .await
 }
 
-// OP-48: a number that the operator could not read is not stored.
 #[tokio::test]
-async fn a_number_that_does_not_fit_is_refused() {
+async fn a_number_out_of_range_is_rejected() {
     let cluster = TestCluster::new("numbers").await;
     let mut bad = serde_json::to_value(cluster.proxy("llm")).unwrap();
     bad["spec"]["proxy"]["replicas"] = json!(99_999_999_999_i64);
-    let refused = create(&cluster, &bad).await.unwrap_err().to_string();
-    assert!(refused.contains("replicas"), "{refused}");
+    let error = create(&cluster, &bad).await.unwrap_err().to_string();
+    assert!(error.contains("replicas"), "{error}");
 }
 
 #[tokio::test]
-async fn the_reference_to_the_encryption_key_cannot_change() {
+async fn the_reference_to_the_encryption_key_is_immutable() {
     let cluster = TestCluster::new("immutable").await;
     cluster.create("llm").await;
     let api: Api<FastllmProxy> = cluster.api();
     let patch = Patch::Merge(json!({"spec": {"encryptionKey": {"name": "other"}}}));
-    let refused = api
+    let error = api
         .patch("llm", &PatchParams::default(), &patch)
         .await
         .unwrap_err();
     assert!(
-        refused.to_string().contains("encryptionKey is immutable"),
-        "{refused}"
+        error.to_string().contains("encryptionKey is immutable"),
+        "{error}"
     );
 }
 
 #[tokio::test]
-async fn what_is_not_said_has_its_default() {
+async fn omitted_fields_have_defaults() {
     let cluster = TestCluster::new("defaults").await;
     let reference = json!({"name": "any", "key": "any"});
     let object = json!({

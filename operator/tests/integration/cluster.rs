@@ -1,4 +1,4 @@
-//! A namespace of the cluster, and an operator in it.
+//! A namespace of the cluster, with an operator.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower::util::MapRequestLayer;
 
-/// Whom the operator acts as.
+/// The account that the operator runs as.
 const ACCOUNT: &str = "system:serviceaccount:fastllm-system:fastllm-operator";
-/// Time in which the operator has to react.
+/// Maximum time in which the operator must react.
 pub(crate) const REACTION: Duration = Duration::from_secs(5);
 
 pub(crate) const URL: &str = "postgres://user:canary@db/fastllm";
@@ -47,7 +47,7 @@ fn setting(name: &str) -> PathBuf {
     std::env::var(name).expect(&missing).into()
 }
 
-/// What a gateway would answer.
+/// A simulated gateway.
 #[derive(Clone)]
 pub(crate) struct FakeModels(Arc<Mutex<ReadOutcome<usize>>>);
 
@@ -68,14 +68,14 @@ pub(crate) struct TestCluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
     pub(crate) models: FakeModels,
-    /// Makes the API server refuse every Deployment, each time in other words.
+    /// Makes the API server reject every Deployment, each time with a different message.
     pub(crate) rejecting: Arc<AtomicBool>,
     user_agent: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
 async fn config() -> Config {
-    // Only fails if another test was first.
+    // Fails only if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let kubeconfig = Kubeconfig::read_from(setting("FASTLLM_TEST_KUBECONFIG")).unwrap();
     let options = KubeConfigOptions::default();
@@ -85,7 +85,7 @@ async fn config() -> Config {
 }
 
 impl TestCluster {
-    /// Installs the definition and the rights, and makes a namespace.
+    /// Installs the CRD and the RBAC rules, and creates a namespace.
     pub(crate) async fn new(test: &str) -> Self {
         let client = Client::try_from(config().await).unwrap();
         let stamp = jiff::Timestamp::now().as_millisecond();
@@ -140,7 +140,7 @@ impl TestCluster {
         cluster
     }
 
-    /// A client with the operator's rights and a user agent of this test.
+    /// A client with the operator's permissions and this test's user agent.
     pub(crate) async fn operator_client(&self) -> Client {
         self.client_of(ACCOUNT).await
     }
@@ -155,7 +155,7 @@ impl TestCluster {
         let listen = MapRequestLayer::new(move |mut request: http::Request<Body>| {
             let applied = request.method() == Method::PATCH;
             if applied && rejecting.load(Ordering::Relaxed) {
-                // A name in the path that is not the object's, and never the same.
+                // A path with a name that differs from the object's, and from the last path.
                 let uri = request.uri().to_string();
                 let count = requests.lock().len();
                 let astray = uri.replace("/deployments/", &format!("/deployments/not-{count}-"));
@@ -170,7 +170,7 @@ impl TestCluster {
         builder.with_layer(&listen).build()
     }
 
-    /// Every request of this test's operators, with the form of the answer that it asks for.
+    /// Every request of this test's operators, with its `Accept` header.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().clone()
     }
@@ -180,7 +180,7 @@ impl TestCluster {
         self.operator_as(ACCOUNT).await
     }
 
-    /// Runs an operator with somebody's rights.
+    /// Runs an operator with the permissions of an account.
     pub(crate) async fn operator_as(&self, account: &str) -> Operator {
         let client = self.client_of(account).await;
         let metrics = Arc::new(Metrics::new().unwrap());
@@ -259,7 +259,7 @@ impl TestCluster {
         self.api().get(name).await.unwrap()
     }
 
-    /// Changes the specification and gives the new generation.
+    /// Changes the specification and returns the new generation.
     pub(crate) async fn edit(&self, name: &str, spec: Value) -> i64 {
         let patch = Patch::Merge(json!({"spec": spec}));
         let api: Api<FastllmProxy> = self.api();
@@ -270,7 +270,7 @@ impl TestCluster {
         edited.metadata.generation.unwrap()
     }
 
-    /// Waits until a resource's status is as described, and gives it.
+    /// Waits until a resource's status matches, and returns the status.
     #[track_caller]
     pub(crate) fn until(
         &self,
@@ -291,7 +291,7 @@ impl TestCluster {
         }
     }
 
-    /// What this test's operators sent to the API server, as the audit log has it.
+    /// The audit log's entries of this test's operators.
     pub(crate) fn audit_log(&self) -> Vec<Value> {
         let log = std::fs::read_to_string(setting("FASTLLM_TEST_AUDIT_LOG")).unwrap();
         log.lines()
@@ -301,7 +301,7 @@ impl TestCluster {
             .collect()
     }
 
-    /// The writes among them, as verb, kind and name, without Leases and events.
+    /// The writes among them, as verb, kind and name, without Leases and Events.
     pub(crate) fn writes(&self) -> Vec<String> {
         let writes = ["create", "update", "patch", "delete"];
         self.audit_log()
@@ -320,15 +320,15 @@ impl TestCluster {
             .collect()
     }
 
-    /// Waits until the operator has certainly looked at everything that
-    /// happened so far: a resource that is created now was answered.
+    /// Waits until the operator has processed everything that happened before: a
+    /// resource that is created now has a status.
     pub(crate) async fn sentinel(&self, name: &str) {
         self.create(name).await;
         self.until(name, |status| status.observed_generation == Some(1))
             .await;
     }
 
-    /// Whatever was sent was allowed.
+    /// Asserts that no request was forbidden.
     pub(crate) fn assert_nothing_forbidden(&self) {
         let audit_log = self.audit_log();
         assert!(
@@ -353,7 +353,7 @@ impl Drop for Operator {
     }
 }
 
-/// Time between two looks at a condition.
+/// Waits until a condition is checked again.
 pub(crate) async fn poll() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
@@ -369,7 +369,7 @@ pub(crate) fn is(
         .is_some_and(|c| c.status == value && c.reason == reason)
 }
 
-/// Applies any object, as an administrator.
+/// Applies an object as an administrator.
 pub(crate) async fn apply(client: &Client, object: Value) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));

@@ -1,4 +1,4 @@
-//! The parts of the Deployment and Job controllers and of the kubelet, played.
+//! Simulated Deployment and Job controllers and kubelet.
 
 use fastllm_crds::FastllmProxyStatus;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::cluster::{REACTION, TestCluster, poll};
 
 impl TestCluster {
-    /// Waits for a Deployment that satisfies a condition.
+    /// Waits for a Deployment that matches.
     pub(crate) async fn deployment(
         &self,
         name: &str,
@@ -27,13 +27,13 @@ impl TestCluster {
             }
             assert!(
                 Instant::now() < deadline,
-                "Deployment {name} did not become as wanted"
+                "Deployment {name} does not match"
             );
             poll().await;
         }
     }
 
-    /// Waits until an admission policy is in force that puts something before images.
+    /// Waits until an admission policy prefixes images.
     pub(crate) async fn rewrites(&self, name: &str, prefix: &str) {
         let probe: Deployment = serde_json::from_value(json!({
             "metadata": {"name": name},
@@ -67,16 +67,16 @@ impl TestCluster {
         }
     }
 
-    /// A Deployment's generation, as far as it exists.
+    /// The generation of a Deployment, if it exists.
     pub(crate) async fn generation(&self, name: &str) -> Option<i64> {
         let api: Api<Deployment> = self.api();
         api.get_opt(name).await.unwrap()?.metadata.generation
     }
 
-    /// Pods of a Deployment, by the label that tells their component.
+    /// The pods of a Deployment, found by its selector.
     async fn pods_of(&self, deployment: &Deployment) -> Vec<Pod> {
-        let wanted = deployment.spec.selector.match_labels.clone().unwrap();
-        let selector: Vec<_> = wanted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let desired = deployment.spec.selector.match_labels.clone().unwrap();
+        let selector: Vec<_> = desired.iter().map(|(k, v)| format!("{k}={v}")).collect();
         let api: Api<Pod> = self.api();
         api.list(&ListParams::default().labels(&selector.join(",")))
             .await
@@ -84,7 +84,7 @@ impl TestCluster {
             .items
     }
 
-    /// Makes one pod of a Deployment's template.
+    /// Creates one pod of a Deployment's template.
     pub(crate) async fn start_pod(&self, deployment: &Deployment, name: &str, status: Value) {
         let template = &deployment.spec.template;
         let mut pod = Pod {
@@ -101,7 +101,7 @@ impl TestCluster {
             .unwrap();
     }
 
-    /// Rolls a Deployment out: pods of the template are ready, others are gone.
+    /// Completes a rollout: all pods have the current template and are ready.
     pub(crate) async fn finish(&self, name: &str) {
         let deployment = self.deployment(name, |_| true).await;
         let generation = deployment.metadata.generation.unwrap();
@@ -136,7 +136,7 @@ impl TestCluster {
             .unwrap();
     }
 
-    /// Lets the first login's Job succeed.
+    /// Completes the bootstrap Job.
     pub(crate) async fn finish_job(&self, name: &str) {
         let api: Api<Job> = self.api();
         let deadline = Instant::now() + REACTION;
@@ -156,7 +156,7 @@ impl TestCluster {
             .unwrap();
     }
 
-    /// Creates a resource and plays along until it is ready.
+    /// Creates a resource and simulates the controllers until it is ready.
     pub(crate) async fn install(&self, name: &str) -> FastllmProxyStatus {
         self.create(name).await;
         self.finish(&format!("{name}-control")).await;

@@ -1,4 +1,4 @@
-//! The Lease, with the operator's rights.
+//! Leader election with the operator's permissions.
 
 use std::sync::Arc;
 
@@ -8,9 +8,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::cluster::TestCluster;
 
-// OP-50, the planned hand-over
 #[tokio::test]
-async fn a_lease_that_is_given_back_is_taken_at_once() {
+async fn a_released_lease_is_acquired_immediately() {
     let cluster = TestCluster::new("lease").await;
     let client = cluster.operator_client().await;
     let candidate = |pod: &str| {
@@ -22,7 +21,7 @@ async fn a_lease_that_is_given_back_is_taken_at_once() {
         Candidate::new(config, client.clone(), metrics)
     };
     let (mut first, mut second) = (candidate("first"), candidate("second"));
-    // A run that was killed may have left the Lease behind.
+    // An aborted test run may have left the Lease behind.
     timeout(RETRY * 12, first.acquire()).await.unwrap();
     assert!(
         timeout(RETRY * 2, second.acquire()).await.is_err(),
@@ -32,7 +31,7 @@ async fn a_lease_that_is_given_back_is_taken_at_once() {
     let started = Instant::now();
     timeout(RETRY * 2, second.acquire()).await.unwrap();
     assert!(started.elapsed() <= RETRY, "{:?}", started.elapsed());
-    // The first has lost it, and says so.
+    // The first candidate detects that it lost the Lease.
     timeout(RETRY * 2, first.hold()).await.unwrap();
     second.release().await;
     cluster.assert_nothing_forbidden();

@@ -1,4 +1,4 @@
-//! Resources that come, change and go, and neighbours that are not ours.
+//! Creation, change and deletion of resources, and objects of other owners.
 
 use fastllm_crds::{ConditionType, FastllmProxy};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -11,9 +11,8 @@ use tokio::time::Instant;
 
 use crate::cluster::{TestCluster, is};
 
-// OP-27
 #[tokio::test]
-async fn a_new_resource_is_answered_within_two_seconds() {
+async fn a_new_resource_has_a_status_within_two_seconds() {
     let cluster = TestCluster::new("fresh").await;
     let created = cluster.create("llm").await;
     let before = created.status.unwrap();
@@ -35,9 +34,8 @@ async fn a_new_resource_is_answered_within_two_seconds() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-28
 #[tokio::test]
-async fn every_change_is_acknowledged_also_one_that_fails() {
+async fn every_generation_is_observed_even_if_it_fails() {
     let cluster = TestCluster::new("generations").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -61,9 +59,8 @@ async fn every_change_is_acknowledged_also_one_that_fails() {
     }
 }
 
-// OP-42
 #[tokio::test]
-async fn an_object_of_somebody_else_is_left_alone() {
+async fn an_object_of_another_owner_is_left_unchanged() {
     let cluster = TestCluster::new("foreign").await;
     let services: Api<Service> = cluster.api();
     let foreign: Service = serde_json::from_value(json!({
@@ -87,9 +84,8 @@ async fn an_object_of_somebody_else_is_left_alone() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-46
 #[tokio::test]
-async fn a_new_resource_of_the_same_name_starts_afresh() {
+async fn a_recreated_resource_starts_from_scratch() {
     let cluster = TestCluster::new("again").await;
     let _operator = cluster.operator().await;
     let old = cluster.install("llm").await;
@@ -110,7 +106,7 @@ async fn a_new_resource_of_the_same_name_starts_afresh() {
         !status.bootstrapped && !status.is_true(ConditionType::Ready),
         "{status:#?}"
     );
-    // The old objects are not touched; the garbage collector, played here, takes them.
+    // The operator does not touch the orphans; the test deletes them in place of the garbage collector.
     let control = cluster.deployment("llm-control", |_| true).await;
     assert_eq!(
         control.metadata.owner_references.unwrap()[0].uid,
@@ -144,9 +140,9 @@ async fn a_new_resource_of_the_same_name_starts_afresh() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-25: every state that a pass can leave behind is one that the next operator starts from.
+// The next operator continues from any state that a reconciliation leaves behind.
 #[tokio::test]
-async fn another_operator_goes_on_where_the_first_one_ended() {
+async fn a_new_operator_continues_a_rollout() {
     let cluster = TestCluster::new("successor").await;
     let first = cluster.operator().await;
     cluster.create("llm").await;

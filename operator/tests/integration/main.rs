@@ -1,9 +1,9 @@
-//! The operator's code against a real API server. `make test` brings one up and
-//! names it; the tests play the Deployment controller and the kubelet.
+//! Tests of the operator against a real API server, which `make test` starts. The
+//! tests simulate the Deployment and Job controllers and the kubelet.
 //!
-//! Each test has a namespace and an operator of its own. The operators run as
-//! the service account of `config/rbac`, so a missing rule fails a test, and
-//! each has a user agent of its own, by which the audit log tells what it did.
+//! Each test has its own namespace and operator. The operators run as the service
+//! account of `config/rbac`, so that a missing rule fails a test, and each has its
+//! own user agent, which identifies its requests in the audit log.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod admission;

@@ -1,4 +1,4 @@
-//! Upgrades: their order, and what happens when they get stuck.
+//! The order of rollouts, and rollouts that do not complete.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,9 +10,8 @@ use tokio::time::Instant;
 
 use crate::cluster::{REACTION, TestCluster, apply, is, poll};
 
-// OP-15
 #[tokio::test]
-async fn the_gateway_waits_in_full_for_control() {
+async fn the_gateway_waits_for_the_complete_control_rollout() {
     let cluster = TestCluster::new("order").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -24,7 +23,7 @@ async fn the_gateway_waits_in_full_for_control() {
             json!({"image": "fastllm/fastllm-proxy:2", "observability": {"logLevel": "debug"}}),
         )
         .await;
-    let wanted = cluster
+    let desired = cluster
         .deployment("llm-control", |d| d.metadata.generation > control)
         .await;
     let status = cluster
@@ -34,13 +33,13 @@ async fn the_gateway_waits_in_full_for_control() {
         status.observed_image.as_deref(),
         Some("fastllm/fastllm-proxy:1")
     );
-    // Half-way: a new pod is ready and the old one is still there.
+    // Half-way: a new pod is ready, and the old one still exists.
     let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
     cluster
-        .start_pod(&wanted, "llm-control-half-way", ready)
+        .start_pod(&desired, "llm-control-half-way", ready)
         .await;
     let status = json!({"status": {
-        "observedGeneration": wanted.metadata.generation,
+        "observedGeneration": desired.metadata.generation,
         "replicas": 2, "updatedReplicas": 1, "readyReplicas": 2, "availableReplicas": 2,
     }});
     cluster.deployment_status("llm-control", status).await;
@@ -73,9 +72,8 @@ async fn the_gateway_waits_in_full_for_control() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-16, OP-18
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_named_and_can_be_taken_back() {
+async fn an_image_pull_failure_is_reported_and_can_be_reverted() {
     let cluster = TestCluster::new("image").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -128,9 +126,8 @@ async fn an_image_that_cannot_be_pulled_is_named_and_can_be_taken_back() {
     assert!(!serde_json::to_string(&status).unwrap().contains("missing"));
 }
 
-// OP-23, OP-35
 #[tokio::test]
-async fn scaling_is_ready_when_every_pod_is() {
+async fn scaling_is_complete_when_every_pod_is_ready() {
     let cluster = TestCluster::new("scale").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -164,9 +161,8 @@ async fn scaling_is_ready_when_every_pod_is() {
     );
 }
 
-// OP-32
 #[tokio::test]
-async fn a_fresh_install_without_a_model_is_ready() {
+async fn an_installation_without_models_is_ready() {
     let cluster = TestCluster::new("models").await;
     cluster.models.set(ReadOutcome::Known(0));
     let _operator = cluster.operator().await;
@@ -181,9 +177,8 @@ async fn a_fresh_install_without_a_model_is_ready() {
     );
 }
 
-// OP-45
 #[tokio::test]
-async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
+async fn an_owned_field_is_restored_and_a_foreign_one_is_kept() {
     use k8s_openapi::api::apps::v1::Deployment;
     use kube::api::{Api, Patch, PatchParams};
     let cluster = TestCluster::new("edited").await;
@@ -205,9 +200,9 @@ async fn a_field_of_ours_is_restored_and_one_of_theirs_is_kept() {
     assert!(annotations.contains_key("fastllm.io/applied-hash"));
 }
 
-// OP-24: what the API server makes of an object is not what was applied.
+// The API server's response differs from the applied manifest.
 #[tokio::test]
-async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up() {
+async fn a_field_that_the_api_server_rewrites_is_written_once() {
     let cluster = TestCluster::new("mirror").await;
     let namespace = &cluster.namespace;
     let policy = format!("{namespace}.mirror");
@@ -254,7 +249,9 @@ async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up(
         .iter()
         .filter(|w| w.ends_with(" deployments llm-control"));
     assert_eq!(written.count(), 1, "{before:#?}");
-    cluster.annotate_secret("db", "a pass more").await;
+    cluster
+        .annotate_secret("db", "one more reconciliation")
+        .await;
     cluster.sentinel("other").await;
     let others: Vec<_> = cluster
         .writes()
@@ -264,24 +261,24 @@ async fn a_field_that_the_cluster_rewrites_is_written_once_and_holds_nothing_up(
     assert_eq!(others, before);
 }
 
-// OP-53: a pass that failed is repeated after its wait, not by the status that it wrote.
+// A failed reconciliation is retried after its back-off, not triggered by its own status.
 #[tokio::test]
-async fn an_error_whose_words_change_is_not_tried_again_at_once() {
-    let cluster = TestCluster::new("words").await;
+async fn an_error_with_a_changing_message_is_retried_with_back_off() {
+    let cluster = TestCluster::new("messages").await;
     cluster.rejecting.store(true, Ordering::Relaxed);
     let _operator = cluster.operator().await;
     let started = Instant::now();
     cluster.create("llm").await;
-    let tries = || {
+    let attempts = || {
         let requests = cluster.requests();
         requests
             .iter()
             .filter(|r| r.contains("/deployments/not-"))
             .count()
     };
-    // What was created before it triggers a pass or two, too.
-    while tries() < 4 {
-        assert!(started.elapsed() < REACTION * 4, "{} tries", tries());
+    // Objects that were created before may trigger additional reconciliations.
+    while attempts() < 4 {
+        assert!(started.elapsed() < REACTION * 4, "{} attempts", attempts());
         poll().await;
     }
     assert!(
@@ -289,7 +286,7 @@ async fn an_error_whose_words_change_is_not_tried_again_at_once() {
         "{:?}",
         started.elapsed()
     );
-    assert!(tries() < 8);
+    assert!(attempts() < 8);
     cluster
         .until("llm", |s| {
             is(s, ConditionType::Stalled, "True", "ApplyRejected")

@@ -1,4 +1,4 @@
-//! Secrets that go, come, change and do not change.
+//! Created, changed, deleted and unchanged Secrets.
 
 use fastllm_crds::{ConditionType, Phase};
 use k8s_openapi::api::core::v1::Secret;
@@ -16,9 +16,8 @@ async fn generations(cluster: &TestCluster) -> (Option<i64>, Option<i64>) {
     )
 }
 
-// OP-01
 #[tokio::test]
-async fn a_deleted_secret_is_reported_and_nothing_is_touched() {
+async fn a_deleted_secret_is_reported_and_nothing_is_written() {
     let cluster = TestCluster::new("deleted").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -49,9 +48,8 @@ async fn a_deleted_secret_is_reported_and_nothing_is_touched() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-04
 #[tokio::test]
-async fn a_secret_that_appears_starts_the_rollout() {
+async fn a_created_secret_starts_the_rollout() {
     let cluster = TestCluster::new("appears").await;
     cluster
         .api::<Secret>()
@@ -76,9 +74,8 @@ async fn a_secret_that_appears_starts_the_rollout() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-02
 #[tokio::test]
-async fn a_value_that_is_not_usable_is_reported_without_being_shown() {
+async fn an_invalid_value_is_reported_without_being_printed() {
     let cluster = TestCluster::new("unusable").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -96,9 +93,8 @@ async fn a_value_that_is_not_usable_is_reported_without_being_shown() {
     assert!(!everything.contains("canary"), "{everything}");
 }
 
-// OP-05
 #[tokio::test]
-async fn a_secret_whose_content_stays_causes_no_write() {
+async fn an_unchanged_value_causes_no_write() {
     let cluster = TestCluster::new("annotated").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -123,9 +119,8 @@ async fn a_secret_whose_content_stays_causes_no_write() {
     assert_eq!(others, before.0);
 }
 
-// OP-06
 #[tokio::test]
-async fn another_database_url_rolls_control_once_and_says_why() {
+async fn a_changed_database_url_rolls_out_control_once_with_its_reason() {
     let cluster = TestCluster::new("rotated").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -165,9 +160,8 @@ async fn another_database_url_rolls_control_once_and_says_why() {
     cluster.assert_nothing_forbidden();
 }
 
-// OP-11
 #[tokio::test]
-async fn the_first_logins_secret_may_go_once_it_was_used() {
+async fn the_bootstrap_secret_may_be_deleted_once_it_was_used() {
     let cluster = TestCluster::new("login").await;
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
@@ -191,7 +185,6 @@ async fn the_first_logins_secret_may_go_once_it_was_used() {
     assert_eq!(others, before);
 }
 
-// OP-13, OP-57: what a watch of Secrets carries.
 #[tokio::test]
 async fn secrets_are_watched_as_metadata_and_read_by_name() {
     let cluster = TestCluster::new("metadata").await;
@@ -213,9 +206,8 @@ async fn secrets_are_watched_as_metadata_and_read_by_name() {
     }
 }
 
-// OP-07
 #[tokio::test]
-async fn a_secret_that_may_not_be_read_is_unknown_and_heals_by_itself() {
+async fn a_forbidden_secret_is_unknown_and_recovers_by_itself() {
     let cluster = TestCluster::new("forbidden").await;
     let manifest = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -16,7 +16,7 @@ fn version(latest: &MutationCache<ConfigMap>) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_is_seen_before_the_watch_brings_it() {
+async fn a_write_is_visible_before_the_watch_delivers_it() {
     let (store, mut writer) = reflector::store();
     let latest = MutationCache::new(store);
     writer.apply_watcher_event(&watcher::Event::Apply(object("9")));
@@ -27,7 +27,7 @@ async fn a_write_is_seen_before_the_watch_brings_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_was_deleted_after_the_write_is_not_believed_in_for_ever() {
+async fn a_written_object_expires_if_the_watch_does_not_show_it() {
     let (store, _writer) = reflector::store();
     let latest = MutationCache::new(store);
     latest.record_write(object("10"));
@@ -37,7 +37,7 @@ async fn an_object_that_was_deleted_after_the_write_is_not_believed_in_for_ever(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_we_deleted_is_gone_at_once() {
+async fn a_removed_object_is_gone_immediately() {
     let (store, _writer) = reflector::store();
     let latest = MutationCache::new(store);
     latest.record_write(object("10"));
