@@ -1,4 +1,4 @@
-//! `FastllmProxy`: one deployment of both planes.
+//! The `FastllmProxy` resource.
 #![expect(
     unreachable_pub,
     reason = "the schema derive expands to items inside functions"
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::SecretKeyRef;
 use crate::status::FastllmProxyStatus;
 
-/// What a deployment of FastLLM Proxy should be.
+/// Desired state of a deployment of FastLLM Proxy.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "fastllm.io",
@@ -23,27 +23,27 @@ use crate::status::FastllmProxyStatus;
     namespaced,
     derive = "PartialEq",
     derive = "Default",
-    doc = "A deployment of FastLLM Proxy: the control plane, the gateway and the order in which they are rolled out.",
+    doc = "A deployment of FastLLM Proxy: a control plane and a gateway, rolled out in this order.",
     status = "FastllmProxyStatus",
     scale(
         spec_replicas_path = ".spec.proxy.replicas",
         status_replicas_path = ".status.replicas",
         label_selector_path = ".status.selector"
     ),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "Where the deployment stands"),
-    printcolumn(name = "Gateway", type_ = "string", json_path = ".status.proxyReplicas", description = "Ready gateway pods of those asked for"),
-    printcolumn(name = "Control", type_ = "boolean", json_path = ".status.controlReady", description = "Whether the control plane is rolled out and ready"),
-    printcolumn(name = "Image", type_ = "string", json_path = ".status.observedImage", description = "The image that ready gateway pods run"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", description = "Why it is ready, or is not", priority = 1),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", description = "Summary of the conditions"),
+    printcolumn(name = "Gateway", type_ = "string", json_path = ".status.proxyReplicas", description = "Ready and desired gateway pods"),
+    printcolumn(name = "Control", type_ = "boolean", json_path = ".status.controlReady", description = "Whether the rollout of the control plane is complete"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".status.observedImage", description = "Image of the ready gateway pods"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", description = "Reason of the Ready condition", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.size() <= 53").message("metadata.name must have at most 53 characters, so that the names of its children (NAME-bootstrap) fit into 63"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name must start with a letter and hold only lower-case letters, digits and hyphens, since Services are named after it")
+    validation = Rule::new("self.metadata.name.size() <= 53").message("metadata.name must have at most 53 characters, because the names of its objects (such as NAME-bootstrap) must have at most 63"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name must start with a letter and contain only lowercase letters, digits and hyphens, because Services are named after it")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct FastllmProxySpec {
-    /// Image of both planes. The default is the release of the operator that
-    /// installed this definition, and is written into the resource when it is
-    /// created, so that a newer operator does not upgrade it unasked.
+    /// Image of both planes. The default is the release of this CRD. It is stored
+    /// in the resource on creation, so that an upgrade of the operator does not
+    /// change it.
     #[serde(default = "default_image")]
     #[x_kube(validation = Rule::new("self.size() > 0").message("image must not be empty"))]
     pub image: String,
@@ -52,37 +52,37 @@ pub struct FastllmProxySpec {
     #[serde(default)]
     pub image_pull_policy: ImagePullPolicy,
 
-    /// Names of Secrets with registry credentials, in the same namespace.
+    /// Names of Secrets in the same namespace with registry credentials.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub image_pull_secrets: Vec<String>,
 
-    /// Where the Postgres URL is (postgres:// or postgresql://).
+    /// Secret key with the URL of the Postgres database (postgres:// or postgresql://).
     pub database: SecretKeyRef,
 
-    /// Where the token is by which gateways identify themselves to control.
+    /// Secret key with the token that gateways use to authenticate to the control plane.
     pub proxy_token: SecretKeyRef,
 
-    /// Where the key is that encrypts credentials at rest: 64 hexadecimal
-    /// digits. The reference cannot change: what was written under one key
-    /// cannot be read under another.
-    #[x_kube(validation = Rule::new("self == oldSelf").message("encryptionKey is immutable: stored credentials cannot be read with another key"))]
+    /// Secret key with the key that encrypts credentials at rest: 64 hexadecimal
+    /// digits. The reference is immutable, because credentials that are encrypted
+    /// with one key cannot be decrypted with another.
+    #[x_kube(validation = Rule::new("self == oldSelf").message("encryptionKey is immutable: stored credentials cannot be decrypted with another key"))]
     pub encryption_key: SecretKeyRef,
 
-    /// The first login to create once control is ready. It is created once;
-    /// an existing password is never reset.
+    /// Admin account to create once the control plane is ready. It is created once;
+    /// an existing password is never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bootstrap: Option<Bootstrap>,
 
-    /// The control plane: admin API, snapshots, accounting.
+    /// Control plane: admin API, snapshots and accounting.
     #[serde(default)]
     pub control: ControlPlane,
 
-    /// The gateway: the request path.
+    /// Gateway: the request path.
     #[serde(default)]
     pub proxy: GatewayPlane,
 
-    /// Logs of both planes.
+    /// Logging of both planes.
     #[serde(default)]
     pub observability: Observability,
 }
@@ -90,17 +90,17 @@ pub struct FastllmProxySpec {
 /// When the kubelet pulls an image.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum ImagePullPolicy {
-    /// At every start of a container.
+    /// Whenever a container starts.
     Always,
-    /// When the node has no such image.
+    /// If the image is not present on the node.
     #[default]
     IfNotPresent,
-    /// Never: the image is on the node, or the pod does not start.
+    /// Never; the pod does not start if the image is not present on the node.
     Never,
 }
 
 impl ImagePullPolicy {
-    /// The word that Kubernetes uses.
+    /// The value in a pod specification.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -111,15 +111,16 @@ impl ImagePullPolicy {
     }
 }
 
-/// The first login.
+/// The bootstrap admin.
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bootstrap {
-    /// Name of the principal.
+    /// Name of the account.
     #[serde(default = "default_principal")]
-    #[x_kube(validation = Rule::new("self.size() > 0").message("the name of the first login must not be empty"))]
+    #[x_kube(validation = Rule::new("self.size() > 0").message("bootstrap.name must not be empty"))]
     pub name: String,
-    /// Where its initial password is. Read once; the Secret may be deleted afterwards.
+    /// Secret key with the initial password. It is read once; the Secret may be
+    /// deleted afterwards.
     pub password: SecretKeyRef,
 }
 
@@ -127,11 +128,11 @@ pub struct Bootstrap {
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlPlane {
-    /// Number of pods; all of them are active. 0 stops the control plane.
+    /// Number of pods, all of which are active. 0 stops the control plane.
     #[serde(default = "one")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("control.replicas must be between 0 and 10000"))]
     pub replicas: i32,
-    /// Requests and limits of a control pod.
+    /// Resource requests and limits of a control plane pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
@@ -154,7 +155,7 @@ pub struct GatewayPlane {
     #[serde(default = "two")]
     #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("proxy.replicas must be between 0 and 10000"))]
     pub replicas: i32,
-    /// Requests and limits of a gateway pod.
+    /// Resource requests and limits of a gateway pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::resources")]
     pub resources: Option<ResourceRequirements>,
@@ -169,16 +170,16 @@ impl Default for GatewayPlane {
     }
 }
 
-/// Logs of both planes.
+/// Logging of both planes.
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Observability {
-    /// Verbosity: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
+    /// Log level (`error`, `warn`, `info`, `debug` or `trace`), or a filter such as
     /// `info,fastllm_gateway=debug`.
     #[serde(default = "default_log_level")]
     #[x_kube(validation = Rule::new("self.size() > 0").message("observability.logLevel must not be empty"))]
     pub log_level: String,
-    /// How log lines are written.
+    /// Format of log lines.
     #[serde(default)]
     pub log_format: LogFormat,
 }
@@ -192,19 +193,19 @@ impl Default for Observability {
     }
 }
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// For log collectors.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
-    /// The word that the planes' `--log-format` takes.
+    /// The value of the planes' flag `--log-format`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -214,7 +215,7 @@ impl LogFormat {
     }
 }
 
-/// The image of this release.
+/// The image of this release, and the default of `spec.image`.
 #[must_use]
 pub fn default_image() -> String {
     concat!("fastllm/fastllm-proxy:", env!("CARGO_PKG_VERSION")).to_owned()

@@ -1,4 +1,4 @@
-//! A reference to one key of one Secret.
+//! A reference to a key of a Secret.
 #![expect(
     unreachable_pub,
     reason = "the schema derive expands to items inside functions"
@@ -9,7 +9,7 @@ use std::fmt;
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// One key of one Secret in the namespace of the resource.
+/// Reference to a key of a Secret in the namespace of the resource.
 #[derive(
     Clone, Debug, Default, Deserialize, Eq, Hash, KubeSchema, Ord, PartialEq, PartialOrd, Serialize,
 )]
@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 pub struct SecretKeyRef {
     /// Name of the Secret.
     #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("the name of the Secret must not be empty, and hold only lower-case letters, digits, hyphens and dots"))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("the name of the Secret must not be empty and must contain only lowercase letters, digits, hyphens and dots"))]
     pub name: String,
-    /// Key inside the Secret's data.
+    /// Key in the Secret's data.
     #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$')").message("the key inside the Secret must not be empty, and hold only letters, digits, hyphens, underscores and dots"))]
+    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$')").message("the key in the Secret must not be empty and must contain only letters, digits, hyphens, underscores and dots"))]
     pub key: String,
 }
 

@@ -1,9 +1,9 @@
-//! Schemas of embedded Kubernetes types, written out so that the definition
-//! stays short and `kubectl explain` stays readable.
+//! Schemas of embedded Kubernetes types, shortened to keep the CRD and the output
+//! of `kubectl explain` readable.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-/// What Kubernetes accepts as a quantity, as in its own definitions.
+/// Pattern of a quantity in the Kubernetes API.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
@@ -20,8 +20,8 @@ pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "properties": {
-            "limits": quantities("The most that a pod may use, by resource name."),
-            "requests": quantities("What the scheduler sets aside for a pod, by resource name."),
+            "limits": quantities("Maximum amount that a pod may use, by resource name."),
+            "requests": quantities("Amount that the scheduler reserves for a pod, by resource name."),
         },
     })
 }
@@ -38,36 +38,36 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "lastTransitionTime": {
                     "type": "string",
                     "format": "date-time",
-                    "description": "When the status of the condition last changed.",
+                    "description": "Time of the last change of the status.",
                 },
                 "message": {
                     "type": "string",
                     "maxLength": 32768,
-                    "description": "What a person should know about it.",
+                    "description": "Human-readable details.",
                 },
                 "observedGeneration": {
                     "type": "integer",
                     "format": "int64",
                     "minimum": 0,
-                    "description": "The generation of the resource that this condition speaks of.",
+                    "description": "Generation of the resource that the condition is based on.",
                 },
                 "reason": {
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-                    "description": "Why, as one stable word.",
+                    "description": "Reason of the status, a CamelCase identifier.",
                 },
                 "status": {
                     "type": "string",
                     "enum": ["True", "False", "Unknown"],
-                    "description": "True, False or Unknown.",
+                    "description": "Status of the condition: True, False or Unknown.",
                 },
                 "type": {
                     "type": "string",
                     "maxLength": 316,
                     "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
-                    "description": "What the condition is about.",
+                    "description": "Type of the condition.",
                 },
             },
         },

@@ -1,4 +1,4 @@
-//! What the operator says about a `FastllmProxy`.
+//! The status of a `FastllmProxy`.
 
 use std::fmt;
 
@@ -6,32 +6,32 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the operator saw and did.
+/// Observed state of the deployment.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("default" = {"observedGeneration": -1}))]
 pub struct FastllmProxyStatus {
-    /// One word for people. Programs read the conditions, of which this is a function.
+    /// Summary of the conditions for people. Programs should read the conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
 
-    /// Ready gateway pods of those asked for, as `ready/desired`.
+    /// Number of ready and desired gateway pods, as `ready/desired`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_replicas: Option<String>,
 
-    /// Whether the control plane is rolled out and ready.
+    /// Whether the rollout of the control plane is complete.
     #[serde(default)]
     pub control_ready: bool,
 
-    /// The image that ready gateway pods run; while two run side by side, both.
+    /// Image of the ready gateway pods; two images during a rollout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_image: Option<String>,
 
-    /// Whether the first login was created. Never reset.
+    /// Whether the bootstrap admin was created. Never reset.
     #[serde(default)]
     pub bootstrapped: bool,
 
-    /// Keyed hash of the Secret values that the control plane's pods were started with.
+    /// Keyed hash of the Secret values that the control plane's pods use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_hash: Option<String>,
 
@@ -43,57 +43,57 @@ pub struct FastllmProxyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 
-    /// The generation that the last pass looked at; -1 before the first.
+    /// Generation that was reconciled last; -1 before the first reconciliation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Conditions, one of each type.
+    /// Conditions, one per type.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
 impl FastllmProxyStatus {
-    /// The condition of a type, if there is one.
+    /// Returns the condition of a type.
     #[must_use]
     pub fn condition(&self, kind: ConditionType) -> Option<&Condition> {
         self.conditions.iter().find(|c| c.type_ == kind.as_str())
     }
 
-    /// Whether the condition of a type is True.
+    /// Whether a condition is `True`.
     #[must_use]
     pub fn is_true(&self, kind: ConditionType) -> bool {
         self.condition(kind).is_some_and(|c| c.status == "True")
     }
 }
 
-/// One word for people.
+/// Summary of the conditions.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum Phase {
     /// Not serving yet.
     Pending,
     /// A new version is being rolled out.
     Upgrading,
-    /// The first login is being created.
+    /// The bootstrap admin is being created.
     Bootstrapping,
-    /// Serving, or meant to be, and something is wrong.
+    /// A problem affects the deployment.
     Degraded,
-    /// Everything that was asked for is there.
+    /// All desired pods are ready.
     Ready,
 }
 
-/// Writes an enum whose variants are words of the API.
-macro_rules! words {
+/// Defines an enum whose variants are identifiers of the API.
+macro_rules! identifiers {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum $name { $($(#[$variant_doc])* $variant,)+ }
 
         impl $name {
-            /// Every word.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The word as it stands in the API.
+            /// The identifier in the API.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)+ }
@@ -108,56 +108,56 @@ macro_rules! words {
     };
 }
 
-words! {
-    /// The types of the conditions; every one is always present.
+identifiers! {
+    /// Types of conditions. Each type is always present.
     ConditionType {
-        /// All that was asked for is there.
+        /// All desired pods are ready.
         Ready,
-        /// The operator is moving towards the specification.
+        /// The operator works towards the specification.
         Reconciling,
-        /// It cannot move without help.
+        /// The operator cannot proceed without a change by the user.
         Stalled,
-        /// Some gateway pod is ready to serve.
+        /// At least one gateway pod is ready.
         Available,
-        /// Every Secret that is referenced was found and is usable.
+        /// Every required Secret value exists and is valid.
         SecretsResolved,
         /// A new version is being rolled out.
         Upgrading,
-        /// The first login exists.
+        /// The bootstrap admin exists.
         Bootstrapped,
         /// The gateway serves at least one model.
         ModelsServed,
-        /// The operator was asked to change nothing.
+        /// Reconciliation is paused.
         Paused,
     }
 }
 
-words! {
-    /// The reasons that conditions and events give.
+identifiers! {
+    /// Reasons of conditions and events.
     Reason {
         /// A referenced Secret does not exist.
         SecretNotFound,
-        /// A referenced Secret has no such key, or it is empty.
+        /// The key of a referenced Secret does not exist or is empty.
         KeyNotFound,
-        /// A value has the wrong form.
+        /// A value is invalid.
         InvalidValue,
-        /// A read failed; nothing is known.
+        /// A read failed.
         ReadFailed,
-        /// The operator may not read it.
+        /// The operator lacks the permission to read an object.
         Forbidden,
-        /// The content of the encryption key changed under a running control plane.
+        /// The encryption key of an existing control plane changed.
         EncryptionKeyChanged,
         /// A node cannot pull the image.
         ImagePullFailed,
-        /// A rollout made no progress for too long.
+        /// A rollout exceeded its progress deadline.
         ProgressDeadlineExceeded,
-        /// An object of that name belongs to somebody else.
+        /// An object with the same name has another owner.
         NotOwned,
-        /// The API server refused an object.
+        /// The API server rejected an object, or a write failed.
         ApplyRejected,
-        /// The image is older than the database's schema allows.
+        /// The image is incompatible with the newer database schema.
         DowngradeUnsafe,
-        /// The installed definition is older than the operator.
+        /// The installed CRD is older than the operator.
         SchemaOutdated,
         /// The control plane is being rolled out.
         RollingControlPlane,
@@ -165,19 +165,19 @@ words! {
         RollingGateway,
         /// The proxy token is being replaced.
         RotatingToken,
-        /// The first login is being created.
+        /// The bootstrap admin is being created.
         Bootstrapping,
         /// The resource is paused.
         Paused,
-        /// The gateway has no model to serve.
+        /// The gateway serves no models.
         NoModels,
-        /// Every pod that was asked for is ready.
+        /// All desired pods are ready.
         AllReplicasReady,
-        /// Every Secret was found.
+        /// Every required Secret value exists and is valid.
         Resolved,
         /// Nothing is left to do.
         Complete,
-        /// Models are being served.
+        /// The gateway serves at least one model.
         Served,
     }
 }

@@ -1,8 +1,8 @@
-//! The admission rules, once more in Rust.
+//! The validation rules of the CRD in Rust.
 //!
-//! The API server holds new objects to the CEL rules of the types; objects
-//! that were stored before a rule existed meet the same rules here. A test
-//! against a real API server keeps the two in step.
+//! The API server validates changed objects by the CEL rules of the types. This
+//! module applies the same rules to objects that were stored before a rule
+//! existed. A test against a real API server compares the two.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,26 +12,26 @@ use kube::ResourceExt as _;
 
 use crate::{FastllmProxy, SecretKeyRef};
 
-/// Longest name of a resource: `NAME-bootstrap` is the longest name of a child,
-/// and a child's name may have 63 characters.
+/// Maximum length of a resource's name. `NAME-bootstrap` is its longest child's
+/// name, which may have 63 characters.
 pub const MAX_NAME_LENGTH: usize = 63 - "-bootstrap".len();
 
-/// Longest name of a Secret, and of a key in it, as Kubernetes has it.
+/// Maximum length of the name of a Secret and of a key in it.
 const MAX_SECRET_NAME: usize = 253;
 
-/// How many Secrets with registry credentials there may be.
+/// Maximum number of Secrets with registry credentials.
 const MAX_PULL_SECRETS: usize = 32;
 
-/// How many pods a plane may have. Without an upper bound, a number that does
-/// not fit would be stored, and the operator could not read it.
+/// Allowed numbers of pods of a plane. Without a maximum, the API server would store
+/// numbers that the operator cannot parse.
 const REPLICAS: RangeInclusive<i32> = 0..=10_000;
 
-/// A rule that a resource breaks.
+/// A violated rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Violation {
     /// Path of the field, as in `spec.database.name`.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The rule.
     pub message: &'static str,
 }
 
@@ -41,65 +41,65 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Every rule that the resource breaks, in the order of the fields.
+/// Returns the violated rules in the order of the fields.
 #[must_use]
 pub fn validate(proxy: &FastllmProxy) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut hold = |field, rule: bool, message| {
-        if !rule {
+    let mut require = |field, valid: bool, message| {
+        if !valid {
             found.push(Violation { field, message });
         }
     };
     let name = proxy.name_any();
     let spec = &proxy.spec;
-    hold(
+    require(
         "metadata.name",
         name.len() <= MAX_NAME_LENGTH,
-        "has more than 53 characters",
+        "must have at most 53 characters",
     );
-    hold(
+    require(
         "metadata.name",
         is_service_name(&name),
-        "is not a name for a Service",
+        "must be a valid name of a Service",
     );
-    hold("spec.image", !spec.image.is_empty(), "is empty");
-    hold(
+    require("spec.image", !spec.image.is_empty(), "must not be empty");
+    require(
         "spec.imagePullSecrets",
         are_distinct_names(&spec.image_pull_secrets),
-        "has a name twice, an empty one, or too many",
+        "must contain at most 32 distinct, non-empty names",
     );
     for (field, reference) in references(proxy) {
-        hold(
+        require(
             field,
             is_secret_name(&reference.name),
-            "names no Secret: that is not a name for one",
+            "must contain a valid name of a Secret",
         );
-        hold(
+        require(
             field,
             is_secret_key(&reference.key),
-            "names no key of the Secret: that is not a name for one",
+            "must contain a valid key of a Secret",
         );
     }
-    let login = spec.bootstrap.as_ref();
-    hold(
+    let bootstrap = spec.bootstrap.as_ref();
+    require(
         "spec.bootstrap.name",
-        login.is_none_or(|b| !b.name.is_empty()),
-        "is empty",
+        bootstrap.is_none_or(|b| !b.name.is_empty()),
+        "must not be empty",
     );
-    hold(
+    require(
         "spec.control.replicas",
         REPLICAS.contains(&spec.control.replicas),
-        "is not between 0 and 10000",
+        "must be between 0 and 10000",
     );
-    hold(
+    require(
         "spec.proxy.replicas",
         REPLICAS.contains(&spec.proxy.replicas),
-        "is not between 0 and 10000",
+        "must be between 0 and 10000",
     );
-    hold(
+    require(
         "spec.observability.logLevel",
         !spec.observability.log_level.is_empty(),
-        "is empty",
+        "must not be empty",
     );
     found
 }
@@ -120,8 +120,7 @@ fn references(proxy: &FastllmProxy) -> impl Iterator<Item = (&'static str, &Secr
     )
 }
 
-/// What can be the name of a Secret. It becomes part of a request's path, so
-/// nothing else may pass.
+/// Whether a Secret can have this name. The name becomes part of a request path.
 fn is_secret_name(name: &str) -> bool {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     name.len() <= MAX_SECRET_NAME

@@ -1,11 +1,11 @@
-//! The definition that is checked in is the one that the types give.
+//! The checked-in CRD matches the types.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use fastllm_crds::{crd, crd_yaml};
 use serde_json::Value;
 
 #[test]
-fn checked_in_definition_is_the_generated_one() {
+fn the_checked_in_crd_is_up_to_date() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../config/crd/fastllmproxies.yaml"
@@ -45,7 +45,7 @@ fn every_field_has_a_description() {
 }
 
 #[test]
-fn a_new_resource_is_not_taken_for_a_finished_one() {
+fn a_new_resource_has_no_observed_generation() {
     assert_eq!(
         schema()["properties"]["status"]["default"],
         serde_json::json!({"observedGeneration": -1})
@@ -53,7 +53,7 @@ fn a_new_resource_is_not_taken_for_a_finished_one() {
 }
 
 #[test]
-fn planes_that_are_not_mentioned_have_their_defaults() {
+fn omitted_planes_have_defaults() {
     let spec = &schema()["properties"]["spec"]["properties"];
     assert_eq!(spec["control"]["default"]["replicas"], 1);
     assert_eq!(spec["proxy"]["default"]["replicas"], 2);
@@ -63,7 +63,7 @@ fn planes_that_are_not_mentioned_have_their_defaults() {
 }
 
 #[test]
-fn rules_come_from_the_types() {
+fn the_crd_contains_the_rules_of_the_types() {
     let schema = schema();
     let spec = &schema["properties"]["spec"]["properties"];
     let rule = |node: &Value| node["x-kubernetes-validations"][0]["rule"].clone();
