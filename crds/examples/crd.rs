@@ -1,8 +1,5 @@
 //! Prints the CRD as YAML: `cargo run --release -p fastllm-crds --example crd > config/crd/fastllmproxies.yaml`.
-#![expect(
-    clippy::print_stdout,
-    reason = "the output of the example"
-)]
+#![expect(clippy::print_stdout, reason = "the output of the example")]
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     print!("{}", fastllm_crds::crd_yaml()?);

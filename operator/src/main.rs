@@ -20,7 +20,7 @@ use kube::Client;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
-        Some(Command::Crd) => print_definition(),
+        Some(Command::Crd) => print_crd(),
         Some(Command::Run(config)) => start(&config),
         None => start(&cli.run),
     };
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the definition is the output")]
-fn print_definition() -> anyhow::Result<()> {
+#[expect(clippy::print_stdout, reason = "the CRD is the output")]
+fn print_crd() -> anyhow::Result<()> {
     print!("{}", fastllm_crds::crd_yaml()?);
     Ok(())
 }
