@@ -28,7 +28,7 @@ def fitting(streams: int, files: int) -> int:
 def run(names: Sequence[str], streams: int, tools: Tools, out: Path | None) -> None:
     """Measures the peers in sequence, prints bytes per stream, writes the JSON."""
     streams = fitting(streams, many_files())
-    rows = [["", "streams", "MiB before", "MiB with them", "KiB a stream", "CPU ms a second"]]
+    rows = [["", "streams", "MiB before", "MiB with them", "KiB per stream", "CPU ms per second"]]
     results = []
     for name in names:
         with Rig(tools) as rig:

@@ -20,8 +20,8 @@ GRANTS = 10
 class Population:
     """Numbers of keys, principals and models (of each kind).
 
-    ``limited``: who has limits and a budget, none of which is ever reached: of "principal", "key" and "team".
-    ``metadata``: requests have some, of which one member labels the metrics.
+    ``limited``: the subjects with limits and a budget that are never reached: of "principal", "key" and "team".
+    ``metadata``: whether requests have metadata, of which one member labels the metrics.
 
     Key ``k`` belongs to principal ``k % principals``; principal ``p`` may use the models
     ``(p * 10 + i) % models`` for ``i`` below 10.

@@ -275,7 +275,9 @@ def test_a_limit_is_shared(limited: tuple[str, list[Outcome]]) -> None:
     seconds = outcomes[-1].ended - min(one.began for one in outcomes)
     flowed = PER_MINUTE / 60 * seconds
     passed = PER_MINUTE / 60 * EVERY * (len(REPLICAS) - 1) + len(REPLICAS)
-    progress.say(f"{len(through)} requests in {seconds:.1f} s of {PER_MINUTE} a minute, {PER_MINUTE + flowed:.0f} due")
+    progress.say(
+        f"{len(through)} requests in {seconds:.1f} s of {PER_MINUTE} per minute, {PER_MINUTE + flowed:.0f} expected"
+    )
     assert len(through) <= PER_MINUTE + flowed + passed
     assert len(through) >= PER_MINUTE
     assert {one.gateway for one in through} == {0, 1, 2}

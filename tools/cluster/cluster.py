@@ -40,10 +40,10 @@ class Status:
 
 
 class Cluster:
-    """One cluster by name. ``profile`` is ``full`` (pods run) or ``api`` (etcd and API server alone).
+    """A cluster, identified by its name. ``profile`` is ``full`` (runs pods) or ``api`` (only etcd and API server).
 
-    ``nodes`` counts the nodes of ``full``; ``extras`` may hold ``controller-manager`` for ``api``;
-    ``index`` (0 to 31) chooses its address ranges, which otherwise follow from the name.
+    ``nodes`` is the number of nodes of ``full``; ``extras`` may contain ``controller-manager`` for ``api``;
+    ``index`` (0 to 31) selects the address ranges, which are derived from the name by default.
     """
 
     def __init__(

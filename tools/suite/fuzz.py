@@ -146,7 +146,7 @@ def _explore(binary: Path, target: Target, duration: int) -> Result:
     found = BUILT / "corpus" / target.name
     found.mkdir(parents=True, exist_ok=True)
     total = Result(target.name, 0, 0)
-    # In rounds, since a target has no clock of its own (see ``seeded.rs``).
+    # In rounds, since a target may have no clock of its own (see ``seeded.rs``).
     while total.seconds < duration and not total.failure:
         round_ = _fuzz(
             binary, target, 1 + secrets.randbelow(2**31), max(1, target.runs_per_minute // 6), [found, target.seeds()]
