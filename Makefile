@@ -24,7 +24,7 @@ test-unit: python ## Run the unit tests of Rust and Python and the repository's 
 test-clients: python ## Test OpenAI's clients, LangChain, LlamaIndex and Vercel's AI SDK against a real model
 	@$(PYTHON) -m e2e.clients
 
-check: python ## Run formatters, linters, the dependency policy, the secrets scan and link checks
+check: python ## Check format, lints, repository rules, dependency policy, secrets, spelling and links
 	@$(PYTHON) -m tools.suite check
 
 bench: python ## Compare CPU time per request with nginx, haproxy and a minimal relay

@@ -1,6 +1,6 @@
 """``python3 -m tools.suite check|test-unit|test``: implements the targets of the same names in the Makefile.
 
-``check`` reads the tree: format, lints, dependency policy, secrets, spelling, Dockerfiles, links.
+``check`` reads the tree: format, lints, repository rules, dependency policy, secrets, spelling, Dockerfiles, links.
 ``test-unit`` runs the unit tests of Rust and Python and the repository's rules, without a cluster or a database.
 ``test`` runs ``check``, then every test: Rust's with a real PostgreSQL and a real API server, fuzzing, and the
 end-to-end tests on a local Kubernetes. It prints the totals at the end.

@@ -38,6 +38,7 @@ def run() -> None:
             "Dockerfile",
             "operator/Dockerfile",
         ],
+        "repository rules": ["cargo", "test", "--release", "--locked", "--quiet", "-p", "fastllm-tidy"],
         "lints: Rust": [
             "cargo",
             "clippy",
