@@ -18,7 +18,7 @@ use framework::openapi;
 
 pub(crate) use framework::{ApiError, ErrorCode, Json, PeerAddress, Query, same_origin};
 
-/// Largest body of an admin request, in bytes.
+/// The largest body of an admin request, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
 
 #[derive(OpenApi)]
@@ -32,7 +32,7 @@ const MAX_BODY: usize = 1024 * 1024;
 )]
 struct Document;
 
-/// The admin API's routes and their description.
+/// The routes of the admin API and their OpenAPI document.
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     let mut document = Document::openapi();
     if let Some(components) = &mut document.components {
@@ -58,7 +58,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
 /// The OpenAPI document, as JSON with a final newline.
 ///
 /// # Errors
-/// Never in practice: the document is built from constants.
+/// Only if the document cannot be serialized.
 pub fn openapi_document() -> Result<String, crate::Error> {
     let document = routes().into_openapi();
     document

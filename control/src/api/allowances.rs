@@ -1,19 +1,19 @@
-//! The routes of limits and budgets of the four kinds of subjects: the same six
-//! for each, which are written once.
+//! Limits and budgets. Each of the four kinds of subjects has the same six routes.
 
 mod budgets;
 mod limits;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sqlx::PgConnection;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::budgets::{BudgetView, NewBudget};
 use self::limits::{LimitsView, NewLimits};
+use crate::api::framework::fields::view;
 use crate::api::framework::{
     ApiError, AuditDetail, Caller, Json, Path, Permission, page, require_permission,
 };
@@ -21,85 +21,62 @@ use crate::app::AppState;
 use crate::db::subject::{SubjectRow, missing};
 use crate::db::{Change, Page, SubjectId};
 
-/// Whose it is: a principal's, its use of one model's, a key's or a team's.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct SubjectView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    principal_id: Option<i64>,
-    /// The principal's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    principal: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    model_id: Option<i64>,
-    /// The model's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    model: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key_id: Option<i64>,
-    /// The key's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    team_id: Option<i64>,
-    /// The team's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    team: Option<String>,
-}
-
-impl From<SubjectRow> for SubjectView {
-    fn from(row: SubjectRow) -> Self {
-        let SubjectRow {
-            principal_id,
-            principal,
-            model_id,
-            model,
-            key_id,
-            key,
-            team_id,
-            team,
-        } = row;
-        Self {
-            principal_id,
-            principal,
-            model_id,
-            model,
-            key_id,
-            key,
-            team_id,
-            team,
-        }
+view! {
+    /// What the limits or the budget apply to: a principal, a principal's use of
+    /// one model, a key or a team.
+    pub(crate) struct SubjectView from SubjectRow {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        principal_id: Option<i64>,
+        /// The principal's name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        principal: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        model_id: Option<i64>,
+        /// The model's name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        model: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        key_id: Option<i64>,
+        /// The key's name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        key: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        team_id: Option<i64>,
+        /// The team's name.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        team: Option<String>,
     }
 }
 
-/// Whose limits or budgets, and which part of the list.
+/// The requested limits or budgets.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AllowanceParams {
-    /// At most so many, from 1 to 1000 (the default).
+    /// The maximum number of results, from 1 to 1000 (the default).
     limit: Option<i64>,
-    /// Only ids above this one.
+    /// Return only objects with a greater ID.
     after: Option<i64>,
-    /// Only this principal's, and those of its use of single models.
+    /// Return only objects of this principal, including its use of single models.
     pub(crate) principal_id: Option<i64>,
 }
 
 impl AllowanceParams {
-    /// Everything where nothing else is asked for.
+    /// The requested part of the list.
     pub(crate) fn page(&self) -> Result<Page, ApiError> {
         page::whole(self.limit, self.after)
     }
 }
 
-/// Begins a change of what a subject has; 404 where the subject is not there.
+/// Begins a change of a subject's limits or budget; 404 if the subject does not exist.
 pub(crate) async fn change_of(
     app: &AppState,
     caller: Caller,
@@ -110,7 +87,7 @@ pub(crate) async fn change_of(
     Ok(change)
 }
 
-/// 404 where the subject is not there.
+/// Returns 404 if the subject does not exist.
 pub(crate) async fn found(
     connection: &mut PgConnection,
     subject: SubjectId,
@@ -136,8 +113,8 @@ pub(crate) fn detail(subject: SubjectId, what: &str) -> AuditDetail {
     }
 }
 
-/// Three routes of one kind of subject, in a module of their own: for what
-/// `$handlers` has the handlers of.
+/// Declares the routes of the limits or the budget of one kind of subject, in a module
+/// of their own. `$handlers` is the module with their implementation.
 macro_rules! routes_of_one {
     (($handlers:ident, $view:ident, $new:ident, $noun:literal),
      [$show:literal, $set:literal, $remove:literal, $shown:literal],
@@ -166,7 +143,7 @@ macro_rules! routes_of_one {
             #[doc = $set]
             #[utoipa::path(put, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("put_", $name, $noun), params $parameters,
-                        request_body = $new, responses((status = 204, description = "Set")))]
+                        request_body = $new, responses((status = 204, description = "The values have been set.")))]
             async fn put(
                 State(app): State<AppState>,
                 caller: Caller,
@@ -179,7 +156,7 @@ macro_rules! routes_of_one {
             #[doc = $remove]
             #[utoipa::path(delete, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("delete_", $name, $noun), params $parameters,
-                        responses((status = 204, description = "Unlimited")))]
+                        responses((status = 204, description = "Nothing is limited any more.")))]
             async fn delete(
                 State(app): State<AppState>,
                 caller: Caller,
@@ -191,33 +168,31 @@ macro_rules! routes_of_one {
     };
 }
 
-/// The six routes of one kind of subject, in a module of their own: its tag, how the
-/// operations' names go on, its path and parameters, and what it holds.
+/// Declares the six routes of one kind of subject: the module, the tag, the infix of
+/// the operations' names, the path, its parameters, and the subject.
 macro_rules! routes_of {
     ($module:ident, $($subject:tt)*) => {
         mod $module {
             routes_of_one!((limits, LimitsView, NewLimits, "limits"),
-                ["Shows the limits.", "Sets the limits in place of those before.",
-                 "Takes the limits away.", "The limits"],
+                ["Retrieve the limits", "Set the limits", "Delete the limits", "The limits."],
                 $($subject)*);
             routes_of_one!((budgets, BudgetView, NewBudget, "budget"),
-                ["Shows the budget, and what is spent of it in its present window.",
-                 "Sets the budget in place of the one before; what is spent stays spent.",
-                 "Takes the budget away, and forgets what was spent of it.", "The budget"],
+                ["Retrieve the budget", "Set the budget", "Delete the budget", "The budget."],
                 $($subject)*);
         }
     };
 }
 
 routes_of!(of_principals, "principals", "", "/admin/principals/{id}",
-    (("id" = i64, Path)), id => i64 => SubjectId::Principal(id));
+    (("id" = i64, Path, description = "ID of the principal")), id => i64 => SubjectId::Principal(id));
 routes_of!(of_models, "principals", "model_", "/admin/principals/{id}/models/{model_id}",
-    (("id" = i64, Path), ("model_id" = i64, Path)),
+    (("id" = i64, Path, description = "ID of the principal"),
+        ("model_id" = i64, Path, description = "ID of the model")),
     (principal, model) => (i64, i64) => SubjectId::Model { principal, model });
 routes_of!(of_keys, "keys", "", "/admin/keys/{id}",
-    (("id" = i64, Path)), id => i64 => SubjectId::Key(id));
+    (("id" = i64, Path, description = "ID of the key")), id => i64 => SubjectId::Key(id));
 routes_of!(of_teams, "teams", "", "/admin/teams/{id}",
-    (("id" = i64, Path)), id => i64 => SubjectId::Team(id));
+    (("id" = i64, Path, description = "ID of the team")), id => i64 => SubjectId::Team(id));
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     [

@@ -4,7 +4,9 @@
 mod audit_detail;
 pub(crate) mod checks;
 mod error;
+
 mod extract;
+pub(crate) mod fields;
 pub(crate) mod openapi;
 pub(crate) mod page;
 pub(crate) mod patch;

@@ -3,7 +3,6 @@
 mod backend_options;
 mod backends;
 mod names;
-mod prices;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -11,24 +10,23 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sqlx::PgConnection;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::backends::{BackendView, NewBackend};
-use self::prices::PricesView;
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
-    checks, require_permission, resource,
+    ApiError, AuditDetail, Caller, Json, ListParams, Path, Permission, Query, Resource, checks,
+    require_permission, resource,
 };
 use crate::app::AppState;
 
 pub(super) use names::granted_name;
 
-use crate::db::models::{ModelFields, ModelRow};
-use crate::db::prices::PriceFields;
+use crate::db::models::ModelRow;
 use crate::db::targets::{self, TargetUse};
 use crate::db::{self, DbError};
 use fastllm_contract::PolicyKind;
@@ -49,206 +47,79 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(backends::routes())
 }
 
-/// A name that requests are routed to, and its pool.
+/// A model and its pool of backends.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ModelView {
     id: i64,
-    /// What clients ask for.
-    name: String,
     #[serde(flatten)]
     fields: ModelFieldsView,
     backends: Vec<BackendView>,
 }
 
-/// The fields of a model that can change.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ModelFieldsView {
-    description: Option<String>,
-    #[serde(flatten)]
-    prices: PricesView,
-    /// For so long gateways may give an answer again to the same request; not
-    /// at all with `null` or 0.
-    cache_ttl_seconds: Option<i64>,
-    /// Tokens.
-    context_length: Option<i64>,
-    /// How the pool is balanced; `null`: as the gateway is configured.
-    policy: Option<String>,
-}
-
-impl From<ModelFields> for ModelFieldsView {
-    fn from(fields: ModelFields) -> Self {
-        let ModelFields {
-            description,
-            prices,
-            cache_ttl_seconds,
-            context_length,
-            policy,
-        } = fields;
-        Self {
-            description,
-            prices: prices.into(),
-            cache_ttl_seconds,
-            context_length,
-            policy,
-        }
-    }
-}
-
-/// A model to be made.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewModel {
-    name: String,
-    description: Option<String>,
-    #[schema(minimum = 0)]
-    input_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    output_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    cached_input_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    cache_write_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    reasoning_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    audio_input_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    audio_output_price_per_mtok: Option<i64>,
-    #[schema(minimum = 0)]
-    image_price: Option<i64>,
-    #[schema(minimum = 0)]
-    input_price_per_mchar: Option<i64>,
-    #[schema(minimum = 0)]
-    audio_price_per_minute: Option<i64>,
-    #[schema(minimum = 0)]
-    cache_ttl_seconds: Option<i64>,
-    #[schema(minimum = 1)]
-    context_length: Option<i64>,
-    policy: Option<String>,
-}
-
-/// What was made.
+/// The created model.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedModel {
     id: i64,
     name: String,
 }
 
-/// Changes of a model: absent keeps, `null` clears.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ModelPatch {
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    description: Patch<String>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    input_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    output_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    cached_input_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    cache_write_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    reasoning_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    audio_input_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    audio_output_price_per_mtok: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    image_price: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    input_price_per_mchar: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    audio_price_per_minute: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 0)]
-    #[serde(default)]
-    cache_ttl_seconds: Patch<i64>,
-    #[schema(value_type = Option<i64>, minimum = 1)]
-    #[serde(default)]
-    context_length: Patch<i64>,
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    policy: Patch<String>,
-}
-
-impl ModelPatch {
-    fn apply(self, old: ModelFields) -> Result<ModelFields, ApiError> {
-        use checks::{not_negative, positive};
-        let prices = old.prices;
-        let description = self.description.try_map(checks::description)?;
-        let ttl = self
-            .cache_ttl_seconds
-            .try_map(not_negative("cache_ttl_seconds"))?;
-        let context = self.context_length.try_map(positive("context_length"))?;
-        let prices = PriceFields {
-            input_price_per_mtok: self.input_price_per_mtok.apply(prices.input_price_per_mtok),
-            output_price_per_mtok: self
-                .output_price_per_mtok
-                .apply(prices.output_price_per_mtok),
-            cached_input_price_per_mtok: self
-                .cached_input_price_per_mtok
-                .apply(prices.cached_input_price_per_mtok),
-            cache_write_price_per_mtok: self
-                .cache_write_price_per_mtok
-                .apply(prices.cache_write_price_per_mtok),
-            reasoning_price_per_mtok: self
-                .reasoning_price_per_mtok
-                .apply(prices.reasoning_price_per_mtok),
-            audio_input_price_per_mtok: self
-                .audio_input_price_per_mtok
-                .apply(prices.audio_input_price_per_mtok),
-            audio_output_price_per_mtok: self
-                .audio_output_price_per_mtok
-                .apply(prices.audio_output_price_per_mtok),
-            image_price: self.image_price.apply(prices.image_price),
-            input_price_per_mchar: self
-                .input_price_per_mchar
-                .apply(prices.input_price_per_mchar),
-            audio_price_per_minute: self
-                .audio_price_per_minute
-                .apply(prices.audio_price_per_minute),
-        };
-        Ok(ModelFields {
-            description: description.apply(old.description),
-            prices: prices::checked(prices)?,
-            cache_ttl_seconds: ttl.apply(old.cache_ttl_seconds),
-            context_length: context.apply(old.context_length),
-            policy: self.policy.try_map(policy)?.apply(old.policy),
-        })
+resource! {
+    /// The fields of a model. Prices are in micro-units; `null` is unknown, not free.
+    view ModelFieldsView from ModelRow {
+        /// The name that clients request.
+        name: String,
+    }
+    /// A model to create, at first without backends.
+    new NewModel;
+    /// Changes to a model: an absent field keeps its value, `null` clears it.
+    patch ModelPatch;
+    fields {
+        /// The name that clients request; unique among models and virtual models.
+        name: create_only String,
+        description: nullable String => checks::text,
+        /// Price of one million prompt tokens.
+        input_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million completion tokens.
+        output_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million prompt tokens that the backend read from its cache; by
+        /// default `input_price_per_mtok`.
+        cached_input_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million prompt tokens that the backend wrote to its cache; by
+        /// default `input_price_per_mtok`.
+        cache_write_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million completion tokens spent on reasoning; by default
+        /// `output_price_per_mtok`.
+        reasoning_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million audio tokens in prompts; by default `input_price_per_mtok`.
+        audio_input_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million audio tokens in responses; by default
+        /// `output_price_per_mtok`.
+        audio_output_price_per_mtok: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one generated image.
+        image_price: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one million characters converted to speech.
+        input_price_per_mchar: nullable i64 [minimum = 0] => checks::not_negative,
+        /// Price of one minute of transcribed audio.
+        audio_price_per_minute: nullable i64 [minimum = 0] => checks::not_negative,
+        /// How long gateways may serve a cached response, in seconds. `null` or 0
+        /// disables caching.
+        cache_ttl_seconds: nullable i64 [minimum = 0] => checks::not_negative,
+        /// The maximum number of tokens of prompt and completion.
+        context_length: nullable i64 [minimum = 1] => checks::positive,
+        /// The load balancing policy of the pool; `null` is the gateway's default.
+        policy: nullable String => policy,
     }
 }
 
 impl NewModel {
-    fn fields(self) -> Result<(String, ModelFields), ApiError> {
+    fn into_row(self) -> Result<ModelRow, ApiError> {
         granted_name(&self.name)?;
-        let patch = ModelPatch {
-            description: self.description.into(),
-            input_price_per_mtok: self.input_price_per_mtok.into(),
-            output_price_per_mtok: self.output_price_per_mtok.into(),
-            cached_input_price_per_mtok: self.cached_input_price_per_mtok.into(),
-            cache_write_price_per_mtok: self.cache_write_price_per_mtok.into(),
-            reasoning_price_per_mtok: self.reasoning_price_per_mtok.into(),
-            audio_input_price_per_mtok: self.audio_input_price_per_mtok.into(),
-            audio_output_price_per_mtok: self.audio_output_price_per_mtok.into(),
-            image_price: self.image_price.into(),
-            input_price_per_mchar: self.input_price_per_mchar.into(),
-            audio_price_per_minute: self.audio_price_per_minute.into(),
-            cache_ttl_seconds: self.cache_ttl_seconds.into(),
-            context_length: self.context_length.into(),
-            policy: self.policy.into(),
+        let mut row = ModelRow {
+            name: self.name.clone(),
+            ..ModelRow::default()
         };
-        Ok((self.name, patch.apply(ModelFields::default())?))
+        self.into_patch().apply_to(&mut row)?;
+        Ok(row)
     }
 }
 
@@ -266,11 +137,10 @@ async fn views(
     }
     Ok(rows
         .into_iter()
-        .map(|ModelRow { id, name, fields }| ModelView {
-            backends: pools.remove(&id).unwrap_or_default(),
-            fields: fields.into(),
-            id,
-            name,
+        .map(|row| ModelView {
+            id: row.id,
+            backends: pools.remove(&row.id).unwrap_or_default(),
+            fields: row.into(),
         })
         .collect())
 }
@@ -295,9 +165,11 @@ impl Resource for ModelView {
     }
 }
 
-/// Lists models with their backends, by id.
+/// List models
+///
+/// Models are ordered by ID and include their backends.
 #[utoipa::path(get, path = "/admin/models", tag = "models", params(ListParams),
-    responses((status = 200, body = Vec<ModelView>, description = "Models")))]
+    responses((status = 200, body = Vec<ModelView>, description = "The models.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -310,9 +182,9 @@ async fn list(
     Ok(resource::list::<ModelView>(&uri, page, views))
 }
 
-/// Shows one model.
-#[utoipa::path(get, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
-    responses((status = 200, body = ModelView, description = "The model")))]
+/// Retrieve a model
+#[utoipa::path(get, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path, description = "ID of the model")),
+    responses((status = 200, body = ModelView, description = "The model.")))]
 async fn get(
     State(app): State<AppState>,
     Path(id): Path<i64>,
@@ -320,31 +192,34 @@ async fn get(
     resource::show(&app, id).await
 }
 
-/// Makes a model, at first without backends.
+/// Create a model
+///
+/// A new model has no backends.
 #[utoipa::path(post, path = "/admin/models", tag = "models", request_body = NewModel,
-    responses((status = 201, body = CreatedModel, description = "Made")))]
+    responses((status = 201, body = CreatedModel, description = "The created model."),
+        (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewModel>,
 ) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
-    let (name, fields) = new.fields()?;
+    let row = new.into_row()?;
     let mut change = caller.begin_change(&app).await?;
-    let taken = ApiError::of_unique("name", "there is a model or virtual model of this name");
-    let id = db::models::insert(change.connection(), &name, &fields)
+    let taken = ApiError::of_unique("name", "a model or virtual model with this name exists");
+    let id = db::models::insert(change.connection(), &row)
         .await
         .map_err(taken)?;
+    let name = row.name.clone();
     let detail = AuditDetail::new("model.create")
         .id(id)
-        .with("name", name.as_str());
-    let detail = detail.created(&ModelFieldsView::from(fields));
+        .created(&ModelFieldsView::from(row));
     app.commit(change, detail.entry()).await?;
     Ok((StatusCode::CREATED, Json(CreatedModel { id, name })))
 }
 
-/// Changes a model.
-#[utoipa::path(patch, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
-    request_body = ModelPatch, responses((status = 204, description = "Changed")))]
+/// Update a model
+#[utoipa::path(patch, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path, description = "ID of the model")),
+    request_body = ModelPatch, responses((status = 204, description = "The model has been updated.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
@@ -352,17 +227,18 @@ async fn update(
     Json(patch): Json<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
     let mut change = caller.begin_change(&app).await?;
-    let old = find(change.connection(), id).await?.fields;
-    let fields = patch.apply(old.clone())?;
-    db::models::update(change.connection(), id, &fields).await?;
-    let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(fields));
+    let old = find(change.connection(), id).await?;
+    let mut new = old.clone();
+    patch.apply_to(&mut new)?;
+    db::models::update(change.connection(), id, &new).await?;
+    let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(new));
     let detail = AuditDetail::new("model.update")
         .id(id)
         .changed(&before, &after);
     resource::commit(&app, change, detail).await
 }
 
-/// A model that requests are routed to cannot be deleted.
+/// Rejects the deletion of a model to which requests are routed.
 async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
     let places: Vec<String> = targets::uses(connection, id)
         .await?
@@ -389,10 +265,12 @@ async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), Api
     }
 }
 
-/// Deletes a model with its backends; refused while it is a target of a virtual
-/// model, or the fallback. Its usage stays.
-#[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path)),
-    responses((status = 204, description = "Deleted")))]
+/// Delete a model
+///
+/// Deletes its backends, too. Its usage records are kept.
+#[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path, description = "ID of the model")),
+    responses((status = 204, description = "The model has been deleted."),
+        (status = 409, description = "`in_use`: The model is a target of a virtual model, or the fallback model.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,
@@ -406,10 +284,10 @@ async fn delete(
     resource::deleted(&app, change, &old).await
 }
 
-/// Adds an upstream address to a model's pool.
+/// Add a backend to a model
 #[utoipa::path(post, path = "/admin/models/{id}/backends", tag = "backends",
-    params(("id" = i64, Path)), request_body = NewBackend,
-    responses((status = 201, body = BackendView, description = "Added")))]
+    params(("id" = i64, Path, description = "ID of the model")), request_body = NewBackend,
+    responses((status = 201, body = BackendView, description = "The created backend.")))]
 async fn add_backend(
     State(app): State<AppState>,
     caller: Caller,
@@ -420,10 +298,10 @@ async fn add_backend(
     let connection = change.connection();
     let model = find(connection, id).await?;
     let backend = db::backends::next_id(connection).await?;
-    let row = new.row(backend, &model, &app.vault)?;
+    let row = new.into_row(backend, &model, &app.vault)?;
     db::backends::insert(connection, &row).await?;
-    let key = row.fields.upstream_api_key.is_some().then_some(true);
-    let headers = row.fields.handling.extra_headers.is_some().then_some(true);
+    let key = row.upstream_api_key.is_some().then_some(true);
+    let headers = row.extra_headers.is_some().then_some(true);
     let view = BackendView::from(row);
     let detail = AuditDetail::new("backend.create")
         .id(backend)
@@ -435,10 +313,10 @@ async fn add_backend(
     Ok((StatusCode::CREATED, Json(view)))
 }
 
-/// One of the four balancing policies.
-fn policy(value: String) -> Result<String, ApiError> {
+/// One of the load balancing policies.
+fn policy(field: &'static str, value: String) -> Result<String, ApiError> {
     match value.parse::<PolicyKind>() {
         Ok(_) => Ok(value),
-        Err(error) => Err(ApiError::invalid("policy", format!("policy: {error}"))),
+        Err(error) => Err(ApiError::invalid(field, format!("{field}: {error}"))),
     }
 }

@@ -5,17 +5,17 @@ use parking_lot::Mutex;
 
 use super::digest;
 
-/// Wrong passwords that cost nothing.
+/// The number of failed logins without a delay.
 const FREE_FAILURES: u32 = 5;
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// A name without failures for so long starts over.
+/// Failures are forgotten after this time without another one.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(15);
-/// Names under watch at a time; the one that failed longest ago makes room.
+/// The maximum number of names; the one that failed longest ago is evicted.
 const MOST_NAMES: usize = 10_000;
 
-/// Slows down guessing: after [`FREE_FAILURES`] wrong passwords for a name each
-/// further failure doubles the wait before the next attempt, up to
-/// [`LONGEST_WAIT`], so that nobody can lock somebody else out for longer.
+/// Slows down password guessing: after [`FREE_FAILURES`] failed logins for a name,
+/// each further failure doubles the delay before the next attempt, up to
+/// [`LONGEST_WAIT`], so that nobody can lock out others for longer.
 #[derive(Default)]
 pub(crate) struct LoginThrottle(Mutex<HashMap<[u8; 32], Failures>>);
 
@@ -35,7 +35,7 @@ impl Failures {
 }
 
 impl LoginThrottle {
-    /// Whether an attempt may be made now, or how long to wait.
+    /// `Ok` if an attempt may be made now, otherwise the remaining delay.
     pub(crate) fn admit(&self, name: &str, now: Instant) -> Result<(), Duration> {
         let held = self.0.lock();
         let Some(failures) = held.get(&digest(name.as_bytes())) else {
@@ -82,7 +82,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn guessing_becomes_slow_and_stays_bounded() {
+    fn delay_grows_up_to_its_bound() {
         let throttle = LoginThrottle::default();
         let mut now = clock::monotonic();
         for _ in 0..FREE_FAILURES {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_has_a_bound() {
+    fn number_of_names_is_bounded() {
         let throttle = LoginThrottle::default();
         let now = clock::monotonic();
         for number in 0..MOST_NAMES + 50 {

@@ -7,15 +7,10 @@ use sqlx::types::Json;
 use super::{DbError, only};
 
 /// One upstream address of a model.
+#[derive(Debug, Clone)]
 pub(crate) struct BackendRow {
     pub(crate) id: i64,
     pub(crate) model_id: i64,
-    pub(crate) fields: BackendFields,
-}
-
-/// The fields of a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BackendFields {
     pub(crate) api_base: String,
     pub(crate) upstream_model: String,
     /// Sealed for this row; see [`identity`].
@@ -24,22 +19,19 @@ pub(crate) struct BackendFields {
     pub(crate) auth_header: String,
     pub(crate) auth_scheme: Option<String>,
     pub(crate) default_max_tokens: Option<i32>,
-    /// Share beside the others of the pool, from 1 to 1000.
+    /// Share of the pool's requests relative to the other backends, from 1 to 1000.
     pub(crate) weight: i32,
-    /// Kept and not published otherwise.
+    /// Published to gateways.
     pub(crate) enabled: bool,
-    pub(crate) handling: Handling,
-}
-
-/// How gateways treat a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Handling {
     pub(crate) draining: bool,
     pub(crate) max_concurrency: Option<i32>,
     pub(crate) max_queue: i32,
     pub(crate) queue_timeout_ms: i32,
-    pub(crate) extra_headers: Option<ExtraHeaders>,
-    pub(crate) extra_query: BTreeMap<String, String>,
+    /// A JSON object of extra headers, sealed for this row; see [`headers_identity`].
+    pub(crate) extra_headers: Option<Vec<u8>>,
+    /// In lower case, sorted.
+    pub(crate) extra_header_names: Vec<String>,
+    pub(crate) extra_query: Json<BTreeMap<String, String>>,
     pub(crate) path_template: Option<String>,
     pub(crate) health_check: bool,
     pub(crate) health_path: String,
@@ -47,41 +39,35 @@ pub(crate) struct Handling {
     pub(crate) health_expect: String,
 }
 
-/// Headers that a backend gets beside the usual ones.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ExtraHeaders {
-    /// A JSON object, sealed for this row; see [`headers_identity`].
-    pub(crate) sealed: Vec<u8>,
-    /// In lower case, sorted; never empty.
-    pub(crate) names: Vec<String>,
-}
-
-impl Default for Handling {
-    /// As the columns' defaults.
+impl Default for BackendRow {
+    /// The defaults of the columns; columns without one are empty.
     fn default() -> Self {
-        let Concurrency {
-            max: _,
-            max_queue,
-            queue_timeout_ms,
-        } = Concurrency::default();
-        let HealthCheck {
-            enabled,
-            path,
-            method,
-            expect,
-        } = HealthCheck::default();
+        let concurrency = Concurrency::default();
+        let health = HealthCheck::default();
         Self {
+            id: 0,
+            model_id: 0,
+            api_base: String::new(),
+            upstream_model: String::new(),
+            upstream_api_key: None,
+            protocol: String::new(),
+            auth_header: String::new(),
+            auth_scheme: None,
+            default_max_tokens: None,
+            weight: 1,
+            enabled: true,
             draining: false,
             max_concurrency: None,
-            max_queue: i32::try_from(max_queue).unwrap_or(i32::MAX),
-            queue_timeout_ms: i32::try_from(queue_timeout_ms).unwrap_or(i32::MAX),
+            max_queue: i32::try_from(concurrency.max_queue).unwrap_or(i32::MAX),
+            queue_timeout_ms: i32::try_from(concurrency.queue_timeout_ms).unwrap_or(i32::MAX),
             extra_headers: None,
-            extra_query: BTreeMap::new(),
+            extra_header_names: Vec::new(),
+            extra_query: Json(BTreeMap::new()),
             path_template: None,
-            health_check: enabled,
-            health_path: path,
-            health_method: method,
-            health_expect: expect,
+            health_check: health.enabled,
+            health_path: health.path,
+            health_method: health.method,
+            health_expect: health.expect,
         }
     }
 }
@@ -96,12 +82,13 @@ pub(crate) fn headers_identity(id: i64) -> String {
     format!("fastllm/model_backends/{id}/extra_headers")
 }
 
-/// The backends of the given models, by id.
+/// The backends of the given models, by ID.
 pub(crate) async fn of_models(
     connection: &mut PgConnection,
     model_ids: &[i64],
 ) -> Result<Vec<BackendRow>, DbError> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        BackendRow,
         r#"SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header,
                   auth_scheme, default_max_tokens, weight, enabled, draining, max_concurrency,
                   max_queue, queue_timeout_ms, extra_headers, extra_header_names,
@@ -112,40 +99,7 @@ pub(crate) async fn of_models(
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| BackendRow {
-            id: row.id,
-            model_id: row.model_id,
-            fields: BackendFields {
-                api_base: row.api_base,
-                upstream_model: row.upstream_model,
-                upstream_api_key: row.upstream_api_key,
-                protocol: row.protocol,
-                auth_header: row.auth_header,
-                auth_scheme: row.auth_scheme,
-                default_max_tokens: row.default_max_tokens,
-                weight: row.weight,
-                enabled: row.enabled,
-                handling: Handling {
-                    draining: row.draining,
-                    max_concurrency: row.max_concurrency,
-                    max_queue: row.max_queue,
-                    queue_timeout_ms: row.queue_timeout_ms,
-                    extra_headers: row.extra_headers.map(|sealed| ExtraHeaders {
-                        sealed,
-                        names: row.extra_header_names,
-                    }),
-                    extra_query: row.extra_query.0,
-                    path_template: row.path_template,
-                    health_check: row.health_check,
-                    health_path: row.health_path,
-                    health_method: row.health_method,
-                    health_expect: row.health_expect,
-                },
-            },
-        })
-        .collect())
+    Ok(rows)
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<BackendRow, DbError> {
@@ -168,100 +122,58 @@ pub(crate) async fn next_id(connection: &mut PgConnection) -> Result<i64, DbErro
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
-    let BackendRow {
-        id,
-        model_id,
-        fields,
-    } = row;
     sqlx::query!(
         "INSERT INTO model_backends (id, model_id, api_base, upstream_model) \
          VALUES ($1, $2, $3, $4)",
-        *id,
-        *model_id,
-        fields.api_base,
-        fields.upstream_model,
+        row.id,
+        row.model_id,
+        row.api_base,
+        row.upstream_model,
     )
     .execute(&mut *connection)
     .await?;
-    update(connection, *id, fields).await
+    update(connection, row).await
 }
 
-pub(crate) async fn update(
-    connection: &mut PgConnection,
-    id: i64,
-    fields: &BackendFields,
-) -> Result<(), DbError> {
-    let BackendFields {
-        api_base,
-        upstream_model,
-        upstream_api_key,
-        protocol,
-        auth_header,
-        auth_scheme,
-        default_max_tokens,
-        weight,
-        enabled,
-        handling,
-    } = fields;
+/// Writes the fields that can change after creation.
+pub(crate) async fn update(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
     sqlx::query!(
         "UPDATE model_backends SET api_base = $2, upstream_model = $3, upstream_api_key = $4, \
                 protocol = $5, auth_header = $6, auth_scheme = $7, default_max_tokens = $8, \
                 weight = $9, enabled = $10 \
           WHERE id = $1",
-        id,
-        api_base,
-        upstream_model,
-        upstream_api_key.as_deref(),
-        protocol,
-        auth_header,
-        auth_scheme.as_deref(),
-        *default_max_tokens,
-        *weight,
-        *enabled,
+        row.id,
+        row.api_base,
+        row.upstream_model,
+        row.upstream_api_key.as_deref(),
+        row.protocol,
+        row.auth_header,
+        row.auth_scheme.as_deref(),
+        row.default_max_tokens,
+        row.weight,
+        row.enabled,
     )
     .execute(&mut *connection)
     .await?;
-    handle(connection, id, handling).await
-}
-
-async fn handle(
-    connection: &mut PgConnection,
-    id: i64,
-    handling: &Handling,
-) -> Result<(), DbError> {
-    let Handling {
-        draining,
-        max_concurrency,
-        max_queue,
-        queue_timeout_ms,
-        extra_headers,
-        extra_query,
-        path_template,
-        health_check,
-        health_path,
-        health_method,
-        health_expect,
-    } = handling;
-    let headers = extra_headers.as_ref();
     sqlx::query!(
         "UPDATE model_backends SET draining = $2, max_concurrency = $3, max_queue = $4, \
                 queue_timeout_ms = $5, extra_headers = $6, extra_header_names = $7, \
                 extra_query = $8, path_template = $9, health_check = $10, health_path = $11, \
                 health_method = $12, health_expect = $13 \
           WHERE id = $1",
-        id,
-        *draining,
-        *max_concurrency,
-        *max_queue,
-        *queue_timeout_ms,
-        headers.map(|headers| headers.sealed.as_slice()),
-        headers.map_or(&[] as &[String], |headers| headers.names.as_slice()),
-        Json(extra_query) as _,
-        path_template.as_deref(),
-        *health_check,
-        health_path,
-        health_method,
-        health_expect,
+        row.id,
+        row.draining,
+        row.max_concurrency,
+        row.max_queue,
+        row.queue_timeout_ms,
+        row.extra_headers.as_deref(),
+        &row.extra_header_names,
+        &row.extra_query as _,
+        row.path_template.as_deref(),
+        row.health_check,
+        row.health_path,
+        row.health_method,
+        row.health_expect,
     )
     .execute(connection)
     .await?;

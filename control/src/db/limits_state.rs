@@ -1,8 +1,8 @@
-use fastllm_contract::{Budget, LimitsState, ModelName, ModelPrices, Prices, Timestamp};
+use fastllm_contract::{Budget, LimitsState, ModelName, ModelPrices, Timestamp};
 use fastllm_engine::Window;
 use sqlx::PgConnection;
 
-use super::prices::PriceFields;
+use super::prices::prices;
 use super::spending::WindowId;
 use super::{Db, DbError, budgets, reconcile, spending};
 
@@ -14,7 +14,7 @@ pub(crate) async fn read(db: &Db) -> Result<LimitsState, DbError> {
         .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .await?;
     let fleet = reconcile::fleet(&mut transaction, None).await?;
-    let prices = prices(&mut transaction).await?;
+    let prices = model_prices(&mut transaction).await?;
     let windows: Vec<WindowId> = budgets::find(&mut transaction, None)
         .await?
         .iter()
@@ -35,7 +35,7 @@ pub(crate) fn present(budget: &Budget, at: Timestamp) -> Option<WindowId> {
     WindowId::new(budget.id, span.start)
 }
 
-async fn prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbError> {
+async fn model_prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT name, input_price_per_mtok, output_price_per_mtok, cached_input_price_per_mtok,
                   cache_write_price_per_mtok, reasoning_price_per_mtok,
@@ -56,18 +56,7 @@ async fn prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbErr
         .filter_map(|row| {
             Some(ModelPrices {
                 model: ModelName::new(&row.name).ok()?,
-                prices: Prices::from(&PriceFields {
-                    input_price_per_mtok: row.input_price_per_mtok,
-                    output_price_per_mtok: row.output_price_per_mtok,
-                    cached_input_price_per_mtok: row.cached_input_price_per_mtok,
-                    cache_write_price_per_mtok: row.cache_write_price_per_mtok,
-                    reasoning_price_per_mtok: row.reasoning_price_per_mtok,
-                    audio_input_price_per_mtok: row.audio_input_price_per_mtok,
-                    audio_output_price_per_mtok: row.audio_output_price_per_mtok,
-                    image_price: row.image_price,
-                    input_price_per_mchar: row.input_price_per_mchar,
-                    audio_price_per_minute: row.audio_price_per_minute,
-                }),
+                prices: prices!(row),
             })
         })
         .collect())

@@ -1,20 +1,24 @@
 use sqlx::PgConnection;
 
-use super::prices::PriceFields;
 use super::{DbError, Page, only};
 
-/// A model without its backends.
+/// A model without its backends. Prices are in micro-units; an absent one is
+/// unknown, not free.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ModelRow {
     pub(crate) id: i64,
     pub(crate) name: String,
-    pub(crate) fields: ModelFields,
-}
-
-/// The fields of a model that can change after creation.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ModelFields {
     pub(crate) description: Option<String>,
-    pub(crate) prices: PriceFields,
+    pub(crate) input_price_per_mtok: Option<i64>,
+    pub(crate) output_price_per_mtok: Option<i64>,
+    pub(crate) cached_input_price_per_mtok: Option<i64>,
+    pub(crate) cache_write_price_per_mtok: Option<i64>,
+    pub(crate) reasoning_price_per_mtok: Option<i64>,
+    pub(crate) audio_input_price_per_mtok: Option<i64>,
+    pub(crate) audio_output_price_per_mtok: Option<i64>,
+    pub(crate) image_price: Option<i64>,
+    pub(crate) input_price_per_mchar: Option<i64>,
+    pub(crate) audio_price_per_minute: Option<i64>,
     pub(crate) cache_ttl_seconds: Option<i64>,
     pub(crate) context_length: Option<i64>,
     pub(crate) policy: Option<String>,
@@ -24,7 +28,8 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<ModelRow>, DbError> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        ModelRow,
         "SELECT id, name, description, input_price_per_mtok, output_price_per_mtok, \
                 cached_input_price_per_mtok, cache_write_price_per_mtok, \
                 reasoning_price_per_mtok, audio_input_price_per_mtok, \
@@ -36,31 +41,7 @@ pub(crate) async fn list(
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| ModelRow {
-            id: row.id,
-            name: row.name,
-            fields: ModelFields {
-                description: row.description,
-                prices: PriceFields {
-                    input_price_per_mtok: row.input_price_per_mtok,
-                    output_price_per_mtok: row.output_price_per_mtok,
-                    cached_input_price_per_mtok: row.cached_input_price_per_mtok,
-                    cache_write_price_per_mtok: row.cache_write_price_per_mtok,
-                    reasoning_price_per_mtok: row.reasoning_price_per_mtok,
-                    audio_input_price_per_mtok: row.audio_input_price_per_mtok,
-                    audio_output_price_per_mtok: row.audio_output_price_per_mtok,
-                    image_price: row.image_price,
-                    input_price_per_mchar: row.input_price_per_mchar,
-                    audio_price_per_minute: row.audio_price_per_minute,
-                },
-                cache_ttl_seconds: row.cache_ttl_seconds,
-                context_length: row.context_length,
-                policy: row.policy,
-            },
-        })
-        .collect())
+    Ok(rows)
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<ModelRow, DbError> {
@@ -68,42 +49,24 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<ModelR
     only(rows, |row| row.id == id)
 }
 
-pub(crate) async fn insert(
-    connection: &mut PgConnection,
-    name: &str,
-    fields: &ModelFields,
-) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!("INSERT INTO models (name) VALUES ($1) RETURNING id", name)
-        .fetch_one(&mut *connection)
-        .await?;
-    update(connection, id, fields).await?;
+/// Inserts the row under a new ID, which is returned.
+pub(crate) async fn insert(connection: &mut PgConnection, row: &ModelRow) -> Result<i64, DbError> {
+    let id = sqlx::query_scalar!(
+        "INSERT INTO models (name) VALUES ($1) RETURNING id",
+        row.name
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    update(connection, id, row).await?;
     Ok(id)
 }
 
+/// Writes the fields that can change after creation.
 pub(crate) async fn update(
     connection: &mut PgConnection,
     id: i64,
-    fields: &ModelFields,
+    row: &ModelRow,
 ) -> Result<(), DbError> {
-    let ModelFields {
-        description,
-        prices,
-        cache_ttl_seconds,
-        context_length,
-        policy,
-    } = fields;
-    let PriceFields {
-        input_price_per_mtok,
-        output_price_per_mtok,
-        cached_input_price_per_mtok,
-        cache_write_price_per_mtok,
-        reasoning_price_per_mtok,
-        audio_input_price_per_mtok,
-        audio_output_price_per_mtok,
-        image_price,
-        input_price_per_mchar,
-        audio_price_per_minute,
-    } = prices;
     sqlx::query!(
         "UPDATE models SET description = $2, cache_ttl_seconds = $3, context_length = $4, \
                 policy = $5, input_price_per_mtok = $6, output_price_per_mtok = $7, \
@@ -113,20 +76,20 @@ pub(crate) async fn update(
                 input_price_per_mchar = $14, audio_price_per_minute = $15 \
           WHERE id = $1",
         id,
-        description.as_deref(),
-        *cache_ttl_seconds,
-        *context_length,
-        policy.as_deref(),
-        *input_price_per_mtok,
-        *output_price_per_mtok,
-        *cached_input_price_per_mtok,
-        *cache_write_price_per_mtok,
-        *reasoning_price_per_mtok,
-        *audio_input_price_per_mtok,
-        *audio_output_price_per_mtok,
-        *image_price,
-        *input_price_per_mchar,
-        *audio_price_per_minute,
+        row.description.as_deref(),
+        row.cache_ttl_seconds,
+        row.context_length,
+        row.policy.as_deref(),
+        row.input_price_per_mtok,
+        row.output_price_per_mtok,
+        row.cached_input_price_per_mtok,
+        row.cache_write_price_per_mtok,
+        row.reasoning_price_per_mtok,
+        row.audio_input_price_per_mtok,
+        row.audio_output_price_per_mtok,
+        row.image_price,
+        row.input_price_per_mchar,
+        row.audio_price_per_minute,
     )
     .execute(connection)
     .await?;

@@ -4,6 +4,7 @@ use time::OffsetDateTime;
 use super::{DbError, Page, only};
 
 /// Principals that share limits and a budget.
+#[derive(Debug, Clone)]
 pub(crate) struct TeamRow {
     pub(crate) id: i64,
     pub(crate) name: String,
@@ -37,32 +38,23 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<TeamRo
     only(rows, |row| row.id == id)
 }
 
-pub(crate) async fn insert(
-    connection: &mut PgConnection,
-    name: &str,
-    description: Option<&str>,
-) -> Result<i64, DbError> {
+pub(crate) async fn insert(connection: &mut PgConnection, row: &TeamRow) -> Result<i64, DbError> {
     let id = sqlx::query_scalar!(
         "INSERT INTO teams (name, description) VALUES ($1, $2) RETURNING id",
-        name,
-        description,
+        row.name,
+        row.description.as_deref(),
     )
     .fetch_one(connection)
     .await?;
     Ok(id)
 }
 
-pub(crate) async fn update(
-    connection: &mut PgConnection,
-    id: i64,
-    name: &str,
-    description: Option<&str>,
-) -> Result<(), DbError> {
+pub(crate) async fn update(connection: &mut PgConnection, row: &TeamRow) -> Result<(), DbError> {
     sqlx::query!(
         "UPDATE teams SET name = $2, description = $3 WHERE id = $1",
-        id,
-        name,
-        description,
+        row.id,
+        row.name,
+        row.description.as_deref(),
     )
     .execute(connection)
     .await?;

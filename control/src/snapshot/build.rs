@@ -154,7 +154,7 @@ fn pools(
 ) -> (BTreeMap<i64, Vec<Backend>>, BTreeSet<i64>) {
     let mut unusable = BTreeSet::new();
     let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
-    for row in rows.into_iter().filter(|row| row.fields.enabled) {
+    for row in rows.into_iter().filter(|row| row.enabled) {
         let (id, model_id) = (row.id, row.model_id);
         match backend::published(row, vault) {
             Ok(backend) => pools.entry(model_id).or_default().push(backend),

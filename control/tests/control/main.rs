@@ -14,6 +14,7 @@ mod allowances;
 mod audit;
 mod harness;
 mod lifecycle;
+mod openapi;
 mod poison;
 mod prices;
 mod proxy;

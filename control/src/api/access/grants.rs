@@ -4,7 +4,7 @@ use fastllm_contract::ModelName;
 
 use crate::api::framework::ApiError;
 
-/// What a role can grant: a verb of the closed list, on a resource that fits it.
+/// Checks that a permission exists and can be granted on the resource.
 pub(crate) fn permission(verb: &str, resource: &str) -> Result<(), ApiError> {
     let prefix = match verb {
         "usage:read" | "key:create" | "key:revoke" | "config:write" => {
@@ -13,7 +13,7 @@ pub(crate) fn permission(verb: &str, resource: &str) -> Result<(), ApiError> {
             } else {
                 Err(ApiError::invalid(
                     "resource",
-                    format!("{verb} is granted on * only"),
+                    format!("{verb} can be granted on * only"),
                 ))
             };
         }

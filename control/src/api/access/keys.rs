@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::api::framework::fields::view;
 use crate::api::framework::{
     ApiError, Caller, Json, Patch, Path, Permission, Query, Resource, checks, page, patch,
     require_permission, resource,
@@ -20,7 +21,7 @@ use crate::crypto::ApiKey;
 use crate::db::keys::{KeyRow, NewKey};
 use crate::db::{DbError, keys, principals};
 
-/// A key that nobody gave a lifetime.
+/// The default lifetime of a key.
 const DEFAULT_LIFETIME: Duration = Duration::from_hours(90 * 24);
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
@@ -32,67 +33,41 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .routes(require_permission(Permission::KeyRevoke, routes!(revoke)))
 }
 
-/// An API key; the key itself is shown only when it is made.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct KeyView {
-    id: i64,
-    /// Its first 11 characters.
-    prefix: String,
-    name: String,
-    principal_id: i64,
-    /// Name of the principal.
-    principal: String,
-    /// `null`: never.
-    #[serde(with = "time::serde::rfc3339::option")]
-    expires_at: Option<OffsetDateTime>,
-    disabled: bool,
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-    /// Exact to a minute.
-    #[serde(with = "time::serde::rfc3339::option")]
-    last_used_at: Option<OffsetDateTime>,
-}
-
-impl From<KeyRow> for KeyView {
-    fn from(row: KeyRow) -> Self {
-        let KeyRow {
-            id,
-            prefix,
-            name,
-            principal_id,
-            principal,
-            expires_at,
-            disabled,
-            created_at,
-            last_used_at,
-        } = row;
-        Self {
-            id,
-            prefix,
-            name,
-            principal_id,
-            principal,
-            expires_at,
-            disabled,
-            created_at,
-            last_used_at,
-        }
+view! {
+    /// An API key. The secret is returned only when the key is created.
+    pub(crate) struct KeyView from KeyRow {
+        id: i64,
+        /// The first 11 characters of the key.
+        prefix: String,
+        name: String,
+        principal_id: i64,
+        /// The name of the principal.
+        principal: String,
+        /// `null` means never.
+        #[serde(with = "time::serde::rfc3339::option")]
+        expires_at: Option<OffsetDateTime>,
+        disabled: bool,
+        #[serde(with = "time::serde::rfc3339")]
+        created_at: OffsetDateTime,
+        /// Accurate to one minute.
+        #[serde(with = "time::serde::rfc3339::option")]
+        last_used_at: Option<OffsetDateTime>,
     }
 }
 
-/// A key to be made.
+/// A key to create.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyRequest {
     name: String,
     principal_id: i64,
-    /// By default in 90 days; `null`: never.
+    /// By default 90 days from now; `null` means never.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Patch<String>,
 }
 
-/// The new key. It cannot be shown again.
+/// The created key. The secret cannot be retrieved again.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedKey {
     id: i64,
@@ -101,14 +76,14 @@ pub(crate) struct CreatedKey {
     expires_at: Option<OffsetDateTime>,
 }
 
-/// Changes of a key: absent keeps, `null` clears.
+/// Changes to a key: an absent field keeps its value, `null` clears it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyPatch {
     #[schema(nullable = false)]
     #[serde(default, deserialize_with = "patch::present")]
     name: Option<String>,
-    /// `null`: never.
+    /// `null` means never.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(default)]
     expires_at: Patch<String>,
@@ -117,16 +92,16 @@ pub(crate) struct KeyPatch {
     disabled: Option<bool>,
 }
 
-/// Which keys.
+/// The requested keys.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
+    /// The maximum number of results, from 1 to 1000 (the default).
     limit: Option<i64>,
-    /// Only ids above this one.
+    /// Return only objects with a greater ID.
     after: Option<i64>,
-    /// Only this principal's.
+    /// Return only objects of this principal.
     principal_id: Option<i64>,
 }
 
@@ -147,9 +122,11 @@ fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
     in_the_future(checks::time("expires_at", text)?)
 }
 
-/// Lists keys, by id.
+/// List keys
+///
+/// Keys are ordered by ID.
 #[utoipa::path(get, path = "/admin/keys", tag = "keys", params(ListParams),
-    responses((status = 200, body = Vec<KeyView>, description = "Keys")))]
+    responses((status = 200, body = Vec<KeyView>, description = "The keys.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -161,16 +138,20 @@ async fn list(
     Ok(resource::list::<KeyView>(&uri, page, rows))
 }
 
-/// Shows one key, without the key itself.
-#[utoipa::path(get, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
-    responses((status = 200, body = KeyView, description = "The key")))]
+/// Retrieve a key
+///
+/// The secret itself is not returned.
+#[utoipa::path(get, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
+    responses((status = 200, body = KeyView, description = "The key.")))]
 async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<KeyView>, ApiError> {
     resource::show(&app, id).await
 }
 
-/// Makes a key. The answer is the only place where it is ever shown.
+/// Create a key
+///
+/// The response is the only place where the secret is ever returned.
 #[utoipa::path(post, path = "/admin/keys", tag = "keys", request_body = KeyRequest,
-    responses((status = 200, body = CreatedKey, description = "Made")))]
+    responses((status = 200, body = CreatedKey, description = "The key and its secret.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
@@ -216,9 +197,11 @@ async fn create(
     }))
 }
 
-/// Changes a key's name, lifetime, or whether it is accepted.
-#[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
-    request_body = KeyPatch, responses((status = 204, description = "Changed")))]
+/// Update a key
+///
+/// Changes the name or the expiry, or disables the key.
+#[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
+    request_body = KeyPatch, responses((status = 204, description = "The key has been updated.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
@@ -242,9 +225,11 @@ async fn update(
     resource::changed(&app, change, "update", &old).await
 }
 
-/// Revokes a key: it is refused from now on, its row is kept.
-#[utoipa::path(delete, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path)),
-    responses((status = 204, description = "Revoked")))]
+/// Revoke a key
+///
+/// Gateways reject the key from now on. The key remains listed as disabled.
+#[utoipa::path(delete, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
+    responses((status = 204, description = "The key has been revoked.")))]
 async fn revoke(
     State(app): State<AppState>,
     caller: Caller,
@@ -257,7 +242,7 @@ async fn revoke(
     resource::changed(&app, change, "revoke", &old).await
 }
 
-/// When a key expires.
+/// Checks that a key expires in the future.
 fn in_the_future(at: OffsetDateTime) -> Result<OffsetDateTime, ApiError> {
     if at <= clock::now() {
         return Err(ApiError::invalid(

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::api::framework::fields::view;
 use crate::api::framework::{
     ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
     checks, commit, patch, require_permission, resource,
@@ -45,53 +46,27 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A person or service.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct PrincipalView {
-    id: i64,
-    /// `user` or `service_account`.
-    kind: String,
-    name: String,
-    email: Option<String>,
-    /// Cannot log in, and its keys are refused.
-    disabled: bool,
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-    /// Names of the roles that it holds.
-    roles: Vec<String>,
-    has_password: bool,
-    /// The team whose limits and budget it shares.
-    team_id: Option<i64>,
-}
-
-impl From<PrincipalRow> for PrincipalView {
-    fn from(row: PrincipalRow) -> Self {
-        let PrincipalRow {
-            id,
-            kind,
-            name,
-            email,
-            disabled,
-            created_at,
-            roles,
-            has_password,
-            team_id,
-        } = row;
-        Self {
-            id,
-            kind,
-            name,
-            email,
-            disabled,
-            created_at,
-            roles,
-            has_password,
-            team_id,
-        }
+view! {
+    /// A person or service.
+    pub(crate) struct PrincipalView from PrincipalRow {
+        id: i64,
+        /// `user` or `service_account`.
+        kind: String,
+        name: String,
+        email: Option<String>,
+        /// A disabled principal cannot log in, and gateways reject its keys.
+        disabled: bool,
+        #[serde(with = "time::serde::rfc3339")]
+        created_at: OffsetDateTime,
+        /// The names of its roles.
+        roles: Vec<String>,
+        has_password: bool,
+        /// The ID of the team whose limits and budget it shares.
+        team_id: Option<i64>,
     }
 }
 
-/// What a principal is.
+/// The kind of a principal.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -100,7 +75,7 @@ pub(crate) enum Kind {
     ServiceAccount,
 }
 
-/// A principal to be made. It holds no role at first.
+/// A principal to create, at first without roles.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewPrincipal {
@@ -108,11 +83,11 @@ pub(crate) struct NewPrincipal {
     #[serde(default)]
     kind: Kind,
     email: Option<String>,
-    /// The team whose limits and budget it shares.
+    /// The ID of the team whose limits and budget it shares.
     team_id: Option<i64>,
 }
 
-/// Changes of a principal: absent keeps, `null` clears.
+/// Changes to a principal: an absent field keeps its value, `null` clears it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PrincipalPatch {
@@ -122,13 +97,13 @@ pub(crate) struct PrincipalPatch {
     #[schema(nullable = false)]
     #[serde(default, deserialize_with = "patch::present")]
     disabled: Option<bool>,
-    /// `null`: it leaves its team.
+    /// `null` removes the principal from its team.
     #[schema(value_type = Option<i64>)]
     #[serde(default)]
     team_id: Patch<i64>,
 }
 
-/// A role to be given.
+/// A role to assign.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RoleGrant {
@@ -139,21 +114,21 @@ pub(crate) struct RoleGrant {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewPassword {
-    /// 8 characters or more.
+    /// At least 8 characters.
     #[schema(value_type = String, format = Password, min_length = 8)]
     password: Secret,
 }
 
-/// How many sessions ended.
+/// The number of ended sessions.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Revoked {
     revoked: u64,
-    /// The caller has to log in again, too.
+    /// The caller's session has ended, too.
     includes_caller: bool,
 }
 
-/// Refuses a change after which nobody could administer any more. To be asked
-/// inside the change, after its statements: changes are serial.
+/// Rejects a change after which nobody could administer the deployment. Call it
+/// within the change, after its statements: changes are serialized.
 pub(crate) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
     if principals::administrators(change.connection()).await? == 0 {
         return Err(ApiError::last_administrator());
@@ -161,7 +136,7 @@ pub(crate) async fn keep_an_administrator(change: &mut Change) -> Result<(), Api
     Ok(())
 }
 
-/// The team that a principal is to belong to is not there; else the error again.
+/// Maps a reference to a missing team; returns other errors unchanged.
 fn of_team(error: DbError) -> Result<ApiError, DbError> {
     match error {
         DbError::Reference { .. } => Ok(ApiError::invalid("team_id", "there is no such team")),
@@ -182,9 +157,11 @@ impl Resource for PrincipalView {
     }
 }
 
-/// Lists principals, by id.
+/// List principals
+///
+/// Principals are ordered by ID.
 #[utoipa::path(get, path = "/admin/principals", tag = "principals", params(ListParams),
-    responses((status = 200, body = Vec<PrincipalView>, description = "Principals")))]
+    responses((status = 200, body = Vec<PrincipalView>, description = "The principals.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -195,10 +172,10 @@ async fn list(
     Ok(resource::list::<PrincipalView>(&uri, page, rows))
 }
 
-/// Shows one principal.
+/// Retrieve a principal
 #[utoipa::path(get, path = "/admin/principals/{id}", tag = "principals",
-    params(("id" = i64, Path)),
-    responses((status = 200, body = PrincipalView, description = "The principal")))]
+    params(("id" = i64, Path, description = "ID of the principal")),
+    responses((status = 200, body = PrincipalView, description = "The principal.")))]
 async fn get(
     State(app): State<AppState>,
     Path(id): Path<i64>,
@@ -206,9 +183,12 @@ async fn get(
     resource::show(&app, id).await
 }
 
-/// Makes a principal. It may do nothing until it is given a role.
+/// Create a principal
+///
+/// A principal has no permissions until it is assigned a role.
 #[utoipa::path(post, path = "/admin/principals", tag = "principals", request_body = NewPrincipal,
-    responses((status = 201, body = PrincipalView, description = "Made")))]
+    responses((status = 201, body = PrincipalView, description = "The created principal."),
+        (status = 409, description = "`duplicate`: Another principal has the same name or email.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
@@ -224,7 +204,7 @@ async fn create(
         Kind::ServiceAccount => "service_account",
     };
     let mut change = caller.begin_change(&app).await?;
-    let taken = ApiError::of_unique("name", "there is a principal of this name or email");
+    let taken = ApiError::of_unique("name", "a principal with this name or email exists");
     let (email, team_id) = (email.as_deref(), new.team_id);
     let id = principals::insert(change.connection(), &name, kind, email, team_id)
         .await
@@ -233,10 +213,13 @@ async fn create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Changes a principal. Disabling one ends its sessions and disables its keys.
+/// Update a principal
+///
+/// Disabling a principal ends its sessions; gateways reject its keys.
 #[utoipa::path(patch, path = "/admin/principals/{id}", tag = "principals",
-    params(("id" = i64, Path)), request_body = PrincipalPatch,
-    responses((status = 204, description = "Changed")))]
+    params(("id" = i64, Path, description = "ID of the principal")), request_body = PrincipalPatch,
+    responses((status = 204, description = "The principal has been updated."),
+        (status = 409, description = "`duplicate`: Another principal has the same email.\n\n`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
@@ -253,7 +236,7 @@ async fn update(
         disabled,
         team_id: patch.team_id.apply(old.team_id),
     };
-    let taken = ApiError::of_unique("email", "there is a principal of this email");
+    let taken = ApiError::of_unique("email", "a principal with this email exists");
     principals::update(change.connection(), id, &fields)
         .await
         .map_err(|error| of_team(error).unwrap_or_else(taken))?;
@@ -264,10 +247,12 @@ async fn update(
     resource::changed(&app, change, "update", &old).await
 }
 
-/// Deletes a principal with its keys and sessions; refused while a rule names
-/// it. Its usage and what it did stay on record.
+/// Delete a principal
+///
+/// Deletes its keys and sessions, too. Its usage and audit records are kept.
 #[utoipa::path(delete, path = "/admin/principals/{id}", tag = "principals",
-    params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
+    params(("id" = i64, Path, description = "ID of the principal")), responses((status = 204, description = "The principal has been deleted."),
+        (status = 409, description = "`in_use`: A rule of a virtual model names the principal.\n\n`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,
@@ -283,9 +268,11 @@ async fn delete(
     resource::deleted(&app, change, &old).await
 }
 
-/// Gives a role; nothing happens when it is held already.
+/// Assign a role to a principal
+///
+/// Assigning a role that the principal already has changes nothing.
 #[utoipa::path(post, path = "/admin/principals/{id}/roles", tag = "principals",
-    params(("id" = i64, Path)), request_body = RoleGrant,
+    params(("id" = i64, Path, description = "ID of the principal")), request_body = RoleGrant,
     responses((status = 204, description = "The principal has the role.")))]
 async fn add_role(
     State(app): State<AppState>,
@@ -305,10 +292,11 @@ async fn add_role(
     commit(&app, change, detail).await
 }
 
-/// Takes a role away.
+/// Remove a role from a principal
 #[utoipa::path(delete, path = "/admin/principals/{id}/roles/{role}", tag = "principals",
-    params(("id" = i64, Path), ("role" = String, Path)),
-    responses((status = 204, description = "Not held any more")))]
+    params(("id" = i64, Path, description = "ID of the principal"), ("role" = String, Path, description = "Name of the role")),
+    responses((status = 204, description = "The role has been removed."),
+        (status = 409, description = "`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn remove_role(
     State(app): State<AppState>,
     caller: Caller,
@@ -326,10 +314,13 @@ async fn remove_role(
     commit(&app, change, detail).await
 }
 
-/// Sets a password, makes the principal a user and ends its sessions.
+/// Set the password of a principal
+///
+/// Makes the principal a user and ends its sessions.
 #[utoipa::path(put, path = "/admin/principals/{id}/password", tag = "principals",
-    params(("id" = i64, Path)), request_body = NewPassword,
-    responses((status = 204, description = "Set")))]
+    params(("id" = i64, Path, description = "ID of the principal")), request_body = NewPassword,
+    responses((status = 204, description = "The password has been set."),
+        (status = 503, description = "`busy`: Too many passwords are being checked at the moment.\n\n`database_unavailable`: The database is unavailable; nothing was changed.")))]
 async fn set_password(
     State(app): State<AppState>,
     caller: Caller,
@@ -337,7 +328,7 @@ async fn set_password(
     Json(NewPassword { password }): Json<NewPassword>,
 ) -> Result<StatusCode, ApiError> {
     check_policy(&password).map_err(|error| ApiError::invalid("password", error.to_string()))?;
-    // Before the change, which keeps all others waiting.
+    // Hashed before the change begins, because changes are serialized.
     let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
     let hash = app.passwords.hash(turn, password).await?;
     let mut change = caller.begin_change(&app).await?;
@@ -351,9 +342,11 @@ async fn set_password(
     commit(&app, change, detail).await
 }
 
-/// Ends every session of everybody.
+/// End all sessions
+///
+/// Ends the sessions of every principal, including the caller's.
 #[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
-    responses((status = 200, body = Revoked, description = "Ended")))]
+    responses((status = 200, body = Revoked, description = "The number of ended sessions.")))]
 async fn revoke_all(
     State(app): State<AppState>,
     caller: Caller,

@@ -32,7 +32,7 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A named set of grants.
+/// A named set of permissions.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RoleView {
     id: i64,
@@ -41,7 +41,7 @@ pub(crate) struct RoleView {
     permissions: Vec<PermissionView>,
 }
 
-/// One grant.
+/// A permission on a resource.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct PermissionView {
     verb: String,
@@ -69,7 +69,7 @@ impl From<RoleRow> for RoleView {
     }
 }
 
-/// A role to be made, at first without grants.
+/// A role to create, at first without permissions.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewRole {
@@ -77,14 +77,14 @@ pub(crate) struct NewRole {
     description: Option<String>,
 }
 
-/// What was made.
+/// The created object.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedRole {
     id: i64,
     name: String,
 }
 
-/// Changes of a role: absent keeps, `null` clears.
+/// Changes to a role: an absent field keeps its value, `null` clears it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RolePatch {
@@ -93,7 +93,7 @@ pub(crate) struct RolePatch {
     description: Patch<String>,
 }
 
-/// A grant to be added or taken away.
+/// A permission to add or remove.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Permission)]
@@ -124,15 +124,17 @@ impl Resource for RoleView {
     }
 }
 
-/// The role of that name; 404 where there is none.
+/// The role of that name; 404 if there is none.
 async fn named(connection: &mut PgConnection, name: &str) -> Result<RoleView, ApiError> {
     let row = roles::find(connection, name).await;
     Ok(row.map_err(ApiError::of_row("role"))?.into())
 }
 
-/// Lists roles and their grants, by id.
+/// List roles
+///
+/// Roles are ordered by ID.
 #[utoipa::path(get, path = "/admin/roles", tag = "roles", params(ListParams),
-    responses((status = 200, body = Vec<RoleView>, description = "Roles")))]
+    responses((status = 200, body = Vec<RoleView>, description = "The roles and their permissions.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -143,9 +145,9 @@ async fn list(
     Ok(resource::list::<RoleView>(&uri, page, rows))
 }
 
-/// Shows one role.
-#[utoipa::path(get, path = "/admin/roles/{name}", tag = "roles", params(("name" = String, Path)),
-    responses((status = 200, body = RoleView, description = "The role")))]
+/// Retrieve a role
+#[utoipa::path(get, path = "/admin/roles/{name}", tag = "roles", params(("name" = String, Path, description = "Name of the role")),
+    responses((status = 200, body = RoleView, description = "The role.")))]
 async fn get(
     State(app): State<AppState>,
     Path(name): Path<String>,
@@ -153,20 +155,24 @@ async fn get(
     Ok(Json(named(&mut *app.db.acquire().await?, &name).await?))
 }
 
-/// Makes a role.
+/// Create a role
 #[utoipa::path(post, path = "/admin/roles", tag = "roles", request_body = NewRole,
-    responses((status = 201, body = CreatedRole, description = "Made")))]
+    responses((status = 201, body = CreatedRole, description = "The created role."),
+        (status = 409, description = "`duplicate`: Another role has the same name.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewRole>,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
     let name = role_name(new.name)?;
-    let description = new.description.map(checks::description).transpose()?;
+    let description = new
+        .description
+        .map(|text| checks::text("description", text))
+        .transpose()?;
     let mut change = caller.begin_change(&app).await?;
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
-        .map_err(ApiError::of_unique("name", "there is a role of this name"))?;
+        .map_err(ApiError::of_unique("name", "a role with this name exists"))?;
     let detail = AuditDetail::new("role.create")
         .id(id)
         .with("name", name.as_str())
@@ -175,17 +181,21 @@ async fn create(
     Ok((StatusCode::CREATED, Json(CreatedRole { id, name })))
 }
 
-/// Changes a role's description.
+/// Update a role
+///
+/// Changes the description.
 #[utoipa::path(patch, path = "/admin/roles/{name}", tag = "roles",
-    params(("name" = String, Path)), request_body = RolePatch,
-    responses((status = 204, description = "Changed")))]
+    params(("name" = String, Path, description = "Name of the role")), request_body = RolePatch,
+    responses((status = 204, description = "The role has been updated.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
     Path(name): Path<String>,
     Json(patch): Json<RolePatch>,
 ) -> Result<StatusCode, ApiError> {
-    let description = patch.description.try_map(checks::description)?;
+    let description = patch
+        .description
+        .try_map(|text| checks::text("description", text))?;
     let mut change = caller.begin_change(&app).await?;
     let old = named(change.connection(), &name).await?;
     let description = description.apply(old.description.clone());
@@ -193,9 +203,10 @@ async fn update(
     resource::changed(&app, change, "update", &old).await
 }
 
-/// Deletes a role that nobody holds and no rule names.
+/// Delete a role
 #[utoipa::path(delete, path = "/admin/roles/{name}", tag = "roles",
-    params(("name" = String, Path)), responses((status = 204, description = "Deleted")))]
+    params(("name" = String, Path, description = "Name of the role")), responses((status = 204, description = "The role has been deleted."),
+        (status = 409, description = "`in_use`: A principal has the role, or a rule of a virtual model names it.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,
@@ -209,16 +220,18 @@ async fn delete(
             DbError::Reference { constraint } if constraint.starts_with("rule_") => {
                 ApiError::in_use("a rule of a virtual model names this role")
             }
-            DbError::Reference { .. } => ApiError::in_use("a principal holds this role"),
+            DbError::Reference { .. } => ApiError::in_use("a principal has this role"),
             other => other.into(),
         })?;
     resource::deleted(&app, change, &old).await
 }
 
-/// Adds a grant; nothing happens when it is there already.
+/// Add a permission to a role
+///
+/// Adding a permission that the role already has changes nothing.
 #[utoipa::path(post, path = "/admin/roles/{name}/permissions", tag = "roles",
-    params(("name" = String, Path)), request_body = PermissionGrant,
-    responses((status = 204, description = "Granted")))]
+    params(("name" = String, Path, description = "Name of the role")), request_body = PermissionGrant,
+    responses((status = 204, description = "The role has the permission.")))]
 async fn grant(
     State(app): State<AppState>,
     caller: Caller,
@@ -236,10 +249,13 @@ async fn grant(
     commit(&app, change, detail).await
 }
 
-/// Takes a grant away; nothing happens when it is not there.
+/// Remove a permission from a role
+///
+/// Removing a permission that the role does not have changes nothing.
 #[utoipa::path(delete, path = "/admin/roles/{name}/permissions", tag = "roles",
-    params(("name" = String, Path)), request_body = PermissionGrant,
-    responses((status = 204, description = "Not granted any more")))]
+    params(("name" = String, Path, description = "Name of the role")), request_body = PermissionGrant,
+    responses((status = 204, description = "The role no longer has the permission."),
+        (status = 409, description = "`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn revoke(
     State(app): State<AppState>,
     caller: Caller,
@@ -258,12 +274,12 @@ async fn revoke(
     commit(&app, change, detail).await
 }
 
-/// A role's name is a part of paths.
+/// Checks the name of a role, which is part of paths.
 fn role_name(text: String) -> Result<String, ApiError> {
     if text.contains(['/', '%', '?', '#']) {
         return Err(ApiError::invalid(
             "name",
-            "a role's name may not hold / % ? #",
+            "a role's name must not contain / % ? #",
         ));
     }
     checks::name("name", text)

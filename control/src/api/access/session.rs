@@ -16,10 +16,10 @@ use crate::crypto::{SessionToken, digest};
 use crate::db::sessions;
 use crate::metrics::LoginLabel;
 
-/// From the login on; using the session does not prolong it.
+/// The lifetime of a session; use does not extend it.
 pub(crate) const SESSION_HOURS: u32 = 12;
 
-/// Largest body, in bytes: everybody can send one.
+/// The largest body in bytes; small because the sender is not authenticated.
 const MAX_BODY: usize = 16 * 1024;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
@@ -38,16 +38,17 @@ pub(crate) struct Credentials {
     password: Secret,
 }
 
-/// Who is logged in now.
+/// The principal that logged in.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LoggedIn {
     name: String,
 }
 
-/// Begins a session: answers with the cookie `fastllm_session`.
+/// Log in
 ///
-/// After five wrong passwords for a name, further attempts for it have to wait,
-/// longer each time, up to a minute.
+/// Starts a session; the response sets the cookie `fastllm_session`. After five
+/// failed logins for a name, further attempts are rejected for an increasing
+/// time, at most one minute.
 #[utoipa::path(post, path = "/login", tag = "session", request_body = Credentials, responses(
     (status = 200, body = LoggedIn, description = "The session has begun."),
     (status = 401, description = "`unauthenticated`: The name or the password is wrong."),
@@ -62,8 +63,7 @@ async fn login(
     let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
     let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
-    // Others may have failed in the meantime: guesses sent at the same time are
-    // no more than guesses one after the other.
+    // Checked again, so that concurrent attempts are throttled like successive ones.
     admit(&app, &name)?;
     let (right, turn) = app.passwords.verify(turn, password, hash).await?;
     let Some(known) = known.filter(|_| right) else {
@@ -88,7 +88,7 @@ async fn login(
         .into_response())
 }
 
-/// Whether a password for `name` may be tried now.
+/// Checks whether a login for `name` may be attempted now.
 fn admit(app: &AppState, name: &str) -> Result<(), ApiError> {
     let Err(wait) = app.throttle.admit(name, clock::monotonic()) else {
         return Ok(());
@@ -108,9 +108,11 @@ fn refused(app: &AppState) -> ApiError {
     ApiError::unauthenticated("the name or the password is wrong")
 }
 
-/// Ends the session.
+/// Log out
+///
+/// Ends the session, if there is one.
 #[utoipa::path(post, path = "/logout", tag = "session", responses(
-    (status = 204, description = "Logged out, also when there was no session"),
+    (status = 204, description = "The session has ended, if there was one."),
 ))]
 async fn logout(State(app): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     if let Some(token) = session_token(&headers) {

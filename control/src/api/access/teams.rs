@@ -1,18 +1,18 @@
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource, checks, patch,
+    ApiError, Caller, Json, ListParams, Path, Permission, Query, Resource, checks,
     require_permission, resource,
 };
 use crate::app::AppState;
+use crate::clock;
 use crate::db::teams::TeamRow;
 use crate::db::{DbError, teams};
 
@@ -27,55 +27,23 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// Principals that share limits and a budget.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct TeamView {
-    id: i64,
-    name: String,
-    description: Option<String>,
-    #[serde(with = "time::serde::rfc3339")]
-    created_at: OffsetDateTime,
-    /// How many principals belong to it.
-    members: i64,
-}
-
-impl From<TeamRow> for TeamView {
-    fn from(row: TeamRow) -> Self {
-        let TeamRow {
-            id,
-            name,
-            description,
-            created_at,
-            members,
-        } = row;
-        Self {
-            id,
-            name,
-            description,
-            created_at,
-            members,
-        }
+resource! {
+    /// A group of principals that share limits and a budget.
+    view TeamView from TeamRow {
+        id: i64,
+        #[serde(with = "time::serde::rfc3339")]
+        created_at: OffsetDateTime,
+        /// The number of principals in the team.
+        members: i64,
     }
-}
-
-/// A team to be made. Principals join it by their `team_id`.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewTeam {
-    name: String,
-    description: Option<String>,
-}
-
-/// Changes of a team: absent keeps, `null` clears.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TeamPatch {
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    name: Option<String>,
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    description: Patch<String>,
+    /// A team to create. Principals join it with their `team_id`.
+    new NewTeam;
+    /// Changes to a team: an absent field keeps its value, `null` clears it.
+    patch TeamPatch;
+    fields {
+        name: required String => checks::name,
+        description: nullable String => checks::text,
+    }
 }
 
 impl Resource for TeamView {
@@ -86,18 +54,25 @@ impl Resource for TeamView {
     }
 
     async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        let row = teams::get(connection, id).await;
-        Ok(row.map_err(ApiError::of_row("team"))?.into())
+        Ok(find(connection, id).await?.into())
     }
 }
 
-fn taken(error: DbError) -> ApiError {
-    ApiError::of_unique("name", "there is a team of this name")(error)
+async fn find(connection: &mut PgConnection, id: i64) -> Result<TeamRow, ApiError> {
+    teams::get(connection, id)
+        .await
+        .map_err(ApiError::of_row("team"))
 }
 
-/// Lists teams, by id.
+fn taken(error: DbError) -> ApiError {
+    ApiError::of_unique("name", "a team with this name exists")(error)
+}
+
+/// List teams
+///
+/// Teams are ordered by ID.
 #[utoipa::path(get, path = "/admin/teams", tag = "teams", params(ListParams),
-    responses((status = 200, body = Vec<TeamView>, description = "Teams")))]
+    responses((status = 200, body = Vec<TeamView>, description = "The teams.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -108,60 +83,65 @@ async fn list(
     Ok(resource::list::<TeamView>(&uri, page, rows))
 }
 
-/// Shows one team.
-#[utoipa::path(get, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
-    responses((status = 200, body = TeamView, description = "The team")))]
+/// Retrieve a team
+#[utoipa::path(get, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path, description = "ID of the team")),
+    responses((status = 200, body = TeamView, description = "The team.")))]
 async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<TeamView>, ApiError> {
     resource::show(&app, id).await
 }
 
-/// Makes a team, at first without members.
+/// Create a team
+///
+/// A new team has no members.
 #[utoipa::path(post, path = "/admin/teams", tag = "teams", request_body = NewTeam,
-    responses((status = 201, body = TeamView, description = "Made")))]
+    responses((status = 201, body = TeamView, description = "The created team."),
+        (status = 409, description = "`duplicate`: Another team has the same name.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewTeam>,
 ) -> Result<(StatusCode, Json<TeamView>), ApiError> {
-    let name = checks::name("name", new.name)?;
-    let description = new.description.map(checks::description).transpose()?;
+    let mut row = TeamRow {
+        id: 0,
+        name: String::new(),
+        description: None,
+        created_at: clock::now(),
+        members: 0,
+    };
+    new.into_patch().apply_to(&mut row)?;
     let mut change = caller.begin_change(&app).await?;
-    let id = teams::insert(change.connection(), &name, description.as_deref())
+    let id = teams::insert(change.connection(), &row)
         .await
         .map_err(taken)?;
     let made = resource::created(&app, change, id).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Changes a team's name or description.
-#[utoipa::path(patch, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
-    request_body = TeamPatch, responses((status = 204, description = "Changed")))]
+/// Update a team
+#[utoipa::path(patch, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path, description = "ID of the team")),
+    request_body = TeamPatch, responses((status = 204, description = "The team has been updated."),
+        (status = 409, description = "`duplicate`: Another team has the same name.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<TeamPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let name = patch
-        .name
-        .map(|name| checks::name("name", name))
-        .transpose()?;
-    let description = patch.description.try_map(checks::description)?;
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
-    let old = TeamView::find(connection, id).await?;
-    let name = name.unwrap_or_else(|| old.name.clone());
-    let description = description.apply(old.description.clone());
-    teams::update(connection, id, &name, description.as_deref())
-        .await
-        .map_err(taken)?;
+    let mut row = find(connection, id).await?;
+    let old = TeamView::from(row.clone());
+    patch.apply_to(&mut row)?;
+    teams::update(connection, &row).await.map_err(taken)?;
     resource::changed(&app, change, "update", &old).await
 }
 
-/// Deletes a team with its limits and budget; refused while somebody belongs to
-/// it.
-#[utoipa::path(delete, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path)),
-    responses((status = 204, description = "Deleted")))]
+/// Delete a team
+///
+/// Deletes its limits and budget, too.
+#[utoipa::path(delete, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path, description = "ID of the team")),
+    responses((status = 204, description = "The team has been deleted."),
+        (status = 409, description = "`in_use`: The team has members.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,

@@ -29,9 +29,8 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
-/// How long a budget lasts. Without a time zone 1, 7 or 30 days of 24 hours, one
-/// after the other; with one, a day, a week from Monday, or a month of the
-/// calendar there.
+/// The length of a budget's window: without a time zone, successive windows of 1, 7 or
+/// 30 days of 24 hours; with one, calendar days, weeks from Monday, or months.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum BudgetWindow {
@@ -50,7 +49,7 @@ impl From<BudgetWindow> for WindowLength {
     }
 }
 
-/// What was said about a budget.
+/// The settings of a budget, for the audit log.
 #[derive(Serialize)]
 struct BudgetSettings {
     tokens_total: Option<u64>,
@@ -78,34 +77,34 @@ impl From<Budget> for BudgetSettings {
     }
 }
 
-/// A budget, and how it stands in its present window.
+/// A budget, and the amounts used in its current window.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BudgetView {
-    /// `null`: unlimited.
+    /// `null` is unlimited.
     tokens_total: Option<u64>,
-    /// By stored usage rows.
+    /// The amount used by the stored usage events.
     tokens_used: u64,
-    /// Taken, and not stored yet, or set aside for requests in flight.
+    /// The amount reserved for requests in flight, or used but not stored yet.
     tokens_reserved: u64,
-    /// Micro-units; `null`: unlimited.
+    /// In micro-units; `null` is unlimited.
     cost_total_micros: Option<u64>,
-    /// By stored usage rows.
+    /// The amount used by the stored usage events.
     cost_used_micros: u64,
-    /// Taken, and not stored yet, or set aside for requests in flight.
+    /// The amount reserved for requests in flight, or used but not stored yet.
     cost_reserved_micros: u64,
     #[schema(value_type = BudgetWindow)]
     window: WindowLength,
-    /// When the present window began.
+    /// The start of the current window.
     #[serde(with = "time::serde::rfc3339::option")]
     window_start: Option<OffsetDateTime>,
-    /// When the next one begins.
+    /// The end of the current window.
     #[serde(with = "time::serde::rfc3339::option")]
     window_end: Option<OffsetDateTime>,
-    /// `null`: windows are of fixed length.
+    /// `null` means windows of fixed length.
     time_zone: Option<String>,
 }
 
-/// Somebody's budget.
+/// The budget of a subject.
 #[derive(Serialize, ToSchema)]
 struct SubjectBudget {
     id: u64,
@@ -115,7 +114,7 @@ struct SubjectBudget {
     budget: BudgetView,
 }
 
-/// What is spent of some budgets in their present windows.
+/// The amounts used of some budgets in their current windows.
 struct Spending {
     now: Timestamp,
     stored: BTreeMap<u64, BudgetState>,
@@ -166,25 +165,28 @@ impl Spending {
     }
 }
 
-/// A new budget, with at least one total.
+/// The budget to set, with at least one total.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBudget {
-    /// Tokens of prompts and answers.
+    /// Tokens of prompts and completions.
     #[schema(minimum = 0)]
     tokens_total: Option<i64>,
-    /// Micro-units.
+    /// In micro-units.
     #[schema(minimum = 0)]
     cost_total_micros: Option<i64>,
     window: BudgetWindow,
-    /// An IANA name, like `Europe/Berlin`.
+    /// An IANA time zone, such as `Europe/Berlin`.
     time_zone: Option<String>,
 }
 
-/// Lists the budgets of principals, keys, teams, and of principals' use of single
-/// models, by id.
+/// List budgets
+///
+/// Lists the budgets of principals, keys and teams, and of principals' use of
+/// single models, ordered by ID, with the amounts used and reserved in the
+/// current window.
 #[utoipa::path(get, path = "/admin/budgets", tag = "budgets", params(AllowanceParams),
-    responses((status = 200, body = Vec<SubjectBudget>, description = "Budgets")))]
+    responses((status = 200, body = Vec<SubjectBudget>, description = "The budgets.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -216,7 +218,7 @@ async fn list(
     ))
 }
 
-/// Answers with a subject's budget.
+/// Responds with a subject's budget.
 pub(crate) async fn get_of(
     app: AppState,
     subject: SubjectId,
@@ -230,7 +232,7 @@ pub(crate) async fn get_of(
     Ok(Json(spending.view(budget)))
 }
 
-/// Sets a subject's budget. What is spent stays spent.
+/// Sets a subject's budget. Recorded spending is kept.
 pub(crate) async fn put_of(
     app: AppState,
     caller: Caller,
@@ -243,7 +245,11 @@ pub(crate) async fn put_of(
         window,
         time_zone,
     } = new;
-    let total = |field, value: Option<i64>| value.map(checks::not_negative(field)).transpose();
+    let total = |field, value: Option<i64>| {
+        value
+            .map(|value| checks::not_negative(field, value))
+            .transpose()
+    };
     let time_zone = time_zone
         .map(|name| {
             time_zone_name(&name)
@@ -275,8 +281,8 @@ pub(crate) async fn put_of(
     commit(&app, change, detail).await
 }
 
-/// Where windows are others now, what was spent within the present one is spent
-/// of it, as far as the windows of before tell.
+/// If the windows have changed, what was spent within the current one is carried over,
+/// as far as the old windows show it.
 async fn keep_spending(
     connection: &mut PgConnection,
     old: &Budget,
@@ -298,7 +304,7 @@ async fn keep_spending(
     }
 }
 
-/// Takes a subject's budget away; nothing happens where there is none.
+/// Deletes a subject's budget, if there is one.
 pub(crate) async fn delete_of(
     app: AppState,
     caller: Caller,

@@ -25,13 +25,13 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
-/// The most that somebody may take; `null`: unlimited.
+/// Rate limits and a concurrency limit; `null` is unlimited.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LimitsView {
     requests_per_min: Option<u64>,
-    /// Tokens of prompts and answers.
+    /// Tokens of prompts and completions.
     tokens_per_min: Option<u64>,
-    /// Requests at once.
+    /// The number of concurrent requests.
     concurrency: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl From<Limits> for LimitsView {
     }
 }
 
-/// Somebody's limits.
+/// The limits of a subject.
 #[derive(Serialize, ToSchema)]
 struct SubjectLimits {
     id: i64,
@@ -60,16 +60,16 @@ struct SubjectLimits {
     limits: LimitsView,
 }
 
-/// New limits, at least one. What is left out is unlimited.
+/// The limits to set, at least one. An absent limit is unlimited.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewLimits {
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     requests_per_min: Option<i64>,
-    /// Tokens of prompts and answers.
+    /// Tokens of prompts and completions.
     #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
     tokens_per_min: Option<i64>,
-    /// Requests at once.
+    /// The number of concurrent requests.
     #[schema(minimum = 1, maximum = 1_000_000)]
     concurrency: Option<i64>,
 }
@@ -82,7 +82,9 @@ impl NewLimits {
             concurrency,
         } = self;
         let limit = |field, value: Option<i64>, most| {
-            let value = value.map(checks::between(field, 1, most)).transpose()?;
+            let value = value
+                .map(|value| checks::between(1, most)(field, value))
+                .transpose()?;
             Ok::<_, ApiError>(value.and_then(|value| NonZeroU64::new(value.unsigned_abs())))
         };
         let limits = Limits {
@@ -100,10 +102,12 @@ impl NewLimits {
     }
 }
 
-/// Lists the limits of principals, keys, teams, and of principals' use of single
-/// models, by id.
+/// List limits
+///
+/// Lists the limits of principals, keys and teams, and of principals' use of
+/// single models, ordered by ID.
 #[utoipa::path(get, path = "/admin/limits", tag = "limits", params(AllowanceParams),
-    responses((status = 200, body = Vec<SubjectLimits>, description = "Limits")))]
+    responses((status = 200, body = Vec<SubjectLimits>, description = "The limits.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -133,7 +137,7 @@ async fn list(
     ))
 }
 
-/// Answers with a subject's limits.
+/// Responds with a subject's limits.
 pub(crate) async fn get_of(
     app: AppState,
     subject: SubjectId,
@@ -143,7 +147,7 @@ pub(crate) async fn get_of(
     let limits = limits::get(&mut connection, subject).await?;
     limits
         .map(|limits| Json(limits.into()))
-        .ok_or_else(|| ApiError::not_found("limit: nothing is limited here"))
+        .ok_or_else(|| ApiError::not_found("limit: nothing is limited"))
 }
 
 /// Sets a subject's limits.
@@ -163,7 +167,7 @@ pub(crate) async fn put_of(
     commit(&app, change, detail).await
 }
 
-/// Takes a subject's limits away; nothing happens where there are none.
+/// Deletes a subject's limits, if there are any.
 pub(crate) async fn delete_of(
     app: AppState,
     caller: Caller,

@@ -5,8 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::db::AuditEntry;
 
-/// The detail of an audit row: the operation, what it was done to, and each
-/// changed field before and after.
+/// The detail of an audit record: the operation, the ID of its object, and each
 ///
 /// Invariant: it is made from what the API shows, which holds no secret; a
 /// changed secret is told as `set` or `cleared` ([`AuditDetail::secret`]).
@@ -25,14 +24,14 @@ impl AuditDetail {
         }
     }
 
-    /// What it was done to.
+    /// The object of the operation.
     #[must_use]
     pub(crate) fn id(mut self, id: i64) -> Self {
         self.id = Some(id);
         self
     }
 
-    /// A fact that has no before.
+    /// A value without a previous one.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.changes
@@ -40,13 +39,13 @@ impl AuditDetail {
         self
     }
 
-    /// Whatever is in `row`, now there.
+    /// All fields of a created row.
     #[must_use]
     pub(crate) fn created(self, row: &impl Serialize) -> Self {
         self.changed(&Value::Null, row)
     }
 
-    /// Whatever was in `row`, now gone.
+    /// All fields of a deleted row.
     #[must_use]
     pub(crate) fn deleted(self, row: &impl Serialize) -> Self {
         self.changed(row, &Value::Null)
@@ -73,7 +72,7 @@ impl AuditDetail {
         self
     }
 
-    /// Whether a secret was set or cleared; with nothing, it stayed as it was.
+    /// Whether a secret was set or cleared; `None` if it was kept.
     #[must_use]
     pub(crate) fn secret(mut self, name: &str, is_set: Option<bool>) -> Self {
         if let Some(is_set) = is_set {
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changed_is_told() {
+    fn detail_contains_changed_fields_only() {
         let before = json!({ "name": "m", "price": null, "policy": "round-robin" });
         let after = json!({ "name": "m", "price": 3, "policy": null });
         let entry = AuditDetail::new("model.update")

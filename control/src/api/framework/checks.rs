@@ -1,4 +1,4 @@
-//! What values of the admin API have to look like.
+//! Checks of values that several resources have.
 
 use std::fmt::Display;
 
@@ -21,41 +21,35 @@ pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
     if text.trim() != text || text.chars().any(char::is_control) {
         return Err(ApiError::invalid(
             field,
-            format!("{field} may not begin or end with a space or hold control characters"),
+            format!("{field} must not begin or end with a space or contain control characters"),
         ));
     }
     Ok(text)
 }
 
-/// Descriptions and addresses of people.
+/// Free text, such as descriptions and email addresses.
 pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
     if value.len() > MAX_TEXT {
         return Err(ApiError::invalid(
             field,
-            format!("{field} may have {MAX_TEXT} bytes at most"),
+            format!("{field} may have at most {MAX_TEXT} bytes"),
         ));
     }
     if value.contains('\0') {
         return Err(ApiError::invalid(
             field,
-            format!("{field} may not hold the character 0"),
+            format!("{field} must not contain the character U+0000"),
         ));
     }
     Ok(value)
 }
 
-/// What somebody says about a row.
-pub(crate) fn description(value: String) -> Result<String, ApiError> {
-    text("description", value)
-}
-
 /// A number within bounds, both included.
 pub(crate) fn between<T: PartialOrd + Display + Copy>(
-    field: &'static str,
     least: T,
     most: T,
-) -> impl Fn(T) -> Result<T, ApiError> {
-    move |value| {
+) -> impl Fn(&'static str, T) -> Result<T, ApiError> {
+    move |field, value| {
         if value < least || value > most {
             return Err(ApiError::invalid(
                 field,
@@ -67,32 +61,31 @@ pub(crate) fn between<T: PartialOrd + Display + Copy>(
 }
 
 /// A number that may be zero.
-pub(crate) fn not_negative(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
-    move |value| {
-        if value < 0 {
-            return Err(ApiError::invalid(
-                field,
-                format!("{field} must be 0 or more"),
-            ));
-        }
-        Ok(value)
+pub(crate) fn not_negative(field: &'static str, value: i64) -> Result<i64, ApiError> {
+    if value < 0 {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must be 0 or more"),
+        ));
     }
+    Ok(value)
 }
 
-/// A number that may not be zero.
-pub(crate) fn positive(field: &'static str) -> impl Fn(i64) -> Result<i64, ApiError> {
-    move |value| {
-        if value < 1 {
-            return Err(ApiError::invalid(
-                field,
-                format!("{field} must be 1 or more"),
-            ));
-        }
-        Ok(value)
+/// A number of 1 or more.
+pub(crate) fn positive<T: PartialOrd + From<u8>>(
+    field: &'static str,
+    value: T,
+) -> Result<T, ApiError> {
+    if value < T::from(1) {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must be 1 or more"),
+        ));
     }
+    Ok(value)
 }
 
-/// A time, in UTC and within the years that it can be written with.
+/// A time, converted to UTC, within the years that RFC 3339 can express.
 pub(crate) fn time(field: &str, text: &str) -> Result<OffsetDateTime, ApiError> {
     OffsetDateTime::parse(text, &Rfc3339)
         .ok()

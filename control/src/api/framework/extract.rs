@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::{ApiError, ErrorCode};
 
-/// A JSON body. Unknown, missing and wrong fields are refused by name.
+/// A JSON body. Errors name the unknown, missing or invalid field.
 pub(crate) struct Json<T>(pub(crate) T);
 
 /// Parameters of the query string.
@@ -60,8 +60,8 @@ fn unreadable(rejection: &BytesRejection) -> ApiError {
     }
 }
 
-/// Reads JSON. The error's text names fields and types, never a value: a value
-/// can be a secret in the wrong place.
+/// Parses JSON. Errors name fields and types but never values: a value can be a
+/// secret in the wrong place.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let malformed = |text: String| ApiError::new(ErrorCode::MalformedBody, text);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -107,7 +107,7 @@ fn quoted_after<'a>(text: &'a str, start: &str) -> Option<&'a str> {
     text.strip_prefix(start)?.split('`').next()
 }
 
-/// Serde's own texts quote what they found; ours (from `custom`) do not.
+/// Serde's own messages quote the value; messages from `custom` do not.
 fn text_without_value(text: &str) -> &str {
     if text.contains('`') || text.contains('"') {
         "another value"
@@ -166,7 +166,7 @@ mod tests {
         count: Option<u32>,
     }
 
-    fn refusal(body: &str) -> String {
+    fn error_of(body: &str) -> String {
         let error = parse::<Example>(body.as_bytes()).unwrap_err();
         let text = format!("{error:?}");
         assert_eq!(error.into_response().status(), StatusCode::BAD_REQUEST);
@@ -174,17 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn the_field_is_named_and_its_value_is_not() {
-        let unknown = refusal(r#"{"name": "n", "canary-1": 2}"#);
+    fn errors_name_the_field_but_not_its_value() {
+        let unknown = error_of(r#"{"name": "n", "canary-1": 2}"#);
         assert!(unknown.contains("unknown_field") && unknown.contains("canary-1"));
-        assert!(refusal(r#"{"count": 2}"#).contains("missing_field"));
-        let wrong = refusal(r#"{"name": "n", "count": "canary-2"}"#);
+        assert!(error_of(r#"{"count": 2}"#).contains("missing_field"));
+        let wrong = error_of(r#"{"name": "n", "count": "canary-2"}"#);
         assert!(
             wrong.contains("invalid_value") && wrong.contains("count"),
             "{wrong}"
         );
         assert!(!wrong.contains("canary-2"), "{wrong}");
-        assert!(refusal("{").contains("malformed_body"));
-        assert!(refusal(r#"{"name": "n"} x"#).contains("malformed_body"));
+        assert!(error_of("{").contains("malformed_body"));
+        assert!(error_of(r#"{"name": "n"} x"#).contains("malformed_body"));
     }
 }

@@ -7,23 +7,22 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use crate::db::Page;
 
-/// Most rows of an answer, and the default: a list without parameters is
-/// complete up to here.
+/// The maximum and default number of rows in a response.
 const MOST: i64 = 1000;
 
-/// Which part of a list.
+/// The requested part of a list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListParams {
-    /// At most so many, from 1 to 1000 (the default).
+    /// The maximum number of results, from 1 to 1000 (the default).
     limit: Option<i64>,
-    /// Only ids above this one.
+    /// Return only objects with a greater ID.
     after: Option<i64>,
 }
 
 impl ListParams {
-    /// Everything where nothing else is asked for.
+    /// The requested part of the list.
     pub(crate) fn page(&self) -> Result<Page, ApiError> {
         whole(self.limit, self.after)
     }
@@ -41,14 +40,15 @@ pub(crate) fn page(limit: Option<i64>, default: i64, after: Option<i64>) -> Resu
     Ok(Page { after, limit })
 }
 
-/// Checks `limit` and `after` of a list that comes whole by default.
+/// Checks `limit` and `after` of a list that is returned in full by default.
 pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiError> {
     page(limit, MOST, after)
 }
 
-/// An array, with `Link: <…>; rel="next"` when there may be more. `cursor` is
-/// the parameter that continues: `after`, or `before` where the newest come
-/// first; `rows` come with their ids.
+/// A JSON array, with `Link: <…>; rel="next"` if there may be more rows. `cursor` is
+/// the parameter that continues the list: `after`, or `before` for lists with the
+/// newest rows first. Each row comes with its ID.
+/// What the resources of the admin API have in common: how they are shown, and
 pub(crate) fn answer<T: Serialize>(
     uri: &Uri,
     page: Page,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_link_keeps_the_other_parameters() {
+    fn next_link_keeps_other_parameters() {
         let uri: Uri = "/admin/keys?limit=2&after=5&principal_id=1"
             .parse()
             .unwrap();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_bounds() {
+    fn limit_is_bounded() {
         assert!(whole(Some(0), None).is_err());
         assert!(whole(Some(1001), None).is_err());
         assert_eq!(whole(None, Some(3)).unwrap().limit, MOST);

@@ -1,7 +1,7 @@
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// A field of a change: absent keeps the value, `null` clears it.
+/// A field of a partial update: absent keeps the value, `null` clears it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Patch<T> {
     /// Absent.
@@ -14,7 +14,7 @@ pub(crate) enum Patch<T> {
 }
 
 impl<T> Patch<T> {
-    /// The new value, where `old` is the one before.
+    /// The new value, given the old one.
     pub(crate) fn apply(self, old: Option<T>) -> Option<T> {
         match self {
             Self::Keep => old,
@@ -23,7 +23,7 @@ impl<T> Patch<T> {
         }
     }
 
-    /// Checks or changes the value, if there is one.
+    /// Maps the value if there is one.
     pub(crate) fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Patch<U>, E> {
         Ok(match self {
             Self::Keep => Patch::Keep,
@@ -34,14 +34,14 @@ impl<T> Patch<T> {
 }
 
 impl<T> From<Option<T>> for Patch<T> {
-    /// A creation is the change from nothing.
+    /// Creation is a change from nothing.
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Clear, Self::Set)
     }
 }
 
-/// A field of a change that cannot be cleared: absent keeps the value (with
-/// `#[serde(default)]`), `null` is refused.
+/// A field of a partial update that cannot be cleared: absent keeps the value (with
+/// `#[serde(default)]`), `null` is rejected.
 pub(crate) fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -54,7 +54,7 @@ where
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Patch<T> {
-    /// With `#[serde(default)]` on the field for the absent case.
+    /// Absent fields need `#[serde(default)]`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Option::<T>::deserialize(deserializer)? {
             Some(value) => Self::Set(value),

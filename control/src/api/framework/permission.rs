@@ -20,7 +20,7 @@ use crate::db::{Actor, Change, sessions};
 /// The cookie that holds a session's token.
 pub(crate) const COOKIE: &str = "fastllm_session";
 
-/// Where a request came from; in the request's extensions.
+/// The client's address, in the request's extensions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PeerAddress(pub(crate) SocketAddr);
 
@@ -40,7 +40,8 @@ pub(crate) enum Permission {
 }
 
 impl Permission {
-    /// As roles grant it.
+    /// The name by which roles grant it.
+    /// Lets only callers with `permission` through to these routes, and says so in the
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::UsageRead => "usage:read",
@@ -51,22 +52,21 @@ impl Permission {
     }
 }
 
-/// Who sent the request, and that they may.
+/// The authenticated sender of a request, who has the required permission.
 ///
-/// Invariant: only [`require_permission`] makes one, so a handler that takes a `Caller`
-/// cannot be reached without its permission.
+/// Invariant: only [`require_permission`] creates a `Caller`, so a handler that takes
+/// one cannot be reached without its permission.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// For the audit log.
     pub(crate) actor: Actor,
-    /// By what right.
+    /// The session and permission that authorize the request.
     pub(crate) claim: Claim,
 }
 
 impl Caller {
-    /// Begins a change on behalf of the caller, who must still hold the
-    /// permission: changes are serial, and one before this may have taken it
-    /// away since the request came.
+    /// Begins a change on behalf of the caller. The permission is checked again:
+    /// changes are serialized, and an earlier one may have revoked it.
     pub(crate) async fn begin_change(self, app: &AppState) -> Result<Change, ApiError> {
         let Self { actor, claim } = self;
         let mut change = Change::begin(&app.db, actor).await?;
@@ -75,7 +75,7 @@ impl Caller {
     }
 }
 
-/// A session, and the permission that it is used for.
+/// A session, and the permission that the request requires.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     token_hash: [u8; 32],
@@ -83,8 +83,8 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Whose session it is; refused when it has ended, or the permission is not
-    /// held (any more).
+    /// The session's principal; an error if the session has ended or the principal lacks
+    /// the permission.
     pub(crate) async fn check(
         &self,
         connection: &mut PgConnection,
@@ -125,7 +125,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 }
 
 /// Lets only callers with `verb` through to these routes, and says so in the
-/// OpenAPI document.
+/// Requires `permission` for these routes, also in the OpenAPI document.
 pub(crate) fn require_permission(
     permission: Permission,
     (schemas, mut paths, router): UtoipaMethodRouter<AppState>,
@@ -176,22 +176,22 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
     })
 }
 
-/// Lets browsers change something only from pages of this origin. `SameSite`
-/// keeps other sites out, but not other ports and subdomains of this one.
+/// Rejects changes that a browser sends from pages of another origin. `SameSite`
+/// cookies exclude other sites, but not other ports and subdomains of this one.
 pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
     let site = request.headers().get("sec-fetch-site");
     let foreign = site.is_some_and(|site| site == "same-site" || site == "cross-site");
     if foreign && !request.method().is_safe() {
         return ApiError::new(
             ErrorCode::ForeignOrigin,
-            "pages of other origins may not change anything here",
+            "pages of other origins must not change anything here",
         )
         .into_response();
     }
     next.run(request).await
 }
 
-/// The session's token of the request's cookies.
+/// The session token in the request's cookies.
 pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
     headers
         .get_all(header::COOKIE)

@@ -1,5 +1,4 @@
-//! What the resources of the admin API have in common: how they are shown, and
-//! how a change of one ends.
+//! Reading resources, and committing changes to them with their audit record.
 
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -13,34 +12,34 @@ use super::page;
 use crate::app::AppState;
 use crate::db::{Change, Page};
 
-/// Something that the admin API keeps, as it is shown. The audit tells its fields
-/// before and after a change.
+/// The representation of a resource. The audit log records its fields before and
+/// after a change.
 pub(crate) trait Resource: Serialize + Send + Sync + Sized {
-    /// What the operations of its audit rows begin with.
+    /// The prefix of its operations in the audit log.
     const KIND: &'static str;
 
-    /// Lists go by it, and audit rows tell it.
+    /// Lists are ordered by it, and audit records contain it.
     fn id(&self) -> i64;
 
-    /// As it is now; 404 where it is not there.
+    /// The current representation; 404 if it does not exist.
     fn find(
         connection: &mut PgConnection,
         id: i64,
     ) -> impl Future<Output = Result<Self, ApiError>> + Send;
 }
 
-/// Shows one page of them.
+/// Responds with one page.
 pub(crate) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) -> Response {
     let views = rows.into_iter().map(Into::into);
     page::answer(uri, page, "after", views.map(|view: R| (view.id(), view)))
 }
 
-/// Shows one.
+/// Responds with one resource.
 pub(crate) async fn show<R: Resource>(app: &AppState, id: i64) -> Result<Json<R>, ApiError> {
     Ok(Json(R::find(&mut *app.db.acquire().await?, id).await?))
 }
 
-/// Commits that `id` is there now: what was made.
+/// Commits the creation of `id` and returns its representation.
 pub(crate) async fn created<R: Resource>(
     app: &AppState,
     mut change: Change,
@@ -51,7 +50,7 @@ pub(crate) async fn created<R: Resource>(
     Ok(made)
 }
 
-/// Commits a change, by name, of what looked like `before`.
+/// Commits the change `name` to the resource `before`.
 pub(crate) async fn changed<R: Resource>(
     app: &AppState,
     mut change: Change,
@@ -62,7 +61,7 @@ pub(crate) async fn changed<R: Resource>(
     commit(app, change, detail(name, before).changed(before, &after)).await
 }
 
-/// Commits that `gone` is not there any more.
+/// Commits the deletion of `gone`.
 pub(crate) async fn deleted<R: Resource>(
     app: &AppState,
     change: Change,
@@ -71,13 +70,13 @@ pub(crate) async fn deleted<R: Resource>(
     commit(app, change, detail("delete", gone).deleted(gone)).await
 }
 
-/// Commits a change with its audit row; there is nothing else to answer.
+/// Commits a change with its audit record; the response has no body.
 pub(crate) async fn commit(
     app: &AppState,
     change: Change,
     detail: AuditDetail,
 ) -> Result<StatusCode, ApiError> {
-    // Boxed: it is large, and callers would hold it beside their own state.
+    // Boxed because the future is large.
     Box::pin(app.commit(change, detail.entry())).await?;
     Ok(StatusCode::NO_CONTENT)
 }

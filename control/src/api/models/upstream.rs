@@ -11,37 +11,36 @@ use crate::api::framework::checks::MAX_TEXT;
 
 const MAX_SECRET: usize = 16 * 1024;
 
-/// The base address of an upstream, without its trailing slash.
-pub(crate) fn api_base(text: &str) -> Result<String, ApiError> {
-    let wrong = |reason: &str| ApiError::invalid("api_base", format!("api_base {reason}"));
+/// Checks the base URL of an upstream; returns it without trailing slash.
+pub(crate) fn api_base(field: &'static str, text: String) -> Result<String, ApiError> {
+    let wrong = |reason: &str| ApiError::invalid(field, format!("{field} {reason}"));
     if text.len() > MAX_TEXT {
         return Err(wrong("is too long"));
     }
-    let url = Url::parse(text).map_err(|_| wrong("must be an absolute http or https URL"))?;
+    let url = Url::parse(&text).map_err(|_| wrong("must be an absolute http or https URL"))?;
     if !["http", "https"].contains(&url.scheme()) {
         return Err(wrong("must be an absolute http or https URL"));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(wrong("may not hold credentials: use upstream_api_key"));
+        return Err(wrong("must not contain credentials; use upstream_api_key"));
     }
     if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("may not have a query or a fragment"));
+        return Err(wrong("must not have a query or a fragment"));
     }
     if url.port() == Some(0) {
-        return Err(wrong("may not have the port 0"));
+        return Err(wrong("must not have port 0"));
     }
     let host = url.host().ok_or_else(|| wrong("needs a host"))?;
     if is_metadata_host(&host) {
         return Err(wrong(
-            "may not be a link-local address: machines' metadata is served there",
+            "must not be a link-local address: cloud metadata is served there",
         ));
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-/// A credential that is held goes to the machine that it was given for, and
-/// nowhere else: who may change an address may not read it that way. `field` is
-/// the credential's.
+/// A stored credential is only sent to the origin for which it was provided, so that
+/// whoever can change the URL cannot read it that way. `field` is the credential's.
 pub(crate) fn same_machine(field: &str, old: &str, new: &str) -> Result<(), ApiError> {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin());
     if origin(old) == origin(new) {
@@ -49,11 +48,11 @@ pub(crate) fn same_machine(field: &str, old: &str, new: &str) -> Result<(), ApiE
     }
     Err(ApiError::invalid(
         field,
-        format!("give {field} again (or null): api_base names another machine"),
+        format!("provide {field} again, or null: api_base has another origin"),
     ))
 }
 
-/// Cloud machines hand out their credentials at such addresses.
+/// Cloud providers serve credentials of the machine at these addresses.
 fn is_metadata_host(host: &Host<&str>) -> bool {
     let link_local_v4 = |address: Ipv4Addr| address.is_link_local();
     match host {
@@ -74,31 +73,31 @@ fn is_metadata_host(host: &Host<&str>) -> bool {
     }
 }
 
-/// The header that carries a credential, in lower case.
-pub(crate) fn auth_header(text: &str) -> Result<String, ApiError> {
+/// Checks the name of the header that carries the credential; returns it in lower case.
+pub(crate) fn auth_header(field: &'static str, text: String) -> Result<String, ApiError> {
     let header = HeaderName::from_bytes(text.as_bytes())
-        .map_err(|_| ApiError::invalid("auth_header", "auth_header must be a header's name"))?;
+        .map_err(|_| ApiError::invalid(field, "auth_header must be the name of a header"))?;
     if is_reserved_header(&header) {
         return Err(ApiError::invalid(
-            "auth_header",
-            "auth_header may not be a header of the connection or the body",
+            field,
+            "auth_header must not be a header of the connection or the body",
         ));
     }
     Ok(header.as_str().to_owned())
 }
 
-/// The word before a credential.
-pub(crate) fn auth_scheme(text: String) -> Result<String, ApiError> {
+/// Checks the scheme before a credential.
+pub(crate) fn auth_scheme(field: &'static str, text: String) -> Result<String, ApiError> {
     if text.is_empty() || text.len() > 64 || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(ApiError::invalid(
-            "auth_scheme",
+            field,
             "auth_scheme must be one word, or null to send the credential alone",
         ));
     }
     Ok(text)
 }
 
-/// A credential must fit into a header. The error does not repeat it.
+/// Checks that a credential fits into a header. The error does not contain it.
 pub(crate) fn credential(text: String) -> Result<String, ApiError> {
     let fits = text
         .bytes()
@@ -106,7 +105,7 @@ pub(crate) fn credential(text: String) -> Result<String, ApiError> {
     if text.trim().is_empty() || text.trim() != text || text.len() > MAX_SECRET || !fits {
         return Err(ApiError::invalid(
             "upstream_api_key",
-            "upstream_api_key must be printable ASCII without spaces around it, or null",
+            "upstream_api_key must be printable ASCII without surrounding spaces, or null",
         ));
     }
     Ok(text)
@@ -119,11 +118,11 @@ mod tests {
     #[test]
     fn base_addresses() {
         assert_eq!(
-            api_base("http://vllm:8000/v1/").unwrap(),
+            api_base("api_base", "http://vllm:8000/v1/".to_owned()).unwrap(),
             "http://vllm:8000/v1"
         );
         assert_eq!(
-            api_base("https://api.example.org").unwrap(),
+            api_base("api_base", "https://api.example.org".to_owned()).unwrap(),
             "https://api.example.org"
         );
         for wrong in [
@@ -142,18 +141,24 @@ mod tests {
             "http://metadata.google.internal./v1",
             "",
         ] {
-            assert!(api_base(wrong).is_err(), "{wrong}");
+            assert!(api_base("api_base", wrong.to_owned()).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn headers_and_credentials() {
-        assert_eq!(auth_header("X-Api-Key").unwrap(), "x-api-key");
+        assert_eq!(
+            auth_header("auth_header", "X-Api-Key".to_owned()).unwrap(),
+            "x-api-key"
+        );
         for wrong in ["", "a b", "Transfer-Encoding", "host", "ä"] {
-            assert!(auth_header(wrong).is_err(), "{wrong}");
+            assert!(
+                auth_header("auth_header", wrong.to_owned()).is_err(),
+                "{wrong}"
+            );
         }
-        assert!(auth_scheme("Bearer".to_owned()).is_ok());
-        assert!(auth_scheme("a b".to_owned()).is_err());
+        assert!(auth_scheme("auth_scheme", "Bearer".to_owned()).is_ok());
+        assert!(auth_scheme("auth_scheme", "a b".to_owned()).is_err());
         assert!(credential("sk-x".to_owned()).is_ok());
         let error = credential("canary\r\nx: y".to_owned()).unwrap_err();
         assert!(!format!("{error:?}").contains("canary"));

@@ -12,21 +12,21 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
 }
 
-/// What a gateway said of itself last.
+/// The last report of a gateway.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct GatewayView {
     #[serde(flatten)]
     report: Report,
-    /// Since it said so.
+    /// The age of the report.
     age_seconds: f64,
 }
 
-/// The report of a gateway, as far as it is shown.
+/// The published part of a gateway's report.
 #[derive(Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub(crate) struct Report {
     replica: String,
-    /// Differs after each start.
+    /// Unique for each start of the gateway.
     boot_id: String,
     version: String,
     snapshot_version: u64,
@@ -60,9 +60,11 @@ pub(crate) struct ProcessReport {
     rejected_model_not_found: u64,
 }
 
+/// List gateways
+///
 /// Lists the gateways that reported within the last 30 seconds, by name.
 #[utoipa::path(get, path = "/admin/fleet", tag = "fleet",
-    responses((status = 200, body = Vec<GatewayView>, description = "Gateways")))]
+    responses((status = 200, body = Vec<GatewayView>, description = "The gateways.")))]
 async fn list(State(app): State<AppState>) -> Result<Json<Vec<GatewayView>>, ApiError> {
     let rows = gateways::list(&mut *app.db.acquire().await?).await?;
     let views = rows.into_iter().filter_map(|row| {

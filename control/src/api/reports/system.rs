@@ -18,19 +18,19 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// Whether changes reach the gateways.
+/// The health of the control plane.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct HealthView {
-    /// Snapshots that could not be built since the start.
+    /// Number of failed snapshot builds since the start.
     snapshot_rebuild_failures: u64,
-    /// What is wrong with the database; `null`: nothing.
+    /// The problem with the database; `null` if there is none.
     database: Option<String>,
 }
 
-/// How this control plane runs.
+/// The settings of this control plane.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ConfigView {
-    /// Name of the caller.
+    /// The name of the caller.
     you: String,
     role: &'static str,
     version: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct ConfigView {
     session_ttl_hours: u32,
     snapshot_rebuild_failures: u64,
     snapshot_version: Option<u64>,
-    /// Models of the snapshot.
+    /// The number of models in the snapshot.
     models: usize,
     operator_managed: bool,
 }
@@ -52,9 +52,11 @@ pub(crate) struct RebuildView {
     rebuild_failures: u64,
 }
 
-/// Says whether snapshots can be built.
+/// Retrieve the health of the control plane
+///
+/// Reports whether the database is available and snapshots can be built.
 #[utoipa::path(get, path = "/admin/health", tag = "settings",
-    responses((status = 200, body = HealthView, description = "State")))]
+    responses((status = 200, body = HealthView, description = "The health of the control plane.")))]
 async fn health(State(app): State<AppState>) -> Json<HealthView> {
     let failures = app.metrics.build_failures.get();
     Json(HealthView {
@@ -63,9 +65,9 @@ async fn health(State(app): State<AppState>) -> Json<HealthView> {
     })
 }
 
-/// Shows how this control plane runs.
+/// Retrieve the settings of the control plane
 #[utoipa::path(get, path = "/admin/config", tag = "settings",
-    responses((status = 200, body = ConfigView, description = "Settings")))]
+    responses((status = 200, body = ConfigView, description = "The settings.")))]
 async fn config(State(app): State<AppState>, caller: Caller) -> Json<ConfigView> {
     let current = app.publisher.current();
     Json(ConfigView {
@@ -82,9 +84,12 @@ async fn config(State(app): State<AppState>, caller: Caller) -> Json<ConfigView>
     })
 }
 
-/// Looks for changes now. Gateways are told only if there is one.
+/// Rebuild the snapshot
+///
+/// Reads the configuration from the database now. Gateways are notified only if
+/// it has changed.
 #[utoipa::path(post, path = "/admin/snapshot/rebuild", tag = "settings",
-    responses((status = 200, body = RebuildView, description = "State afterwards")))]
+    responses((status = 200, body = RebuildView, description = "The state after the rebuild.")))]
 async fn rebuild(
     State(app): State<AppState>,
     _caller: Caller,

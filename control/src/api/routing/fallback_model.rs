@@ -14,23 +14,23 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .routes(require_permission(Permission::ConfigWrite, routes!(put)))
 }
 
-/// The model that is tried after every other candidate; `null`: none.
+/// The model that is tried after all other candidates; `null` if there is none.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FallbackView {
     id: Option<i64>,
     name: Option<String>,
 }
 
-/// Which model it is to be.
+/// The fallback model to set.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewFallback {
-    /// A concrete model's; `null`: none.
+    /// The ID of a model, not of a virtual one; `null` for no fallback model.
     #[serde(deserialize_with = "Option::deserialize")]
     model_id: Option<i64>,
 }
 
-/// Which model it is now.
+/// The current fallback model.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChosenFallback {
     model_id: Option<i64>,
@@ -44,20 +44,22 @@ impl From<Option<(i64, String)>> for ChosenFallback {
     }
 }
 
-/// Shows the fallback model.
+/// Retrieve the fallback model
 #[utoipa::path(get, path = "/admin/fallback-model", tag = "fallback_model",
-    responses((status = 200, body = FallbackView, description = "The fallback model")))]
+    responses((status = 200, body = FallbackView, description = "The fallback model.")))]
 async fn get(State(app): State<AppState>) -> Result<Json<FallbackView>, ApiError> {
     let model = models::fallback(&mut *app.db.acquire().await?).await?;
     let (id, name) = model.unzip();
     Ok(Json(FallbackView { id, name }))
 }
 
-/// Chooses the fallback model, or none. Callers get it only where it is granted
-/// to them.
+/// Set the fallback model
+///
+/// The fallback model is tried after all other candidates, for callers that may
+/// use it.
 #[utoipa::path(put, path = "/admin/fallback-model", tag = "fallback_model",
     request_body = NewFallback,
-    responses((status = 200, body = ChosenFallback, description = "Chosen")))]
+    responses((status = 200, body = ChosenFallback, description = "The fallback model.")))]
 async fn put(
     State(app): State<AppState>,
     caller: Caller,

@@ -19,7 +19,8 @@ use crate::db::rules::{RuleFields, RuleRow};
 use crate::db::targets::{self as stored, Owner};
 use crate::db::{DbError, rules, virtual_models};
 
-/// Most rules of one virtual model: each is tried for each request.
+/// The maximum number of rules of one virtual model; each may be evaluated for each
+/// request.
 const MOST_RULES: usize = 256;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
@@ -44,19 +45,45 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A rule of a virtual model. The first that holds and has a usable target
-/// decides.
+/// A rule of a virtual model. The first rule that holds and has a usable target applies.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RuleView {
     id: i64,
     virtual_model_id: i64,
     position: i32,
+    /// IDs of principals, one of which is the caller; none means any caller.
+    principals: Vec<i64>,
+    /// Names of roles, one of which the caller has; none means any roles.
+    roles: Vec<String>,
     #[serde(flatten)]
     conditions: ConditionsView,
+    /// A later release wrote conditions that this one does not know: the rule is not
+    /// published and cannot be changed.
+    unreadable: bool,
     targets: Vec<TargetView>,
 }
 
-/// What was made.
+impl RuleView {
+    pub(crate) fn new(row: RuleRow, targets: Vec<TargetView>) -> Self {
+        let RuleRow {
+            id,
+            virtual_model_id,
+            fields,
+        } = row;
+        Self {
+            id,
+            virtual_model_id,
+            position: fields.position,
+            principals: fields.principals,
+            roles: fields.roles,
+            unreadable: fields.conditions.is_none(),
+            conditions: fields.conditions.unwrap_or_default().into(),
+            targets,
+        }
+    }
+}
+
+/// The created rule.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedRule {
     id: i64,
@@ -64,11 +91,11 @@ pub(crate) struct CreatedRule {
     position: i32,
 }
 
-/// The order in which rules are to be tried.
+/// The order in which rules are tried.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleOrder {
-    /// The ids of all rules of the virtual model.
+    /// The IDs of all rules of the virtual model.
     rules: Vec<i64>,
 }
 
@@ -85,18 +112,11 @@ pub(crate) async fn views(
     }
     let mut views: BTreeMap<i64, Vec<RuleView>> = BTreeMap::new();
     for row in rows {
-        let RuleRow {
-            id,
-            virtual_model_id,
-            fields,
-        } = row;
-        views.entry(virtual_model_id).or_default().push(RuleView {
-            id,
-            virtual_model_id,
-            position: fields.position,
-            conditions: fields.into(),
-            targets: targets.remove(&id).unwrap_or_default(),
-        });
+        let targets = targets.remove(&row.id).unwrap_or_default();
+        views
+            .entry(row.virtual_model_id)
+            .or_default()
+            .push(RuleView::new(row, targets));
     }
     Ok(views)
 }
@@ -123,7 +143,7 @@ impl Resource for RuleView {
     }
 }
 
-/// Whoever a rule names has to be there.
+/// Checks that the principals and roles of a rule exist.
 async fn names_exist(connection: &mut PgConnection, fields: &RuleFields) -> Result<(), ApiError> {
     let missing = rules::missing_principals(connection, &fields.principals).await?;
     if let Some(id) = missing.first() {
@@ -136,13 +156,13 @@ async fn names_exist(connection: &mut PgConnection, fields: &RuleFields) -> Resu
     if !missing.is_empty() {
         return Err(ApiError::invalid(
             "roles",
-            "one of these roles is not there",
+            "one of these roles does not exist",
         ));
     }
     Ok(())
 }
 
-/// Behind a rule that always holds, no other is ever tried.
+/// Checks that no rule follows one that always holds, where it would never be tried.
 async fn all_can_be_tried(
     connection: &mut PgConnection,
     virtual_model: i64,
@@ -155,7 +175,7 @@ async fn all_can_be_tried(
         Some(row) => Err(ApiError::invalid(
             field,
             format!(
-                "rule {} (position {}) would always hold: no rule after it would ever be tried",
+                "rule {} (position {}) would always hold, so that no rule after it would ever be tried",
                 row.id, row.fields.position
             ),
         )),
@@ -163,18 +183,21 @@ async fn all_can_be_tried(
     }
 }
 
-/// Shows one rule.
-#[utoipa::path(get, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
-    responses((status = 200, body = RuleView, description = "The rule")))]
+/// Retrieve a rule
+#[utoipa::path(get, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path, description = "ID of the rule")),
+    responses((status = 200, body = RuleView, description = "The rule.")))]
 async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<RuleView>, ApiError> {
     resource::show(&app, id).await
 }
 
-/// Makes a rule together with its targets, so that it never holds without one.
-/// Refused where it, or one after it, could never be tried.
+/// Create a rule
+///
+/// Creates the rule together with its targets. A rule that always holds is
+/// rejected unless it is the last one.
 #[utoipa::path(post, path = "/admin/virtual-models/{id}/rules", tag = "rules",
-    params(("id" = i64, Path)), request_body = NewRule,
-    responses((status = 201, body = CreatedRule, description = "Made")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), request_body = NewRule,
+    responses((status = 201, body = CreatedRule, description = "The created rule."),
+        (status = 409, description = "`duplicate`: Another rule has the same position.\n\n`too_many`: The virtual model has the maximum number of rules.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
@@ -194,7 +217,7 @@ async fn create(
         ));
     }
     let last = others.last().map_or(0, |rule| rule.fields.position + 1);
-    let (fields, targets) = new.fields(last)?;
+    let (fields, targets) = new.into_fields(last)?;
     names_exist(connection, &fields).await?;
     let taken = ApiError::of_unique("position", "another rule has this position");
     let id = rules::insert(connection, virtual_model_id, &fields)
@@ -212,9 +235,12 @@ async fn create(
     Ok((StatusCode::CREATED, Json(made)))
 }
 
-/// Changes a rule; with `targets`, in the same moment.
-#[utoipa::path(patch, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
-    request_body = RulePatch, responses((status = 204, description = "Changed")))]
+/// Update a rule
+///
+/// The targets, if given, are replaced in the same transaction.
+#[utoipa::path(patch, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path, description = "ID of the rule")),
+    request_body = RulePatch, responses((status = 204, description = "The rule has been updated."),
+        (status = 409, description = "`unreadable`: A later release wrote the rule; it can only be deleted.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
@@ -225,8 +251,8 @@ async fn update(
     let connection = change.connection();
     let before = RuleView::find(connection, id).await?;
     let row = find(connection, id).await?;
-    let targets = patch.targets.take();
-    let fields = patch.apply(row.fields.clone())?;
+    let targets = patch.take_targets();
+    let fields = patch.change(row.fields.clone())?;
     names_exist(connection, &fields).await?;
     if fields.position != row.fields.position {
         rules::place(connection, row.virtual_model_id, id, fields.position).await?;
@@ -239,10 +265,12 @@ async fn update(
     resource::changed(&app, change, "update", &before).await
 }
 
-/// Gives all rules of a virtual model a new order.
+/// Reorder the rules of a virtual model
+///
+/// Numbers the rules from 0 in the given order.
 #[utoipa::path(put, path = "/admin/virtual-models/{id}/rules/order", tag = "rules",
-    params(("id" = i64, Path)), request_body = RuleOrder,
-    responses((status = 204, description = "Numbered from 0 in this order")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), request_body = RuleOrder,
+    responses((status = 204, description = "The rules have been reordered.")))]
 async fn reorder(
     State(app): State<AppState>,
     caller: Caller,
@@ -275,9 +303,11 @@ async fn reorder(
     resource::commit(&app, change, detail).await
 }
 
-/// Deletes a rule with its targets.
-#[utoipa::path(delete, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path)),
-    responses((status = 204, description = "Deleted")))]
+/// Delete a rule
+///
+/// Deletes its targets, too.
+#[utoipa::path(delete, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path, description = "ID of the rule")),
+    responses((status = 204, description = "The rule has been deleted.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,
@@ -290,10 +320,12 @@ async fn delete(
     resource::deleted(&app, change, &old).await
 }
 
-/// Puts a list of targets, at least one, in place of all that the rule has.
+/// Replace the targets of a rule
+///
+/// A rule needs at least one target.
 #[utoipa::path(put, path = "/admin/rules/{id}/targets", tag = "rules",
-    params(("id" = i64, Path)), request_body = Vec<NewTarget>,
-    responses((status = 204, description = "Replaced")))]
+    params(("id" = i64, Path, description = "ID of the rule")), request_body = Vec<NewTarget>,
+    responses((status = 204, description = "The targets have been replaced.")))]
 async fn replace_targets(
     State(app): State<AppState>,
     caller: Caller,
@@ -307,10 +339,11 @@ async fn replace_targets(
     resource::changed(&app, change, "targets", &before).await
 }
 
-/// Adds a target to a rule.
+/// Add a target to a rule
 #[utoipa::path(post, path = "/admin/rules/{id}/targets", tag = "rules",
-    params(("id" = i64, Path)), request_body = NewTarget,
-    responses((status = 201, body = TargetView, description = "Added")))]
+    params(("id" = i64, Path, description = "ID of the rule")), request_body = NewTarget,
+    responses((status = 201, body = TargetView, description = "The created target."),
+        (status = 409, description = "`duplicate`: Another target of the rule has the same model or position.\n\n`too_many`: The rule has the maximum number of targets.")))]
 async fn add_target(
     State(app): State<AppState>,
     caller: Caller,
@@ -326,9 +359,10 @@ async fn add_target(
     Ok((StatusCode::CREATED, Json(added)))
 }
 
-/// Takes a target away from its rule; the last one stays.
+/// Remove a target from a rule
 #[utoipa::path(delete, path = "/admin/rule-targets/{id}", tag = "rules",
-    params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
+    params(("id" = i64, Path, description = "ID of the target")), responses((status = 204, description = "The target has been removed."),
+        (status = 409, description = "`last_target`: A rule needs at least one target.")))]
 async fn remove_target(
     State(app): State<AppState>,
     caller: Caller,
@@ -343,7 +377,7 @@ async fn remove_target(
     if before.targets.len() == 1 {
         return Err(ApiError::new(
             ErrorCode::LastTarget,
-            "a rule needs a target: put another in its place, or delete the rule",
+            "a rule needs a target; replace it or delete the rule",
         ));
     }
     stored::delete(connection, Owner::Rule, id).await?;

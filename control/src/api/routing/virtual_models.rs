@@ -40,22 +40,22 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A name that stands for other models: its rules decide which one answers.
+/// A name that stands for other models; its rules select one of them.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct VirtualModelView {
     id: i64,
-    /// What clients ask for.
+    /// The name that clients request.
     name: String,
     description: Option<String>,
-    /// What the weights of targets divide: `prompt` or `caller`.
+    /// What is assigned to a target as a whole: `prompt` or `caller`.
     split_by: String,
-    /// In the order in which they are tried.
+    /// In the order in which they are evaluated.
     rules: Vec<RuleView>,
-    /// Where no rule gives a candidate.
+    /// Used if no rule yields a candidate.
     default_targets: Vec<TargetView>,
 }
 
-/// What stays together where targets share the traffic.
+/// Which requests go to the same target if several share the traffic.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Split {
@@ -75,11 +75,11 @@ impl Split {
     }
 }
 
-/// A virtual model to be made, at first without rules.
+/// A virtual model to create, at first without rules.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewVirtualModel {
-    /// No model may have it.
+    /// The name that clients request; unique among models and virtual models.
     name: String,
     description: Option<String>,
     #[serde(default)]
@@ -88,14 +88,14 @@ pub(crate) struct NewVirtualModel {
     default_targets: Vec<NewTarget>,
 }
 
-/// What was made.
+/// The created object.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedVirtualModel {
     id: i64,
     name: String,
 }
 
-/// Changes of a virtual model: absent keeps, `null` clears.
+/// Changes to a virtual model: an absent field keeps its value, `null` clears it.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VirtualModelPatch {
@@ -161,12 +161,14 @@ async fn find(connection: &mut PgConnection, id: i64) -> Result<VirtualModelRow,
 }
 
 fn taken(error: DbError) -> ApiError {
-    ApiError::of_unique("name", "there is a model or virtual model of this name")(error)
+    ApiError::of_unique("name", "a model or virtual model with this name exists")(error)
 }
 
-/// Lists virtual models with their rules and targets, by id.
+/// List virtual models
+///
+/// Virtual models are ordered by ID and include their rules and targets.
 #[utoipa::path(get, path = "/admin/virtual-models", tag = "virtual_models", params(ListParams),
-    responses((status = 200, body = Vec<VirtualModelView>, description = "Virtual models")))]
+    responses((status = 200, body = Vec<VirtualModelView>, description = "The virtual models.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
@@ -179,10 +181,10 @@ async fn list(
     Ok(resource::list::<VirtualModelView>(&uri, page, views))
 }
 
-/// Shows one virtual model.
+/// Retrieve a virtual model
 #[utoipa::path(get, path = "/admin/virtual-models/{id}", tag = "virtual_models",
-    params(("id" = i64, Path)),
-    responses((status = 200, body = VirtualModelView, description = "The virtual model")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")),
+    responses((status = 200, body = VirtualModelView, description = "The virtual model.")))]
 async fn get(
     State(app): State<AppState>,
     Path(id): Path<i64>,
@@ -190,10 +192,13 @@ async fn get(
     resource::show(&app, id).await
 }
 
-/// Makes a virtual model, at first without rules.
+/// Create a virtual model
+///
+/// A new virtual model has no rules.
 #[utoipa::path(post, path = "/admin/virtual-models", tag = "virtual_models",
     request_body = NewVirtualModel,
-    responses((status = 201, body = CreatedVirtualModel, description = "Made")))]
+    responses((status = 201, body = CreatedVirtualModel, description = "The created virtual model."),
+        (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn create(
     State(app): State<AppState>,
     caller: Caller,
@@ -208,7 +213,9 @@ async fn create(
     granted_name(&name)?;
     let fields = VirtualModelFields {
         name,
-        description: description.map(checks::description).transpose()?,
+        description: description
+            .map(|text| checks::text("description", text))
+            .transpose()?,
         split_by: split_by.name().to_owned(),
     };
     let mut change = caller.begin_change(&app).await?;
@@ -222,10 +229,13 @@ async fn create(
     Ok((StatusCode::CREATED, Json(CreatedVirtualModel { id, name })))
 }
 
-/// Changes a virtual model. Its rules and targets have routes of their own.
+/// Update a virtual model
+///
+/// Rules and targets have routes of their own.
 #[utoipa::path(patch, path = "/admin/virtual-models/{id}", tag = "virtual_models",
-    params(("id" = i64, Path)), request_body = VirtualModelPatch,
-    responses((status = 204, description = "Changed")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), request_body = VirtualModelPatch,
+    responses((status = 204, description = "The virtual model has been updated."),
+        (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn update(
     State(app): State<AppState>,
     caller: Caller,
@@ -240,7 +250,7 @@ async fn update(
     if let Some(name) = &name {
         granted_name(name)?;
     }
-    let description = description.try_map(checks::description)?;
+    let description = description.try_map(|text| checks::text("description", text))?;
     let mut change = caller.begin_change(&app).await?;
     let connection = change.connection();
     let before = VirtualModelView::find(connection, id).await?;
@@ -256,9 +266,11 @@ async fn update(
     resource::changed(&app, change, "update", &before).await
 }
 
-/// Deletes a virtual model with its rules. The models behind it stay.
+/// Delete a virtual model
+///
+/// Deletes its rules, too; the models that it routes to are kept.
 #[utoipa::path(delete, path = "/admin/virtual-models/{id}", tag = "virtual_models",
-    params(("id" = i64, Path)), responses((status = 204, description = "Deleted")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), responses((status = 204, description = "The virtual model has been deleted.")))]
 async fn delete(
     State(app): State<AppState>,
     caller: Caller,
@@ -271,10 +283,10 @@ async fn delete(
     resource::deleted(&app, change, &old).await
 }
 
-/// Puts a list of default targets in place of all that there are.
+/// Replace the default targets of a virtual model
 #[utoipa::path(put, path = "/admin/virtual-models/{id}/defaults", tag = "virtual_models",
-    params(("id" = i64, Path)), request_body = Vec<NewTarget>,
-    responses((status = 204, description = "Replaced")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), request_body = Vec<NewTarget>,
+    responses((status = 204, description = "The default targets have been replaced.")))]
 async fn replace_defaults(
     State(app): State<AppState>,
     caller: Caller,
@@ -288,10 +300,11 @@ async fn replace_defaults(
     resource::changed(&app, change, "defaults", &before).await
 }
 
-/// Adds a default target.
+/// Add a default target to a virtual model
 #[utoipa::path(post, path = "/admin/virtual-models/{id}/defaults", tag = "virtual_models",
-    params(("id" = i64, Path)), request_body = NewTarget,
-    responses((status = 201, body = TargetView, description = "Added")))]
+    params(("id" = i64, Path, description = "ID of the virtual model")), request_body = NewTarget,
+    responses((status = 201, body = TargetView, description = "The created target."),
+        (status = 409, description = "`duplicate`: Another default target has the same model or position.\n\n`too_many`: The virtual model has the maximum number of default targets.")))]
 async fn add_default(
     State(app): State<AppState>,
     caller: Caller,
@@ -309,9 +322,9 @@ async fn add_default(
     Ok((StatusCode::CREATED, Json(added)))
 }
 
-/// Takes a default target away.
+/// Remove a default target from a virtual model
 #[utoipa::path(delete, path = "/admin/virtual-model-defaults/{id}", tag = "virtual_models",
-    params(("id" = i64, Path)), responses((status = 204, description = "Taken away")))]
+    params(("id" = i64, Path, description = "ID of the target")), responses((status = 204, description = "The target has been removed.")))]
 async fn remove_default(
     State(app): State<AppState>,
     caller: Caller,

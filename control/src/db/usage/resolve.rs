@@ -4,7 +4,7 @@ use time::OffsetDateTime;
 
 use crate::accounting::Event;
 use crate::db::DbError;
-use crate::db::prices::PriceFields;
+use crate::db::prices::prices;
 
 /// What the database knows of an event's principal and model.
 pub(super) struct Known {
@@ -38,24 +38,12 @@ struct Found {
 
 impl Found {
     fn known(self) -> Option<Known> {
-        let prices = PriceFields {
-            input_price_per_mtok: self.input_price_per_mtok,
-            output_price_per_mtok: self.output_price_per_mtok,
-            cached_input_price_per_mtok: self.cached_input_price_per_mtok,
-            cache_write_price_per_mtok: self.cache_write_price_per_mtok,
-            reasoning_price_per_mtok: self.reasoning_price_per_mtok,
-            audio_input_price_per_mtok: self.audio_input_price_per_mtok,
-            audio_output_price_per_mtok: self.audio_output_price_per_mtok,
-            image_price: self.image_price,
-            input_price_per_mchar: self.input_price_per_mchar,
-            audio_price_per_minute: self.audio_price_per_minute,
-        };
         Some(Known {
             index: usize::try_from(self.number).ok()?.checked_sub(1)?,
+            prices: prices!(self),
             principal: self.principal,
             team_id: self.team_id,
             model_id: self.model_id,
-            prices: Prices::from(&prices),
         })
     }
 }

@@ -1,12 +1,14 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::routing::rules::RuleView;
+use crate::db::rules::RuleRow;
 
 fn made(body: Value) -> Result<RuleFields, ApiError> {
     let mut body = body;
     body["targets"] = json!([{ "model_id": 1 }]);
     let rule: NewRule = serde_json::from_value(body).unwrap();
-    rule.fields(0).map(|(fields, _)| fields)
+    rule.into_fields(0).map(|(fields, _)| fields)
 }
 
 #[test]
@@ -30,7 +32,7 @@ fn what_can_hold_is_taken_in_one_form() {
         (Some(22 * 60), Some(6 * 60 + 5))
     );
     assert_eq!(conditions.days, [1, 5]);
-    let view = serde_json::to_value(ConditionsView::from(fields)).unwrap();
+    let view = serde_json::to_value(ConditionsView::from(conditions)).unwrap();
     assert_eq!(
         (&view["after"], &view["before"]),
         (&json!("22:00"), &json!("06:05"))
@@ -142,7 +144,12 @@ fn conditions_of_a_later_release_are_kept_as_they_are() {
     };
     assert!(!fields.always_holds());
     let patch: RulePatch = serde_json::from_value(json!({})).unwrap();
-    assert!(patch.apply(fields.clone()).is_err());
-    let view = serde_json::to_value(ConditionsView::from(fields)).unwrap();
+    assert!(patch.change(fields.clone()).is_err());
+    let row = RuleRow {
+        id: 1,
+        virtual_model_id: 1,
+        fields,
+    };
+    let view = serde_json::to_value(RuleView::new(row, Vec::new())).unwrap();
     assert_eq!(view["unreadable"], true);
 }
