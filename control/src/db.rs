@@ -1,4 +1,5 @@
-//! The only place with SQL: one file per table family. Nothing here knows HTTP.
+//! Database access, one file per family of tables. All SQL is here, and nothing here
+//! depends on HTTP.
 
 pub(crate) mod audit;
 pub(crate) mod backends;
@@ -39,33 +40,32 @@ pub(crate) use error::DbError;
 pub(crate) use migrate::{MigrationFailure, migrate};
 pub(crate) use subject::SubjectId;
 
-/// How long a request waits for a connection: Postgres that is down is told
-/// quickly, a busy pool still gets its turn.
+/// How long a request waits for a connection: short enough to report an unavailable
+/// database quickly, long enough for a busy pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a connection may be busy with what nobody waits for any more, before
-/// it is given up: silent ones must not use up the pool.
+/// How long a connection may take to finish an abandoned query before it is closed:
+/// connections to a silent peer must not exhaust the pool.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The database: a pool that connects when it is first used.
 #[derive(Clone)]
 pub(crate) struct Db {
     pool: PgPool,
-    /// One connection of its own for LISTEN, so that it never takes one from
-    /// requests.
+    /// A separate connection for LISTEN, so that it never takes one from requests.
     listen_pool: PgPool,
 }
 
-/// Which rows a list shows.
+/// The requested part of a list.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page {
-    /// Only ids above it (below it, where the newest come first).
+    /// Only greater IDs (smaller ones in lists with the newest rows first).
     pub(crate) after: Option<i64>,
-    /// At most so many.
+    /// The maximum number of rows.
     pub(crate) limit: i64,
 }
 
 impl Page {
-    /// The row of that id, if it is there, else the next one.
+    /// The row with this ID if it exists, otherwise the next one.
     fn from_id(id: i64) -> Self {
         Self {
             after: id.checked_sub(1),
@@ -74,14 +74,14 @@ impl Page {
     }
 }
 
-/// The row that is the one that was asked for.
-fn only<R>(rows: Vec<R>, asked_for: impl FnMut(&R) -> bool) -> Result<R, DbError> {
-    let row = rows.into_iter().find(asked_for);
+/// The requested row.
+fn only<R>(rows: Vec<R>, requested: impl FnMut(&R) -> bool) -> Result<R, DbError> {
+    let row = rows.into_iter().find(requested);
     row.ok_or(DbError::NotFound)
 }
 
 impl Db {
-    /// Opens nothing yet.
+    /// Opens no connection yet.
     pub(crate) fn new(options: PgConnectOptions, max_connections: u32) -> Self {
         let pool = |connections| {
             PgPoolOptions::new()
@@ -110,15 +110,15 @@ impl Db {
         &self.listen_pool
     }
 
-    /// Closes every connection.
+    /// Closes all connections.
     pub(crate) async fn close(&self) {
         self.listen_pool.close().await;
         self.pool.close().await;
     }
 }
 
-/// Whether what was abandoned on the connection is over; an error closes it
-/// without a farewell, which a silent peer would keep waiting, too.
+/// Waits until an abandoned query on the connection has finished. An error closes the
+/// connection without a protocol-level goodbye, for which a silent peer would block.
 async fn settle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     match timeout(RELEASE_TIMEOUT, connection.ping()).await {
         Ok(outcome) => outcome.map(|()| true),

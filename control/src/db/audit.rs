@@ -16,11 +16,11 @@ pub(crate) struct AuditRow {
     pub(crate) at: OffsetDateTime,
 }
 
-/// Which rows of the audit log to show.
+/// A filter on the audit log.
 #[derive(Debug, Default)]
 pub(crate) struct AuditFilter {
     pub(crate) actor_id: Option<i64>,
-    /// A part of the target.
+    /// Text that the target contains.
     pub(crate) target: Option<String>,
     pub(crate) since: Option<OffsetDateTime>,
 }

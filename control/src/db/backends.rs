@@ -72,12 +72,12 @@ impl Default for BackendRow {
     }
 }
 
-/// What a backend's credential is sealed for.
+/// The identity for which a backend's credential is sealed.
 pub(crate) fn identity(id: i64) -> String {
     format!("fastllm/model_backends/{id}/upstream_api_key")
 }
 
-/// What a backend's extra headers are sealed for.
+/// The identity for which a backend's extra headers are sealed.
 pub(crate) fn headers_identity(id: i64) -> String {
     format!("fastllm/model_backends/{id}/extra_headers")
 }
@@ -110,8 +110,8 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<Backen
     only(rows, |row| row.id == id)
 }
 
-/// An id for a new backend: its credential is sealed for the id before it is
-/// stored.
+/// The ID of a new backend, reserved in advance because its credential is sealed for
+/// the ID before it is stored.
 pub(crate) async fn next_id(connection: &mut PgConnection) -> Result<i64, DbError> {
     let id = sqlx::query_scalar!(
         r#"SELECT nextval(pg_get_serial_sequence('model_backends', 'id')) AS "id!""#

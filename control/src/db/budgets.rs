@@ -6,7 +6,7 @@ use super::subject::{self, Allowance, SubjectColumns, SubjectId, SubjectRow};
 use super::{DbError, Page};
 use crate::clock;
 
-/// What can be said about a budget.
+/// The settings of a budget.
 pub(crate) struct BudgetFields<'a> {
     pub(crate) tokens_total: Option<i64>,
     pub(crate) cost_total_micros: Option<i64>,
@@ -14,7 +14,7 @@ pub(crate) struct BudgetFields<'a> {
     pub(crate) time_zone: Option<&'a str>,
 }
 
-/// The columns that make a [`Budget`].
+/// The columns of a [`Budget`].
 pub(super) struct BudgetColumns {
     pub(super) id: i64,
     pub(super) tokens_total: Option<i64>,
@@ -55,12 +55,13 @@ fn stored(window: WindowLength) -> &'static str {
         WindowLength::Daily => "daily",
         WindowLength::Weekly => "weekly",
         WindowLength::Monthly => "monthly",
-        // The table has no such value, and refuses it.
+        // The table's constraint rejects this value.
         WindowLength::Unknown => "unknown",
     }
 }
 
-/// By id; with `principal_id` only those of the principal and of its models.
+/// Ordered by ID; with `principal_id`, only those of the principal and of its use of
+/// single models.
 pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
@@ -131,8 +132,8 @@ pub(crate) async fn get(
     Ok(row.map(Budget::from))
 }
 
-/// Replaces what was said; what is spent, and when windows of fixed length
-/// began, stay. At least one total is set.
+/// Replaces the settings. Spending, and the start of fixed-length windows, are kept. At
+/// least one total is set.
 pub(crate) async fn put(
     connection: &mut PgConnection,
     subject: SubjectId,
@@ -165,7 +166,7 @@ pub(crate) async fn put(
     Ok(())
 }
 
-/// Idempotent. What was spent is forgotten.
+/// Idempotent. Deletes the recorded spending, too.
 pub(crate) async fn delete(
     connection: &mut PgConnection,
     subject: SubjectId,
@@ -184,7 +185,8 @@ pub(crate) async fn delete(
     Ok(())
 }
 
-/// For the snapshot: of everybody but keys, and of the keys of some shards.
+/// For the snapshot: those of all subjects other than keys, and of the keys of some
+/// shards.
 pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],
@@ -222,7 +224,7 @@ pub(crate) async fn published(
         .collect())
 }
 
-/// Those that exist, by id; all of them without `ids`.
+/// The existing budgets among `ids`, or all, ordered by ID.
 pub(crate) async fn find(
     connection: &mut PgConnection,
     ids: Option<&[i64]>,

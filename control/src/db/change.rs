@@ -3,34 +3,33 @@ use sqlx::{PgConnection, PgTransaction};
 
 use super::{Db, DbError};
 
-/// Who changes something, and by which request: the audit row's head.
+/// The author of a change and the request that caused it, for the audit record.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
-    /// `None` for a command on the control plane's own host.
+    /// `None` for a command on the control plane's host.
     pub(crate) id: Option<i64>,
-    /// Copied, so that it outlives the principal.
+    /// A copy, because the principal may be deleted.
     pub(crate) name: String,
     /// The request's method, or `COMMAND`.
     pub(crate) action: String,
     /// The request's path, or the command's name.
     pub(crate) target: String,
-    /// The address that it came from.
+    /// The address of the client.
     pub(crate) source: Option<String>,
 }
 
-/// What was changed: `detail` names the operation and the changed fields;
-/// secrets appear as `set` or `cleared`.
+/// The operation and the changed fields. Secrets appear as `set` or `cleared`.
 #[derive(Debug)]
 pub(crate) struct AuditEntry {
     pub(crate) detail: Value,
 }
 
-/// A change of the configuration under way: one transaction that raises the
+/// A change of the configuration in progress: one transaction that increments the
 /// version first.
 ///
-/// Invariant: it can only be committed together with its audit row; dropped,
-/// it leaves nothing. The version's row lock makes changes serial, so that a
-/// check made inside one still holds when it commits.
+/// Invariant: it can only be committed together with its audit record; dropping it rolls
+/// it back. The lock on the version's row serializes changes, so that a check within
+/// one still holds when it commits.
 pub(crate) struct Change {
     transaction: PgTransaction<'static>,
     actor: Actor,
@@ -40,7 +39,7 @@ pub(crate) struct Change {
 impl Change {
     pub(crate) async fn begin(db: &Db, actor: Actor) -> Result<Self, DbError> {
         let mut transaction = db.pool().begin().await?;
-        // A change that hangs would keep all others waiting.
+        // A change that hangs would block all others.
         sqlx::query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \
                     set_config('statement_timeout', '15s', true) AS statement, \
@@ -62,7 +61,7 @@ impl Change {
         &mut self.transaction
     }
 
-    /// Writes the audit row and commits. Returns the new version.
+    /// Writes the audit record and commits. Returns the new version.
     pub(crate) async fn commit(mut self, entry: AuditEntry) -> Result<u64, DbError> {
         super::audit::insert(&mut self.transaction, &self.actor, &entry).await?;
         self.transaction.commit().await?;

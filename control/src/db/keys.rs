@@ -17,7 +17,7 @@ pub(crate) struct KeyRow {
     pub(crate) last_used_at: Option<OffsetDateTime>,
 }
 
-/// A key to be stored.
+/// A key to insert.
 pub(crate) struct NewKey<'a> {
     pub(crate) hash: KeyHash,
     pub(crate) prefix: &'a str,

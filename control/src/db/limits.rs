@@ -23,7 +23,8 @@ fn stored(limit: Option<NonZeroU64>) -> Option<i64> {
     limit.map(|limit| i64::try_from(limit.get()).unwrap_or(i64::MAX))
 }
 
-/// By id; with `principal_id` only those of the principal and of its models.
+/// Ordered by ID; with `principal_id`, only those of the principal and of its use of
+/// single models.
 pub(crate) async fn list(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
@@ -85,7 +86,7 @@ pub(crate) async fn get(
     Ok(row.map(|row| limits(row.requests_per_min, row.tokens_per_min, row.concurrency)))
 }
 
-/// Replaces what was there. At least one of them is set.
+/// Replaces the limits. At least one of them is set.
 pub(crate) async fn put(
     connection: &mut PgConnection,
     subject: SubjectId,
@@ -135,7 +136,8 @@ pub(crate) async fn delete(
     Ok(())
 }
 
-/// For the snapshot: of everybody but keys, and of the keys of some shards.
+/// For the snapshot: those of all subjects other than keys, and of the keys of some
+/// shards.
 pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],

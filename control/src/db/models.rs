@@ -103,7 +103,7 @@ pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(),
     Ok(())
 }
 
-/// The model that is tried after every other candidate: id and name.
+/// The ID and name of the fallback model.
 pub(crate) async fn fallback(
     connection: &mut PgConnection,
 ) -> Result<Option<(i64, String)>, DbError> {
@@ -113,12 +113,12 @@ pub(crate) async fn fallback(
     Ok(row.map(|row| (row.id, row.name)))
 }
 
-/// Makes `id` the fallback instead of the one before, or leaves none.
+/// Makes `id` the fallback model, or removes it.
 pub(crate) async fn set_fallback(
     connection: &mut PgConnection,
     id: Option<i64>,
 ) -> Result<(), DbError> {
-    // Two statements: a unique index allows no two even within one.
+    // Two statements, because the unique index is checked for each row.
     sqlx::query!("UPDATE models SET is_fallback = false WHERE is_fallback")
         .execute(&mut *connection)
         .await?;

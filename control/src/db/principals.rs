@@ -3,7 +3,7 @@ use time::OffsetDateTime;
 
 use super::{DbError, Page, only};
 
-/// A principal and the roles that it holds.
+/// A principal and its roles.
 pub(crate) struct PrincipalRow {
     pub(crate) id: i64,
     pub(crate) kind: String,
@@ -143,7 +143,7 @@ pub(crate) async fn add_role(
     Ok(())
 }
 
-/// Whether it held the role.
+/// Returns whether the principal had the role.
 pub(crate) async fn remove_role(
     connection: &mut PgConnection,
     id: i64,
@@ -173,7 +173,7 @@ pub(crate) async fn can_configure(connection: &mut PgConnection, id: i64) -> Res
     Ok(found)
 }
 
-/// How many can log in and change the configuration.
+/// The number of principals that can log in and change the configuration.
 pub(crate) async fn administrators(connection: &mut PgConnection) -> Result<i64, DbError> {
     let count = sqlx::query_scalar!(
         r#"SELECT count(*) AS "count!" FROM principals AS p

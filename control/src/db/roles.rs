@@ -4,7 +4,7 @@ use sqlx::PgConnection;
 
 use super::{DbError, Page, only};
 
-/// A role and what it grants, as (verb, resource) sorted.
+/// A role and its permissions, sorted by permission and resource.
 pub(crate) struct RoleRow {
     pub(crate) id: i64,
     pub(crate) name: String,
@@ -92,7 +92,7 @@ pub(crate) async fn update(
     Ok(())
 }
 
-/// Fails with a reference error while a principal holds it.
+/// Fails with a reference error while a principal has the role.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
     sqlx::query!("DELETE FROM roles WHERE id = $1", id)
         .execute(connection)

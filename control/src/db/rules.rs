@@ -14,21 +14,21 @@ pub(crate) struct RuleRow {
     pub(crate) fields: RuleFields,
 }
 
-/// What can be changed of a rule.
+/// The fields of a rule that can change.
 #[derive(Debug, Clone)]
 pub(crate) struct RuleFields {
-    /// Rules are tried in this order.
+    /// Rules are evaluated in this order.
     pub(crate) position: i32,
-    /// Ids, sorted. None: everybody.
+    /// Sorted IDs; empty for any caller.
     pub(crate) principals: Vec<i64>,
-    /// Names, sorted. None: with whatever roles.
+    /// Sorted names; empty for any roles.
     pub(crate) roles: Vec<String>,
-    /// Nothing where a later release wrote conditions that this one does not
-    /// know: to ignore one would let the rule hold too often.
+    /// `None` if a later release wrote unknown conditions: ignoring one would let the
+    /// rule hold too often.
     pub(crate) conditions: Option<Conditions>,
 }
 
-/// The conditions that name nothing in the database, as they are stored.
+/// The conditions that refer to no other table, as they are stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Conditions {
@@ -37,23 +37,23 @@ pub(crate) struct Conditions {
     pub(crate) min_max_tokens: Option<u64>,
     pub(crate) max_max_tokens: Option<u64>,
     pub(crate) stream: Option<bool>,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) min_budget_used_percent: Option<u8>,
     pub(crate) max_budget_used_percent: Option<u8>,
     pub(crate) max_inflight_per_backend: Option<u32>,
-    /// Of the day.
+    /// Minute of the day.
     pub(crate) after_minute: Option<u16>,
-    /// Of the day.
+    /// Minute of the day.
     pub(crate) before_minute: Option<u16>,
-    /// Monday is 1; sorted. None: every day.
+    /// Sorted, Monday is 1; empty for every day.
     pub(crate) days: Vec<u8>,
-    /// What is added to UTC before the clock is read.
+    /// The offset of the times and days from UTC.
     pub(crate) utc_offset_minutes: i32,
 }
 
 impl RuleFields {
-    /// It holds for every request.
+    /// Whether the rule holds for every request.
     pub(crate) fn always_holds(&self) -> bool {
         let shift = self
             .conditions
@@ -69,7 +69,7 @@ impl RuleFields {
     }
 }
 
-/// The rules of the given virtual models, in the order in which they are tried.
+/// The rules of the given virtual models, in the order of evaluation.
 pub(crate) async fn of_virtual_models(
     connection: &mut PgConnection,
     ids: &[i64],
@@ -113,7 +113,7 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RuleRo
     only(rows, |row| row.id == id)
 }
 
-/// A position that is taken is a duplicate.
+/// A position of another rule is a duplicate.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
     virtual_model_id: i64,
@@ -130,8 +130,7 @@ pub(crate) async fn insert(
     Ok(id)
 }
 
-/// A position that is taken is a duplicate. Conditions of a later release are
-/// left as they are.
+/// A position of another rule is a duplicate. Conditions of a later release are kept.
 pub(crate) async fn update(
     connection: &mut PgConnection,
     id: i64,
@@ -206,7 +205,7 @@ pub(crate) async fn place(
     Ok(())
 }
 
-/// Numbers the rules from 0 in the order of `ids`, which are all of one virtual
+/// Numbers the rules from 0 in the order of `ids`, which are all rules of one virtual
 /// model.
 pub(crate) async fn reorder(connection: &mut PgConnection, ids: &[i64]) -> Result<(), DbError> {
     sqlx::query!(
@@ -219,7 +218,7 @@ pub(crate) async fn reorder(connection: &mut PgConnection, ids: &[i64]) -> Resul
     Ok(())
 }
 
-/// With its targets.
+/// Deletes the rule and its targets.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
     sqlx::query!("DELETE FROM routing_rules WHERE id = $1", id)
         .execute(connection)
@@ -227,7 +226,7 @@ pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(),
     Ok(())
 }
 
-/// Those of the ids that no principal has.
+/// The IDs that belong to no principal.
 pub(crate) async fn missing_principals(
     connection: &mut PgConnection,
     ids: &[i64],
@@ -242,7 +241,7 @@ pub(crate) async fn missing_principals(
     Ok(missing)
 }
 
-/// Those of the names that no role has.
+/// The names that belong to no role.
 pub(crate) async fn missing_roles(
     connection: &mut PgConnection,
     names: &[String],

@@ -3,18 +3,18 @@ use time::OffsetDateTime;
 
 use super::DbError;
 
-/// Sessions of one principal at a time; a further login ends the oldest.
+/// The maximum number of sessions of one principal; a further login ends the oldest.
 const MOST_SESSIONS: i64 = 50;
 
-/// Who a valid session belongs to.
+/// The principal of a valid session.
 pub(crate) struct SessionRow {
     pub(crate) principal_id: i64,
     pub(crate) name: String,
-    /// The admin verbs that its roles grant.
+    /// The admin permissions that its roles grant.
     pub(crate) verbs: Vec<String>,
 }
 
-/// What a login is checked against.
+/// The data to verify a login.
 pub(crate) struct LoginRow {
     pub(crate) principal_id: i64,
     pub(crate) name: String,
@@ -37,9 +37,9 @@ pub(crate) async fn login(
     Ok(row)
 }
 
-/// Begins a session, if what the login was checked against still holds: the
-/// password may have been replaced, or the principal disabled, while it was
-/// hashed. The row's lock makes such a change come wholly before or after.
+/// Starts a session unless the password was replaced or the principal disabled while
+/// the password was verified. The row lock orders such a change wholly before or after.
+/// Returns whether the session was started.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
     token_hash: &[u8],
@@ -77,8 +77,7 @@ pub(crate) async fn insert(
     Ok(true)
 }
 
-/// The session of that token, if it has not expired and its principal is not
-/// disabled.
+/// The session of the token, unless it has expired or its principal is disabled.
 pub(crate) async fn find(
     connection: &mut PgConnection,
     token_hash: &[u8],
@@ -108,7 +107,7 @@ pub(crate) async fn delete(
     Ok(())
 }
 
-/// Ends all sessions, or all of one principal. Returns how many.
+/// Ends all sessions, or all of one principal. Returns their number.
 pub(crate) async fn delete_all(
     connection: &mut PgConnection,
     principal_id: Option<i64>,

@@ -59,7 +59,7 @@ pub(crate) struct RoutingRows {
 }
 
 /// What the snapshot says about a key.
-pub(crate) struct KeyRow {
+pub(crate) struct PublishedKey {
     pub(crate) shard: u8,
     pub(crate) hash: KeyHash,
     pub(crate) id: i64,
@@ -177,7 +177,7 @@ impl SnapshotReader {
     }
 
     /// The keys of the given shards; those of disabled principals are disabled.
-    pub(crate) async fn keys(&mut self, shards: &[u8]) -> Result<Vec<KeyRow>, DbError> {
+    pub(crate) async fn keys(&mut self, shards: &[u8]) -> Result<Vec<PublishedKey>, DbError> {
         let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
         let rows = sqlx::query!(
             r#"SELECT k.shard, k.hash, k.id, k.principal_id, k.expires_at,
@@ -191,7 +191,7 @@ impl SnapshotReader {
         Ok(rows
             .into_iter()
             .filter_map(|row| {
-                Some(KeyRow {
+                Some(PublishedKey {
                     shard: u8::try_from(row.shard).ok()?,
                     hash: KeyHash(row.hash.try_into().ok()?),
                     id: row.id,

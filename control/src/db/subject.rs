@@ -3,7 +3,7 @@ use sqlx::PgConnection;
 
 use super::DbError;
 
-/// Whose limits and budget, as rows refer to it.
+/// The subject of limits and a budget, by ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubjectId {
     Principal(i64),
@@ -16,8 +16,8 @@ pub(crate) enum SubjectId {
     Team(i64),
 }
 
-/// The columns by which the tables of limits and budgets name a subject.
-#[expect(clippy::struct_field_names, reason = "as the columns are called")]
+/// The columns that identify a subject in the tables of limits and budgets.
+#[expect(clippy::struct_field_names, reason = "the names of the columns")]
 pub(super) struct SubjectColumns {
     pub(super) principal_id: Option<i64>,
     pub(super) model_id: Option<i64>,
@@ -42,7 +42,7 @@ impl SubjectId {
     }
 }
 
-/// A subject, and what people call it.
+/// The IDs and names of a subject.
 pub(crate) struct SubjectRow {
     pub(crate) principal_id: Option<i64>,
     pub(crate) principal: Option<String>,
@@ -54,15 +54,15 @@ pub(crate) struct SubjectRow {
     pub(crate) team: Option<String>,
 }
 
-/// What a subject has: its limits or its budget.
+/// The limits or the budget of a subject.
 pub(crate) struct Allowance<T> {
     pub(crate) id: i64,
     pub(crate) subject: SubjectRow,
     pub(crate) allowance: T,
 }
 
-/// A subject as gateways know it. Nothing where a later release stored a kind, or
-/// a model's name, that this one does not know.
+/// The subject as it is published to gateways. `None` if a later release stored an
+/// unknown kind or an invalid model name.
 pub(super) fn published(
     SubjectColumns {
         principal_id,
@@ -84,7 +84,7 @@ pub(super) fn published(
     }
 }
 
-/// Which part of a subject is not there; nothing when all of it is.
+/// The kind of object of the subject that does not exist; `None` if all exist.
 pub(crate) async fn missing(
     connection: &mut PgConnection,
     subject: SubjectId,

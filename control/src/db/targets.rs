@@ -2,20 +2,20 @@ use sqlx::PgConnection;
 
 use super::DbError;
 
-/// What a list of targets belongs to.
+/// The owner of a list of targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A rule: `rule_targets`.
     Rule,
-    /// A virtual model, where no rule decides: `virtual_model_defaults`.
+    /// A virtual model, for its default targets: `virtual_model_defaults`.
     VirtualModel,
 }
 
-/// A concrete model in the list of an owner.
+/// A target in the list of an owner.
 #[derive(Debug, Clone)]
 pub(crate) struct TargetRow {
     pub(crate) id: i64,
-    /// The rule's or virtual model's id.
+    /// The ID of the rule or virtual model.
     pub(crate) owner: i64,
     pub(crate) model_id: i64,
     pub(crate) model: String,
@@ -23,7 +23,7 @@ pub(crate) struct TargetRow {
     pub(crate) position: i32,
 }
 
-/// A target to be stored.
+/// A target to insert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewTargetRow {
     pub(crate) model_id: i64,
@@ -63,7 +63,7 @@ pub(crate) async fn of(
     Ok(rows)
 }
 
-/// Adds a target. A position or model that is there already is a duplicate.
+/// Inserts a target. A position or model that the list already has is a duplicate.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
     owner: Owner,
@@ -103,7 +103,7 @@ pub(crate) async fn insert(
     Ok(id)
 }
 
-/// Puts `targets` in place of all that the owner has.
+/// Replaces all targets of the owner.
 pub(crate) async fn replace(
     connection: &mut PgConnection,
     owner: Owner,
@@ -125,7 +125,7 @@ pub(crate) async fn replace(
     Ok(())
 }
 
-/// Whose target it is: the rule's or virtual model's id.
+/// The ID of the rule or virtual model that owns the target.
 pub(crate) async fn owner(
     connection: &mut PgConnection,
     owner: Owner,
@@ -149,7 +149,7 @@ pub(crate) async fn owner(
     Ok(owner_id)
 }
 
-/// Takes one target away.
+/// Deletes one target.
 pub(crate) async fn delete(
     connection: &mut PgConnection,
     owner: Owner,
@@ -166,14 +166,14 @@ pub(crate) async fn delete(
     Ok(())
 }
 
-/// Where a model is a target: the virtual model's name and the rule's id and
-/// position, or nothing for its defaults.
+/// A use of a model as a target: the virtual model's name, and the rule's ID and
+/// position, or `None` for a default target.
 pub(crate) struct TargetUse {
     pub(crate) virtual_model: String,
     pub(crate) rule: Option<(i64, i32)>,
 }
 
-/// The first few places where the model is a target.
+/// The first uses of the model as a target.
 pub(crate) async fn uses(
     connection: &mut PgConnection,
     model_id: i64,
@@ -203,7 +203,7 @@ pub(crate) async fn uses(
         .collect())
 }
 
-/// Those of the ids that are no concrete model.
+/// The IDs that belong to no model.
 pub(crate) async fn missing_models(
     connection: &mut PgConnection,
     ids: &[i64],

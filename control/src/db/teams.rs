@@ -3,14 +3,14 @@ use time::OffsetDateTime;
 
 use super::{DbError, Page, only};
 
-/// Principals that share limits and a budget.
+/// A group of principals that share limits and a budget.
 #[derive(Debug, Clone)]
 pub(crate) struct TeamRow {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     pub(crate) created_at: OffsetDateTime,
-    /// How many principals belong to it.
+    /// The number of principals in the team.
     pub(crate) members: i64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &TeamRow) -> Resu
     Ok(())
 }
 
-/// Fails with a reference error while a principal belongs to it.
+/// Fails with a reference error while the team has members.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
     sqlx::query!("DELETE FROM teams WHERE id = $1", id)
         .execute(connection)

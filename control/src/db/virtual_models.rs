@@ -93,7 +93,7 @@ pub(crate) async fn update(
     Ok(())
 }
 
-/// With its rules and defaults.
+/// Deletes the virtual model with its rules and default targets.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
     sqlx::query!("DELETE FROM virtual_models WHERE id = $1", id)
         .execute(connection)

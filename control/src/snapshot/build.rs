@@ -13,8 +13,8 @@ use crate::clock;
 use crate::crypto::{Vault, digest};
 use crate::db::backends::BackendRow;
 use crate::db::snapshot::{
-    AllowanceRows, KeyRow, PrincipalGrants, PublishedModel, PublishedTeam, RoutingRows, ShardState,
-    SnapshotReader,
+    AllowanceRows, PrincipalGrants, PublishedKey, PublishedModel, PublishedTeam, RoutingRows,
+    ShardState, SnapshotReader,
 };
 use crate::db::state::ConfigState;
 use crate::db::{Db, DbError};
@@ -43,7 +43,7 @@ struct Rows {
     allowances: AllowanceRows,
     shards: Vec<ShardState>,
     /// Of the shards that changed since the last build.
-    keys: Vec<KeyRow>,
+    keys: Vec<PublishedKey>,
     changed: BTreeSet<u8>,
 }
 
@@ -293,14 +293,14 @@ fn principal(row: PrincipalGrants, models: &[Model], allowances: &mut Allowances
 
 /// The shards, those without a change shared with the last build.
 fn key_shards(
-    keys: Vec<KeyRow>,
+    keys: Vec<PublishedKey>,
     mut allowances: Allowances,
     changed: &BTreeSet<u8>,
     held: Option<&Built>,
 ) -> Result<Vec<KeyShard>, serde_json::Error> {
     let mut maps: BTreeMap<u8, KeyMap> = BTreeMap::new();
     for row in keys {
-        let KeyRow {
+        let PublishedKey {
             shard,
             hash,
             id,

@@ -4,7 +4,7 @@ use serde_json::json;
 use crate::harness::{PASSWORD, Session, TOKEN, answer, eventually, set_password, started};
 
 #[tokio::test]
-async fn a_login_sets_a_strict_cookie_and_a_logout_ends_it() {
+async fn login_sets_a_strict_cookie_and_logout_clears_it() {
     let (_database, control) = started().await;
     let response = control.login("root", PASSWORD).await;
     let cookie = response.headers()[header::SET_COOKIE]
@@ -32,7 +32,7 @@ async fn a_login_sets_a_strict_cookie_and_a_logout_ends_it() {
 }
 
 #[tokio::test]
-async fn wrong_names_and_passwords_look_alike_and_become_slow() {
+async fn wrong_names_and_passwords_are_indistinguishable_and_throttled() {
     let (_database, control) = started().await;
     let unknown = control.login("nobody", "wrong-password").await;
     let wrong = control.login("root", "wrong-password").await;
@@ -61,9 +61,9 @@ async fn wrong_names_and_passwords_look_alike_and_become_slow() {
     .await;
 }
 
-/// Nobody who is not logged in can make the process hold large bodies.
+/// Unauthenticated clients cannot send large bodies.
 #[tokio::test]
-async fn a_login_is_short() {
+async fn login_bodies_are_small() {
     let (_database, control) = started().await;
     let long = control.login("root", &"x".repeat(100_000)).await;
     assert_eq!(long.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -72,10 +72,10 @@ async fn a_login_is_short() {
     assert_eq!(odd.status(), StatusCode::BAD_REQUEST);
 }
 
-/// A page of another port of the same host is the same site: its requests bring
-/// the cookie along.
+/// Pages of another port of the same host belong to the same site, so their requests
+/// carry the cookie.
 #[tokio::test]
-async fn browsers_change_nothing_from_pages_of_others() {
+async fn changes_from_pages_of_other_origins_are_rejected() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     for (site, path, status) in [
@@ -96,10 +96,10 @@ async fn browsers_change_nothing_from_pages_of_others() {
     );
 }
 
-/// Every documented route under a permission refuses callers without a session,
-/// and those whose roles do not hold it.
+/// Every documented route with a permission rejects callers without a session, and
+/// callers whose roles lack the permission.
 #[tokio::test]
-async fn every_guarded_route_is_guarded() {
+async fn every_route_checks_its_documented_permission() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (_, made) = root
@@ -142,7 +142,7 @@ async fn every_guarded_route_is_guarded() {
 }
 
 #[tokio::test]
-async fn each_verb_opens_its_own_routes_only() {
+async fn each_permission_grants_only_its_routes() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (_, made) = root
@@ -180,7 +180,7 @@ async fn each_verb_opens_its_own_routes_only() {
         403
     );
     clerk.get("/admin/audit").await;
-    // Taken away, it does not wait for the session's end.
+    // Revoking the permission takes effect within the session.
     assert_eq!(root.delete(&format!("{path}/roles/clerks")).await.0, 204);
     assert_eq!(
         answer(clerk.request(Method::GET, "/admin/audit")).await.0,
@@ -189,7 +189,7 @@ async fn each_verb_opens_its_own_routes_only() {
 }
 
 #[tokio::test]
-async fn sessions_end_with_the_password_the_principal_and_on_demand() {
+async fn sessions_end_on_password_change_disabling_and_demand() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (_, made) = root
@@ -240,7 +240,7 @@ async fn sessions_end_with_the_password_the_principal_and_on_demand() {
 }
 
 #[tokio::test]
-async fn sessions_of_one_principal_have_a_bound() {
+async fn number_of_sessions_per_principal_is_bounded() {
     let (database, control) = started().await;
     database
         .execute(
@@ -255,7 +255,7 @@ async fn sessions_of_one_principal_have_a_bound() {
 }
 
 #[tokio::test]
-async fn the_last_administrator_stays() {
+async fn the_last_administrator_cannot_be_removed() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.get("/admin/principals").await[1]["id"]
@@ -279,7 +279,7 @@ async fn the_last_administrator_stays() {
     ] {
         assert_eq!((status, &body["code"]), (409, &json!("last_administrator")));
     }
-    // One who cannot log in does not count.
+    // A principal that cannot log in does not count.
     root.post("/admin/principals/1/roles", json!({ "role": "admin" }))
         .await;
     assert_eq!(root.delete(&path).await.0, 409);
@@ -288,7 +288,7 @@ async fn the_last_administrator_stays() {
 }
 
 #[tokio::test]
-async fn gateways_need_the_token_and_it_opens_nothing_else() {
+async fn proxy_token_grants_access_to_gateway_routes_only() {
     let (_database, control) = started().await;
     for path in ["/snapshot", "/usage", "/health-report"] {
         let method = if path == "/snapshot" {

@@ -20,7 +20,7 @@ async fn principal(session: &Session<'_>, body: Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_team_lives_and_dies() {
+async fn teams_can_be_created_changed_and_deleted() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = team(&root, "research").await;
@@ -67,8 +67,8 @@ async fn a_team_lives_and_dies() {
     assert_eq!(root.delete(&path).await.0, 404);
 }
 
-/// A principal, its use of a model, a key and a team: their paths.
-async fn holders(root: &Session<'_>) -> [String; 4] {
+/// The paths of a principal, its use of a model, a key and a team.
+async fn subjects(root: &Session<'_>) -> [String; 4] {
     let model = root.model("m").await;
     let (key, _) = root.key("k", 1).await;
     let team = team(root, "t").await;
@@ -81,16 +81,16 @@ async fn holders(root: &Session<'_>) -> [String; 4] {
 }
 
 #[tokio::test]
-async fn every_holder_has_limits_of_its_own() {
+async fn every_subject_has_its_own_limits() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
-    let holders = holders(&root).await;
-    for (most, holder) in (1..).zip(&holders) {
+    let subjects = subjects(&root).await;
+    for (most, holder) in (1..).zip(&subjects) {
         let path = format!("{holder}/limits");
         assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
         let first = json!({ "requests_per_min": most, "tokens_per_min": 1000 });
         assert_eq!(root.put(&path, first).await.0, 204);
-        // What is left out is unlimited again.
+        // Absent limits are unlimited again.
         let second = json!({ "requests_per_min": most, "concurrency": 2 });
         assert_eq!(root.put(&path, second).await.0, 204);
         assert_eq!(
@@ -121,16 +121,16 @@ async fn every_holder_has_limits_of_its_own() {
     let own = root.get("/admin/limits?principal_id=1").await;
     assert_eq!(own, json!([rows[0], rows[1]]));
 
-    for holder in &holders {
+    for holder in &subjects {
         let path = format!("{holder}/limits");
         assert_eq!(root.delete(&path).await.0, 204);
         assert_eq!(root.delete(&path).await.0, 204);
     }
     assert_eq!(root.get("/admin/limits").await, json!([]));
-    told_of_limits(&root).await;
+    check_listed_limits(&root).await;
 }
 
-async fn told_of_limits(root: &Session<'_>) {
+async fn check_listed_limits(root: &Session<'_>) {
     let log = root.get("/admin/audit?limit=100").await;
     let told: Vec<&str> = log
         .as_array()
@@ -156,10 +156,10 @@ async fn told_of_limits(root: &Session<'_>) {
 }
 
 #[tokio::test]
-async fn a_budget_keeps_what_is_spent() {
+async fn budget_changes_keep_spending() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
-    for holder in &holders(&root).await {
+    for holder in &subjects(&root).await {
         let path = format!("{holder}/budget");
         assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
         let first = json!({ "tokens_total": 1000, "window": "monthly" });
@@ -217,7 +217,7 @@ async fn a_budget_keeps_what_is_spent() {
 }
 
 #[tokio::test]
-async fn a_budget_with_other_windows_is_the_same() {
+async fn window_changes_carry_spending_over() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let path = "/admin/principals/1/budget";
@@ -234,7 +234,7 @@ async fn a_budget_with_other_windows_is_the_same() {
     );
     assert_eq!(database.number(id).await, before);
 
-    // What was spent by days of this week is spent of the week.
+    // The spending of the week's days counts towards the week.
     let daily = json!({ "tokens_total": 2000, "window": "daily", "time_zone": "UTC" });
     assert_eq!(root.put(path, daily).await.0, 204);
     database
@@ -251,8 +251,7 @@ async fn a_budget_with_other_windows_is_the_same() {
     }
 }
 
-/// What is refused: method, path, body, then the status, and code and field that
-/// the answer has to name.
+/// Rejected requests: method, path, body, expected status, code and field.
 const REFUSED: &str = r#"
 /admin/principals/1/limits | {} | 400 invalid_value requests_per_min
 /admin/principals/1/limits | {"requests_per_min": 0} | 400 invalid_value requests_per_min
@@ -273,7 +272,7 @@ const REFUSED: &str = r#"
 "#;
 
 #[tokio::test]
-async fn wrong_limits_and_budgets_are_refused_by_name() {
+async fn invalid_limits_and_budgets_are_rejected_by_field() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let version = "SELECT config_version FROM config_state";
@@ -327,15 +326,15 @@ fn keys(snapshot: &Snapshot) -> Vec<KeyEntry> {
 }
 
 #[tokio::test]
-async fn gateways_are_told_of_each_holder_what_it_may() {
+async fn limits_and_budgets_of_every_subject_are_published() {
     let (database, control) = started().await;
     let second = Control::start(&database).await;
     let root = control.session("root", PASSWORD).await;
-    let holders = holders(&root).await;
+    let subjects = subjects(&root).await;
     let (key, _) = root.key("other", 1).await;
     root.patch("/admin/principals/1", json!({ "team_id": 1 }))
         .await;
-    for (most, holder) in (1_u64..).zip(&holders) {
+    for (most, holder) in (1_u64..).zip(&subjects) {
         let limits = json!({ "requests_per_min": most });
         assert_eq!(root.put(&format!("{holder}/limits"), limits).await.0, 204);
         let budget = json!({ "tokens_total": 10 * most, "window": "daily", "time_zone": "UTC" });
@@ -377,7 +376,7 @@ async fn gateways_are_told_of_each_holder_what_it_may() {
     );
 
     same_everywhere(&second, &snapshot, &tag).await;
-    for holder in &holders {
+    for holder in &subjects {
         root.delete(&format!("{holder}/limits")).await;
         root.delete(&format!("{holder}/budget")).await;
     }
@@ -391,7 +390,7 @@ async fn gateways_are_told_of_each_holder_what_it_may() {
     );
 }
 
-/// Another replica gives the same bytes, also where it built them step by step.
+/// Another replica publishes the same bytes, also after incremental builds.
 async fn same_everywhere(second: &Control, snapshot: &Snapshot, tag: &str) {
     eventually("the other replica has it", async || {
         let response = fetch(second, None, "0s").await;
@@ -403,7 +402,7 @@ async fn same_everywhere(second: &Control, snapshot: &Snapshot, tag: &str) {
 }
 
 #[tokio::test]
-async fn a_keys_limit_costs_one_shard() {
+async fn limits_of_a_key_change_one_shard() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (key, _) = root.key("k", 1).await;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::harness::{Database, KEY, PASSWORD, TOKEN, answer, started};
 
 #[tokio::test]
-async fn a_change_tells_who_what_and_from_where() {
+async fn audit_records_contain_actor_change_and_source() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -33,13 +33,13 @@ async fn a_change_tells_who_what_and_from_where() {
         root.get("/admin/audit?since=2999-01-01T00:00:00Z").await,
         json!([])
     );
-    // Refused changes are not changes.
+    // Rejected changes are not recorded.
     root.patch(&path, json!({ "policy": "x" })).await;
     assert_eq!(root.get("/admin/audit?limit=2").await, log);
 }
 
 #[tokio::test]
-async fn without_its_audit_row_there_is_no_change() {
+async fn changes_without_audit_record_are_rolled_back() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -69,7 +69,7 @@ async fn without_its_audit_row_there_is_no_change() {
     );
 }
 
-/// Every row that could hold a secret.
+/// All rows that could contain a secret.
 async fn dump(database: &Database) -> Vec<Value> {
     let rows: Vec<String> = sqlx::query_scalar(
         "SELECT to_jsonb(t)::text FROM audit_events AS t \
@@ -84,10 +84,9 @@ async fn dump(database: &Database) -> Vec<Value> {
     rows.into_iter().map(Value::from).collect()
 }
 
-/// Plants secrets wherever one can be given, then looks for them wherever
-/// something comes out.
+/// Submits secrets wherever a request accepts one, then searches all outputs for them.
 #[tokio::test]
-async fn no_secret_comes_out_again() {
+async fn secrets_are_never_returned_or_logged() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let model = root.model("m").await;
@@ -102,7 +101,7 @@ async fn no_secret_comes_out_again() {
             .await
             .1,
     );
-    // In the wrong places, too.
+    // Also in wrong places.
     for wrong in [
         json!({ "api_base": "http://user:canary-upstream-3@h/v1" }),
         json!({ "api_base": "http://h/v1", "upstream_api_key": "canary-upstream-4\n" }),
@@ -139,7 +138,7 @@ async fn no_secret_comes_out_again() {
             assert!(!text.contains(canary), "{canary} is in {text}");
         }
     }
-    // The gateways, and nobody else, are given the usable credential.
+    // Only gateways receive the credential.
     let (_, snapshot) = answer(control.machine(Method::GET, "/snapshot")).await;
     assert_eq!(
         snapshot["models"]["items"][0]["backends"][0]["api_key"],

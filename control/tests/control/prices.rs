@@ -19,7 +19,7 @@ const PRICES: [&str; 10] = [
     "audio_price_per_minute",
 ];
 
-/// An event with other members.
+/// An event with additional members.
 pub(crate) fn with(model: &str, more: Value) -> Value {
     let mut event = event(model);
     let Value::Object(more) = more else {
@@ -29,7 +29,7 @@ pub(crate) fn with(model: &str, more: Value) -> Value {
     event
 }
 
-/// One whose tokens nobody knows.
+/// An event without token counts.
 fn uncounted(more: Value) -> Value {
     let mut event = with("m", more);
     event["usage_reported"] = json!(false);
@@ -38,7 +38,7 @@ fn uncounted(more: Value) -> Value {
     event
 }
 
-/// As gateways write a moment.
+/// A time in the format of gateways.
 pub(crate) fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap()
 }
@@ -63,7 +63,7 @@ async fn priced(root: &Session<'_>, prices: Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_model_has_a_price_for_each_class() {
+async fn models_have_a_price_for_each_class() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let mut body = json!({ "name": "m" });
@@ -77,7 +77,7 @@ async fn a_model_has_a_price_for_each_class() {
         assert_eq!(shown[name], body[name], "{name}");
     }
     for name in PRICES {
-        // null clears, absent keeps.
+        // `null` clears; absent fields are kept.
         assert_eq!(root.patch(&path, json!({ name: null })).await.0, 204);
         body[name] = Value::Null;
         let shown = root.get(&path).await;
@@ -92,7 +92,7 @@ async fn a_model_has_a_price_for_each_class() {
 }
 
 #[tokio::test]
-async fn how_long_answers_are_kept_reaches_the_gateways() {
+async fn cache_ttl_is_published() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let published = async |control: &Control| {
@@ -119,7 +119,7 @@ const BY_CLASS: &str = r#"{
 }"#;
 
 #[tokio::test]
-async fn each_class_costs_its_price() {
+async fn each_class_is_charged_at_its_price() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     priced(&root, serde_json::from_str(BY_CLASS).unwrap()).await;
@@ -144,7 +144,7 @@ async fn each_class_costs_its_price() {
 }
 
 #[tokio::test]
-async fn hits_save_refusals_are_free_and_the_rest_is_unpriced() {
+async fn cached_responses_save_and_rejected_requests_cost_nothing() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     priced(&root, serde_json::from_str(BY_CLASS).unwrap()).await;
@@ -172,7 +172,7 @@ async fn hits_save_refusals_are_free_and_the_rest_is_unpriced() {
 }
 
 #[tokio::test]
-async fn a_late_batch_costs_what_its_time_cost() {
+async fn late_batches_are_charged_at_the_prices_of_their_time() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = priced(
@@ -204,7 +204,7 @@ async fn a_late_batch_costs_what_its_time_cost() {
               WHERE valid_from > now() - interval '1 h'",
         )
         .await;
-    // Other changes are no change of prices.
+    // Other changes do not affect prices.
     assert_eq!(
         root.patch(&path, json!({ "description": "d" })).await.0,
         204
@@ -212,23 +212,23 @@ async fn a_late_batch_costs_what_its_time_cost() {
     let ages = database.number("SELECT count(*) FROM model_prices").await;
     assert_eq!(ages, 3);
     let at = |hours| with("m", json!({ "at": hours_ago(hours) }));
-    // Before the model was made, by the clock of a gateway that is late.
+    // Before the model's creation, by the clock of a gateway that is behind.
     let events = [at(5), at(3), at(1), at(0)];
     let stored = send(&control, &batch(1, &events)).await;
     assert_eq!(stored, reply(4, 0, false));
     let costs = [json!(1000), json!(1000), json!(2000), Value::Null];
     assert_eq!(told(&root, "cost_micros").await, costs);
-    // Neither another price nor the model's end changes what is stored.
+    // New prices and the model's deletion do not affect stored events.
     assert_eq!(root.delete(&path).await.0, 204);
     assert_eq!(told(&root, "cost_micros").await, costs);
-    // What comes even later still finds its price.
+    // Even later events are charged at their price.
     let late = send(&control, &batch(2, &[at(1)])).await;
     assert_eq!(late, reply(1, 0, false));
     assert_eq!(told(&root, "cost_micros").await[4], json!(2000));
 }
 
 #[tokio::test]
-async fn a_name_is_priced_as_the_model_that_bore_it_then() {
+async fn reused_names_are_charged_as_the_model_of_that_time() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let first = priced(

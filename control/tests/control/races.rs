@@ -1,4 +1,4 @@
-//! What may happen between two steps of one request.
+//! Concurrent changes between two steps of one request.
 
 use reqwest::Method;
 use serde_json::json;
@@ -20,10 +20,9 @@ async fn principal(session: &Session<'_>, name: &str) -> i64 {
     found.unwrap()["id"].as_i64().unwrap()
 }
 
-/// A password that was right when it was looked at opens nothing once it is
-/// replaced.
+/// A password that is replaced while it is verified starts no session.
 #[tokio::test]
-async fn a_login_does_not_outrun_a_new_password() {
+async fn login_with_a_replaced_password_starts_no_session() {
     let (database, control) = started().await;
     for change in [
         "UPDATE principals SET password_hash = password_hash || ' ' WHERE name = 'root'",
@@ -53,7 +52,7 @@ async fn a_login_does_not_outrun_a_new_password() {
 }
 
 #[tokio::test]
-async fn guesses_at_the_same_time_become_slow_too() {
+async fn concurrent_failed_logins_are_throttled() {
     let (_database, control) = started().await;
     let guesses = (0..40).map(|_| async {
         let response = control.login("root", "wrong-password").await;
@@ -62,14 +61,14 @@ async fn guesses_at_the_same_time_become_slow_too() {
     let answers = futures_util::future::join_all(guesses).await;
     let tried = answers.iter().filter(|status| **status == 401).count();
     let told = answers.iter().filter(|status| **status == 429).count();
-    // Five are free; what is being looked at then is, too.
+    // Five failures are free, as are attempts that are being verified.
     assert!((5..=7).contains(&tried), "{tried} guesses were looked at");
     assert_eq!(tried + told, 40, "{answers:?}");
 }
 
-/// The body may come long after the permission was looked at.
+/// The body may arrive long after the permission was checked.
 #[tokio::test]
-async fn a_permission_that_is_gone_meanwhile_changes_nothing() {
+async fn revoked_permission_is_detected_before_the_change() {
     let (database, control) = started().await;
     assert!(set_password(&database, "second", &[]).status.success());
     let root = control.session("root", PASSWORD).await;
@@ -103,7 +102,7 @@ async fn a_permission_that_is_gone_meanwhile_changes_nothing() {
 }
 
 #[tokio::test]
-async fn of_two_last_administrators_one_stays() {
+async fn concurrent_removals_keep_one_administrator() {
     let (database, first) = started().await;
     assert!(set_password(&database, "second", &[]).status.success());
     let other = Control::start(&database).await;
@@ -120,10 +119,9 @@ async fn of_two_last_administrators_one_stays() {
     assert_eq!(statuses, [204, 409], "{one:?} {two:?}");
 }
 
-/// As when the database's machine vanishes without a word, and another takes
-/// its address.
+/// As if the database host vanished silently and another took over its address.
 #[tokio::test]
-async fn a_connection_that_falls_silent_gives_its_place_back() {
+async fn silent_database_connections_are_released() {
     let (database, _) = started().await;
     let mut proxy = Proxy::new(&database).await;
     proxy.open().await;
@@ -152,9 +150,9 @@ async fn a_connection_that_falls_silent_gives_its_place_back() {
     .await;
 }
 
-/// One who waits too long for a lock is told to come back.
+/// A request that waits too long for a lock gets a retryable error.
 #[tokio::test]
-async fn a_locked_configuration_is_no_internal_error() {
+async fn lock_timeouts_are_reported_as_unavailable() {
     let (database, control): (Database, Control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let mut transaction = database.pool.begin().await.unwrap();

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{PASSWORD, Session, answer, eventually, started};
 
-/// A backend about which only address and credential were said.
+/// A backend created with only an address and a credential.
 fn first_backend(id: &Value) -> Value {
     json!({
         "id": id,
@@ -31,7 +31,7 @@ fn first_backend(id: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_model_and_its_pool_live_and_die() {
+async fn models_and_backends_can_be_created_changed_and_deleted() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let body = json!({ "name": "Qwen/Qwen3-1.7B", "input_price_per_mtok": 3_000_000, "policy": "round-robin" });
@@ -84,7 +84,7 @@ async fn a_model_and_its_pool_live_and_die() {
 }
 
 #[tokio::test]
-async fn one_name_is_one_model() {
+async fn model_names_are_unique() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("taken").await;
@@ -93,7 +93,7 @@ async fn one_name_is_one_model() {
         (status, &body["code"], &body["field"]),
         (409, &json!("duplicate"), &json!("name"))
     );
-    // The name space is the database's, also for kinds of a later release.
+    // The database enforces uniqueness, also for kinds of a later release.
     database
         .execute("INSERT INTO model_names (name, kind) VALUES ('virtual', 'virtual_model')")
         .await;
@@ -105,8 +105,7 @@ async fn one_name_is_one_model() {
     );
 }
 
-/// What is refused: path, body, then the code and the field that the answer has
-/// to name. Model 1 is there.
+/// Rejected requests: path, body, expected code and field. Model 1 exists.
 const REFUSED: &str = r#"
 /admin/models | {"name": ""} | invalid_value name
 /admin/models | {"name": " a"} | invalid_value name
@@ -158,7 +157,7 @@ const REFUSED: &str = r#"
 "#;
 
 #[tokio::test]
-async fn wrong_values_are_refused_by_field() {
+async fn invalid_values_are_rejected_by_field() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     assert_eq!(root.model("m").await, 1);
@@ -189,10 +188,9 @@ async fn wrong_values_are_refused_by_field() {
     assert_eq!(root.get("/admin/models").await.as_array().unwrap().len(), 1);
 }
 
-/// `null` clears what can be empty; elsewhere it is an error, and no way to
-/// say nothing.
+/// `null` clears nullable fields; for other fields it is an error.
 #[tokio::test]
-async fn null_is_refused_where_nothing_can_be_cleared() {
+async fn null_is_rejected_for_fields_that_cannot_be_cleared() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -220,10 +218,9 @@ async fn null_is_refused_where_nothing_can_be_cleared() {
     }
 }
 
-/// Whoever may move a backend may not make the gateways hand its credential to
-/// a machine of their choice.
+/// Changing a backend's address must not send its stored credential to another host.
 #[tokio::test]
-async fn a_credential_does_not_move_to_another_host() {
+async fn credentials_are_not_sent_to_another_host() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -250,10 +247,10 @@ async fn a_credential_does_not_move_to_another_host() {
     }
 }
 
-/// Extra headers may be credentials: they are written, and never read back, and
-/// they do not move to another machine either.
+/// Extra headers may contain credentials: their values are never returned, nor sent to
+/// another host.
 #[tokio::test]
-async fn extra_headers_show_their_names_only_and_stay_where_they_are() {
+async fn extra_header_values_are_never_returned_or_sent_elsewhere() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -267,7 +264,7 @@ async fn extra_headers_show_their_names_only_and_stay_where_they_are() {
     assert_eq!(status, 201, "{made}");
     assert_eq!(made["extra_header_names"], json!(["api-key", "x-team"]));
     let at = format!("/admin/backends/{}", made["id"]);
-    // The credential may not come under a name that is taken.
+    // The credential's header must not be one of the extra headers.
     let (status, body) = root.patch(&at, json!({ "auth_header": "api-key" })).await;
     assert_eq!((status, &body["field"]), (400, &json!("extra_headers")));
     let (status, body) = root
@@ -296,9 +293,9 @@ async fn extra_headers_show_their_names_only_and_stay_where_they_are() {
     }
 }
 
-/// As after rows were copied in under their own ids.
+/// Rows that were imported with their IDs.
 #[tokio::test]
-async fn a_new_backend_never_replaces_another() {
+async fn a_new_backend_never_overwrites_another() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -316,7 +313,7 @@ async fn a_new_backend_never_replaces_another() {
 }
 
 #[tokio::test]
-async fn every_refusal_is_json() {
+async fn every_error_response_is_json() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     for (method, path, status, code) in [
@@ -379,7 +376,7 @@ async fn every_refusal_is_json() {
 }
 
 #[tokio::test]
-async fn lists_come_in_pages_that_link_to_the_next() {
+async fn lists_link_to_the_next_page() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     for number in 0..5 {
@@ -402,7 +399,7 @@ async fn lists_come_in_pages_that_link_to_the_next() {
         path = next.trim_matches(['<', '>']).to_owned();
     }
     assert_eq!(Value::from(pages), whole);
-    // Newest first, continued by `before`.
+    // Newest first; `before` continues the list.
     let newest = root.get("/admin/audit?limit=2").await;
     let older = root
         .get(&format!("/admin/audit?limit=2&before={}", newest[1]["id"]))
@@ -411,7 +408,7 @@ async fn lists_come_in_pages_that_link_to_the_next() {
 }
 
 #[tokio::test]
-async fn keys_expire_unless_told_otherwise() {
+async fn keys_expire_by_default() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (id, key) = root.key("default", 1).await;
@@ -448,7 +445,7 @@ async fn keys_expire_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn roles_are_made_granted_and_kept_while_held() {
+async fn roles_in_use_cannot_be_deleted() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (status, _) = root
@@ -503,7 +500,7 @@ async fn roles_are_made_granted_and_kept_while_held() {
 }
 
 #[tokio::test]
-async fn what_is_seeded() {
+async fn seeded_roles_and_settings() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let principals = root.get("/admin/principals").await;
@@ -532,7 +529,7 @@ async fn what_is_seeded() {
 }
 
 #[tokio::test]
-async fn the_document_is_the_one_that_is_checked_in() {
+async fn openapi_document_is_up_to_date() {
     let document = fastllm_control::openapi_document().unwrap();
     let checked_in = include_str!("../../../docs/reference/openapi.json");
     assert!(
@@ -553,7 +550,7 @@ async fn the_document_is_the_one_that_is_checked_in() {
 }
 
 #[tokio::test]
-async fn metrics_tell_what_happened() {
+async fn metrics_count_logins_requests_and_notifications() {
     let (_database, control) = started().await;
     control.login("root", "wrong-password").await;
     let root = control.session("root", PASSWORD).await;

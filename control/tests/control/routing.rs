@@ -8,7 +8,7 @@ async fn snapshot(control: &Control) -> Value {
     answer(control.machine(Method::GET, "/snapshot")).await.1
 }
 
-/// As a gateway reads them.
+/// As gateways parse them.
 async fn published(control: &Control) -> Vec<VirtualModel> {
     let snapshot: Snapshot = serde_json::from_value(snapshot(control).await).unwrap();
     snapshot.virtual_models.items.unwrap().to_vec()
@@ -30,7 +30,7 @@ async fn rule(root: &Session<'_>, virtual_model: i64, mut body: Value, target: i
     made["id"].as_i64().unwrap()
 }
 
-/// Ids and positions in the order in which they are tried.
+/// IDs and positions in the order of evaluation.
 async fn order(root: &Session<'_>, virtual_model: i64) -> Vec<(i64, i64)> {
     let path = format!("/admin/virtual-models/{virtual_model}");
     let view = root.get(&path).await;
@@ -59,7 +59,7 @@ fn every_condition() -> Value {
 }
 
 #[tokio::test]
-async fn a_virtual_model_reaches_the_gateways_as_it_was_given() {
+async fn virtual_models_are_published_completely() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     assert!(
@@ -112,13 +112,13 @@ async fn a_virtual_model_reaches_the_gateways_as_it_was_given() {
     let list = root.get("/admin/virtual-models").await;
     assert_eq!(list[0]["rules"][0], view);
 
-    // Nobody else's gateways are told anything else by the same rows.
+    // Another replica publishes the same for the same rows.
     let second = Control::start(&database).await;
     assert_eq!(snapshot(&second).await, snapshot(&control).await);
 }
 
 #[tokio::test]
-async fn a_virtual_model_is_changed_and_deleted() {
+async fn virtual_models_can_be_changed_and_deleted() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let target = root.model("local").await;
@@ -135,7 +135,7 @@ async fn a_virtual_model_is_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn virtual_models_and_models_share_their_names() {
+async fn virtual_models_and_models_share_one_name_space() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -151,13 +151,13 @@ async fn virtual_models_and_models_share_their_names() {
     let path = format!("/admin/virtual-models/{id}");
     assert_eq!(root.patch(&path, json!({ "name": "m" })).await.0, 409);
     assert_eq!(root.patch(&path, json!({ "name": "v" })).await.0, 204);
-    // A name that is given up can be taken.
+    // Released names can be reused.
     assert_eq!(root.patch(&path, json!({ "name": "w" })).await.0, 204);
     root.model("v").await;
 }
 
 #[tokio::test]
-async fn rules_are_edited_and_put_in_order() {
+async fn rules_can_be_edited_and_reordered() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let target = root.model("m").await;
@@ -174,14 +174,14 @@ async fn rules_are_edited_and_put_in_order() {
     let (status, body) = root.post(&path, taken).await;
     assert_eq!((status, &body["field"]), (409, &json!("position")));
 
-    // To the front: the others make room.
+    // To the front: the others move.
     let at = |rule: i64| format!("/admin/rules/{rule}");
     assert_eq!(root.patch(&at(c), json!({ "position": 0 })).await.0, 204);
     assert_eq!(order(&root, id).await, [(c, 0), (a, 1), (b, 2)]);
-    // To where nobody is.
+    // To a free position.
     assert_eq!(root.patch(&at(c), json!({ "position": 9 })).await.0, 204);
     assert_eq!(order(&root, id).await, [(a, 1), (b, 2), (c, 9)]);
-    // The next one comes after the last, whatever was deleted before it.
+    // New rules are placed after the last one, even after deletions.
     assert_eq!(root.delete(&at(b)).await.0, 204);
     let d = rule(&root, id, condition, target).await;
     assert_eq!(order(&root, id).await, [(a, 1), (c, 9), (d, 10)]);
@@ -209,7 +209,7 @@ async fn rules_are_edited_and_put_in_order() {
         ),
         (&Value::Null, &json!(5), &json!("n"))
     );
-    // Checked together with what was there.
+    // Checked together with the stored conditions.
     let (status, body) = root.patch(&at(d), json!({ "max_prompt_tokens": 4 })).await;
     assert_eq!((status, &body["field"]), (400, &json!("min_prompt_tokens")));
     let log = root.get("/admin/audit?limit=1").await;
@@ -221,7 +221,7 @@ async fn rules_are_edited_and_put_in_order() {
 }
 
 #[tokio::test]
-async fn a_rule_that_could_never_be_tried_is_refused() {
+async fn unreachable_rules_are_rejected() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let target = root.model("m").await;
@@ -244,7 +244,7 @@ async fn a_rule_that_could_never_be_tried_is_refused() {
         .await;
     assert_eq!((status, &body["field"]), (400, &json!("rules")));
     assert_eq!(order(&root, id).await, [(some, 0), (all, 1)]);
-    // The way to put one between them.
+    // Inserting one between them works.
     let last = format!("/admin/rules/{all}");
     assert_eq!(root.patch(&last, json!({ "position": 2 })).await.0, 204);
     let mut between = after;
@@ -253,7 +253,7 @@ async fn a_rule_that_could_never_be_tried_is_refused() {
 }
 
 #[tokio::test]
-async fn a_rule_always_has_a_target() {
+async fn rules_need_at_least_one_target() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (a, b) = (root.model("a").await, root.model("b").await);
@@ -302,7 +302,7 @@ async fn a_rule_always_has_a_target() {
     assert_eq!(root.delete(&at(0)).await.0, 404);
     assert_eq!(root.send(Method::PUT, &targets, json!([])).await.0, 400);
 
-    // Defaults may be empty.
+    // Default targets may be empty.
     let defaults = format!("/admin/virtual-models/{id}/defaults");
     let (_, added) = root.post(&defaults, json!({ "model_id": a })).await;
     let at = format!("/admin/virtual-model-defaults/{}", added["id"]);
@@ -316,8 +316,8 @@ async fn a_rule_always_has_a_target() {
     assert!(published(&control).await[0].default_targets.is_empty());
 }
 
-/// What is refused: path, body, then the field that the answer has to name.
-/// Model 1, virtual model 1 and rule 1 are there.
+/// Rejected requests: path, body, expected field. Model 1, virtual model 1 and rule 1
+/// exist.
 const REFUSED: &str = r#"
 /admin/virtual-models | {"name": ""} | name
 /admin/virtual-models | {"name": "a*"} | name
@@ -343,7 +343,7 @@ const REFUSED: &str = r#"
 "#;
 
 #[tokio::test]
-async fn wrong_routing_is_refused_by_field() {
+async fn invalid_routing_is_rejected_by_field() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     assert_eq!(root.model("m").await, 1);
@@ -373,7 +373,7 @@ async fn wrong_routing_is_refused_by_field() {
 }
 
 #[tokio::test]
-async fn what_rules_name_cannot_be_deleted() {
+async fn objects_named_by_rules_cannot_be_deleted() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (a, b) = (root.model("a").await, root.model("b").await);
@@ -404,7 +404,7 @@ async fn what_rules_name_cannot_be_deleted() {
 }
 
 #[tokio::test]
-async fn one_model_is_the_fallback() {
+async fn at_most_one_model_is_the_fallback() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (a, b) = (root.model("a").await, root.model("b").await);
@@ -426,7 +426,7 @@ async fn one_model_is_the_fallback() {
         .send(Method::PUT, path, json!({ "model_id": 99 }))
         .await;
     assert_eq!((status, &body["field"]), (400, &json!("model_id")));
-    // Nothing is not null.
+    // An absent field is not `null`.
     assert_eq!(root.send(Method::PUT, path, json!({})).await.0, 400);
     let (status, body) = root.delete(&format!("/admin/models/{b}")).await;
     assert_eq!((status, &body["code"]), (409, &json!("in_use")));
@@ -439,7 +439,7 @@ async fn one_model_is_the_fallback() {
 }
 
 #[tokio::test]
-async fn models_and_backends_are_published_with_what_balances_them() {
+async fn balancing_settings_are_published() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let body = json!({ "name": "m", "policy": "least-loaded", "context_length": 8192 });
@@ -481,7 +481,7 @@ async fn models_and_backends_are_published_with_what_balances_them() {
 }
 
 #[tokio::test]
-async fn a_rule_of_a_later_release_is_left_out() {
+async fn rules_of_a_later_release_are_not_published() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let target = root.model("m").await;

@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::harness::{Control, Database, PASSWORD, command, set_password};
 
-/// Sends one request over TLS and gives the whole answer.
+/// Sends one request over TLS and returns the whole response.
 async fn exchange(control: &Control, connector: &TlsConnector, request: &str) -> String {
     let address = control.base.trim_start_matches("https://");
     let stream = TcpStream::connect(address).await.unwrap();
@@ -23,7 +23,7 @@ async fn exchange(control: &Control, connector: &TlsConnector, request: &str) ->
 }
 
 #[tokio::test]
-async fn the_admin_port_speaks_tls_and_a_silent_client_holds_up_nobody() {
+async fn admin_port_supports_tls_and_silent_clients_block_nobody() {
     let database = Database::create().await;
     assert!(set_password(&database, "root", &[]).status.success());
     let directory = TempDir::new().unwrap();

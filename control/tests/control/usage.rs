@@ -8,7 +8,7 @@ use crate::harness::{Control, Database, PASSWORD, Session, answer, started};
 use crate::prices::{micros, with};
 
 #[tokio::test]
-async fn a_row_keeps_every_quantity_and_the_types_of_metadata() {
+async fn usage_events_keep_all_quantities_and_metadata_types() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -52,7 +52,7 @@ async fn a_row_keeps_every_quantity_and_the_types_of_metadata() {
 }
 
 #[tokio::test]
-async fn events_are_found_by_key_and_metadata() {
+async fn usage_events_can_be_filtered_by_key_and_metadata() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -98,7 +98,7 @@ async fn events_are_found_by_key_and_metadata() {
     }
 }
 
-/// `key`, requests, tokens of prompts, cost, saved, unpriced of every group.
+/// `key`, requests, prompt tokens, cost, saved cost and unpriced requests of each group.
 async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
     let rows = root.get(&format!("/admin/usage?{query}")).await;
     let told = |row: &Value| {
@@ -114,8 +114,8 @@ async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
     rows.as_array().unwrap().iter().map(told).collect()
 }
 
-/// Five requests of two principals for two models, one of them a day ago. Answers
-/// with the ids of the second principal and the first one's key.
+/// Stores five requests of two principals for two models, one of them a day ago. Returns
+/// the IDs of the second principal and of the first one's key.
 async fn history(database: &Database, control: &Control, root: &Session<'_>) -> (Value, i64) {
     let prices =
         json!({ "name": "dear", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 });
@@ -162,7 +162,7 @@ async fn history(database: &Database, control: &Control, root: &Session<'_>) -> 
 }
 
 #[tokio::test]
-async fn usage_is_summed_by_whatever_names_it() {
+async fn usage_can_be_grouped_by_every_dimension() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     history(&database, &control, &root).await;
@@ -221,7 +221,7 @@ async fn usage_is_summed_by_whatever_names_it() {
 }
 
 #[tokio::test]
-async fn usage_is_summed_from_one_time_to_another() {
+async fn usage_can_be_limited_to_a_period() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     history(&database, &control, &root).await;
@@ -266,7 +266,7 @@ async fn usage_is_summed_from_one_time_to_another() {
 }
 
 #[tokio::test]
-async fn sums_name_what_is_gone() {
+async fn usage_of_deleted_objects_keeps_its_name() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (other, key) = history(&database, &control, &root).await;
@@ -280,7 +280,7 @@ async fn sums_name_what_is_gone() {
 }
 
 #[tokio::test]
-async fn sums_have_no_bound_that_a_gateway_could_reach() {
+async fn usage_sums_do_not_overflow() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;

@@ -96,7 +96,7 @@ pub(crate) struct KeyPatch {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct ListParams {
+pub(crate) struct KeyListParams {
     /// The maximum number of results, from 1 to 1000 (the default).
     limit: Option<i64>,
     /// Return only objects with a greater ID.
@@ -125,12 +125,12 @@ fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
 /// List keys
 ///
 /// Keys are ordered by ID.
-#[utoipa::path(get, path = "/admin/keys", tag = "keys", params(ListParams),
+#[utoipa::path(get, path = "/admin/keys", tag = "keys", params(KeyListParams),
     responses((status = 200, body = Vec<KeyView>, description = "The keys.")))]
 async fn list(
     State(app): State<AppState>,
     uri: Uri,
-    Query(params): Query<ListParams>,
+    Query(params): Query<KeyListParams>,
 ) -> Result<Response, ApiError> {
     let page = page::whole(params.limit, params.after)?;
     let mut connection = app.db.acquire().await?;

@@ -69,7 +69,7 @@ view! {
 /// The kind of a principal.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum PrincipalKind {
     User,
     #[default]
     ServiceAccount,
@@ -81,7 +81,7 @@ pub(crate) enum Kind {
 pub(crate) struct NewPrincipal {
     name: String,
     #[serde(default)]
-    kind: Kind,
+    kind: PrincipalKind,
     email: Option<String>,
     /// The ID of the team whose limits and budget it shares.
     team_id: Option<i64>,
@@ -200,8 +200,8 @@ async fn create(
         .map(|email| checks::text("email", email))
         .transpose()?;
     let kind = match new.kind {
-        Kind::User => "user",
-        Kind::ServiceAccount => "service_account",
+        PrincipalKind::User => "user",
+        PrincipalKind::ServiceAccount => "service_account",
     };
     let mut change = caller.begin_change(&app).await?;
     let taken = ApiError::of_unique("name", "a principal with this name or email exists");

@@ -115,13 +115,13 @@ struct SubjectBudget {
 }
 
 /// The amounts used of some budgets in their current windows.
-struct Spending {
+struct BudgetSpending {
     now: Timestamp,
     stored: BTreeMap<u64, BudgetState>,
     in_flight: BTreeMap<u64, InFlight>,
 }
 
-impl Spending {
+impl BudgetSpending {
     async fn read<'a>(
         connection: &mut PgConnection,
         budgets: impl Iterator<Item = &'a Budget>,
@@ -196,7 +196,7 @@ async fn list(
     let mut connection = app.db.acquire().await?;
     let rows = budgets::list(&mut connection, params.principal_id, page).await?;
     let budgets = rows.iter().map(|row| &row.allowance);
-    let spending = Spending::read(&mut connection, budgets).await?;
+    let spending = BudgetSpending::read(&mut connection, budgets).await?;
     let view = |row: Allowance<Budget>| {
         let Allowance {
             id,
@@ -210,7 +210,7 @@ async fn list(
         };
         (id, held)
     };
-    Ok(page::answer(
+    Ok(page::respond(
         &uri,
         page,
         "after",
@@ -228,7 +228,7 @@ pub(crate) async fn get_of(
     let budget = budgets::get(&mut connection, subject)
         .await?
         .ok_or_else(|| ApiError::not_found("budget"))?;
-    let spending = Spending::read(&mut connection, [&budget].into_iter()).await?;
+    let spending = BudgetSpending::read(&mut connection, [&budget].into_iter()).await?;
     Ok(Json(spending.view(budget)))
 }
 

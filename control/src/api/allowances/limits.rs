@@ -17,9 +17,9 @@ use crate::app::AppState;
 use crate::db::subject::Allowance;
 use crate::db::{SubjectId, limits};
 
-const MOST_REQUESTS: i64 = 1_000_000_000;
-const MOST_TOKENS: i64 = 1_000_000_000_000;
-const MOST_AT_ONCE: i64 = 1_000_000;
+const MAX_REQUESTS: i64 = 1_000_000_000;
+const MAX_TOKENS: i64 = 1_000_000_000_000;
+const MAX_CONCURRENCY: i64 = 1_000_000;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(require_permission(Permission::UsageRead, routes!(list)))
@@ -88,9 +88,9 @@ impl NewLimits {
             Ok::<_, ApiError>(value.and_then(|value| NonZeroU64::new(value.unsigned_abs())))
         };
         let limits = Limits {
-            requests_per_min: limit("requests_per_min", requests_per_min, MOST_REQUESTS)?,
-            tokens_per_min: limit("tokens_per_min", tokens_per_min, MOST_TOKENS)?,
-            concurrency: limit("concurrency", concurrency, MOST_AT_ONCE)?,
+            requests_per_min: limit("requests_per_min", requests_per_min, MAX_REQUESTS)?,
+            tokens_per_min: limit("tokens_per_min", tokens_per_min, MAX_TOKENS)?,
+            concurrency: limit("concurrency", concurrency, MAX_CONCURRENCY)?,
         };
         if limits == Limits::default() {
             return Err(ApiError::invalid(
@@ -129,7 +129,7 @@ async fn list(
         };
         (id, held)
     };
-    Ok(page::answer(
+    Ok(page::respond(
         &uri,
         page,
         "after",

@@ -6,9 +6,10 @@ use serde_json::{Map, Value, json};
 use crate::db::AuditEntry;
 
 /// The detail of an audit record: the operation, the ID of its object, and each
+/// changed field before and after.
 ///
-/// Invariant: it is made from what the API shows, which holds no secret; a
-/// changed secret is told as `set` or `cleared` ([`AuditDetail::secret`]).
+/// Invariant: it is built from what the API returns, which contains no secrets. A
+/// changed secret is recorded as `set` or `cleared` ([`AuditDetail::secret`]).
 pub(crate) struct AuditDetail {
     operation: Cow<'static, str>,
     id: Option<i64>,

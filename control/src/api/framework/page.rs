@@ -8,7 +8,7 @@ use super::error::ApiError;
 use crate::db::Page;
 
 /// The maximum and default number of rows in a response.
-const MOST: i64 = 1000;
+const MAX_ROWS: i64 = 1000;
 
 /// The requested part of a list.
 #[derive(Deserialize, IntoParams)]
@@ -31,10 +31,10 @@ impl ListParams {
 /// Checks `limit` and `after`.
 pub(crate) fn page(limit: Option<i64>, default: i64, after: Option<i64>) -> Result<Page, ApiError> {
     let limit = limit.unwrap_or(default);
-    if !(1..=MOST).contains(&limit) {
+    if !(1..=MAX_ROWS).contains(&limit) {
         return Err(ApiError::invalid(
             "limit",
-            format!("limit must be from 1 to {MOST}"),
+            format!("limit must be from 1 to {MAX_ROWS}"),
         ));
     }
     Ok(Page { after, limit })
@@ -42,14 +42,14 @@ pub(crate) fn page(limit: Option<i64>, default: i64, after: Option<i64>) -> Resu
 
 /// Checks `limit` and `after` of a list that is returned in full by default.
 pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiError> {
-    page(limit, MOST, after)
+    page(limit, MAX_ROWS, after)
 }
 
 /// A JSON array, with `Link: <…>; rel="next"` if there may be more rows. `cursor` is
 /// the parameter that continues the list: `after`, or `before` for lists with the
 /// newest rows first. Each row comes with its ID.
 /// What the resources of the admin API have in common: how they are shown, and
-pub(crate) fn answer<T: Serialize>(
+pub(crate) fn respond<T: Serialize>(
     uri: &Uri,
     page: Page,
     cursor: &str,
@@ -100,6 +100,6 @@ mod tests {
     fn limit_is_bounded() {
         assert!(whole(Some(0), None).is_err());
         assert!(whole(Some(1001), None).is_err());
-        assert_eq!(whole(None, Some(3)).unwrap().limit, MOST);
+        assert_eq!(whole(None, Some(3)).unwrap().limit, MAX_ROWS);
     }
 }

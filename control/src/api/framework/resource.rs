@@ -31,7 +31,7 @@ pub(crate) trait Resource: Serialize + Send + Sync + Sized {
 /// Responds with one page.
 pub(crate) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) -> Response {
     let views = rows.into_iter().map(Into::into);
-    page::answer(uri, page, "after", views.map(|view: R| (view.id(), view)))
+    page::respond(uri, page, "after", views.map(|view: R| (view.id(), view)))
 }
 
 /// Responds with one resource.

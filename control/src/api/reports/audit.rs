@@ -84,5 +84,5 @@ async fn list(
     };
     let rows = audit::list(&mut *app.db.acquire().await?, &filter, page).await?;
     let rows = rows.into_iter().map(|row| (row.id, AuditView::from(row)));
-    Ok(page::answer(&uri, page, "before", rows))
+    Ok(page::respond(&uri, page, "before", rows))
 }

@@ -136,7 +136,7 @@ async fn events(
     let rows = rows
         .into_iter()
         .map(|row| (row.id, UsageEventView::from(row)));
-    Ok(page::answer(&uri, page, "before", rows))
+    Ok(page::respond(&uri, page, "before", rows))
 }
 
 fn members(text: &str) -> Result<serde_json::Value, ApiError> {
@@ -216,7 +216,7 @@ async fn totals(
 
 fn grouping(name: &str) -> Result<Grouping, ApiError> {
     /// The maximum length of a metadata member's name, in bytes.
-    const LONGEST: usize = 64;
+    const MAX_NAME: usize = 64;
     Ok(match name {
         "model" => Grouping::Model,
         "principal" => Grouping::Principal,
@@ -226,7 +226,7 @@ fn grouping(name: &str) -> Result<Grouping, ApiError> {
         "team" => Grouping::Team,
         "endpoint" => Grouping::Endpoint,
         _ => match name.strip_prefix("metadata:") {
-            Some(member) if member.len() <= LONGEST && !member.contains('\0') => {
+            Some(member) if member.len() <= MAX_NAME && !member.contains('\0') => {
                 Grouping::Metadata(member.to_owned())
             }
             _ => {

@@ -21,7 +21,7 @@ use crate::db::{DbError, rules, virtual_models};
 
 /// The maximum number of rules of one virtual model; each may be evaluated for each
 /// request.
-const MOST_RULES: usize = 256;
+const MAX_RULES: usize = 256;
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -210,10 +210,10 @@ async fn create(
         .await
         .map_err(ApiError::of_row("virtual model"))?;
     let others = rules::of_virtual_models(connection, &[virtual_model_id]).await?;
-    if others.len() >= MOST_RULES {
+    if others.len() >= MAX_RULES {
         return Err(ApiError::new(
             ErrorCode::TooMany,
-            format!("a virtual model has {MOST_RULES} rules at most"),
+            format!("a virtual model has at most {MAX_RULES} rules"),
         ));
     }
     let last = others.last().map_or(0, |rule| rule.fields.position + 1);

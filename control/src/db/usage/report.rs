@@ -3,14 +3,14 @@ use time::OffsetDateTime;
 
 use crate::db::DbError;
 
-/// By what usage is summed.
+/// The grouping of usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Grouping {
     Model,
     Principal,
-    /// Of UTC.
+    /// In UTC.
     Day,
-    /// The name that was asked for, where it is another than the model's.
+    /// The requested name, if it differs from the model's.
     VirtualModel,
     Key,
     Team,
@@ -36,23 +36,22 @@ impl Grouping {
 
 /// Usage of one group.
 pub(crate) struct UsageTotal {
-    /// What the group is called; nothing for events that have nothing of the
-    /// kind.
+    /// The name of the group; `None` for events without a value.
     pub(crate) key: Option<String>,
     /// Of the principal, key or team.
     pub(crate) id: Option<i64>,
     pub(crate) requests: i64,
     pub(crate) prompt_tokens: i64,
     pub(crate) completion_tokens: i64,
-    /// Of those whose cost is known.
+    /// The cost of the priced requests.
     pub(crate) cost_micros: i64,
     pub(crate) saved_cost_micros: i64,
-    /// Those whose cost is unknown. That of a refusal is known: nothing.
+    /// Requests of unknown cost. Rejected requests cost nothing.
     pub(crate) unpriced_requests: i64,
 }
 
-/// Sums usage from `since` on and before `until`; the dearest first, then the
-/// busiest.
+/// Sums usage from `since` (inclusive) to `until` (exclusive); most expensive first,
+/// then by number of requests.
 pub(crate) async fn totals(
     connection: &mut PgConnection,
     grouping: &Grouping,

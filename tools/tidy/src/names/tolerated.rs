@@ -2,7 +2,7 @@ use super::ToleratedName;
 
 /// Names that are defined more than once, for a reason. This list may only
 /// shrink.
-pub(super) const TOLERATED: [ToleratedName; 35] = [
+pub(super) const TOLERATED: [ToleratedName; 31] = [
     ToleratedName {
         krate: "gateway/src/lib.rs",
         name: "Answer",
@@ -136,26 +136,6 @@ pub(super) const TOLERATED: [ToleratedName; 35] = [
     ToleratedName {
         krate: "control/src/lib.rs",
         name: "Gateway",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "control/src/lib.rs",
-        name: "Held",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "control/src/lib.rs",
-        name: "KeyRow",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "control/src/lib.rs",
-        name: "ListParams",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "control/src/lib.rs",
-        name: "Spending",
         reason: "being renamed",
     },
     ToleratedName {

@@ -103,10 +103,10 @@ fn what_cannot_hold_is_refused_by_field() {
         (json!({ "position": -1 }), "position"),
     ] {
         let error = made(body.clone()).unwrap_err();
-        let told = format!("{error:?}");
+        let message = format!("{error:?}");
         assert!(
-            told.contains(&format!("field: Some(\"{field}\")")),
-            "{body}: {told}"
+            message.contains(&format!("field: Some(\"{field}\")")),
+            "{body}: {message}"
         );
     }
 }
