@@ -1,3 +1,5 @@
+use std::fmt;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +14,7 @@ macro_rules! error_codes {
     ($($Variant:ident: $status:ident $code:literal $meaning:literal;)*) => {
         /// The kinds of errors that the control plane's API returns. Codes are
         /// stable: programs decide by them.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Clone, Copy, PartialEq, Eq)]
         pub(crate) enum ErrorCode {
             $(#[doc = $meaning] $Variant,)*
         }
@@ -69,6 +71,12 @@ error_codes! {
     Busy: SERVICE_UNAVAILABLE "busy" "Too many passwords are being checked at the moment.";
     NoSnapshot: SERVICE_UNAVAILABLE "no_snapshot" "No snapshot has been built yet.";
     TooSlow: GATEWAY_TIMEOUT "too_slow" "The request took too long; it is unknown whether it was executed.";
+}
+
+impl fmt::Debug for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// The body of every error response.
