@@ -67,7 +67,7 @@ impl BackendProtocol {
 resource! {
     /// One upstream address of a model. The credential and the values of extra
     /// headers are never returned.
-    #[expect(clippy::struct_excessive_bools, reason = "as the API has them")]
+    #[expect(clippy::struct_excessive_bools, reason = "the fields of the API")]
     view BackendView from BackendRow {
         id: i64,
         has_upstream_api_key: bool = upstream_api_key.is_some(),
