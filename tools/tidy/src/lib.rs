@@ -3,21 +3,29 @@
 
 mod arrows;
 mod bans;
+mod history;
 mod krate;
 mod modules;
 mod names;
+mod paths;
+mod shapes;
 mod sizes;
 mod tree;
 mod versions;
+mod words;
 
 pub use arrows::broken_arrows;
 use arrows::members;
 pub use bans::banned;
+pub use history::long_subjects;
 pub use modules::{list_modules, module_cycles};
 pub use names::ambiguous_names;
+pub use paths::missing_paths;
+pub use shapes::banned_shapes;
 pub use sizes::oversized;
 pub use tree::{Source, Tree};
 pub use versions::stale_versions;
+pub use words::{list_words, replaced_words};
 
 /// One broken rule, as `path:line: what is wrong`.
 pub type Finding = String;

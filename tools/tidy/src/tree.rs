@@ -44,7 +44,7 @@ const SKIPPED: [&str; 8] = [
     "__pycache__",
 ];
 
-const READ: [&str; 11] = [
+const READ: [&str; 12] = [
     "rs",
     "py",
     "sh",
@@ -56,7 +56,11 @@ const READ: [&str; 11] = [
     "ts",
     "tsx",
     "Dockerfile",
+    "Makefile",
 ];
+
+/// Files of other endings.
+const NAMES: [&str; 1] = ["openapi.json"];
 
 impl Tree {
     /// The checkout that this crate was built in.
@@ -84,7 +88,7 @@ impl Tree {
                     if !SKIPPED.contains(&name.as_str()) {
                         folders.push(entry.path());
                     }
-                } else if READ.contains(&name.rsplit('.').next().unwrap_or_default()) {
+                } else if is_read(&name) {
                     let full = entry.path();
                     let path = full.strip_prefix(&root).unwrap_or(&full);
                     sources.push(Source {
@@ -104,4 +108,8 @@ impl Tree {
             .iter()
             .filter(move |source| endings.iter().any(|ending| source.path.ends_with(ending)))
     }
+}
+
+fn is_read(name: &str) -> bool {
+    READ.contains(&name.rsplit('.').next().unwrap_or_default()) || NAMES.contains(&name)
 }

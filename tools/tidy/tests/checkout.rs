@@ -1,7 +1,8 @@
 //! The checkout keeps its own rules.
 
 use fastllm_tidy::{
-    Tree, ambiguous_names, banned, broken_arrows, module_cycles, oversized, stale_versions,
+    Tree, ambiguous_names, banned, banned_shapes, broken_arrows, long_subjects, missing_paths,
+    module_cycles, oversized, replaced_words, stale_versions,
 };
 
 fn assert_none(findings: &[String]) {
@@ -38,4 +39,24 @@ fn top_modules_have_no_import_cycles() {
 #[test]
 fn type_names_are_unambiguous() {
     assert_none(&ambiguous_names(&Tree::of_this_checkout().unwrap()).unwrap());
+}
+
+#[test]
+fn shapes_are_plain() {
+    assert_none(&banned_shapes(&Tree::of_this_checkout().unwrap()).unwrap());
+}
+
+#[test]
+fn words_are_those_of_the_glossary() {
+    assert_none(&replaced_words(&Tree::of_this_checkout().unwrap()));
+}
+
+#[test]
+fn named_paths_exist() {
+    assert_none(&missing_paths(&Tree::of_this_checkout().unwrap()));
+}
+
+#[test]
+fn commit_subjects_are_short() {
+    assert_none(&long_subjects(&Tree::of_this_checkout().unwrap()));
 }
