@@ -1,13 +1,13 @@
--- Everything that a snapshot is built from, under one version.
+-- The configuration that snapshots are built from, under one version.
 --
--- Invariant: each change of a snapshot's ingredients, whoever makes it, raises
--- config_state.config_version in its own transaction (the triggers below hold
--- that for plain SQL, too) and notifies the channel `fastllm_config`.
+-- Invariant: each change of these tables, including manual SQL, increments
+-- config_state.config_version in its own transaction (enforced by the triggers
+-- below) and notifies the channel `fastllm_config`.
 
 CREATE TABLE schema_info (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    -- The oldest release that works on this schema. A migration that an older
-    -- release cannot live with raises it.
+    -- The oldest release that supports this schema. A migration that an older
+    -- release does not support sets it.
     oldest_binary text NOT NULL
 );
 INSERT INTO schema_info (oldest_binary) VALUES ('0.1.0');
@@ -15,13 +15,13 @@ INSERT INTO schema_info (oldest_binary) VALUES ('0.1.0');
 CREATE TABLE config_state (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     config_version bigint NOT NULL,
-    -- Tells apart two histories that share a version number (a restored backup).
+    -- Distinguishes histories with the same version number (a restored backup).
     change_id uuid NOT NULL
 );
 INSERT INTO config_state (config_version, change_id) VALUES (1, gen_random_uuid());
 
--- Raises the version once per transaction, however many statements it has. The
--- row lock makes changes of the configuration serial.
+-- Increments the version once per transaction. The row lock serializes changes
+-- of the configuration.
 CREATE FUNCTION raise_config_version() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     here text := pg_current_xact_id()::text;
@@ -76,7 +76,7 @@ CREATE TABLE role_permissions (
 
 CREATE TABLE principal_roles (
     principal_id bigint NOT NULL REFERENCES principals ON DELETE CASCADE,
-    -- A role that somebody holds cannot be deleted.
+    -- A role that is assigned to a principal cannot be deleted.
     role_id bigint NOT NULL REFERENCES roles,
     PRIMARY KEY (principal_id, role_id)
 );
@@ -97,8 +97,8 @@ CREATE TABLE api_keys (
 CREATE INDEX api_keys_by_shard ON api_keys (shard);
 CREATE INDEX api_keys_by_principal ON api_keys (principal_id);
 
--- Which change touched the keys of a shard last, so that a new key costs one
--- shard's rebuild and not all of them.
+-- The last change of each key shard, so that a new key rebuilds one shard and
+-- not all of them.
 CREATE TABLE key_shards (
     shard smallint PRIMARY KEY CHECK (shard BETWEEN 0 AND 255),
     change_id uuid NOT NULL
@@ -152,7 +152,7 @@ CREATE TRIGGER principal_roles_changed
     AFTER INSERT OR DELETE OR UPDATE ON principal_roles
     FOR EACH STATEMENT EXECUTE FUNCTION config_changed();
 
--- The one name space of everything that a client can ask for by name.
+-- The names that clients can request; unique over all kinds of models.
 CREATE TABLE model_names (
     name text PRIMARY KEY CHECK (name <> '' AND octet_length(name) <= 256),
     kind text NOT NULL CHECK (kind IN ('model', 'virtual_model'))
@@ -193,11 +193,11 @@ CREATE TABLE model_backends (
     model_id bigint NOT NULL REFERENCES models ON DELETE CASCADE,
     api_base text NOT NULL,
     upstream_model text NOT NULL,
-    -- Sealed with AES-256-GCM, bound to this row.
+    -- Encrypted with AES-256-GCM, bound to this row.
     upstream_api_key bytea,
     protocol text NOT NULL DEFAULT 'openai' CHECK (protocol IN ('openai', 'anthropic', 'gemini')),
     auth_header text NOT NULL DEFAULT 'authorization',
-    -- NULL sends the credential alone.
+    -- NULL: the credential is sent without a scheme.
     auth_scheme text DEFAULT 'Bearer',
     default_max_tokens integer CHECK (default_max_tokens > 0)
 );
@@ -221,7 +221,7 @@ SELECT id, verb, resource FROM roles,
        (VALUES ('mcp:invoke', 'mcp/*'), ('agent:invoke', 'agent/*')) AS invoke (verb, resource)
  WHERE name = 'admin';
 
--- Principal 1 can call models once it is given a key; it cannot log in.
+-- Principal 1 can use models once it has a key; it cannot log in.
 INSERT INTO principals (kind, name) VALUES ('service_account', 'bootstrap');
 INSERT INTO principal_roles (principal_id, role_id)
 SELECT p.id, r.id FROM principals AS p, roles AS r

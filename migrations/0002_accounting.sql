@@ -1,5 +1,5 @@
--- What happened: it outlives the principals, keys and models that it names, so
--- nothing here refers to them by a foreign key.
+-- The audit log and usage. Rows outlive the principals, keys and models that they
+-- name, so there are no foreign keys.
 
 CREATE TABLE sessions (
     token_hash bytea PRIMARY KEY CHECK (octet_length(token_hash) = 32),
@@ -12,7 +12,7 @@ CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
 CREATE TABLE audit_events (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- NULL: a command on the control plane's own host.
+    -- NULL: a command on the control plane's host.
     actor_id bigint,
     actor_name text NOT NULL,
     action text NOT NULL,
@@ -24,8 +24,8 @@ CREATE TABLE audit_events (
 CREATE INDEX audit_events_by_actor ON audit_events (actor_id, id);
 CREATE INDEX audit_events_by_time ON audit_events (at);
 
--- Names of what was deleted: a late usage event still finds its principal and
--- model, and one that never existed is told apart.
+-- Names of deleted principals and models, so that late usage events are stored and
+-- events of names that never existed are dropped.
 CREATE TABLE former_principals (
     id bigint PRIMARY KEY,
     name text NOT NULL,
@@ -72,15 +72,15 @@ CREATE TABLE usage_events (
     duration_ms bigint,
     ttft_ms bigint,
     status integer,
-    -- NULL: unknown (no price, or no counts); never zero for that.
+    -- NULL: unknown (no price, or no counts).
     cost_micros bigint CHECK (cost_micros >= 0)
 );
 CREATE INDEX usage_events_by_time ON usage_events (at);
 CREATE INDEX usage_events_by_principal ON usage_events (principal_id, id);
 CREATE INDEX usage_events_by_model ON usage_events (model, id);
 
--- The last batch stored of each start of each gateway: what makes a repeated
--- batch harmless.
+-- The last stored batch of each start of each gateway, to ignore repeated
+-- batches.
 CREATE TABLE usage_reporters (
     replica text NOT NULL,
     boot_id text NOT NULL,
@@ -90,7 +90,7 @@ CREATE TABLE usage_reporters (
 );
 CREATE INDEX usage_reporters_by_time ON usage_reporters (seen_at);
 
--- The newest report of each gateway, for every control replica to show.
+-- The latest report of each gateway, available to every control plane replica.
 CREATE TABLE gateway_reports (
     replica text PRIMARY KEY,
     report jsonb NOT NULL,

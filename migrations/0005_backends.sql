@@ -1,17 +1,16 @@
--- How gateways treat a backend: how many requests it takes, what its requests
--- look like, how it is probed. Every column has a default, so that the release
--- before goes on as it did.
+-- Options of backends: concurrency, request format, health probes. Every column
+-- has a default, so that the previous release keeps working.
 
 ALTER TABLE model_backends
-    -- It gets no new request; those under way are finished.
+    -- It gets no new requests; those in flight are finished.
     ADD COLUMN draining boolean NOT NULL DEFAULT false,
-    -- At each gateway; NULL is unlimited.
+    -- Per gateway; NULL is unlimited.
     ADD COLUMN max_concurrency integer CHECK (max_concurrency BETWEEN 1 AND 100000),
     ADD COLUMN max_queue integer NOT NULL DEFAULT 100 CHECK (max_queue BETWEEN 0 AND 10000),
     ADD COLUMN queue_timeout_ms integer NOT NULL DEFAULT 10000
         CHECK (queue_timeout_ms BETWEEN 1 AND 600000),
-    -- A JSON object of names and values, sealed like upstream_api_key; its names
-    -- are repeated beside it, so that they can be shown.
+    -- A JSON object of names and values, encrypted like upstream_api_key. The
+    -- names are stored separately, so that they can be shown.
     ADD COLUMN extra_headers bytea,
     ADD COLUMN extra_header_names text[] NOT NULL DEFAULT '{}',
     ADD COLUMN extra_query jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(extra_query) = 'object'),

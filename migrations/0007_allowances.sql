@@ -1,5 +1,4 @@
--- What callers may take and spend, what models cost by class and time, and what
--- was spent.
+-- Limits and budgets, prices by class and time, and amounts spent.
 
 -- Principals that share limits and a budget.
 CREATE TABLE teams (
@@ -12,15 +11,14 @@ CREATE TRIGGER teams_changed
     AFTER INSERT OR DELETE OR UPDATE OF name ON teams
     FOR EACH STATEMENT EXECUTE FUNCTION config_changed();
 
--- A team that somebody belongs to cannot be deleted: its members would be
--- without its limits.
+-- A team with members cannot be deleted: they would lose its limits.
 ALTER TABLE principals ADD COLUMN team_id bigint REFERENCES teams;
 CREATE INDEX principals_by_team ON principals (team_id);
 CREATE TRIGGER principals_team_changed
     AFTER UPDATE OF team_id ON principals
     FOR EACH STATEMENT EXECUTE FUNCTION config_changed();
 
--- Whose: a principal, its use of one model, a key, or a team.
+-- The subject: a principal, its use of one model, a key, or a team.
 CREATE TABLE limits (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     principal_id bigint REFERENCES principals ON DELETE CASCADE,
@@ -48,8 +46,8 @@ CREATE TABLE budgets (
     tokens_total bigint CHECK (tokens_total >= 0),
     cost_total_micros bigint CHECK (cost_total_micros >= 0),
     budget_window text NOT NULL CHECK (budget_window IN ('daily', 'weekly', 'monthly')),
-    -- Windows are those of the calendar here; else of fixed length, one after
-    -- the other from window_start on.
+    -- Calendar windows in this time zone. NULL: consecutive windows of fixed
+    -- length from window_start.
     time_zone text CHECK (time_zone <> ''),
     window_start timestamptz NOT NULL DEFAULT date_trunc('second', now()),
     CHECK (num_nonnulls(principal_id, key_id, team_id) = 1),
@@ -61,7 +59,7 @@ CREATE INDEX budgets_by_key ON budgets (key_id);
 CREATE INDEX budgets_by_team ON budgets (team_id);
 CREATE INDEX budgets_by_model ON budgets (model_id);
 
--- The limits and budgets of keys are in the shards of the snapshot.
+-- Limits and budgets of keys are part of the snapshot's key shards.
 CREATE FUNCTION allowance_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     touched bigint[] := '{}';
@@ -84,9 +82,9 @@ CREATE TRIGGER limits_changed AFTER INSERT OR DELETE OR UPDATE ON limits
 CREATE TRIGGER budgets_changed AFTER INSERT OR DELETE OR UPDATE ON budgets
     FOR EACH ROW EXECUTE FUNCTION allowance_changed();
 
--- What is spent, by window: a row is made when something first falls into it,
--- so that nothing has to be rolled over. Usage events raise it in the
--- transaction that stores them.
+-- Amounts spent, by window. The first usage in a window creates its row, so that
+-- no job has to roll budgets over. Usage events update it in the transaction that
+-- stores them.
 CREATE TABLE budget_spending (
     budget_id bigint NOT NULL REFERENCES budgets ON DELETE CASCADE,
     window_start timestamptz NOT NULL,
@@ -95,8 +93,8 @@ CREATE TABLE budget_spending (
     PRIMARY KEY (budget_id, window_start)
 );
 
--- What each start of each gateway has taken of a budget's window: what is
--- stored of it, what it said last, and what it was granted in all.
+-- Amounts of a budget's window per start of a gateway: stored as usage rows, last
+-- reported, and granted in total.
 CREATE TABLE budget_shares (
     budget_id bigint NOT NULL REFERENCES budgets ON DELETE CASCADE,
     window_start timestamptz NOT NULL,
@@ -110,22 +108,22 @@ CREATE TABLE budget_shares (
     cost_reserved_micros bigint NOT NULL DEFAULT 0,
     tokens_granted bigint NOT NULL DEFAULT 0,
     cost_granted_micros bigint NOT NULL DEFAULT 0,
-    -- What it took lately: a sum that fades.
+    -- Recent usage: a sum with exponential decay.
     demand double precision NOT NULL DEFAULT 0,
-    -- NULL: it has stored something, and not reported yet.
+    -- NULL: usage rows are stored, but no report was received yet.
     reported_at timestamptz,
     PRIMARY KEY (budget_id, window_start, replica, boot_id)
 );
 CREATE INDEX budget_shares_by_time ON budget_shares (reported_at);
 
--- Gateways that reconcile: those seen lately share limits and budgets.
+-- Gateways that reconcile. Those seen recently share limits and budgets.
 CREATE TABLE limit_replicas (
     replica text PRIMARY KEY,
     boot_id text NOT NULL,
     seen_at timestamptz NOT NULL DEFAULT now()
 );
 
--- What each gateway let each holder ask for lately: sums that fade.
+-- Recent demand per gateway and subject: sums with exponential decay.
 CREATE TABLE limit_counts (
     holder text NOT NULL,
     replica text NOT NULL REFERENCES limit_replicas ON DELETE CASCADE,
@@ -136,8 +134,8 @@ CREATE TABLE limit_counts (
 );
 CREATE INDEX limit_counts_by_time ON limit_counts (reported_at);
 
--- Prices by class, in micro-units: of a million tokens or characters, of an
--- image, of a minute of sound. Unknown is not zero.
+-- Prices by class, in micro-units: per million tokens or characters, per image,
+-- per minute of audio. NULL is unknown, not zero.
 ALTER TABLE models
     ADD COLUMN cached_input_price_per_mtok bigint CHECK (cached_input_price_per_mtok >= 0),
     ADD COLUMN cache_write_price_per_mtok bigint CHECK (cache_write_price_per_mtok >= 0),
@@ -148,8 +146,8 @@ ALTER TABLE models
     ADD COLUMN input_price_per_mchar bigint CHECK (input_price_per_mchar >= 0),
     ADD COLUMN audio_price_per_minute bigint CHECK (audio_price_per_minute >= 0);
 
--- Which prices a model had from when on: a usage event is priced by its own
--- time, however late it comes. It outlives the model.
+-- The history of prices: a usage event is priced as of its own time, however late
+-- it arrives. Rows outlive the model.
 CREATE TABLE model_prices (
     model_id bigint NOT NULL,
     valid_from timestamptz NOT NULL,
@@ -204,7 +202,7 @@ BEGIN
 END $$;
 CREATE TRIGGER models_priced AFTER INSERT OR UPDATE ON models
     FOR EACH ROW EXECUTE FUNCTION price_changed();
--- Models that are there already: at their present prices since ever.
+-- Existing models: current prices apply to all past usage.
 INSERT INTO model_prices (model_id, valid_from, input_price_per_mtok, output_price_per_mtok)
 SELECT id, '1970-01-01 00:00:00+00', input_price_per_mtok, output_price_per_mtok FROM models;
 
@@ -216,19 +214,19 @@ ALTER TABLE usage_events
     ADD COLUMN input_characters bigint CHECK (input_characters >= 0),
     ADD COLUMN audio_ms bigint CHECK (audio_ms >= 0),
     ADD COLUMN audio_bytes bigint CHECK (audio_bytes >= 0),
-    -- Answered from a gateway's cache: cost_micros is 0.
+    -- Served from a gateway's cache: cost_micros is 0.
     ADD COLUMN cached boolean NOT NULL DEFAULT false,
-    -- What a cached answer would have cost.
+    -- What a cached response would have cost.
     ADD COLUMN saved_cost_micros bigint CHECK (saved_cost_micros >= 0),
-    -- The team of the principal, then.
+    -- The principal's team when the row was stored.
     ADD COLUMN team_id bigint,
     ADD COLUMN metadata jsonb;
 CREATE INDEX usage_events_by_key ON usage_events (key_id, id);
 CREATE INDEX usage_events_by_metadata ON usage_events USING gin (metadata jsonb_path_ops)
     WHERE metadata IS NOT NULL;
 
--- Events that could not be stored, for people to look at: without what clients
--- wrote, and only so many of them.
+-- Rejected events, for inspection: a bounded number, without the members that
+-- clients can set.
 CREATE TABLE usage_poison (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     received_at timestamptz NOT NULL DEFAULT now(),

@@ -1,17 +1,16 @@
--- Starts of gateways that another one came after under the same name. One that
--- asks again all the same runs beside it.
+-- Starts of gateways that a later start under the same name followed. One that
+-- still reports is a duplicate of the later one.
 CREATE TABLE limit_rivals (
     replica text NOT NULL,
     boot_id text NOT NULL,
     seen_at timestamptz NOT NULL,
-    -- When it was known last to run beside another one.
+    -- When it last ran concurrently with another start.
     beside_at timestamptz,
     PRIMARY KEY (replica, boot_id)
 );
 
--- The starts that share limits and budgets: of each name the last one, and those
--- that run beside it. How lately one must have been seen is for whoever asks to
--- say.
+-- The starts that share limits and budgets: the last one of each name, and its
+-- duplicates. Queries restrict seen_at themselves.
 CREATE VIEW limit_starts AS
 SELECT replica, boot_id, seen_at FROM limit_replicas
 UNION ALL
