@@ -11,8 +11,12 @@ use syn::{
     Signature, Type, Variant,
 };
 
+use crate::allow_list::{Tolerated, not_tolerated};
 use crate::krate::{is_cfg_test, read_package};
 use crate::{Finding, Tree, members};
+
+/// Files in which such shapes are tolerated.
+const TOLERATED: &[Tolerated] = &[];
 
 /// Finds shapes that the style bans. Tuples as parameters are allowed in tests.
 pub fn banned_shapes(tree: &Tree) -> io::Result<Vec<Finding>> {
@@ -26,7 +30,7 @@ pub fn banned_shapes(tree: &Tree) -> io::Result<Vec<Finding>> {
     }
     findings.sort();
     findings.dedup();
-    Ok(findings)
+    Ok(not_tolerated(findings, TOLERATED))
 }
 
 fn check(file: &str, syntax: &syn::File, test: bool) -> Vec<Finding> {

@@ -2,12 +2,9 @@
 //! of the field, replaces.
 
 mod list;
-mod tolerated;
 
-use std::collections::BTreeMap;
-
-use self::list::WORDS;
-use self::tolerated::TOLERATED;
+use self::list::{TOLERATED, WORDS};
+use crate::allow_list::not_tolerated;
 use crate::{Finding, Source, Tree};
 
 /// A word or phrase that is not used.
@@ -19,15 +16,6 @@ struct Word {
     instead: &'static str,
     /// Longer phrases in which the phrase is legitimate.
     except: &'static [&'static str],
-}
-
-/// A folder in which some phrases are still used.
-struct ToleratedUses {
-    /// The start of the paths.
-    folder: &'static str,
-    /// How many uses there may be. Fewer is an error, too: this list may only
-    /// shrink.
-    uses: usize,
 }
 
 /// The file that lists the phrases.
@@ -49,49 +37,26 @@ const ENDINGS: [&str; 10] = [
 
 /// Finds phrases that are not used in this project.
 pub fn replaced_words(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut uses: BTreeMap<&str, Vec<Finding>> = BTreeMap::new();
-    for source in tree.with_ending(&ENDINGS) {
-        if source.path.starts_with(LISTS) {
-            continue;
-        }
-        let found = check(source);
-        match TOLERATED
-            .iter()
-            .find(|entry| source.path.starts_with(entry.folder))
-        {
-            Some(entry) => uses.entry(entry.folder).or_default().extend(found),
-            None => findings.extend(found),
-        }
-    }
-    for entry in TOLERATED {
-        let found = uses.remove(entry.folder).unwrap_or_default();
-        if found.len() < entry.uses {
-            findings.push(format!(
-                "{}: {} uses of replaced words; lower the allow-list from {}",
-                entry.folder,
-                found.len(),
-                entry.uses
-            ));
-        } else if found.len() > entry.uses {
-            findings.extend(found);
-        }
-    }
-    findings
+    not_tolerated(all(tree), TOLERATED)
 }
 
 /// Lists the uses of replaced words below a folder, tolerated ones included.
 pub fn list_words(tree: &Tree, folder: &str) -> String {
     let mut text = String::new();
-    for source in tree.with_ending(&ENDINGS) {
-        if source.path.starts_with(folder) && !source.path.starts_with(LISTS) {
-            for finding in check(source) {
-                text.push_str(&finding);
-                text.push('\n');
-            }
+    for finding in all(tree) {
+        if finding.starts_with(folder) {
+            text.push_str(&finding);
+            text.push('\n');
         }
     }
     text
+}
+
+fn all(tree: &Tree) -> Vec<Finding> {
+    tree.with_ending(&ENDINGS)
+        .filter(|source| !source.path.starts_with(LISTS))
+        .flat_map(check)
+        .collect()
 }
 
 fn check(source: &Source) -> Vec<Finding> {
