@@ -1,10 +1,10 @@
 use crate::{Finding, Source, Tree};
 
-/// Module names that say nothing of their content.
+/// Module names that do not describe their content.
 const VAGUE: [&str; 5] = ["utils", "common", "helpers", "misc", "manager"];
 
-/// `unsafe` blocks of the product, each measured to pay. This number may only
-/// shrink. Fuzz targets, which pin what the C library says, have their own.
+/// Maximum number of `unsafe` blocks in the product, each justified by a
+/// measurement. It may only shrink. Fuzz targets are not counted.
 const UNSAFE_BLOCKS: usize = 0;
 
 /// Finds names, words and attributes that the style bans.
@@ -38,7 +38,7 @@ fn vague_name(source: &Source) -> Option<Finding> {
     let mut parts = source.path.split(['/', '.']);
     parts
         .find(|part| VAGUE.contains(part))
-        .map(|part| format!("{}:1: `{part}` says nothing of the content", source.path))
+        .map(|part| format!("{}:1: `{part}` does not describe the content", source.path))
 }
 
 fn unfinished(source: &Source) -> Vec<Finding> {
@@ -63,13 +63,13 @@ fn rust(source: &Source) -> Vec<Finding> {
         findings.extend(lines_with(
             source,
             |line| line.trim_start().starts_with("use kube") || line.contains(" kube::"),
-            "only the operator and the deployment screen talk to Kubernetes",
+            "only the operator and the deployment screen use the Kubernetes API",
         ));
     }
     findings
 }
 
-/// SQL stands in `control/src/db/` and in migrations, tests aside.
+/// SQL is only in `control/src/db/`, migrations and tests.
 fn sql_outside_db(tree: &Tree) -> Vec<Finding> {
     const MACROS: [&str; 5] = [
         "query!(",
@@ -88,7 +88,7 @@ fn sql_outside_db(tree: &Tree) -> Vec<Finding> {
             lines_with(
                 source,
                 |line| MACROS.iter().any(|word| line.contains(word)),
-                "SQL belongs into control/src/db/",
+                "SQL belongs in control/src/db/",
             )
         })
         .collect()

@@ -2,8 +2,8 @@
 //! and imports of modules, names, words and shapes of code. Run by `make check`.
 
 mod allow_list;
-mod arrows;
 mod bans;
+mod dependencies;
 mod history;
 mod krate;
 mod modules;
@@ -15,9 +15,9 @@ mod tree;
 mod versions;
 mod words;
 
-pub use arrows::broken_arrows;
-use arrows::members;
 pub use bans::banned;
+pub use dependencies::forbidden_dependencies;
+use dependencies::members;
 pub use history::long_subjects;
 pub use modules::{list_modules, module_cycles};
 pub use names::ambiguous_names;

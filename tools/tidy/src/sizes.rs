@@ -1,15 +1,15 @@
 use crate::{Finding, Source, Tree};
 
-/// Lines that a file may have, its tests not counted.
+/// Maximum lines of a file, without its tests.
 const BUDGET: usize = 500;
-/// Lines of unit tests that may stand in the file that they test.
+/// Maximum lines of unit tests within the file that they test.
 const INLINE_TESTS: usize = 150;
 
-/// Files over [`BUDGET`], with the most that each may have (never over 800).
+/// Files over [`BUDGET`], with the maximum of each (at most 800).
 /// This list may only shrink.
 const ALLOWED: [(&str, usize); 0] = [];
 
-/// Finds files that are too long, tests that belong into a file of their own,
+/// Finds files that are too long, tests that belong in a file of their own,
 /// and code after a test module.
 pub fn oversized(tree: &Tree) -> Vec<Finding> {
     tree.with_ending(&[".rs", ".py", ".sh", ".ts", ".tsx"])
@@ -38,7 +38,7 @@ fn check(source: &Source) -> Vec<Finding> {
         let inline = lines.len() - start;
         if lines[start + 1].contains('{') && inline > INLINE_TESTS {
             findings.push(format!(
-                "{path}:{}: {inline} lines of tests, over {INLINE_TESTS} they go to a tests.rs",
+                "{path}:{}: {inline} lines of tests; over {INLINE_TESTS} they belong in a tests.rs",
                 start + 1
             ));
         }

@@ -16,7 +16,7 @@ impl Source {
         self.path.rsplit('.').next() == Some("rs")
     }
 
-    /// Whether the file holds nothing but tests.
+    /// Whether the file contains only tests.
     pub fn is_test(&self) -> bool {
         self.path.contains("/tests/")
             || self.path.contains("/tests_unit/")
@@ -24,8 +24,8 @@ impl Source {
     }
 }
 
-/// The files of a checkout that people write: builds, caches and generated
-/// files left out.
+/// The hand-written files of a checkout, without build output, caches and
+/// generated files.
 pub struct Tree {
     /// The checkout.
     pub root: PathBuf,

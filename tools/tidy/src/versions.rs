@@ -36,7 +36,7 @@ fn workspace_version(tree: &Tree) -> Option<String> {
     version.as_str().map(str::to_owned)
 }
 
-/// The version of the image that a line names. `<…>` stands for any.
+/// The version of the image that a line names; none for `<…>`.
 fn named_version(line: &str) -> Option<&str> {
     let rest = IMAGES.iter().find_map(|image| line.split_once(image))?.1;
     let end = rest

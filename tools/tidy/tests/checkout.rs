@@ -1,8 +1,8 @@
-//! The checkout keeps its own rules.
+//! The checkout conforms to its own rules.
 
 use fastllm_tidy::{
-    Tree, ambiguous_names, banned, banned_shapes, broken_arrows, long_subjects, missing_paths,
-    module_cycles, oversized, replaced_words, stale_versions,
+    Tree, ambiguous_names, banned, banned_shapes, forbidden_dependencies, long_subjects,
+    missing_paths, module_cycles, oversized, replaced_words, stale_versions,
 };
 
 fn assert_none(findings: &[String]) {
@@ -10,13 +10,13 @@ fn assert_none(findings: &[String]) {
 }
 
 #[test]
-fn files_keep_their_size() {
+fn files_are_within_their_size() {
     assert_none(&oversized(&Tree::of_this_checkout().unwrap()));
 }
 
 #[test]
-fn arrows_point_one_way() {
-    assert_none(&broken_arrows(&Tree::of_this_checkout().unwrap()));
+fn crates_have_allowed_dependencies_only() {
+    assert_none(&forbidden_dependencies(&Tree::of_this_checkout().unwrap()));
 }
 
 #[test]
