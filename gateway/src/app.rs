@@ -1,6 +1,11 @@
-//! The composition root: builds every room and ties them together.
+//! The composition root: builds the components from their configurations and
+//! ties them together.
 
+mod config;
 mod shutdown;
+
+pub use config::Config;
+pub(crate) use config::{CertificateFiles, ShutdownConfig, SourceConfig};
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -9,30 +14,26 @@ use std::thread::available_parallelism;
 
 use fastllm_engine::Tuning;
 use fastllm_process::accept::ListenError;
-use fastllm_process::logging::LogError;
 use fastllm_process::signals;
 use fastllm_process::tls::{ServerCertificate, TlsError};
 use rustls::ServerConfig;
 use shutdown::ShutdownSequence;
 use tokio::signal::unix::Signal;
+use tokio_util::sync::CancellationToken;
 
 use crate::cache::CachedResponses;
-use crate::cli::{Config, Origin, OriginError};
-use crate::control_plane::ControlClient;
-use crate::control_plane::ControlPlaneTasks;
-use crate::control_plane::{UsageQueue, UsageReceiver, usage_queue};
-use crate::forward::{Forwarder, IdleTimeouts};
-use crate::http::{BodyLimits, Cors};
+use crate::control_plane::{
+    self, ControlClient, ControlPlaneTasks, UsageQueue, UsageReceiver, usage_queue,
+};
+use crate::http::Cors;
 use crate::pipeline::Pipeline;
-use crate::request_log::AccountingSink;
-use crate::runtime::{BackgroundTasks, Tasks};
-use crate::runtime::{Worker, Workers};
-use crate::serve::{Listener, Service, Shutdown, Status, WorkerSet};
+use crate::request_log::{AccountingConfig, AccountingSink};
+use crate::runtime::{BackgroundTasks, Tasks, Worker, Workers};
+use crate::serve::{self, Listener, Service, Shutdown, Status, WorkerSet};
 use crate::snapshot::{CurrentSnapshot, FileError, Watcher};
-use crate::telemetry::{Metrics, TraceExporter, start_tracing};
+use crate::telemetry::{Metrics, Observed, TraceExporter};
 use crate::tls;
-use crate::upstream::Prober;
-use crate::upstream::{Connector, Resolver, Upstreams};
+use crate::upstream::{Connector, Prober, Resolver, Upstreams};
 
 /// Protocols that are offered to clients over TLS.
 const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -46,12 +47,6 @@ pub enum Error {
     /// Certificates cannot be read.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Logging cannot be set up.
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// The flags do not say what to serve.
-    #[error(transparent)]
-    Origin(#[from] OriginError),
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
@@ -72,7 +67,7 @@ impl Error {
     /// Whether the flags are at fault, so that another start would not help.
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Tls(_) | Self::Log(_) | Self::Origin(_) | Self::File(_) => true,
+            Self::Tls(_) | Self::File(_) => true,
             Self::Listen(_) | Self::Setup { .. } | Self::Ended(_) => false,
         }
     }
@@ -87,11 +82,11 @@ pub struct Gateway {
     components: Components,
 }
 
-/// What is shared by what runs.
+/// What the tasks and threads of a gateway share.
 #[derive(Debug)]
 struct Components {
     source: SnapshotSource,
-    probe_client: reqwest::Client,
+    prober: Prober,
     metrics: Arc<Metrics>,
     sink: Arc<AccountingSink>,
     current: Arc<CurrentSnapshot>,
@@ -104,10 +99,11 @@ struct Components {
     boot_id: Arc<str>,
 }
 
-/// Who says what to serve, and is told what was served.
+/// Where snapshots come from, and where usage goes.
 #[derive(Debug)]
 enum SnapshotSource {
-    Control {
+    ControlPlane {
+        config: control_plane::Config,
         client: ControlClient,
         receiver: UsageReceiver,
     },
@@ -118,26 +114,31 @@ enum SnapshotSource {
 }
 
 impl SnapshotSource {
-    /// Also gives the queue of what it is told. A file is read and served.
+    /// Opens the source, and the queue for usage. A file is read and served.
     fn open(
-        config: &Config,
+        config: &SourceConfig,
         tls: &rustls::ClientConfig,
         metrics: &Arc<Metrics>,
         current: &Arc<CurrentSnapshot>,
     ) -> Result<(Self, UsageQueue), Error> {
-        match config.origin()? {
-            Origin::Control { url, token } => {
-                let client = ControlClient::new(url.clone(), token, tls.clone())
-                    .map_err(|error| setup("the way to control")(&error))?;
+        match config.clone() {
+            SourceConfig::ControlPlane(config) => {
+                let client = config
+                    .client(tls.clone())
+                    .map_err(|error| setup("the control plane's client")(&error))?;
                 let (usage, receiver) = usage_queue(metrics);
-                Ok((Self::Control { client, receiver }, usage))
+                let source = Self::ControlPlane {
+                    config,
+                    client,
+                    receiver,
+                };
+                Ok((source, usage))
             }
-            Origin::File(file) => {
+            SourceConfig::File { file, poll } => {
                 let hang_up = signals::hangup().map_err(|error| setup("signals")(&error))?;
                 let (current, metrics) = (Arc::clone(current), Arc::clone(metrics));
-                let usage = UsageQueue::disabled();
-                let watcher = Watcher::start(file, current, metrics, config.config_poll)?;
-                Ok((Self::File { watcher, hang_up }, usage))
+                let watcher = Watcher::start(file, current, metrics, poll)?;
+                Ok((Self::File { watcher, hang_up }, UsageQueue::disabled()))
             }
         }
     }
@@ -153,7 +154,6 @@ fn setup(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
 impl Components {
     fn build(config: &Config) -> Result<Self, Error> {
         let tls = tls::client_config(config.ca_bundle.as_deref())?;
-        let probe_client = Prober::client(tls.clone()).map_err(|error| setup("probes")(&error))?;
         let metrics = Metrics::new()
             .and_then(|metrics| metrics.with_labels(&config.metadata_labels))
             .map_err(|error| setup("metrics")(&error))?;
@@ -163,28 +163,36 @@ impl Components {
             policy: config.policy,
             ..Tuning::default()
         };
-        let certificate = match (&config.gateway_tls_cert, &config.gateway_tls_key) {
-            (Some(chain), Some(key)) => Some(ServerCertificate::read(chain, key)?),
-            _ => None,
+        let certificate = match &config.certificate {
+            Some(files) => Some(ServerCertificate::read(&files.chain, &files.key)?),
+            None => None,
         };
         let threads = match config.workers {
             Some(workers) => usize::from(workers),
             None => available_parallelism().map_or(1, usize::from),
         };
         let current = Arc::new(CurrentSnapshot::new(Arc::clone(&metrics), tuning));
-        let (source, usage) = SnapshotSource::open(config, &tls, &metrics, &current)?;
-        let tracing = start_tracing(config, tls.clone(), &metrics)
+        let (source, usage) = SnapshotSource::open(&config.source, &tls, &metrics, &current)?;
+        let cached = config.cache.build();
+        observe(&metrics, usage.clone(), Arc::clone(&cached));
+        let tracing = config.tracing.as_ref();
+        let tracing = tracing
+            .map(|tracing| tracing.build(tls.clone(), &metrics))
+            .transpose()
             .map_err(|error| setup("traces")(&error))?;
-        let (tracer, exporter) = tracing.unzip();
-        let cached = Arc::new(CachedResponses::new(config));
-        let sink = AccountingSink::new(Arc::clone(&metrics), usage, Arc::clone(&boot_id))
-            .with_cache(Arc::clone(&cached))
-            .traced(tracer)
-            .logged_as(config.log_format);
+        let (tracer, traces) = tracing.unzip();
+        let accounting = AccountingConfig {
+            metrics: Arc::clone(&metrics),
+            usage,
+            tracer,
+            log_format: config.log_format,
+            boot_id: Arc::clone(&boot_id),
+        };
+        let prober = config.probe.build(tls.clone(), Arc::clone(&current));
         Ok(Self {
             source,
-            probe_client,
-            sink: Arc::new(sink),
+            prober: prober.map_err(|error| setup("probes")(&error))?,
+            sink: accounting.build(),
             current,
             cached,
             metrics,
@@ -195,10 +203,18 @@ impl Components {
                 .transpose()?,
             certificate,
             workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
-            traces: exporter,
+            traces,
             boot_id,
         })
     }
+}
+
+/// Lets metrics include the state of the usage queue and the cache.
+fn observe(metrics: &Metrics, usage: UsageQueue, cached: Arc<CachedResponses>) {
+    metrics.observe_with(move || Observed {
+        usage_queued: usage.len(),
+        cache: cached.occupancy(),
+    });
 }
 
 /// A random text per start.
@@ -213,13 +229,11 @@ impl Gateway {
     /// Builds everything and opens the ports. Needs a tokio runtime.
     pub fn bind(config: Config) -> Result<Self, Error> {
         let components = Components::build(&config)?;
-        let public = Listener::bind(
-            SocketAddr::new(config.host, config.port),
-            config.max_connections,
-        )?;
+        let most = config.serve.max_connections;
+        let public = Listener::bind(config.address, most)?;
         let status = config
-            .status_port
-            .map(|port| Listener::bind(SocketAddr::new(config.host, port), config.max_connections))
+            .status_address
+            .map(|address| Listener::bind(address, most))
             .transpose()?;
         Ok(Self {
             config,
@@ -240,15 +254,18 @@ impl Gateway {
     }
 
     fn announce(&self) {
-        let config = &self.config;
+        let (control, file) = match &self.config.source {
+            SourceConfig::ControlPlane(config) => (Some(&config.url), None),
+            SourceConfig::File { file, .. } => (None, Some(file.path.display())),
+        };
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             address = %self.address(),
             status_address = self.status_address().map(tracing::field::display),
-            control = config.control_url.as_ref().map(tracing::field::display),
-            config = config.config.as_ref().map(|path| tracing::field::display(path.display())),
+            control = control.map(tracing::field::display),
+            config = file.map(tracing::field::display),
             role = "proxy",
-            "the gateway listens"
+            "listening"
         );
     }
 
@@ -264,11 +281,12 @@ impl Gateway {
         } = self;
         let status = Arc::new(Status::new(
             Arc::clone(&components.current),
-            Arc::clone(&components.sink),
+            Arc::clone(&components.metrics),
         ));
         let mut background = BackgroundTasks::default();
+        let detailed = status_port.is_none();
         let public_worker_set =
-            components.public_worker_set(&config, &status, status_port.is_none(), &mut background);
+            components.public_worker_set(&config, &status, detailed, background.stop());
         let (public_shutdown, status_shutdown) = (Shutdown::default(), Shutdown::default());
         let mut listeners = BackgroundTasks::default();
         listeners.spawn(
@@ -276,15 +294,16 @@ impl Gateway {
             public.run(public_worker_set, public_shutdown.clone()),
         );
         if let Some(port) = status_port {
-            let worker_set =
-                components.worker_set(&config, None, |_| Service::Status(Arc::clone(&status)));
+            let worker_set = components.worker_set(&config.serve, None, |_| {
+                Service::Status(Arc::clone(&status))
+            });
             listeners.spawn(
                 "the status listener",
                 port.run(worker_set, status_shutdown.clone()),
             );
         }
         let workers = Arc::clone(&components.workers);
-        components.start(&config, &mut background);
+        components.start(&mut background);
 
         let ended = tokio::select! {
             () = shutdown => None,
@@ -292,70 +311,58 @@ impl Gateway {
             name = listeners.ended() => Some(name),
         };
         status.drain();
-        let closing = ShutdownSequence {
+        let sequence = ShutdownSequence {
             public_shutdown,
             status_shutdown,
             listeners,
             background,
             workers,
         };
-        closing.run(&config).await;
+        sequence.run(config.shutdown).await;
         ended.map_or(Ok(()), |name| Err(Error::Ended(name)))
     }
 }
 
 impl Components {
-    /// What serves clients: each thread with its own connections to upstreams.
+    /// The threads that serve clients, each with its own connections to upstreams.
     fn public_worker_set(
         &self,
         config: &Config,
         status: &Arc<Status>,
         detailed: bool,
-        background: &mut BackgroundTasks,
+        stop: CancellationToken,
     ) -> WorkerSet {
-        let bodies = Arc::new(BodyLimits::new(
-            config.max_body_mb << 20,
-            config.body_timeout,
-        ));
-        // Each thread keeps its share.
-        let max_idle = config.pool_max_idle.div_ceil(self.workers.len().max(1));
-        let idle_timeouts = IdleTimeouts::new(config.stream_idle_timeout, config.sse_heartbeat);
-        let cors = Cors::new(&config.cors_origins).map(Arc::new);
-        self.worker_set(config, self.tls.clone(), |worker| {
+        let bodies = config.pipeline.body_limits();
+        let max_idle = config.upstream.max_idle_per_thread(self.workers.len());
+        let cors = Cors::new(&config.serve.cors_origins).map(Arc::new);
+        self.worker_set(&config.serve, self.tls.clone(), |worker| {
             let upstreams =
                 Upstreams::new(self.connector.clone(), max_idle, Arc::clone(&self.metrics));
             let tend = upstreams
                 .clone()
-                .tend(Arc::clone(&self.current), background.stop());
+                .tend(Arc::clone(&self.current), stop.clone());
             worker.spawn(&Tasks::default(), tend);
-            let forwarder = Forwarder {
-                upstreams,
-                timeout: config.upstream_timeout,
-                max_retries: config.max_retries,
-                idle_timeouts,
-            };
             let pipeline = Pipeline {
+                config: config.pipeline.clone(),
                 current: Arc::clone(&self.current),
                 sink: Arc::clone(&self.sink),
-                forwarder,
+                forwarder: config.forward.build(upstreams),
                 bodies: Arc::clone(&bodies),
-                request_timeout: config.request_timeout,
                 cached: Arc::clone(&self.cached),
-                hide_ungranted: config.hide_ungranted_models,
-                forwarded: config.forwarded_headers.clone().into(),
             };
             Service::Public {
                 pipeline: Arc::new(pipeline),
                 status: Arc::clone(status),
                 detailed,
                 cors: cors.clone(),
+                metrics: Arc::clone(&self.metrics),
             }
         })
     }
 
     fn worker_set(
         &self,
-        config: &Config,
+        config: &serve::Config,
         tls: Option<Arc<ServerConfig>>,
         service: impl FnMut(&Worker) -> Service,
     ) -> WorkerSet {
@@ -367,13 +374,13 @@ impl Components {
         }
     }
 
-    /// Starts what runs beside the request path.
-    fn start(self, config: &Config, background: &mut BackgroundTasks) {
+    /// Starts the tasks that run beside the request path.
+    fn start(self, background: &mut BackgroundTasks) {
         let Self {
             source,
-            probe_client,
+            prober,
             metrics,
-            sink,
+            sink: _,
             current,
             cached: _,
             connector,
@@ -396,12 +403,6 @@ impl Components {
             Arc::clone(&metrics),
         );
         background.spawn("the resolver", resolver.run(stop.clone()));
-        let prober = Prober {
-            client: probe_client,
-            current: Arc::clone(&current),
-            every: config.health_interval,
-            timeout: config.health_timeout,
-        };
         background.spawn("the prober", prober.run(stop.clone()));
         if let Some(traces) = traces {
             background.spawn("the trace exporter", traces.run(stop.clone()));
@@ -410,12 +411,15 @@ impl Components {
             SnapshotSource::File { watcher, hang_up } => {
                 background.spawn("the file's watcher", watcher.run(hang_up, stop));
             }
-            SnapshotSource::Control { client, receiver } => {
+            SnapshotSource::ControlPlane {
+                config,
+                client,
+                receiver,
+            } => {
                 let tasks = ControlPlaneTasks {
                     client,
                     receiver,
                     metrics,
-                    sink,
                     current,
                     boot_id,
                 };

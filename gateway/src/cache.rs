@@ -14,12 +14,9 @@ use fastllm_wire::{Members, Piece, Splice};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 
-use crate::cli::{CacheSharing, Config};
-use crate::forward::{Outgoing, Payload, UpstreamResponse};
-use crate::http::LocalResponse;
-use crate::http::deciding_fields;
-use crate::http::{CACHE, REQUEST_ID};
-use crate::http::{Head, ProxiedEndpoint, RateLimitFields};
+use crate::http::{
+    CACHE, ClientFields, Head, LocalResponse, ProxiedEndpoint, REQUEST_ID, RateLimitFields,
+};
 use crate::request_log::{RequestLog, UsageSummary};
 use crate::runtime::clock;
 use crate::telemetry::CacheUse;
@@ -44,50 +41,86 @@ const KEPT_FIELDS: [HeaderName; 5] = [
 
 type ResponseEntries = ResponseCache<UsageSummary>;
 
-/// An answer that was kept, with what it used.
+/// A cached response, with its usage.
 pub(crate) type Hit = CachedResponse<UsageSummary>;
 
-/// The answers that this process keeps.
+/// What the cache may hold. It is off where one of the bounds is zero.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) max_entries: u64,
+    pub(crate) max_bytes: u64,
+    /// Principals share cached responses.
+    pub(crate) shared: bool,
+}
+
+impl Config {
+    pub(crate) fn build(self) -> Arc<CachedResponses> {
+        let bounds = CacheLimits {
+            entries: self.max_entries,
+            bytes: self.max_bytes,
+        };
+        Arc::new(CachedResponses {
+            entries: ResponseCache::new(bounds),
+            shared: self.shared,
+        })
+    }
+}
+
+/// The cached responses of this process.
 #[derive(Debug)]
 pub(crate) struct CachedResponses {
-    answers: Option<ResponseEntries>,
-    /// Principals may have each other's.
+    entries: Option<ResponseEntries>,
+    /// Principals share cached responses.
     shared: bool,
 }
 
+/// What a request is cached by, whichever backend gets it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheableRequest<'a> {
+    pub(crate) endpoint: ProxiedEndpoint,
+    pub(crate) client: ClientFields<'a>,
+    pub(crate) members: &'a Members,
+    pub(crate) body: &'a [u8],
+}
+
+/// A response that may be cached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheableResponse<'a> {
+    /// The model that generates it.
+    pub(crate) model: &'a ModelName,
+    pub(crate) fields: Fields<'a>,
+    /// The length of the body, where it is known.
+    pub(crate) length: Option<u64>,
+}
+
 impl CachedResponses {
-    /// None yet; never any where the flags leave no room.
-    pub(crate) fn new(config: &Config) -> Self {
-        let bounds = CacheLimits {
-            entries: config.cache_max_entries.into(),
-            bytes: config.cache_max_bytes,
-        };
-        Self {
-            answers: ResponseCache::new(bounds),
-            shared: config.cache_scope == CacheSharing::Shared,
-        }
+    /// What the cache holds.
+    pub(crate) fn occupancy(&self) -> CacheUsage {
+        let entries = self.entries.as_ref();
+        entries.map(ResponseCache::usage).unwrap_or_default()
     }
 
-    /// How much is kept.
-    pub(crate) fn usage(&self) -> CacheUsage {
-        let answers = self.answers.as_ref();
-        answers.map(ResponseCache::usage).unwrap_or_default()
-    }
-
-    /// What a request has to do with the cache; nothing where none of the models
-    /// that may answer it wants that, or the client does not.
-    pub(crate) fn cache_policy(
+    /// How the cache applies to a request; nothing where none of the models of
+    /// its chain is cached, or the client opts out.
+    pub(crate) fn policy(
         self: &Arc<Self>,
-        (caller, chain): (&Caller, &Chain),
-        (proxied, head): (ProxiedEndpoint, &Head),
-        (members, body): (&Members, &[u8]),
+        caller: &Caller,
+        chain: &Chain,
+        head: &Head,
+        request: &CacheableRequest<'_>,
     ) -> Option<Box<CachePolicy>> {
+        let CacheableRequest {
+            endpoint,
+            client: _,
+            members,
+            body,
+        } = *request;
         let wanted = chain.pools().iter().any(|pool| pool.caching().is_some());
-        if !wanted || self.answers.is_none() {
+        if !wanted || self.entries.is_none() {
             return None;
         }
         let in_one_piece = !members.is_stream() && members.form_type().is_none();
-        if !in_one_piece || body.len() > LONGEST_REQUEST || extends_conversation(proxied, body) {
+        if !in_one_piece || body.len() > LONGEST_REQUEST || extends_conversation(endpoint, body) {
             return None;
         }
         let may_look_up = match CacheControl::of(head) {
@@ -145,10 +178,10 @@ fn has_directive(fields: Fields<'_>, directive: &[u8]) -> bool {
 
 /// Whether asking changes what the upstream knows, so that to ask again is to
 /// ask something else: a turn of a conversation that it keeps.
-fn extends_conversation(proxied: ProxiedEndpoint, body: &[u8]) -> bool {
+fn extends_conversation(endpoint: ProxiedEndpoint, body: &[u8]) -> bool {
     let members = Object::open(body)
         .ok()
-        .filter(|_| proxied == ProxiedEndpoint::Responses);
+        .filter(|_| endpoint == ProxiedEndpoint::Responses);
     members
         .into_iter()
         .flatten()
@@ -172,15 +205,15 @@ impl CachePolicy {
     pub(crate) fn look_up(
         &mut self,
         chain: &Chain,
-        outgoing: &Outgoing<'_, '_>,
-        record: &mut RequestLog,
+        request: &CacheableRequest<'_>,
+        log: &mut RequestLog,
     ) -> Option<Arc<Hit>> {
-        let answers = self.cached.answers.as_ref().filter(|_| self.may_look_up)?;
+        let entries = self.cached.entries.as_ref().filter(|_| self.may_look_up)?;
         let pool = chain.pools().first()?;
-        let key = self.key(pool.caching()?, pool.model(), outgoing)?;
+        let key = self.key(pool.caching()?, pool.model(), request);
         self.looked_up = Some(key);
-        let hit = answers.get(&key, clock::timestamp());
-        record.looked_up(pool.model(), hit.is_some());
+        let hit = entries.get(&key, clock::timestamp());
+        log.record_cache_lookup(pool.model(), hit.is_some());
         hit
     }
 
@@ -189,34 +222,39 @@ impl CachePolicy {
         &self,
         caching: &ModelCaching,
         model: &ModelName,
-        outgoing: &Outgoing<'_, '_>,
-    ) -> Option<CacheKey> {
-        let Payload::Whole(body) = &outgoing.payload else {
-            return None;
-        };
-        let mut key = CacheKeyBuilder::new(caching, outgoing.endpoint.sub_path(), &self.audience);
-        for (name, value) in deciding_fields(outgoing.headers, outgoing.forwarded) {
+        request: &CacheableRequest<'_>,
+    ) -> CacheKey {
+        let CacheableRequest {
+            endpoint,
+            client,
+            members,
+            body,
+        } = *request;
+        let mut key = CacheKeyBuilder::new(caching, endpoint.sub_path(), &self.audience);
+        for (name, value) in client.deciding() {
             key.header(name, value);
         }
         // Whichever name it was asked for by.
-        let splice = Splice::new(outgoing.members).model(model.as_str());
-        Some(
-            key.finish(splice.pieces(body.len()).map(|piece| match piece {
-                Piece::Kept(range) => body.get(range).unwrap_or_default(),
-                Piece::Written(bytes) => bytes,
-            })),
-        )
+        let splice = Splice::new(members).model(model.as_str());
+        key.finish(splice.pieces(body.len()).map(|piece| match piece {
+            Piece::Kept(range) => body.get(range).unwrap_or_default(),
+            Piece::Written(bytes) => bytes,
+        }))
     }
 
     /// What keeps an answer that has begun, under the model that gives it;
     /// nothing where it shall not be kept.
-    pub(crate) fn keep(
+    pub(crate) fn begin_entry(
         &self,
         chain: &Chain,
-        outgoing: &Outgoing<'_, '_>,
-        response: &UpstreamResponse,
+        request: &CacheableRequest<'_>,
+        response: &CacheableResponse<'_>,
     ) -> Option<PendingEntry> {
-        let (fields, length) = response.in_one_piece()?;
+        let CacheableResponse {
+            model,
+            fields,
+            length,
+        } = *response;
         let private = [b"no-store".as_slice(), b"private"];
         if private
             .iter()
@@ -226,16 +264,16 @@ impl CachePolicy {
             return None;
         }
         let mut pools = chain.pools().iter().enumerate();
-        let (index, pool) = pools.find(|(_, pool)| pool.model() == response.model())?;
+        let (index, pool) = pools.find(|(_, pool)| pool.model() == model)?;
         let caching = pool.caching()?;
         let key = match self.looked_up.filter(|_| index == 0) {
             Some(key) => key,
-            None => self.key(caching, pool.model(), outgoing)?,
+            None => self.key(caching, pool.model(), request),
         };
-        let answers = self.cached.answers.as_ref()?;
+        let entries = self.cached.entries.as_ref()?;
         Some(PendingEntry {
             cached: Arc::clone(&self.cached),
-            capture: answers.begin_capture(key, caching, length)?,
+            capture: entries.begin_capture(key, caching, length)?,
             fields: kept_fields(fields)?,
         })
     }
@@ -268,16 +306,16 @@ impl PendingEntry {
     }
 
     /// All of it has come. True where it can be given again from now on.
-    pub(crate) fn complete(self, figures: UsageSummary) -> bool {
+    pub(crate) fn complete(self, usage: UsageSummary) -> bool {
         let Self {
             cached,
             capture,
             fields,
         } = self;
-        let Some(answers) = &cached.answers else {
+        let Some(entries) = &cached.entries else {
             return false;
         };
-        is_final(capture.body()) && answers.insert(capture, fields, figures, clock::timestamp())
+        is_final(capture.body()) && entries.insert(capture, fields, usage, clock::timestamp())
     }
 }
 
@@ -305,17 +343,17 @@ fn is_final(body: &[u8]) -> bool {
 }
 
 /// The answer to a client, and the end of its record.
-pub(crate) fn cached_response(hit: &Hit, record: Box<RequestLog>) -> LocalResponse {
-    let mut own = Response::new(hit.body().clone());
-    let headers = own.headers_mut();
+pub(crate) fn cached_response(hit: &Hit, log: Box<RequestLog>) -> LocalResponse {
+    let mut response = Response::new(hit.body().clone());
+    let headers = response.headers_mut();
     headers.clone_from(hit.headers());
-    headers.insert(REQUEST_ID, record.id().clone());
+    headers.insert(REQUEST_ID, log.request_id().clone());
     headers.insert(CACHE, HeaderValue::from_static(CacheUse::Hit.as_str()));
-    if let Some(rates) = record.rates().and_then(RateLimitFields::of) {
+    if let Some(rates) = log.rates().and_then(RateLimitFields::of) {
         headers.extend(rates.named());
     }
-    record.cached_response(*hit.attachment());
-    own
+    log.finish_cached(*hit.attachment());
+    response
 }
 
 #[cfg(test)]

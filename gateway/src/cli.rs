@@ -3,15 +3,15 @@
 
 mod flags;
 
-pub use flags::{CacheSharing, Config, OriginError};
-pub(crate) use flags::{Origin, environment_variable};
+pub use flags::{CacheSharing, Flags, SourceError};
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue};
-use fastllm_process::{error, logging, signals};
+use fastllm_process::logging::{self, LogError};
+use fastllm_process::{error, signals};
 
 use crate::configuration_file::ConfigFile;
 use crate::telemetry::ACCESS_TARGET;
@@ -20,23 +20,23 @@ use crate::{Error, run, runtime};
 /// An LLM gateway: OpenAI-compatible, in front of any number of upstreams.
 #[derive(Debug, Parser)]
 #[command(name = "fastllm-gateway", version)]
-struct Flags {
+struct Command {
     #[command(flatten)]
-    config: Config,
+    flags: Flags,
 }
 
 /// Parses the arguments (the program's name first), serves until it is
 /// terminated, and says how that ended: 2 for what flags are to blame for, 1
 /// for what happened later.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let config = match Flags::try_parse_from(arguments) {
-        Ok(flags) => flags.config,
+    let flags = match Command::try_parse_from(arguments) {
+        Ok(command) => command.flags,
         Err(error) => silent(error).exit(),
     };
-    if let Some(path) = &config.check_config {
-        return check(&config.file(path));
+    if let Some(path) = &flags.check_config {
+        return check(&flags.file(path));
     }
-    match serve(config) {
+    match serve(flags) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error::print("fastllm-gateway", &error);
@@ -65,18 +65,41 @@ fn silent(mut error: clap::Error) -> clap::Error {
     error
 }
 
-fn serve(config: Config) -> Result<(), Error> {
+/// Why the program exits with an error.
+#[derive(Debug, thiserror::Error)]
+enum CommandError {
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Gateway(#[from] Error),
+}
+
+impl CommandError {
+    /// Whether the flags are at fault, so that a restart would not help.
+    fn is_configuration(&self) -> bool {
+        match self {
+            Self::Source(_) | Self::Log(_) => true,
+            Self::Gateway(error) => error.is_configuration(),
+        }
+    }
+}
+
+fn serve(flags: Flags) -> Result<(), CommandError> {
     let logging = logging::Config {
-        format: config.log_format,
+        format: flags.log_format,
         flatten_fields: true,
         include_spans: false,
         preformatted_target: Some(ACCESS_TARGET),
     };
-    let _log = logging.init_buffered(&config.log)?;
+    let _log = logging.init_buffered(&flags.log)?;
+    let config = flags.config()?;
     let runtime = runtime().map_err(|error| setup("the runtime", &error))?;
     runtime.block_on(async {
         let shutdown = signals::shutdown().map_err(|error| setup("signals", &error))?;
-        run(config, shutdown).await
+        run(config, shutdown).await?;
+        Ok(())
     })
 }
 

@@ -1,4 +1,5 @@
-//! What runs beside the request path where there is a control plane.
+//! Everything that goes to and comes from the control plane: snapshots, usage,
+//! health, and this gateway's shares of limits and budgets.
 
 mod client;
 mod health;
@@ -8,14 +9,16 @@ mod snapshot_file;
 mod snapshot_follower;
 mod usage;
 
-pub(crate) use client::ControlClient;
 pub use client::ControlUrl;
-pub(crate) use usage::{UsageQueue, UsageReceiver, usage_queue};
+pub(crate) use client::{ControlClient, ControlError};
+pub(crate) use usage::{SpillConfig, UsageQueue, UsageReceiver, usage_queue};
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::cli::Config;
-use crate::request_log::AccountingSink;
+use fastllm_contract::Secret;
+
 use crate::runtime::BackgroundTasks;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
@@ -26,37 +29,68 @@ use snapshot_file::{SnapshotFile, SnapshotWriter};
 use snapshot_follower::SnapshotFollower;
 use usage::{Backlog, BatchIdentity, UsageReporter};
 
-/// What goes to and comes from the control plane.
+/// How a gateway works with its control plane.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) url: ControlUrl,
+    pub(crate) token: Secret,
+    /// The name of this gateway in reports.
+    pub(crate) replica: String,
+    /// The file that holds the last known good snapshot.
+    pub(crate) snapshot_cache: PathBuf,
+    /// Time between two polls where control does not hold a request open.
+    pub(crate) snapshot_poll: Duration,
+    pub(crate) health_report_interval: Duration,
+    /// Zero: limits are not reconciled.
+    pub(crate) reconcile_interval: Duration,
+    pub(crate) usage_spill: Option<SpillConfig>,
+}
+
+impl Config {
+    /// A client of the configured control plane.
+    pub(crate) fn client(&self, tls: rustls::ClientConfig) -> Result<ControlClient, ControlError> {
+        ControlClient::new(self.url.clone(), &self.token, tls)
+    }
+}
+
+/// The tasks that talk to the control plane.
 pub(crate) struct ControlPlaneTasks {
     pub(crate) client: ControlClient,
     pub(crate) receiver: UsageReceiver,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) sink: Arc<AccountingSink>,
     pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) boot_id: Arc<str>,
 }
 
 impl ControlPlaneTasks {
-    /// Starts what talks to it.
-    pub(crate) fn start(self, config: &Config, background: &mut BackgroundTasks) {
+    /// Starts them.
+    pub(crate) fn start(self, config: Config, background: &mut BackgroundTasks) {
+        let Config {
+            url: _,
+            token: _,
+            replica,
+            snapshot_cache,
+            snapshot_poll,
+            health_report_interval,
+            reconcile_interval,
+            usage_spill,
+        } = config;
         let Self {
             client,
             receiver,
             metrics,
-            sink,
             current,
             boot_id,
         } = self;
         let stop = background.stop();
-        let cache = SnapshotFile::new(config.snapshot_cache.clone());
+        let limits_state = LimitsStateSource::new(client.clone(), &snapshot_cache);
+        let cache = SnapshotFile::new(snapshot_cache);
         let writer = SnapshotWriter::new(cache.clone(), Arc::clone(&current));
         background.spawn("the snapshot's copy on disk", writer.run(stop.clone()));
-        let identity = BatchIdentity::new(config.replica.clone(), Arc::clone(&boot_id));
-        let most = config.usage_spill_max_mb << 20;
-        let spill = config.usage_spill.clone().map(|path| (path, most));
+        let identity = BatchIdentity::new(replica.clone(), Arc::clone(&boot_id));
         let usage = UsageReporter {
             client: client.clone(),
-            backlog: Backlog::new(receiver, identity, spill, Arc::clone(&metrics)),
+            backlog: Backlog::new(receiver, identity, usage_spill, Arc::clone(&metrics)),
             metrics: Arc::clone(&metrics),
         };
         let late = background.late();
@@ -64,19 +98,18 @@ impl ControlPlaneTasks {
         let health = HealthReporter {
             client: client.clone(),
             current: Arc::clone(&current),
-            sink,
-            replica: config.replica.clone(),
+            metrics: Arc::clone(&metrics),
+            replica: replica.clone(),
             boot_id: Arc::clone(&boot_id),
-            every: config.health_report_interval,
+            every: health_report_interval,
         };
         background.spawn("the health reporter", health.run(stop.clone()));
-        let limits_state = LimitsStateSource::new(client.clone(), &config.snapshot_cache);
         let reconciler = Reconciler {
             source: limits_state.clone(),
             current: Arc::clone(&current),
-            replica: config.replica.clone(),
+            replica,
             boot_id,
-            every: config.rate_limit_reconcile_interval,
+            every: reconcile_interval,
         };
         background.spawn("the reconciler", reconciler.run(stop.clone()));
         let follower = SnapshotFollower {
@@ -84,7 +117,7 @@ impl ControlPlaneTasks {
             cache,
             current,
             metrics,
-            poll: config.config_poll,
+            poll: snapshot_poll,
             etag: None,
         };
         background.spawn("the snapshot's follower", async move {

@@ -10,9 +10,9 @@ mod response_stream;
 mod slot;
 mod upload;
 
-pub(crate) use attempts::{Forwarder, UpstreamResponse};
+pub(crate) use attempts::{Config, Forwarder};
 pub(crate) use forwarded_response::{ForwardedResponse, StreamStep};
-pub(crate) use idle_timer::IdleTimeouts;
+use idle_timer::IdleTimeouts;
 pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use upload::Upload;
 

@@ -10,14 +10,14 @@ pub(crate) mod local_response;
 mod rate_limits;
 
 pub(crate) use body::{
-    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
+    BodyLimits, BodySource, MemoryShare, ReceivedBody, RequestContext, UnreadableBody, invalid_body,
 };
 pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
 pub use forwarding::ForwardedHeader;
 pub(crate) use forwarding::{
-    Coding, deciding_fields, is_cors, is_event_stream, passes_to_client, request_fields,
+    ClientFields, Coding, UpstreamFields, is_cors, is_event_stream, passes_to_client,
 };
 pub(crate) use head::Head;
 pub(crate) use local_response::LocalResponse;

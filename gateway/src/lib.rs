@@ -22,8 +22,7 @@ mod telemetry;
 mod tls;
 mod upstream;
 
-pub use app::{Error, Gateway};
-pub use cli::{CacheSharing, Config, OriginError};
+pub use app::{Config, Error, Gateway};
 pub use control_plane::ControlUrl;
 pub use http::{CorsOrigin, ForwardedHeader};
 pub use snapshot::file as configuration_file;

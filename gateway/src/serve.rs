@@ -15,13 +15,24 @@ pub(crate) use status::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::{BodySource, Cors, Head, local_response};
+use crate::http::{Cors, CorsOrigin, Head, RequestContext, local_response};
 use crate::pipeline::{ClientResponse, Pipeline};
-use crate::runtime::Deadline;
-use crate::telemetry::OpenConnection;
+use crate::telemetry::{Metrics, OpenConnection};
 
 /// A client that takes nothing of its answer for this long is taken for gone.
 const STALLED: Duration = Duration::from_mins(5);
+
+/// How clients' connections are served.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// Connections per port that are served at one time; further ones wait.
+    pub(crate) max_connections: u32,
+    /// The longest time for the head of a request, including the idle time before
+    /// it.
+    pub(crate) header_timeout: Duration,
+    /// Origins whose pages may use the gateway from a browser.
+    pub(crate) cors_origins: Vec<CorsOrigin>,
+}
 
 /// What a listener serves.
 #[derive(Debug, Clone)]
@@ -32,6 +43,7 @@ pub(crate) enum Service {
         status: Arc<Status>,
         detailed: bool,
         cors: Option<Arc<Cors>>,
+        metrics: Arc<Metrics>,
     },
     /// The status port.
     Status(Arc<Status>),
@@ -41,7 +53,7 @@ impl Service {
     /// A connection was accepted; clients' are counted.
     fn connected(&self) -> Option<OpenConnection> {
         match self {
-            Self::Public { pipeline, .. } => Some(pipeline.sink.metrics.client_connected()),
+            Self::Public { metrics, .. } => Some(metrics.client_connected()),
             Self::Status(_) => None,
         }
     }
@@ -50,8 +62,7 @@ impl Service {
     pub(crate) async fn handle(
         &self,
         head: &Head,
-        client: &mut dyn BodySource,
-        deadline: &mut Deadline,
+        context: RequestContext<'_>,
     ) -> Option<ClientResponse> {
         let own = match self {
             Self::Public {
@@ -59,6 +70,7 @@ impl Service {
                 status,
                 detailed,
                 cors,
+                metrics: _,
             } => {
                 let cors = cors.as_deref();
                 if let Some(query) = Status::query_of(head, *detailed, true) {
@@ -66,7 +78,7 @@ impl Service {
                 } else if let Some(preflight) = cors.and_then(|cors| cors.preflight(head)) {
                     preflight
                 } else {
-                    let answer = pipeline.handle(head, client, deadline).await?;
+                    let answer = pipeline.handle(head, context).await?;
                     return Some(match cors {
                         Some(cors) => answer.shared(cors.fields(head)),
                         None => answer,

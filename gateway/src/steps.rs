@@ -15,7 +15,7 @@ use http::StatusCode;
 use crate::control_plane::usage_queue;
 use crate::http::Head;
 use crate::pipeline::prompt::Prompt;
-use crate::request_log::{AccountingSink, RequestLog};
+use crate::request_log::{AccountingConfig, RequestLog};
 use crate::telemetry::{ACCESS_TARGET, AccessLine, BackendMetrics, Metrics, Outcome};
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
@@ -44,7 +44,7 @@ fn costs() {
     metrics.attach(&tables);
     time_metrics(&metrics, &tables);
     time_events(&metrics);
-    time_record(&metrics, &tables);
+    time_request_log(&metrics, &tables);
     time_access();
 }
 
@@ -115,13 +115,16 @@ fn time_events(metrics: &Arc<Metrics>) {
 }
 
 /// The whole account, with metrics and usage event; nothing is logged yet.
-fn time_record(metrics: &Arc<Metrics>, tables: &RoutingState) {
+fn time_request_log(metrics: &Arc<Metrics>, tables: &RoutingState) {
     let (events, mut waiting) = usage_queue(metrics);
-    let sink = Arc::new(AccountingSink::new(
-        Arc::clone(metrics),
-        events,
-        Arc::from("0123456789abcdef"),
-    ));
+    let accounting = AccountingConfig {
+        metrics: Arc::clone(metrics),
+        usage: events,
+        tracer: None,
+        log_format: LogFormat::Text,
+        boot_id: Arc::from("0123456789abcdef"),
+    };
+    let sink = accounting.build();
     let head = Head::read(request_head(&key(0)).into_bytes()).unwrap();
     let caller = identify(tables, Some(key(0).as_bytes()), AT).unwrap();
     let (name, backend) = tables.backends().next().unwrap();
@@ -129,15 +132,15 @@ fn time_record(metrics: &Arc<Metrics>, tables: &RoutingState) {
     let mut batch = Vec::new();
     WATCH
         .time("account", || {
-            let mut record = RequestLog::begin(&sink, &head);
+            let mut log = RequestLog::begin(&sink, &head);
             if let Caller::Identified(identified) = &caller {
-                record.identified(identified);
+                log.set_caller(identified);
             }
-            record.requested(name, name, false);
-            record.asked(name, backend);
-            record.metrics().forwarded(StatusCode::OK);
-            record.used(usage);
-            record.answered(200, true);
+            log.set_model(name, name, false);
+            log.route.record_attempt(name, backend);
+            log.metrics().forwarded(StatusCode::OK);
+            log.usage.set_reported(usage);
+            log.finish_forwarded(200, true);
             batch.clear();
             waiting.drain_into(&mut batch);
         })

@@ -14,7 +14,21 @@ pub(crate) use connection::RequestWriter;
 pub(crate) use connector::Connector;
 pub(crate) use dns::Resolver;
 pub(crate) use pool::{Lease, Upstreams};
-pub(crate) use probe::Prober;
+pub(crate) use probe::{ProbeConfig, Prober};
+
+/// What is kept of the connections to upstreams.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    /// Idle connections per upstream address, of all threads together.
+    pub(crate) max_idle: usize,
+}
+
+impl Config {
+    /// The idle connections per address that each of so many threads keeps.
+    pub(crate) fn max_idle_per_thread(self, threads: usize) -> usize {
+        self.max_idle.div_ceil(threads.max(1))
+    }
+}
 
 /// Why a request got no response head. The texts hold no address.
 #[derive(Debug, thiserror::Error)]

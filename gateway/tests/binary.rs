@@ -102,7 +102,7 @@ fn sigterm_ends_it_well() {
     assert!(child.wait().unwrap().success());
     let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(first["role"], "proxy");
-    assert_eq!(first["message"], "the gateway listens");
+    assert_eq!(first["message"], "listening");
     let access: Vec<serde_json::Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())

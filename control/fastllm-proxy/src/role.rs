@@ -81,7 +81,7 @@ fn help() -> clap::Error {
 }
 
 fn command() -> Command {
-    let gateway = fastllm_gateway::Config::augment_args(Command::new("fastllm-proxy"));
+    let gateway = fastllm_gateway::cli::Flags::augment_args(Command::new("fastllm-proxy"));
     fastllm_control::Command::augment_subcommands(gateway)
         .about("FastLLM Proxy: the gateway, or with --role control the control plane")
         .after_help(

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cli::Config;
+use super::ShutdownConfig;
 use crate::runtime::BackgroundTasks;
 use crate::runtime::Workers;
 use crate::serve::Shutdown;
@@ -24,7 +24,7 @@ pub(super) struct ShutdownSequence {
 }
 
 impl ShutdownSequence {
-    pub(super) async fn run(self, config: &Config) {
+    pub(super) async fn run(self, config: ShutdownConfig) {
         let Self {
             public_shutdown,
             status_shutdown,
@@ -32,23 +32,17 @@ impl ShutdownSequence {
             background,
             workers,
         } = self;
-        tracing::info!(
-            open = public_shutdown.connections.len(),
-            "the gateway shuts down"
-        );
+        tracing::info!(open = public_shutdown.connections.len(), "shutting down");
         // Whoever routes to us needs time to see that we are not ready.
-        sleep(config.shutdown_delay).await;
-        let until = Instant::now() + config.shutdown_grace;
+        sleep(config.delay).await;
+        let until = Instant::now() + config.grace;
         public_shutdown.stop_accepting.cancel();
         public_shutdown.last_request.cancel();
         // It has nothing to wait for; a listener that hangs shall not hold us up.
         let _emptied = timeout(CUT_OFF, public_shutdown.backlog_served.cancelled()).await;
-        let left = public_shutdown
-            .connections
-            .drained(config.shutdown_grace)
-            .await;
+        let left = public_shutdown.connections.drained(config.grace).await;
         if left > 0 {
-            tracing::warn!(left, "answers were not finished in time");
+            tracing::warn!(left, "responses were not finished in time");
             // Each of them still has to be accounted for.
             public_shutdown.abort.cancel();
             public_shutdown.connections.drained(CUT_OFF).await;
@@ -61,6 +55,6 @@ impl ShutdownSequence {
         status_shutdown.last_request.cancel();
         listeners.finish(CUT_OFF).await;
         drop(workers);
-        tracing::info!("the gateway has ended");
+        tracing::info!("exiting");
     }
 }

@@ -1,7 +1,7 @@
-//! Flags and environment: the only place that reads either.
+//! Flags and environment variables, and the configuration that they make.
 
 use std::ffi::OsStr;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,29 +13,30 @@ use fastllm_process::address::parse_host;
 use fastllm_process::logging::LogFormat;
 use url::Url;
 
-use crate::control_plane::ControlUrl;
-use crate::http::CorsOrigin;
-use crate::http::ForwardedHeader;
+use crate::app::{CertificateFiles, Config, ShutdownConfig, SourceConfig};
+use crate::control_plane::{ControlUrl, SpillConfig};
+use crate::http::{CorsOrigin, ForwardedHeader};
 use crate::snapshot::ConfigFile;
-use crate::telemetry::{MetadataLabels, OtelProtocol};
+use crate::telemetry::{MetadataLabels, OtelProtocol, TracingConfig};
+use crate::{cache, control_plane, forward, pipeline, serve, upstream};
 
-/// Everything that a gateway is told at its start. Its `Debug` output holds no
-/// secret.
+/// The flags of a gateway, each with its environment variable. The `Debug`
+/// output holds no secret.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Config {
+pub struct Flags {
     /// Address to listen on: IPv4, IPv6 or `localhost`
     #[arg(long, env = "FASTLLM_HOST", default_value = "127.0.0.1", value_parser = parse_host)]
     pub host: IpAddr,
     /// Port for clients
     #[arg(short, long, env = "FASTLLM_PORT", default_value_t = 4000)]
     pub port: u16,
-    /// Port of its own for /health, /metrics, /livez and /readyz
+    /// Separate port for /health, /metrics, /livez and /readyz
     #[arg(long, env = "FASTLLM_STATUS_PORT")]
     pub status_port: Option<u16>,
-    /// Configuration file of a gateway without a control plane
+    /// Configuration file to serve instead of a control plane
     #[arg(short, long, env = "FASTLLM_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Key that may use every model, only with --config
+    /// Key that grants access to every model; only with --config
     #[arg(
         long,
         env = "FASTLLM_MASTER_KEY",
@@ -43,10 +44,10 @@ pub struct Config {
         value_parser = secret
     )]
     pub master_key: Option<Secret>,
-    /// Say what is wrong with a configuration file, and end: 0 without errors
+    /// Validate a configuration file and exit: 0 without errors, 2 otherwise
     #[arg(long, value_name = "FILE")]
     pub check_config: Option<PathBuf>,
-    /// Address of the control plane, with or without /snapshot
+    /// URL of the control plane, with or without /snapshot
     #[arg(
         long,
         env = "FASTLLM_CONTROL_URL",
@@ -54,7 +55,7 @@ pub struct Config {
         value_parser = Unrepeated(control_url)
     )]
     pub control_url: Option<ControlUrl>,
-    /// Shared secret of both planes
+    /// Secret shared with the control plane
     #[arg(
         long,
         env = "FASTLLM_PROXY_TOKEN",
@@ -62,91 +63,91 @@ pub struct Config {
         value_parser = secret
     )]
     pub proxy_token: Option<Secret>,
-    /// Where the last-known-good snapshot is kept
+    /// File that holds the last known good snapshot
     #[arg(
         long,
         env = "FASTLLM_SNAPSHOT_CACHE",
         default_value = "/var/lib/fastllm/snapshot.json"
     )]
     pub snapshot_cache: PathBuf,
-    /// Seconds between polls where control does not hold a request open, or
-    /// between looks at the configuration file (0: only after SIGHUP)
+    /// Seconds between polls of a control plane without long polling, or between
+    /// checks of the configuration file (0: only on SIGHUP)
     #[arg(long, env = "FASTLLM_CONFIG_POLL", default_value = "5", value_parser = seconds)]
     pub config_poll: Duration,
-    /// Largest request body, in MiB
+    /// Maximum size of a request body, in MiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub max_body_mb: u64,
-    /// Seconds that a client may take between two parts of its request body
+    /// Timeout in seconds between two parts of a request body
     #[arg(long, env = "FASTLLM_BODY_TIMEOUT", default_value = "30", value_parser = positive_seconds)]
     pub body_timeout: Duration,
-    /// Seconds that a client may take for the head of a request, idle time
-    /// before it included
+    /// Timeout in seconds for the head of a request, including the idle time
+    /// before it
     #[arg(long, env = "FASTLLM_HEADER_TIMEOUT", default_value = "75", value_parser = positive_seconds)]
     pub header_timeout: Duration,
-    /// Connections that a port serves at one time; further ones wait
+    /// Maximum number of concurrent connections per port; further ones wait
     #[arg(long, env = "FASTLLM_MAX_CONNECTIONS", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     pub max_connections: u32,
-    /// Origins whose pages may use the gateway from a browser, or `*`; repeated
-    /// or separated by commas
+    /// Origins whose pages may use the gateway from a browser (CORS), or `*`; may
+    /// be repeated or separated by commas
     #[arg(
         long = "cors-origin",
         env = "FASTLLM_CORS_ORIGIN",
         value_delimiter = ','
     )]
     pub cors_origins: Vec<CorsOrigin>,
-    /// Further headers of clients that upstreams see, beside accept, user-agent,
-    /// openai-beta and trace context; repeated, or separated by commas
+    /// Additional client headers to forward to upstreams, besides accept,
+    /// user-agent, openai-beta and trace context; may be repeated or separated by
+    /// commas
     #[arg(
         long = "forward-header",
         env = "FASTLLM_FORWARD_HEADER",
         value_delimiter = ','
     )]
     pub forwarded_headers: Vec<ForwardedHeader>,
-    /// A model that exists and is not granted answers like one that does not
+    /// Respond to a model that the caller has no grant for as if it did not exist
     #[arg(long, env = "FASTLLM_HIDE_UNGRANTED_MODELS", value_parser = BoolishValueParser::new())]
     pub hide_ungranted_models: bool,
-    /// Threads that serve requests; one per core when not given
+    /// Number of worker threads [default: one per core]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
-    /// Seconds that running answers have to finish after SIGTERM
+    /// Seconds that running responses have to finish after SIGTERM
     #[arg(long, env = "FASTLLM_SHUTDOWN_GRACE", default_value = "25", value_parser = seconds)]
     pub shutdown_grace: Duration,
     /// Seconds between turning unready and closing the listeners
     #[arg(long, env = "FASTLLM_SHUTDOWN_DELAY", default_value = "0", value_parser = seconds)]
     pub shutdown_delay: Duration,
-    /// How a backend is chosen for models that name no policy: cache-affinity,
+    /// Load balancing policy of models that name none: cache-affinity,
     /// least-loaded, round-robin or lowest-latency
     #[arg(long, default_value_t = PolicyKind::CacheAffinity)]
     pub policy: PolicyKind,
-    /// Seconds to wait for an upstream's response headers
+    /// Timeout in seconds for an upstream's response headers
     #[arg(long, default_value = "120", value_parser = positive_seconds)]
     pub upstream_timeout: Duration,
-    /// Seconds from the head of a request to the end of its answer; no limit
-    /// when not given
+    /// Timeout in seconds from the head of a request to the end of its response
+    /// [default: no timeout]
     #[arg(long, env = "FASTLLM_REQUEST_TIMEOUT", value_parser = positive_seconds)]
     pub request_timeout: Option<Duration>,
-    /// Seconds that an upstream may be silent in the middle of an answer
+    /// Idle timeout in seconds of an upstream in the middle of a response
     #[arg(long, env = "FASTLLM_STREAM_IDLE_TIMEOUT", default_value = "300", value_parser = positive_seconds)]
     pub stream_idle_timeout: Duration,
-    /// Seconds after which the client of a silent stream gets a comment, so
-    /// that nobody in between takes the connection for dead; off when not given
+    /// Seconds between comments sent on an idle stream, so that proxies keep the
+    /// connection open [default: off]
     #[arg(long, env = "FASTLLM_SSE_HEARTBEAT", value_parser = positive_seconds)]
     pub sse_heartbeat: Option<Duration>,
-    /// Further attempts per model before the first byte is sent
+    /// Maximum number of retries per model before the first byte is sent
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub max_retries: u32,
-    /// Idle connections kept per upstream address
+    /// Maximum number of idle connections per upstream address
     #[arg(long, default_value_t = 256)]
     pub pool_max_idle: usize,
-    /// Answers that are kept to be given again, at most (0: none); for models
-    /// with `cache_ttl_seconds`
+    /// Maximum number of cached responses (0 disables the cache); applies to
+    /// models with `cache_ttl_seconds`
     #[arg(long, env = "FASTLLM_CACHE_MAX_ENTRIES", default_value_t = 4096)]
     pub cache_max_entries: u32,
-    /// Bytes of them, at most (0: none)
+    /// Maximum size of the cached responses, in bytes (0 disables the cache)
     #[arg(long, env = "FASTLLM_CACHE_MAX_BYTES", default_value_t = 64 << 20)]
     pub cache_max_bytes: u64,
-    /// Who may be given an answer again: the principal that asked for it, or all
-    /// that may use its model
+    /// Which callers share cached responses
     #[arg(
         long,
         env = "FASTLLM_CACHE_SCOPE",
@@ -154,13 +155,13 @@ pub struct Config {
         default_value_t = CacheSharing::Principal
     )]
     pub cache_scope: CacheSharing,
-    /// Seconds between two probes of a backend
+    /// Seconds between two health probes of a backend
     #[arg(long, default_value = "10", value_parser = positive_seconds)]
     pub health_interval: Duration,
-    /// Seconds that a probe may take, its body included
+    /// Timeout in seconds of a health probe, including the response body
     #[arg(long, default_value = "3", value_parser = positive_seconds)]
     pub health_timeout: Duration,
-    /// Seconds between two reports to the control plane
+    /// Seconds between two health reports to the control plane
     #[arg(
         long,
         env = "FASTLLM_HEALTH_REPORT_INTERVAL",
@@ -168,8 +169,8 @@ pub struct Config {
         value_parser = positive_seconds
     )]
     pub health_report_interval: Duration,
-    /// Seconds between two times that the shares of limits and budgets are
-    /// reconciled with other gateways (0: never; each takes its equal part)
+    /// Seconds between two reconciliations of limits and budgets with the other
+    /// gateways (0: never; each gateway uses an equal share)
     #[arg(
         long,
         env = "FASTLLM_RATE_LIMIT_RECONCILE_INTERVAL",
@@ -177,23 +178,24 @@ pub struct Config {
         value_parser = seconds
     )]
     pub rate_limit_reconcile_interval: Duration,
-    /// Members of `metadata` that label the usage metrics, separated by commas
+    /// Members of `metadata` that become labels of the usage metrics, separated by
+    /// commas
     #[arg(long, env = "FASTLLM_METADATA_LABELS", default_value = "")]
     pub metadata_labels: MetadataLabels,
-    /// File for usage that control does not take in time; best on a disk that
-    /// outlives the process, for example /var/lib/fastllm/usage.spill
+    /// File for usage that the control plane does not accept in time; should
+    /// survive the process, for example /var/lib/fastllm/usage.spill
     #[arg(long, env = "FASTLLM_USAGE_SPILL")]
     pub usage_spill: Option<PathBuf>,
-    /// The most that this file may take, in MiB
+    /// Maximum size of the usage spill file, in MiB
     #[arg(long, env = "FASTLLM_USAGE_SPILL_MAX_MB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub usage_spill_max_mb: u64,
-    /// PEM certificates to trust besides the system's
+    /// PEM file with certificates to trust in addition to the system's
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
-    /// PEM certificate chain to show to clients; needs --gateway-tls-key
+    /// PEM certificate chain of the listener; requires --gateway-tls-key
     #[arg(long, env = "FASTLLM_GATEWAY_TLS_CERT", requires = "gateway_tls_key")]
     pub gateway_tls_cert: Option<PathBuf>,
-    /// PEM key of that certificate
+    /// PEM private key of the listener
     #[arg(long, env = "FASTLLM_GATEWAY_TLS_KEY", requires = "gateway_tls_cert")]
     pub gateway_tls_key: Option<PathBuf>,
     /// Log filter, for example `info,fastllm_gateway=debug`
@@ -202,12 +204,12 @@ pub struct Config {
     /// Log format
     #[arg(long, env = "FASTLLM_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-    /// Address of an OpenTelemetry collector, for example
-    /// `http://collector:4317`; nothing is traced without it
+    /// URL of an OpenTelemetry collector, for example `http://collector:4317`
+    /// [default: tracing is off]
     #[arg(long, env = "FASTLLM_OTEL_ENDPOINT", hide_env_values = true, value_parser = Unrepeated(collector))]
     pub otel_endpoint: Option<Url>,
-    /// What the collector speaks: OTLP over gRPC (by convention on port 4317)
-    /// or as HTTP posts (4318)
+    /// Protocol of the collector: OTLP over gRPC (usually port 4317) or over HTTP
+    /// (usually port 4318)
     #[arg(
         long,
         env = "FASTLLM_OTEL_PROTOCOL",
@@ -215,70 +217,58 @@ pub struct Config {
         default_value_t = OtelProtocol::Grpc
     )]
     pub otel_protocol: OtelProtocol,
-    /// Of the requests that no caller decided about, one in so many is traced
+    /// Trace one in this many of the requests that have no sampling decision
     #[arg(long, env = "FASTLLM_OTEL_SAMPLE_ONE_IN", default_value = "100")]
     pub otel_sample_one_in: NonZeroU64,
-    /// What traces call this service
+    /// Service name in traces
     #[arg(
         long,
         env = "FASTLLM_OTEL_SERVICE_NAME",
         default_value = "fastllm-proxy"
     )]
     pub otel_service_name: String,
-    /// Headers for the collector: `name=value,name=value`, values
-    /// percent-encoded
+    /// Headers sent to the collector: `name=value,name=value` with
+    /// percent-encoded values
     #[arg(long, env = "OTEL_EXPORTER_OTLP_HEADERS", hide_env_values = true, value_parser = StringValueParser::new().map(Secret::new))]
     pub otel_headers: Option<Secret>,
-    /// What traces tell of this process, in the same form
+    /// Resource attributes in traces, in the same format
     #[arg(long, env = "OTEL_RESOURCE_ATTRIBUTES")]
     pub otel_resource: Option<String>,
-    /// Name of this gateway in reports; the pod's name when not given
+    /// Name of this gateway in reports; must be unique among gateways
     #[arg(long, env = "HOSTNAME", default_value_t = unnamed())]
     pub replica: String,
 }
 
-/// Who may be given an answer again.
+/// Which callers share cached responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CacheSharing {
-    /// The principal that asked for it.
+    /// A cached response is returned only to the principal that caused it.
     Principal,
-    /// Every principal that may use its model.
+    /// Every principal that may use the model gets it.
     Shared,
 }
 
-/// Where a gateway is told what to serve.
-#[derive(Debug)]
-pub(crate) enum Origin<'c> {
-    /// By a control plane.
-    Control {
-        url: &'c ControlUrl,
-        token: &'c Secret,
-    },
-    /// By a file.
-    File(ConfigFile),
-}
-
-/// Flags that do not say where to be told what to serve.
+/// Flags that do not name exactly one source of snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum OriginError {
-    /// Nowhere.
+pub enum SourceError {
+    /// No source.
     #[error(
-        "what shall be served? Either --config FILE (FASTLLM_CONFIG), or --control-url URL \
+        "nothing to serve: set --config FILE (FASTLLM_CONFIG), or --control-url URL \
          (FASTLLM_CONTROL_URL) with --proxy-token (FASTLLM_PROXY_TOKEN)"
     )]
     Missing,
-    /// Two places at once.
+    /// Two sources.
     #[error(
         "--config (FASTLLM_CONFIG) excludes --control-url (FASTLLM_CONTROL_URL) and \
          --proxy-token (FASTLLM_PROXY_TOKEN)"
     )]
     Both,
-    /// Half of what a control plane takes.
+    /// The address or the token of the control plane is missing.
     #[error(
         "--control-url (FASTLLM_CONTROL_URL) and --proxy-token (FASTLLM_PROXY_TOKEN) go together"
     )]
     Half,
-    /// A key that control would not know.
+    /// A master key, which the control plane does not know.
     #[error("--master-key (FASTLLM_MASTER_KEY) is only for a gateway with --config")]
     MasterKey,
     /// Polling without a pause.
@@ -286,8 +276,8 @@ pub enum OriginError {
     Poll,
 }
 
-impl Config {
-    /// The file, with what the flags say beside it.
+impl Flags {
+    /// The configuration file at `path`, with the flags that apply to it.
     pub(crate) fn file(&self, path: &Path) -> ConfigFile {
         ConfigFile {
             path: path.to_owned(),
@@ -296,31 +286,104 @@ impl Config {
         }
     }
 
-    /// Where to be told what to serve.
-    pub(crate) fn origin(&self) -> Result<Origin<'_>, OriginError> {
+    /// The configuration of each component.
+    ///
+    /// # Errors
+    /// The flags do not name exactly one source of snapshots.
+    pub fn config(self) -> Result<Config, SourceError> {
+        Ok(Config {
+            source: self.source()?,
+            address: SocketAddr::new(self.host, self.port),
+            status_address: self
+                .status_port
+                .map(|port| SocketAddr::new(self.host, port)),
+            serve: serve::Config {
+                max_connections: self.max_connections,
+                header_timeout: self.header_timeout,
+                cors_origins: self.cors_origins,
+            },
+            pipeline: pipeline::Config {
+                max_body_bytes: self.max_body_mb << 20,
+                body_timeout: self.body_timeout,
+                request_timeout: self.request_timeout,
+                hide_ungranted: self.hide_ungranted_models,
+                forwarded_headers: self.forwarded_headers.into(),
+            },
+            cache: cache::Config {
+                max_entries: self.cache_max_entries.into(),
+                max_bytes: self.cache_max_bytes,
+                shared: self.cache_scope == CacheSharing::Shared,
+            },
+            forward: forward::Config {
+                timeout: self.upstream_timeout,
+                max_retries: self.max_retries,
+                stream_idle_timeout: self.stream_idle_timeout,
+                sse_heartbeat: self.sse_heartbeat,
+            },
+            upstream: upstream::Config {
+                max_idle: self.pool_max_idle,
+            },
+            probe: upstream::ProbeConfig {
+                interval: self.health_interval,
+                timeout: self.health_timeout,
+            },
+            tracing: self.otel_endpoint.map(|endpoint| TracingConfig {
+                endpoint,
+                protocol: self.otel_protocol,
+                headers: self.otel_headers,
+                sample_one_in: self.otel_sample_one_in,
+                service_name: self.otel_service_name,
+                instance_id: self.replica,
+                resource_attributes: self.otel_resource.unwrap_or_default(),
+            }),
+            metadata_labels: self.metadata_labels,
+            log_format: self.log_format,
+            policy: self.policy,
+            workers: self.workers,
+            ca_bundle: self.ca_bundle,
+            certificate: self
+                .gateway_tls_cert
+                .zip(self.gateway_tls_key)
+                .map(|(chain, key)| CertificateFiles { chain, key }),
+            shutdown: ShutdownConfig {
+                delay: self.shutdown_delay,
+                grace: self.shutdown_grace,
+            },
+        })
+    }
+
+    fn source(&self) -> Result<SourceConfig, SourceError> {
         match (&self.config, &self.control_url, &self.proxy_token) {
-            (Some(path), None, None) => Ok(Origin::File(self.file(path))),
-            (Some(_), _, _) => Err(OriginError::Both),
-            (None, None, None) => Err(OriginError::Missing),
-            (None, Some(_), Some(_)) if self.master_key.is_some() => Err(OriginError::MasterKey),
-            (None, Some(_), Some(_)) if self.config_poll.is_zero() => Err(OriginError::Poll),
-            (None, Some(url), Some(token)) => Ok(Origin::Control { url, token }),
-            (None, _, _) => Err(OriginError::Half),
+            (Some(path), None, None) => Ok(SourceConfig::File {
+                file: self.file(path),
+                poll: self.config_poll,
+            }),
+            (Some(_), _, _) => Err(SourceError::Both),
+            (None, None, None) => Err(SourceError::Missing),
+            (None, Some(_), Some(_)) if self.master_key.is_some() => Err(SourceError::MasterKey),
+            (None, Some(_), Some(_)) if self.config_poll.is_zero() => Err(SourceError::Poll),
+            (None, Some(url), Some(token)) => {
+                Ok(SourceConfig::ControlPlane(self.control_plane(url, token)))
+            }
+            (None, _, _) => Err(SourceError::Half),
         }
     }
-}
 
-/// The value of a variable that a configuration file refers to.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the configuration module"
-)]
-pub(crate) fn environment_variable(name: &str) -> Option<String> {
-    // A name with either of them is none, and asking for it panics.
-    if name.is_empty() || name.contains(['=', '\0']) {
-        return None;
+    fn control_plane(&self, url: &ControlUrl, token: &Secret) -> control_plane::Config {
+        control_plane::Config {
+            url: url.clone(),
+            token: token.clone(),
+            replica: self.replica.clone(),
+            snapshot_cache: self.snapshot_cache.clone(),
+            snapshot_poll: self.config_poll,
+            health_report_interval: self.health_report_interval,
+            reconcile_interval: self.rate_limit_reconcile_interval,
+            usage_spill: self.usage_spill.clone().map(|path| SpillConfig {
+                path,
+                max_bytes: self.usage_spill_max_mb << 20,
+            }),
+        }
     }
-    std::env::var(name).ok()
 }
 
 fn unnamed() -> String {

@@ -7,8 +7,8 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{ControlClient, ControlError};
-use crate::request_log::AccountingSink;
 use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::Metrics;
 
 /// Time limit of one post.
 const POST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,7 +19,7 @@ const POST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct HealthReporter {
     pub(crate) client: ControlClient,
     pub(crate) current: Arc<CurrentSnapshot>,
-    pub(crate) sink: Arc<AccountingSink>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) replica: String,
     pub(crate) boot_id: Arc<str>,
     pub(crate) every: Duration,
@@ -70,7 +70,6 @@ impl HealthReporter {
     }
 
     fn report(&self, uptime: Duration) -> HealthReport {
-        self.sink.take_stock();
         let tables = self.current.tables();
         let backends = tables.iter().flat_map(|tables| tables.backends());
         HealthReport {
@@ -91,7 +90,7 @@ impl HealthReporter {
                     errors_total: backend.state().errors(),
                 })
                 .collect(),
-            process: self.sink.metrics.process(self.sink.queued()),
+            process: self.metrics.process(),
         }
     }
 }

@@ -74,7 +74,7 @@ impl SnapshotFollower {
             let wait = match self.fetch().await {
                 Ok(fetch) => {
                     if !std::mem::take(&mut last_error).is_empty() {
-                        tracing::info!("control is followed again");
+                        tracing::info!("reconnected to the control plane");
                     }
                     back_off.reset();
                     if matches!(fetch, FetchOutcome::Unchanged) && asked.elapsed() < AT_ONCE {

@@ -13,3 +13,12 @@ pub(crate) use backlog::Backlog;
 pub(crate) use queue::{UsageQueue, UsageReceiver, usage_queue};
 pub(crate) use reporter::UsageReporter;
 pub(crate) use sealed_batch::BatchIdentity;
+
+use std::path::PathBuf;
+
+/// The file for usage that control does not accept in time.
+#[derive(Debug, Clone)]
+pub(crate) struct SpillConfig {
+    pub(crate) path: PathBuf,
+    pub(crate) max_bytes: u64,
+}

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 use fastllm_contract::{BackendId, ModelName};
 use fastllm_engine::{Backend, BackendState, Chain, InFlight, NoSlot, Pool, Refusal};
 use fastllm_wire::First;
-use fastllm_wire::http1::Fields;
 use http::StatusCode;
 use tokio::time::sleep;
 
 use super::AttemptError;
+use super::forwarded_response::Unfinished;
 use super::outgoing::{Outgoing, Payload};
 use super::response_stream::{ResponseStream, StreamEnd};
 use super::slot::{Slot, wait_for_slot};
 use super::{ForwardedResponse, IdleTimeouts, back_off};
-use crate::cache::PendingEntry;
+use crate::cache::{CacheableResponse, PendingEntry};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::runtime::clock;
@@ -31,16 +31,38 @@ const TOTAL_TIMEOUT_FACTOR: u32 = 2;
 /// left alone.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Sends a request to the backends of a chain until one answers.
-#[derive(Debug)]
-pub(crate) struct Forwarder {
-    pub(crate) upstreams: Upstreams,
-    /// How long one attempt waits for an answer.
+/// How requests are forwarded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Config {
+    /// How long one attempt waits for a response head.
     pub(crate) timeout: Duration,
     /// Further attempts per model.
     pub(crate) max_retries: u32,
-    /// How long an answer may be silent.
-    pub(crate) idle_timeouts: IdleTimeouts,
+    /// How long an upstream may be idle in the middle of a response.
+    pub(crate) stream_idle_timeout: Duration,
+    /// How often a comment is sent on an idle stream.
+    pub(crate) sse_heartbeat: Option<Duration>,
+}
+
+impl Config {
+    /// A forwarder over the connections of one thread.
+    pub(crate) fn build(self, upstreams: Upstreams) -> Forwarder {
+        Forwarder {
+            upstreams,
+            timeout: self.timeout,
+            max_retries: self.max_retries,
+            idle_timeouts: IdleTimeouts::new(self.stream_idle_timeout, self.sse_heartbeat),
+        }
+    }
+}
+
+/// Sends a request to the backends of a chain until one responds.
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    upstreams: Upstreams,
+    timeout: Duration,
+    max_retries: u32,
+    idle_timeouts: IdleTimeouts,
 }
 
 /// An answer that goes to the client unless a better one comes.
@@ -63,7 +85,7 @@ pub(super) struct Attempt {
     began: Instant,
     stream: bool,
     /// How many answers are asked for.
-    answers: u64,
+    choices: u64,
 }
 
 /// What a request may still cost, and what it has brought so far.
@@ -96,7 +118,7 @@ impl Forwarder {
         &self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        record: &mut RequestLog,
+        log: &mut RequestLog,
         deadline: &mut Deadline,
     ) -> Result<UpstreamResponse, Refusal> {
         let until = clock::now() + self.timeout * TOTAL_TIMEOUT_FACTOR;
@@ -114,29 +136,27 @@ impl Forwarder {
                 if retry_state.is_spent() {
                     break;
                 }
-                record.metrics().failed_over();
+                log.metrics().failed_over();
             }
-            let attempts = PoolAttempts {
+            let mut attempts = PoolAttempts {
                 index,
                 pool,
                 outgoing,
                 is_last: index == last,
+                tried: Vec::new(),
+                granted: None,
             };
-            let start = (Vec::new(), None);
-            if let Some(response) = self
-                .try_pool(&attempts, start, record, &mut retry_state)
-                .await
-            {
+            if let Some(response) = self.try_pool(&mut attempts, log, &mut retry_state).await {
                 if chain.is_fallback(index) {
-                    record.metrics().fallback_used();
+                    log.metrics().fallback_used();
                 }
                 return Ok(response);
             }
         }
-        if let Some(response) = self.wait(chain, outgoing, record, &mut retry_state).await {
+        if let Some(response) = self.wait(chain, outgoing, log, &mut retry_state).await {
             return Ok(response);
         }
-        retry_state.finish(record)
+        retry_state.finish(log)
     }
 
     /// No model could answer, and one of them had no place: waits for one there.
@@ -144,7 +164,7 @@ impl Forwarder {
         &self,
         chain: &Chain,
         outgoing: &Outgoing<'_, '_>,
-        record: &mut RequestLog,
+        log: &mut RequestLog,
         retry_state: &mut RetryState<'_>,
     ) -> Option<UpstreamResponse> {
         let (index, tried) = retry_state.full.as_mut()?;
@@ -156,51 +176,53 @@ impl Forwarder {
         let pick = outgoing.pick();
         let slot = wait_for_slot(pool, &tried, &pick, retry_state.remaining()).await?;
         retry_state.full = None;
-        let attempts = PoolAttempts {
+        let mut attempts = PoolAttempts {
             index,
             pool,
             outgoing,
             is_last: true,
+            tried,
+            granted: Some(slot),
         };
-        self.try_pool(&attempts, (tried, Some(slot)), record, retry_state)
-            .await
+        self.try_pool(&mut attempts, log, retry_state).await
     }
 
     async fn try_pool(
         &self,
-        attempts: &PoolAttempts<'_, '_>,
-        (mut tried, mut given): (Vec<usize>, Option<Slot>),
-        record: &mut RequestLog,
+        attempts: &mut PoolAttempts<'_, '_>,
+        log: &mut RequestLog,
         retry_state: &mut RetryState<'_>,
     ) -> Option<UpstreamResponse> {
-        let PoolAttempts { pool, outgoing, .. } = attempts;
+        let (pool, outgoing) = (attempts.pool, attempts.outgoing);
         let mut failure = AttemptFailure::default();
         for retry in 0..=self.max_retries {
             if let Some(before) = retry.checked_sub(1) {
-                let wait = attempts.wait(&mut tried, before, failure)?;
+                let wait = attempts.wait(before, failure)?;
                 if retry_state.is_spent_after(wait) {
                     return None;
                 }
-                record.metrics().retried();
+                log.metrics().retried();
                 sleep(wait).await;
             }
-            let slot = match given.take() {
+            let slot = match attempts.granted.take() {
                 Some(slot) => Ok(slot),
-                None => pool.acquire(&tried, &outgoing.pick()),
+                None => pool.acquire(&attempts.tried, &outgoing.pick()),
             };
             let (index, in_flight) = match slot {
                 Ok(slot) => slot,
                 Err(NoSlot::Exhausted) => return None,
                 Err(NoSlot::Full) => {
+                    let tried = std::mem::take(&mut attempts.tried);
                     retry_state.full.get_or_insert((attempts.index, tried));
                     return None;
                 }
             };
             let backend = pool.backends().get(index)?;
-            record.asked(pool.model(), backend);
+            log.route.record_attempt(pool.model(), backend);
             retry_state.left = retry_state.left.saturating_sub(1);
+            let attempt = Attempt::new(backend, in_flight, outgoing);
             let outcome = self
-                .attempt(attempts, (backend, in_flight), record, retry_state)
+                .attempt(attempt, backend, attempts, log, retry_state)
                 .await;
             let outcome = retry_state.check(outgoing, outcome)?;
             failure = AttemptFailure::of(&outcome);
@@ -215,7 +237,7 @@ impl Forwarder {
                 Ok(response) => retry_state.offer(response),
                 Err(error) => {
                     tracing::warn!(
-                        request_id = record.id().to_str().unwrap_or_default(),
+                        request_id = log.request_id().to_str().unwrap_or_default(),
                         backend = backend.id().0,
                         %error,
                         "an attempt failed"
@@ -223,42 +245,36 @@ impl Forwarder {
                     retry_state.last = Some(error);
                 }
             }
-            tried.push(index);
+            attempts.tried.push(index);
         }
         None
     }
 
     async fn attempt(
         &self,
+        attempt: Attempt,
+        backend: &Backend,
         attempts: &PoolAttempts<'_, '_>,
-        (backend, in_flight): (&Backend, InFlight),
-        record: &RequestLog,
+        log: &RequestLog,
         retry_state: &mut RetryState<'_>,
     ) -> Result<UpstreamResponse, AttemptError> {
-        let PoolAttempts { pool, outgoing, .. } = attempts;
-        let attempt = Attempt {
-            live: Arc::clone(backend.state()),
-            slot: Some(in_flight),
-            began: clock::now(),
-            stream: outgoing.members.is_stream(),
-            answers: outgoing.members.answers(),
-        };
+        let (pool, outgoing) = (attempts.pool, attempts.outgoing);
         let left = retry_state.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
         let (upstreams, origin) = (&self.upstreams, backend.origin());
-        let sent = record.sent();
+        let sent = log.awaiting_response();
         let exchanged = match &outgoing.payload {
             Payload::Whole(body) => {
-                let request = outgoing.request(backend, record, body)?;
+                let request = outgoing.request(backend, log, body)?;
                 upstreams
                     .exchange(origin, request, limit, retry_state.deadline, sent)
                     .await
                     .map_err(AttemptError::from)
             }
             Payload::Upload(upload) => {
-                let request = outgoing.uploading(backend, record, upload)?;
-                let way = (upstreams, origin);
-                Box::pin(request.exchange(way, limit, retry_state.deadline, sent)).await
+                let request = outgoing.uploading(backend, log, upload)?;
+                let lease = upstreams.connect(origin);
+                Box::pin(request.exchange(lease, limit, retry_state.deadline, sent)).await
             }
         };
         sent.clear();
@@ -299,6 +315,10 @@ struct PoolAttempts<'a, 'c> {
     outgoing: &'a Outgoing<'a, 'c>,
     /// No other model is left.
     is_last: bool,
+    /// The backends that were attempted.
+    tried: Vec<usize>,
+    /// A slot that was waited for, for the first attempt.
+    granted: Option<Slot>,
 }
 
 impl PoolAttempts<'_, '_> {
@@ -306,21 +326,16 @@ impl PoolAttempts<'_, '_> {
     ///
     /// Each backend is asked once. Where none is left, and no other model
     /// either, one is asked again if what was wrong may pass.
-    fn wait(
-        &self,
-        tried: &mut Vec<usize>,
-        retry: u32,
-        failure: AttemptFailure,
-    ) -> Option<Duration> {
+    fn wait(&mut self, retry: u32, failure: AttemptFailure) -> Option<Duration> {
         let wait = back_off::before_retry(retry, failure.status);
-        if self.pool.has_another(tried) {
+        if self.pool.has_another(&self.tried) {
             return Some(wait);
         }
         let asked_for = failure.wait.unwrap_or_default();
         if !self.is_last || !failure.may_pass || asked_for > LONGEST_RETRY_AFTER {
             return None;
         }
-        tried.clear();
+        self.tried.clear();
         Some(wait.max(asked_for))
     }
 }
@@ -369,13 +384,14 @@ impl RetryState<'_> {
     }
 
     /// Nothing helped: the best that there is.
-    fn finish(self, record: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
+    fn finish(self, log: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
         if self.deadline.request_is_over() {
             return Err(Refusal::UpstreamTimeout);
         }
         match (self.best, self.last) {
             (Some(best), _) => {
-                record.answered_by(&best.model, best.backend, &best.api_base);
+                log.route
+                    .set_responding_backend(&best.model, best.backend, &best.api_base);
                 Ok(best)
             }
             (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
@@ -425,6 +441,16 @@ impl AttemptFailure {
 }
 
 impl Attempt {
+    fn new(backend: &Backend, slot: InFlight, outgoing: &Outgoing<'_, '_>) -> Self {
+        Self {
+            live: Arc::clone(backend.state()),
+            slot: Some(slot),
+            began: clock::now(),
+            stream: outgoing.members.is_stream(),
+            choices: outgoing.members.answers(),
+        }
+    }
+
     /// The answer began well, and broke off or ended with an error.
     pub(super) fn failed(&self) {
         self.live.record_failure(clock::timestamp());
@@ -438,7 +464,7 @@ impl Attempt {
         self.live.record_latency(self.stream, took);
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
             self.live
-                .record_completion_tokens(tokens.div_ceil(self.answers));
+                .record_completion_tokens(tokens.div_ceil(self.choices));
         }
     }
 }
@@ -465,30 +491,34 @@ impl UpstreamResponse {
         u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// The model that answers.
-    pub(crate) fn model(&self) -> &ModelName {
-        &self.model
-    }
-
     /// The header fields of a good answer that is no stream, and how many bytes
     /// it has where that is known; nothing where only the connection's end would
     /// be that of the answer.
-    pub(crate) fn in_one_piece(&self) -> Option<(Fields<'_>, Option<u64>)> {
+    pub(crate) fn cacheable(&self) -> Option<CacheableResponse<'_>> {
         let head = self.stream.in_one_piece()?;
         let good = self.status == StatusCode::OK;
-        good.then(|| (head.fields(), self.stream.length()))
+        good.then(|| CacheableResponse {
+            model: &self.model,
+            fields: head.fields(),
+            length: self.stream.length(),
+        })
     }
 
-    /// The client's answer, which may be kept. The record goes with it and ends
+    /// The client's response, which may be cached. The log goes with it and ends
     /// with it.
-    pub(crate) fn into_answer(
+    pub(crate) fn into_forwarded(
         self,
-        mut record: Box<RequestLog>,
-        keeping: Option<PendingEntry>,
+        mut log: Box<RequestLog>,
+        pending_entry: Option<PendingEntry>,
     ) -> ForwardedResponse {
-        record.begins_to_answer();
-        record.metrics().forwarded(self.status);
+        log.record_response_start();
+        log.metrics().forwarded(self.status);
         let status = self.status.as_u16();
-        ForwardedResponse::new(self.stream, status, (record, self.attempt), keeping)
+        let unfinished = Unfinished {
+            log,
+            attempt: self.attempt,
+            pending_entry,
+        };
+        ForwardedResponse::new(self.stream, status, unfinished)
     }
 }

@@ -22,15 +22,15 @@ const fn last_event(end: &StreamEnd) -> &'static [u8] {
     match end {
         StreamEnd::Complete => b"",
         StreamEnd::Aborted(_) => {
-            b"\n\ndata: {\"error\":{\"message\":\"the upstream broke off its answer\",\
-\"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_broke_off\"}}\n\n"
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream aborted its response\",\
+\"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_aborted\"}}\n\n"
         }
         StreamEnd::Stalled => {
-            b"\n\ndata: {\"error\":{\"message\":\"the upstream fell silent in its answer\",\
+            b"\n\ndata: {\"error\":{\"message\":\"the upstream stalled during its response\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_stalled\"}}\n\n"
         }
         StreamEnd::TimedOut => {
-            b"\n\ndata: {\"error\":{\"message\":\"the answer was not complete in time\",\
+            b"\n\ndata: {\"error\":{\"message\":\"the response was not complete in time\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_timeout\"}}\n\n"
         }
     }
@@ -66,32 +66,24 @@ pub(crate) struct ForwardedResponse {
 
 /// What is held until the answer has ended.
 #[derive(Debug)]
-struct Unfinished {
-    record: Box<RequestLog>,
-    attempt: Attempt,
-    pending_entry: Option<PendingEntry>,
+pub(super) struct Unfinished {
+    pub(super) log: Box<RequestLog>,
+    pub(super) attempt: Attempt,
+    pub(super) pending_entry: Option<PendingEntry>,
 }
 
 impl ForwardedResponse {
-    pub(super) fn new(
-        stream: ResponseStream,
-        status: u16,
-        (record, attempt): (Box<RequestLog>, Attempt),
-        pending_entry: Option<PendingEntry>,
-    ) -> Self {
+    pub(super) fn new(stream: ResponseStream, status: u16, unfinished: Unfinished) -> Self {
+        let log = &unfinished.log;
         let good = (200..300).contains(&status) && !stream.is_stream();
         Self {
             stream,
             status,
-            request_id: record.id().clone(),
+            request_id: log.request_id().clone(),
             cors: None,
-            rates: record.rates().and_then(RateLimitFields::of).map(Box::new),
-            cache: record.cache().filter(|_| good),
-            unfinished: Some(Unfinished {
-                record,
-                attempt,
-                pending_entry,
-            }),
+            rates: log.rates().and_then(RateLimitFields::of).map(Box::new),
+            cache: log.route.cache().filter(|_| good),
+            unfinished: Some(unfinished),
         }
     }
 
@@ -151,7 +143,7 @@ impl ForwardedResponse {
             && self.stream.is_stream()
             && self.stream.first() != First::Pending
         {
-            unfinished.record.first_event();
+            unfinished.log.record_first_event();
         }
         let Some(end) = self.stream.end().cloned() else {
             return Poll::Ready(StreamStep::More);
@@ -163,10 +155,10 @@ impl ForwardedResponse {
         let reason = match &end {
             StreamEnd::Complete => return Poll::Ready(StreamStep::End),
             StreamEnd::Aborted(reason) => reason.as_str(),
-            StreamEnd::Stalled => "silent for too long",
-            StreamEnd::TimedOut => "the request's time is over",
+            StreamEnd::Stalled => "idle for too long",
+            StreamEnd::TimedOut => "the request timed out",
         };
-        tracing::warn!(reason, "an answer broke off");
+        tracing::warn!(reason, "a response was aborted");
         if !self.stream.is_events() {
             return Poll::Ready(StreamStep::Aborted);
         }
@@ -176,14 +168,14 @@ impl ForwardedResponse {
 
     fn settle(&mut self, end: &StreamEnd) {
         let Some(Unfinished {
-            mut record,
+            mut log,
             attempt,
             pending_entry,
         }) = self.unfinished.take()
         else {
             return;
         };
-        self.record_usage(&mut record);
+        self.record_usage(&mut log);
         // An error in the first event was told to the backend when it came.
         let began = !matches!(self.stream.first(), First::Error { .. });
         let failed = *end != StreamEnd::Complete || self.stream.failed_later();
@@ -192,25 +184,28 @@ impl ForwardedResponse {
             if failed {
                 attempt.failed();
             } else if complete {
-                attempt.succeeded(record.completion());
+                attempt.succeeded(log.completion_tokens());
             }
         }
         if complete
-            && pending_entry.is_some_and(|pending_entry| pending_entry.complete(record.figures()))
+            && pending_entry
+                .is_some_and(|pending_entry| pending_entry.complete(log.usage.summary()))
         {
-            record.metrics().cache(CacheUse::Store);
+            log.metrics().cache(CacheUse::Store);
         }
-        record.answered(self.status, complete);
+        log.finish_forwarded(self.status, complete);
     }
 
     /// Says what was used, as far as it is known by now: as the answer says, or
     /// else as much of it as came.
-    fn record_usage(&mut self, record: &mut RequestLog) {
-        record.used(self.stream.usage());
-        record.measured(self.stream.quantities(record.measure()));
+    fn record_usage(&mut self, log: &mut RequestLog) {
+        log.usage.set_reported(self.stream.usage());
+        log.usage
+            .add_quantities(self.stream.quantities(log.route.measure()));
         let began = !matches!(self.stream.first(), First::Error { .. });
-        if self.status < 300 && began && record.reported().is_none() {
-            record.came(self.stream.estimated_tokens());
+        if self.status < 300 && began && log.reported_usage().is_none() {
+            log.usage
+                .set_received_tokens(self.stream.estimated_tokens());
         }
     }
 }
@@ -219,7 +214,7 @@ impl Drop for ForwardedResponse {
     fn drop(&mut self) {
         // A client that left: what was seen until then is still known.
         if let Some(mut unfinished) = self.unfinished.take() {
-            self.record_usage(&mut unfinished.record);
+            self.record_usage(&mut unfinished.log);
         }
     }
 }

@@ -2,20 +2,18 @@
 
 use bytes::Bytes;
 use fastllm_engine::{Backend, Boundary, PickContext};
-use fastllm_wire::http1::{Fields, Framing, HeadWriter, Persistence};
+use fastllm_wire::http1::{Framing, HeadWriter, Persistence};
 use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTail, WholeTail};
 use parking_lot::Mutex;
 
 use super::AttemptError;
 use super::response_stream::UsageTap;
 use super::upload::{Upload, UploadAttempt};
-use crate::http::ProxiedEndpoint;
-use crate::http::{Coding, ForwardedHeader, is_event_stream, request_fields};
+use crate::cache::CacheableRequest;
+use crate::http::{ClientFields, Coding, ProxiedEndpoint, UpstreamFields, is_event_stream};
 use crate::request_log::RequestLog;
-use crate::runtime::buffers;
-use crate::runtime::clock;
-use crate::upstream::BufferedRequest;
-use crate::upstream::Lease;
+use crate::runtime::{buffers, clock};
+use crate::upstream::{BufferedRequest, Lease};
 
 /// Up to this many bytes, copying a body behind its head costs less than
 /// sending it in several pieces.
@@ -25,9 +23,7 @@ const COPIED: usize = 16 << 10;
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) endpoint: ProxiedEndpoint,
-    pub(crate) headers: Fields<'a>,
-    /// Of those, what goes upstream beside the usual ones.
-    pub(crate) forwarded: &'a [ForwardedHeader],
+    pub(crate) client: ClientFields<'a>,
     pub(crate) payload: Payload<'a, 'c>,
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
@@ -55,6 +51,19 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
+    /// What the response would be cached by; nothing for an upload.
+    pub(crate) fn cacheable(&self) -> Option<CacheableRequest<'_>> {
+        match &self.payload {
+            Payload::Whole(body) => Some(CacheableRequest {
+                endpoint: self.endpoint,
+                client: self.client,
+                members: self.members,
+                body,
+            }),
+            Payload::Upload(_) => None,
+        }
+    }
+
     /// What this backend's body differs in from the client's.
     fn splice(&self, backend: &Backend) -> Splice<'_> {
         let splice = Splice::new(self.members).model(backend.upstream_model());
@@ -69,7 +78,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     fn head(
         &self,
         backend: &Backend,
-        record: &RequestLog,
+        log: &RequestLog,
         framing: Framing,
     ) -> Result<Vec<u8>, AttemptError> {
         let path = backend
@@ -83,10 +92,14 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
         // Under another type than it was authorised as, an upstream might read
         // another model from the same bytes.
-        let kind = self.members.form_type().unwrap_or("application/json");
-        let wanted = backend.extra_headers();
-        let client = (self.headers, self.forwarded);
-        request_fields(&mut head, client, wanted, kind.as_bytes(), record);
+        let fields = UpstreamFields {
+            client: self.client,
+            backend: backend.extra_headers(),
+            content_type: self.members.form_type().unwrap_or("application/json"),
+            traceparent: log.trace().upstream_traceparent(),
+            request_id: log.request_id(),
+        };
+        fields.write(&mut head);
         head.end(framing, Persistence::Keep)
             .map_err(|error| AttemptError::Request(error.to_string()))?;
         Ok(first)
@@ -96,12 +109,12 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     pub(super) fn request(
         &self,
         backend: &Backend,
-        record: &RequestLog,
+        log: &RequestLog,
         body: &Bytes,
     ) -> Result<BufferedRequest, AttemptError> {
         let splice = self.splice(backend);
         let length = splice.len(body.len());
-        let mut first = self.head(backend, record, Framing::Length(length as u64))?;
+        let mut first = self.head(backend, log, Framing::Length(length as u64))?;
         if length > COPIED {
             return Ok(BufferedRequest::new(first, shared(&splice, body)));
         }
@@ -118,12 +131,12 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     pub(super) fn uploading(
         &self,
         backend: &Backend,
-        record: &RequestLog,
+        log: &RequestLog,
         upload: &'a Mutex<Upload<'c>>,
     ) -> Result<UploadAttempt<'a, 'c>, AttemptError> {
         let splice = self.splice(backend);
         let framing = upload.lock().framing(&splice);
-        let head = self.head(backend, record, framing)?;
+        let head = self.head(backend, log, framing)?;
         UploadAttempt::new(upload, head, &splice)
             .ok_or_else(|| AttemptError::Request("its body is gone".to_owned()))
     }
@@ -157,10 +170,8 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
         let measure = self.endpoint.measure();
         match (Coding::of(fields), is_event_stream(fields)) {
-            (Coding::BatchIdentity, true) => {
-                UsageTap::Events(Box::new(StreamTail::new(self.ask_usage)))
-            }
-            (Coding::BatchIdentity, false) => UsageTap::Whole(WholeTail::new(measure)),
+            (Coding::Identity, true) => UsageTap::Events(Box::new(StreamTail::new(self.ask_usage))),
+            (Coding::Identity, false) => UsageTap::Whole(WholeTail::new(measure)),
             (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events())),
             (Coding::Gzip, false) => UsageTap::Gzip(Box::new(Gunzip::whole(measure))),
             (Coding::Other, _) => UsageTap::Blind,

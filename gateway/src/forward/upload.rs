@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use fastllm_engine::{Origin, Refusal};
+use fastllm_engine::Refusal;
 use fastllm_wire::http1::{CHUNK_END, ChunkLine, Framing, LAST_CHUNK};
 use fastllm_wire::{FormReader, Splice};
 use parking_lot::Mutex;
@@ -29,8 +29,8 @@ use crate::runtime::Socket;
 use crate::upstream::AwaitingResponse;
 use crate::upstream::BufferedRequest;
 use crate::upstream::ExchangeError;
+use crate::upstream::Lease;
 use crate::upstream::RequestWriter;
-use crate::upstream::{Lease, Upstreams};
 
 /// What may come after the beginning for the upload to be sent again from
 /// memory, in bytes.
@@ -270,14 +270,14 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
     /// is longer than `limit`.
     pub(super) async fn exchange(
         mut self,
-        (upstreams, origin): (&Upstreams, &Origin),
+        connecting: impl Future<Output = Result<Lease, ExchangeError>>,
         limit: Duration,
         deadline: &mut Deadline,
         sent: &AwaitingResponse,
     ) -> Result<Lease, AttemptError> {
         let upload = self.upload;
         let mut answered = pin!(async {
-            let mut lease = upstreams.connect(origin).await?;
+            let mut lease = connecting.await?;
             lease
                 .connection
                 .exchange(&mut self, sent)

@@ -54,6 +54,12 @@ pub(crate) trait BodySource: Send {
     fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
+/// The client of a request, and the time that the request has.
+pub(crate) struct RequestContext<'a> {
+    pub(crate) client: &'a mut dyn BodySource,
+    pub(crate) deadline: &'a mut Deadline,
+}
+
 /// A body that cannot be read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnreadableBody;
@@ -110,20 +116,19 @@ impl BodyLimits {
     /// Reads all of a body.
     pub(crate) async fn read(
         &self,
-        client: &mut dyn BodySource,
-        deadline: &mut Deadline,
+        context: &mut RequestContext<'_>,
     ) -> Result<ReceivedBody, Refusal> {
-        self.read_until(client, deadline, |_| Ok(false)).await
+        self.read_until(context, |_| Ok(false)).await
     }
 
     /// Reads a body up to its end, or until `enough` says so. It is shown each
     /// read.
     pub(crate) async fn read_until(
         &self,
-        client: &mut dyn BodySource,
-        deadline: &mut Deadline,
+        context: &mut RequestContext<'_>,
         mut enough: impl FnMut(&[u8]) -> Result<bool, Refusal>,
     ) -> Result<ReceivedBody, Refusal> {
+        let RequestContext { client, deadline } = context;
         let content_length = client.content_length();
         self.check(content_length.unwrap_or(0))?;
         let mut share = MemoryShare::of(self);

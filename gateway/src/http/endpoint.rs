@@ -12,7 +12,7 @@ pub(crate) enum Endpoint<'a> {
     /// `GET /v1/models/{id}`, with the id decoded.
     Model(Cow<'a, str>),
     /// What is sent on to an upstream.
-    ProxiedEndpoint(ProxiedEndpoint),
+    Proxied(ProxiedEndpoint),
 }
 
 /// The endpoints whose requests go to an upstream; all are `POST`.
@@ -153,7 +153,7 @@ impl<'a> Endpoint<'a> {
             return ProxiedEndpoint::ALL
                 .into_iter()
                 .find(|proxied| proxied.sub_path() == path)
-                .map(Self::ProxiedEndpoint);
+                .map(Self::Proxied);
         }
         let below = path
             .strip_prefix("/models")
@@ -195,10 +195,7 @@ mod tests {
         for proxied in ProxiedEndpoint::ALL {
             let path = proxied.sub_path();
             for path in [path.to_owned(), format!("/v1{path}")] {
-                assert_eq!(
-                    find("POST", &path),
-                    Some(Endpoint::ProxiedEndpoint(proxied))
-                );
+                assert_eq!(find("POST", &path), Some(Endpoint::Proxied(proxied)));
                 for method in ["GET", "PUT", "HEAD"] {
                     assert_eq!(find(method, &path), None, "{path}");
                 }

@@ -6,9 +6,7 @@ use fastllm_engine::is_reserved_header;
 use fastllm_wire::http1::{Fields, HeadWriter};
 use http::header::{HeaderName, HeaderValue};
 
-use super::REQUEST_ID;
-use super::{CACHE, TRACEPARENT};
-use crate::request_log::RequestLog;
+use super::{CACHE, REQUEST_ID, TRACEPARENT};
 
 /// What an upstream may see of a client's headers: those that describe the
 /// request, and nothing that says who the client is. `openai-beta` turns
@@ -50,56 +48,71 @@ impl FromStr for ForwardedHeader {
     }
 }
 
-/// Writes the client's fields that go upstream, `further` ones among them, those that the `backend` wants,
-/// which take the place of others of their names, and those of ours that go with
-/// every request. Repeated fields stay repeated; our span, if there is one,
-/// stands before the client's.
-pub(crate) fn request_fields(
-    head: &mut HeadWriter<'_>,
-    (client, further): (Fields<'_>, &[ForwardedHeader]),
-    backend: &[(HeaderName, HeaderValue)],
-    content_type: &[u8],
-    record: &RequestLog,
-) {
-    let traceparent = record.trace().upstream_traceparent();
-    if let Some(ours) = &traceparent {
-        head.field(TRACEPARENT.as_bytes(), ours.as_bytes());
-    }
-    let wants = |text: &str| backend.iter().any(|(name, _)| name.as_str() == text);
-    for field in client.end_to_end() {
-        let replaced = traceparent.is_some() && field.is(TRACEPARENT);
-        let passes = |name: &str| field.is(name) && !wants(name);
-        let listed = UPSTREAM.into_iter().any(passes)
-            || further.iter().any(|header| passes(header.0.as_str()));
-        if !replaced && listed {
-            head.copy(field);
+/// The header fields of a request to an upstream, framing aside.
+pub(crate) struct UpstreamFields<'a> {
+    pub(crate) client: ClientFields<'a>,
+    /// Fields that the backend requires. They replace client fields of the same
+    /// name.
+    pub(crate) backend: &'a [(HeaderName, HeaderValue)],
+    pub(crate) content_type: &'a str,
+    /// The gateway's own span. It replaces the client's.
+    pub(crate) traceparent: Option<HeaderValue>,
+    pub(crate) request_id: &'a HeaderValue,
+}
+
+/// The header fields of a client, and which of them upstreams see.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientFields<'a> {
+    pub(crate) fields: Fields<'a>,
+    /// Headers that are forwarded in addition to the usual ones.
+    pub(crate) forwarded: &'a [ForwardedHeader],
+}
+
+impl UpstreamFields<'_> {
+    /// Writes all fields. Repeated fields stay repeated.
+    pub(crate) fn write(&self, head: &mut HeadWriter<'_>) {
+        if let Some(ours) = &self.traceparent {
+            head.field(TRACEPARENT.as_bytes(), ours.as_bytes());
+        }
+        for field in self.client.fields.end_to_end() {
+            let replaced = self.traceparent.is_some() && field.is(TRACEPARENT);
+            let passes = |name: &str| field.is(name) && !self.backend_sets(name);
+            let forwarded = self.client.forwarded.iter();
+            let listed = UPSTREAM.into_iter().any(passes)
+                || forwarded.map(|header| header.0.as_str()).any(passes);
+            if !replaced && listed {
+                head.copy(field);
+            }
+        }
+        for (name, value) in self.backend {
+            head.field(name.as_str().as_bytes(), value.as_bytes());
+        }
+        head.field(b"content-type", self.content_type.as_bytes());
+        // The response is inspected for usage and forwarded as it is.
+        head.field(b"accept-encoding", b"identity");
+        if !self.backend_sets(REQUEST_ID) {
+            head.field(REQUEST_ID.as_bytes(), self.request_id.as_bytes());
         }
     }
-    for (name, value) in backend {
-        head.field(name.as_str().as_bytes(), value.as_bytes());
-    }
-    head.field(b"content-type", content_type);
-    // What is answered is looked into for usage, and passed on as it is.
-    head.field(b"accept-encoding", b"identity");
-    if !wants(REQUEST_ID) {
-        head.field(REQUEST_ID.as_bytes(), record.id().as_bytes());
+
+    fn backend_sets(&self, name: &str) -> bool {
+        self.backend.iter().any(|(set, _)| set.as_str() == name)
     }
 }
 
-/// Of the client's fields that go upstream, those by which an answer may differ,
-/// under their names in lower case. Who asks with which program, and for which
-/// trace, makes no difference.
-pub(crate) fn deciding_fields<'a>(
-    client: Fields<'a>,
-    further: &'a [ForwardedHeader],
-) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-    const INDIFFERENT: [&str; 3] = ["user-agent", TRACEPARENT, "tracestate"];
-    let usual = UPSTREAM
-        .into_iter()
-        .filter(|name| !INDIFFERENT.contains(name));
-    usual
-        .chain(further.iter().map(|header| header.0.as_str()))
-        .flat_map(move |name| client.all(name).map(move |value| (name, value)))
+impl<'a> ClientFields<'a> {
+    /// The forwarded fields that the response may depend on, with names in lower
+    /// case: all but the user agent and the trace context.
+    pub(crate) fn deciding(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        const INDIFFERENT: [&str; 3] = ["user-agent", TRACEPARENT, "tracestate"];
+        let Self { fields, forwarded } = self;
+        let usual = UPSTREAM
+            .into_iter()
+            .filter(|name| !INDIFFERENT.contains(name));
+        usual
+            .chain(forwarded.iter().map(|header| header.0.as_str()))
+            .flat_map(move |name| fields.all(name).map(move |value| (name, value)))
+    }
 }
 
 /// Whether a client sees this field of an upstream's answer; those of the
@@ -135,7 +148,7 @@ pub(crate) fn is_event_stream(fields: Fields<'_>) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     /// It comes as it is meant.
-    BatchIdentity,
+    Identity,
     Gzip,
     /// In a way that nobody here reads, or in several.
     Other,
@@ -144,12 +157,12 @@ pub(crate) enum Coding {
 impl Coding {
     /// What the header of an answer says of its body.
     pub(crate) fn of(fields: Fields<'_>) -> Self {
-        let mut coding = Self::BatchIdentity;
+        let mut coding = Self::Identity;
         for value in fields.all("content-encoding") {
             let is = |name: &[u8]| value.trim_ascii().eq_ignore_ascii_case(name);
             coding = match coding {
                 kept if is(b"identity") => kept,
-                Self::BatchIdentity if is(b"gzip") || is(b"x-gzip") => Self::Gzip,
+                Self::Identity if is(b"gzip") || is(b"x-gzip") => Self::Gzip,
                 _ => Self::Other,
             };
         }

@@ -18,24 +18,34 @@ pub(crate) fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
     }
 }
 
-/// What it will use beside tokens: as many images as it asks for, the characters
-/// that it has read aloud, and, roughly, the sound that it sends, from what its
-/// head says that it sends or, where that is not said, what has come.
-pub(crate) fn beside(
-    (proxied, head): (ProxiedEndpoint, &Head),
-    (members, body): (&Members, &[u8]),
+/// A request body, as far as it has arrived.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestBody<'a> {
+    pub(crate) members: &'a Members,
+    pub(crate) bytes: &'a [u8],
+}
+
+/// What the request is expected to use besides tokens: the images that it
+/// requests, the characters of the text to be spoken, and, roughly, the audio
+/// that it sends, by its content length or else by what has arrived.
+pub(crate) fn estimated_quantities(
+    endpoint: ProxiedEndpoint,
+    head: &Head,
+    body: RequestBody<'_>,
 ) -> Quantities {
-    let mut beside = Quantities::default();
-    match proxied.measure() {
+    let mut quantities = Quantities::default();
+    match endpoint.measure() {
         Measure::Tokens => {}
-        Measure::Images => beside.images = members.answers(),
-        Measure::Spoken => beside.input_characters = members.input_characters().unwrap_or(0),
+        Measure::Images => quantities.images = body.members.answers(),
+        Measure::Spoken => {
+            quantities.input_characters = body.members.input_characters().unwrap_or(0);
+        }
         Measure::Heard => {
-            let come = body.len() as u64;
-            beside.audio_ms = length(head).unwrap_or(come) / BYTES_PER_MS;
+            let arrived = body.bytes.len() as u64;
+            quantities.audio_ms = length(head).unwrap_or(arrived) / BYTES_PER_MS;
         }
     }
-    beside
+    quantities
 }
 
 /// The length of the body, where the head says it.
@@ -49,7 +59,7 @@ mod tests {
     use fastllm_engine::pricing::Quantities;
     use fastllm_wire::{FormReader, scan};
 
-    use super::{beside, prompt_tokens};
+    use super::{RequestBody, estimated_quantities, prompt_tokens};
     use crate::http::{BodyKind, Head, ProxiedEndpoint};
 
     fn of(proxied: ProxiedEndpoint, head: &str, body: &str) -> (u64, Quantities) {
@@ -62,8 +72,12 @@ mod tests {
                 form.members().unwrap().clone()
             }
         };
-        let beside = beside((proxied, &Head::with(head)), (&members, bytes));
-        (prompt_tokens(&members, bytes), beside)
+        let body = RequestBody {
+            members: &members,
+            bytes,
+        };
+        let quantities = estimated_quantities(proxied, &Head::with(head), body);
+        (prompt_tokens(&members, bytes), quantities)
     }
 
     fn part(name: &str, value: &str) -> String {

@@ -5,67 +5,53 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fastllm_process::logging::LogFormat;
 use http::header::HeaderValue;
 
-use crate::cache::CachedResponses;
 use crate::control_plane::UsageQueue;
-use crate::http::Head;
-use crate::http::REQUEST_ID;
+use crate::http::{Head, REQUEST_ID};
 use crate::telemetry::{Metrics, Tracer};
 
-/// Where accounts go, and where request ids come from.
+/// Where request logs go when they end, and where request IDs come from.
 #[derive(Debug)]
 pub(crate) struct AccountingSink {
-    pub(crate) metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) usage: UsageQueue,
-    boot_id: Arc<str>,
-    requests: AtomicU64,
-    cached: Option<Arc<CachedResponses>>,
     pub(super) tracer: Option<Tracer>,
     pub(super) log_format: LogFormat,
+    boot_id: Arc<str>,
+    requests: AtomicU64,
+}
+
+/// What a sink is built from.
+#[derive(Debug)]
+pub(crate) struct AccountingConfig {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) usage: UsageQueue,
+    pub(crate) tracer: Option<Tracer>,
+    pub(crate) log_format: LogFormat,
+    /// The prefix of generated request IDs.
+    pub(crate) boot_id: Arc<str>,
+}
+
+impl AccountingConfig {
+    pub(crate) fn build(self) -> Arc<AccountingSink> {
+        let Self {
+            metrics,
+            usage,
+            tracer,
+            log_format,
+            boot_id,
+        } = self;
+        Arc::new(AccountingSink {
+            metrics,
+            usage,
+            tracer,
+            log_format,
+            boot_id,
+            requests: AtomicU64::new(0),
+        })
+    }
 }
 
 impl AccountingSink {
-    pub(crate) fn new(metrics: Arc<Metrics>, usage: UsageQueue, boot_id: Arc<str>) -> Self {
-        Self {
-            metrics,
-            usage,
-            boot_id,
-            requests: AtomicU64::new(0),
-            cached: None,
-            tracer: None,
-            log_format: LogFormat::default(),
-        }
-    }
-
-    /// The same, with access lines of this form.
-    pub(crate) fn logged_as(mut self, format: LogFormat) -> Self {
-        self.log_format = format;
-        self
-    }
-
-    /// The same, with answers that are given again.
-    pub(crate) fn with_cache(mut self, cached: Arc<CachedResponses>) -> Self {
-        self.cached = Some(cached);
-        self
-    }
-
-    /// The same, with traces.
-    pub(crate) fn traced(mut self, tracer: Option<Tracer>) -> Self {
-        self.tracer = tracer;
-        self
-    }
-
-    /// Usage events waiting to be sent.
-    pub(crate) fn queued(&self) -> usize {
-        self.usage.len()
-    }
-
-    /// Measures what is shown as it is at the moment.
-    pub(crate) fn take_stock(&self) {
-        if let Some(cached) = &self.cached {
-            self.metrics.cache_holds(cached.usage());
-        }
-    }
-
     /// The client's own request id where it is usable, else a new one.
     pub(super) fn request_id(&self, head: &Head) -> HeaderValue {
         /// Longest request id that is taken from a client, in bytes.

@@ -4,18 +4,18 @@ use fastllm_engine::{ActualUsage, RateLimits, Reservation};
 
 /// What a request has taken, and what its client is told of it.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(super) struct ReservedLimits {
     pub(super) reservation: Reservation,
     pub(super) rates: RateLimits,
 }
 
-impl Allowance {
+impl ReservedLimits {
     /// Puts what was used in the place of what was taken. A refusal by the
     /// gateway gives all of it back; what an upstream never answered, or not to
     /// be known what it used, leaves the rates debited.
-    pub(super) fn end(self, refused: bool, event: Option<&UsageEvent>, at: Timestamp) {
+    pub(super) fn settle(self, rejected: bool, event: Option<&UsageEvent>, at: Timestamp) {
         let Self { reservation, .. } = self;
-        if refused {
+        if rejected {
             return reservation.cancel(at);
         }
         let Some(event) = event.filter(|event| event.refusal.is_none()) else {

@@ -158,8 +158,6 @@ mod tests {
     use socket2::SockRef;
 
     use super::{Listener, STALLED, Shutdown, WorkerSet, prepare};
-    use crate::control_plane::usage_queue;
-    use crate::request_log::AccountingSink;
     use crate::runtime::Workers;
     use crate::serve::{Service, Status};
     use crate::snapshot::CurrentSnapshot;
@@ -167,13 +165,11 @@ mod tests {
 
     fn worker_set() -> WorkerSet {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (usage, _) = usage_queue(&metrics);
-        let sink = AccountingSink::new(Arc::clone(&metrics), usage, Arc::from("boot"));
         let current = Arc::new(CurrentSnapshot::new(
-            metrics,
+            Arc::clone(&metrics),
             fastllm_engine::Tuning::default(),
         ));
-        let status = Arc::new(Status::new(current, Arc::new(sink)));
+        let status = Arc::new(Status::new(current, metrics));
         WorkerSet {
             workers: Arc::new(Workers::start(1).unwrap()),
             services: Arc::from([Service::Status(status)]),

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Service;
 use crate::http::Head;
+use crate::http::RequestContext;
 use crate::http::local_response;
 use crate::pipeline::ClientResponse;
 use crate::runtime::Deadline;
@@ -28,7 +29,13 @@ pub(super) async fn serve(
             .next_head(&mut head, &mut deadline, closing)
             .await
         {
-            Ok(()) => service.handle(&head, &mut connection, &mut deadline).await,
+            Ok(()) => {
+                let context = RequestContext {
+                    client: &mut connection,
+                    deadline: &mut deadline,
+                };
+                service.handle(&head, context).await
+            }
             Err(connection::NoHead::Closed) => None,
             Err(connection::NoHead::Malformed(error)) => Some(malformed(error)),
         };

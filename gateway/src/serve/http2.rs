@@ -32,6 +32,7 @@ use super::connection::ConnectionTerms;
 use super::{Service, date};
 use crate::forward::{ForwardedResponse, StreamStep};
 use crate::http::Head;
+use crate::http::RequestContext;
 use crate::http::local_response;
 use crate::http::{BodySource, UnreadableBody};
 use crate::pipeline::ClientResponse;
@@ -154,7 +155,13 @@ async fn respond(
     let mut deadline = Deadline::default();
     let mut client = RequestStream(body);
     let answer = match head(&parts).and_then(Head::read) {
-        Ok(head) => service.handle(&head, &mut client, &mut deadline).await?,
+        Ok(head) => {
+            let context = RequestContext {
+                client: &mut client,
+                deadline: &mut deadline,
+            };
+            service.handle(&head, context).await?
+        }
         Err(error) => ClientResponse::Local(Box::new(local_response::malformed(error))),
     };
     stall::note(stall::StreamProgress::Progressed);
@@ -259,7 +266,7 @@ enum ResponseBody {
 
 /// An answer broke off: the client's stream is reset.
 #[derive(Debug, thiserror::Error)]
-#[error("the upstream broke off its answer")]
+#[error("the upstream aborted its response")]
 struct AbortedResponse;
 
 impl Body for ResponseBody {

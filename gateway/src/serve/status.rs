@@ -11,15 +11,15 @@ use tokio::task::spawn_blocking;
 
 use crate::http::Head;
 use crate::http::{LocalResponse, local_response};
-use crate::request_log::AccountingSink;
 use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
+use crate::telemetry::Metrics;
 
 /// How the gateway is: /health, /livez, /readyz, /metrics.
 #[derive(Debug)]
 pub(crate) struct Status {
     current: Arc<CurrentSnapshot>,
-    sink: Arc<AccountingSink>,
+    metrics: Arc<Metrics>,
     started: Instant,
     draining: AtomicBool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Status {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusQuery {
     /// Is there a backend that can be asked?
-    HealthBody {
+    Health {
         /// And how is everything else?
         detailed: bool,
     },
@@ -62,10 +62,10 @@ struct BackendStatus<'a> {
 }
 
 impl Status {
-    pub(crate) fn new(current: Arc<CurrentSnapshot>, sink: Arc<AccountingSink>) -> Self {
+    pub(crate) fn new(current: Arc<CurrentSnapshot>, metrics: Arc<Metrics>) -> Self {
         Self {
             current,
-            sink,
+            metrics,
             started: clock::now(),
             draining: AtomicBool::new(false),
         }
@@ -84,7 +84,7 @@ impl Status {
             return None;
         }
         match head.path() {
-            "/health" | "/healthz" => Some(StatusQuery::HealthBody { detailed }),
+            "/health" | "/healthz" => Some(StatusQuery::Health { detailed }),
             "/livez" => Some(StatusQuery::Live),
             "/readyz" => Some(StatusQuery::Ready),
             "/metrics" if detailed || !public => Some(StatusQuery::Metrics),
@@ -101,8 +101,8 @@ impl Status {
                 return local_response::json(StatusCode::OK, &json!({"status": "ok"}));
             }
             StatusQuery::Ready => return self.ready(),
-            StatusQuery::HealthBody { detailed: false } => return self.health(false),
-            StatusQuery::HealthBody { detailed: true } => {
+            StatusQuery::Health { detailed: false } => return self.health(false),
+            StatusQuery::Health { detailed: true } => {
                 spawn_blocking(move || this.health(true)).await
             }
             StatusQuery::Metrics => spawn_blocking(move || this.metrics()).await,
@@ -178,11 +178,7 @@ impl Status {
 
     fn metrics(&self) -> LocalResponse {
         let tables = self.current.tables();
-        self.sink.take_stock();
-        let text = self
-            .sink
-            .metrics
-            .render(tables.as_deref(), self.sink.queued());
+        let text = self.metrics.render(tables.as_deref());
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         local_response::bytes(StatusCode::OK, kind, text)
     }

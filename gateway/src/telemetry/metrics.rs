@@ -3,18 +3,20 @@ mod cache;
 mod connections;
 mod contact;
 mod labelled;
+mod observed;
 mod register;
 mod usage;
 
 pub(crate) use cache::CacheUse;
 pub(crate) use connections::OpenConnection;
 pub(crate) use labelled::BackendMetrics;
+pub(crate) use observed::Observed;
 pub use usage::MetadataLabels;
 
 use std::time::Duration;
 
 use fastllm_contract::{Metadata, ProcessCounters};
-use fastllm_engine::{CacheUsage, Category, RoutingState};
+use fastllm_engine::{Category, RoutingState};
 use fastllm_wire::Usage;
 use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
@@ -25,6 +27,7 @@ use cache::CacheMetrics;
 use connections::ConnectionMetrics;
 use contact::ControlContact;
 use labelled::LabelledMetrics;
+use observed::Observer;
 use register::{Register, Registered};
 use usage::ByMetadata;
 
@@ -160,6 +163,7 @@ pub(crate) struct Metrics {
     snapshot_version: GenericGauge<AtomicU64>,
     snapshot_poll_failures: IntCounter,
     dns_failures: IntCounter,
+    observer: Observer,
 }
 
 /// What is counted of all requests together.
@@ -286,6 +290,7 @@ impl Metrics {
                 "fastllm_dns_failures_total",
                 "Look-ups of upstreams' names that failed",
             )?,
+            observer: Observer::default(),
             registry: register.into_registry(),
         })
     }
@@ -386,9 +391,10 @@ impl Metrics {
         self.cache.used(cache);
     }
 
-    /// The response cache holds so much.
-    pub(crate) fn cache_holds(&self, held: CacheUsage) {
-        self.cache.holds(held);
+    /// Measures what is not counted when it changes. Only the first call has an
+    /// effect.
+    pub(crate) fn observe_with(&self, observe: impl Fn() -> Observed + Send + Sync + 'static) {
+        self.observer.set(observe);
     }
 
     /// Control has answered a poll.
@@ -421,9 +427,14 @@ impl Metrics {
     }
 
     /// The text format 0.0.4.
-    pub(crate) fn render(&self, tables: Option<&RoutingState>, queued: usize) -> Vec<u8> {
+    pub(crate) fn render(&self, tables: Option<&RoutingState>) -> Vec<u8> {
+        let Observed {
+            usage_queued,
+            cache,
+        } = self.observer.observe();
         self.usage_queued
-            .set(i64::try_from(queued).unwrap_or(i64::MAX));
+            .set(i64::try_from(usage_queued).unwrap_or(i64::MAX));
+        self.cache.set_occupancy(cache);
         self.contact.update(tables.is_some());
         if let Some(tables) = tables {
             self.addresses.update(tables);
@@ -442,9 +453,12 @@ impl Metrics {
         text
     }
 
-    /// What a health report tells of the process.
-    pub(crate) fn process(&self, queued: usize) -> ProcessCounters {
-        let cache = self.cache.held();
+    /// The counters of the process that a health report carries.
+    pub(crate) fn process(&self) -> ProcessCounters {
+        let Observed {
+            usage_queued,
+            cache,
+        } = self.observer.observe();
         ProcessCounters {
             cache_hits: self.cache.uses(CacheUse::Hit),
             cache_misses: self.cache.uses(CacheUse::Miss),
@@ -453,7 +467,7 @@ impl Metrics {
             requests_ok: self.requests.outcomes[Outcome::Ok as usize].get(),
             requests_failed: self.requests.failed.get(),
             usage_dropped: self.usage_dropped.iter().map(IntCounter::get).sum(),
-            usage_queued: queued as u64,
+            usage_queued: usage_queued as u64,
             rejected_unauthenticated: self.requests.rejections[Category::Unauthenticated as usize]
                 .get(),
             rejected_model_not_found: self.requests.rejections[Category::ModelNotFound as usize]

@@ -13,8 +13,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fastllm_contract::Secret;
 use http::header::HeaderValue;
 use tokio::sync::mpsc::{self, Sender};
+use url::Url;
 
 pub use collector::OtelProtocol;
 pub(crate) use collector::TracerError;
@@ -26,8 +28,6 @@ use parent::Parent;
 
 use super::Metrics;
 use super::metrics::SpanLoss;
-use crate::Config;
-use crate::http::Head;
 
 /// Spans that wait at most; later ones are lost and counted.
 const WAITING: usize = 4_096;
@@ -41,25 +41,35 @@ pub(crate) struct Tracer {
     metrics: Arc<Metrics>,
 }
 
-/// A tracer and the task that sends what it takes; nothing where no collector
-/// is configured.
-pub(crate) fn start_tracing(
-    config: &Config,
-    tls: rustls::ClientConfig,
-    metrics: &Arc<Metrics>,
-) -> Result<Option<(Tracer, TraceExporter)>, TracerError> {
-    let Some(collector) = Collector::new(config, tls)? else {
-        return Ok(None);
-    };
-    let (queue, waiting) = mpsc::channel(WAITING);
-    let tracer = Tracer::new(config.otel_sample_one_in, queue, Arc::clone(metrics));
-    let exporter = TraceExporter::new(
-        collector,
-        span::resource(config),
-        waiting,
-        Arc::clone(metrics),
-    );
-    Ok(Some((tracer, exporter)))
+/// Where spans go, and which requests are traced.
+#[derive(Debug, Clone)]
+pub(crate) struct TracingConfig {
+    pub(crate) endpoint: Url,
+    pub(crate) protocol: OtelProtocol,
+    /// Sent to the collector: `name=value,name=value`, values percent-encoded.
+    pub(crate) headers: Option<Secret>,
+    /// Of the requests without a sampling decision, one in this many is traced.
+    pub(crate) sample_one_in: NonZeroU64,
+    pub(crate) service_name: String,
+    pub(crate) instance_id: String,
+    /// Further attributes of this process, in the format of `headers`.
+    pub(crate) resource_attributes: String,
+}
+
+impl TracingConfig {
+    /// A tracer, and the task that sends its spans.
+    pub(crate) fn build(
+        &self,
+        tls: rustls::ClientConfig,
+        metrics: &Arc<Metrics>,
+    ) -> Result<(Tracer, TraceExporter), TracerError> {
+        let collector = Collector::new(self, tls)?;
+        let (queue, waiting) = mpsc::channel(WAITING);
+        let tracer = Tracer::new(self.sample_one_in, queue, Arc::clone(metrics));
+        let resource = span::resource(self);
+        let exporter = TraceExporter::new(collector, resource, waiting, Arc::clone(metrics));
+        Ok((tracer, exporter))
+    }
 }
 
 /// Whether one request is traced, and as what.
@@ -151,10 +161,11 @@ impl SpanIds {
 }
 
 impl Trace {
-    /// A request has arrived: what its caller says of it. Nothing is decided.
-    pub(crate) fn arrived(head: &Head) -> Self {
+    /// The trace of a request that has arrived with these `traceparent` fields.
+    /// Whether it is sampled is not decided yet.
+    pub(crate) fn arrived<'a>(traceparents: impl Iterator<Item = &'a [u8]>) -> Self {
         Self {
-            parent: Parent::of(head),
+            parent: Parent::of(traceparents),
             decision: Decision::Open,
         }
     }
@@ -190,7 +201,6 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::{Trace, Tracer};
-    use crate::http::Head;
     use crate::telemetry::Metrics;
 
     fn tracer(one_in: u64) -> Tracer {
@@ -200,8 +210,7 @@ mod tests {
     }
 
     fn decided(tracer: &Tracer, traceparent: Option<&'static str>) -> Trace {
-        let line = traceparent.map(|value| format!("traceparent: {value}\r\n"));
-        let mut trace = Trace::arrived(&Head::with(&line.unwrap_or_default()));
+        let mut trace = Trace::arrived(traceparent.map(str::as_bytes).into_iter());
         tracer.decide(&mut trace);
         tracer.decide(&mut trace);
         trace

@@ -26,13 +26,37 @@ const BODY_LIMIT: usize = 1 << 20;
 /// in step.
 const SPREAD: f64 = 0.1;
 
+/// How backends are probed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProbeConfig {
+    pub(crate) interval: Duration,
+    /// Time limit of a probe, including the response body.
+    pub(crate) timeout: Duration,
+}
+
+impl ProbeConfig {
+    /// A prober of the backends of the current snapshot.
+    pub(crate) fn build(
+        self,
+        tls: rustls::ClientConfig,
+        current: Arc<CurrentSnapshot>,
+    ) -> Result<Prober, reqwest::Error> {
+        Ok(Prober {
+            client: Prober::client(tls)?,
+            current,
+            every: self.interval,
+            timeout: self.timeout,
+        })
+    }
+}
+
 /// Probes all backends every interval.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    pub(crate) client: reqwest::Client,
-    pub(crate) current: Arc<CurrentSnapshot>,
-    pub(crate) every: Duration,
-    pub(crate) timeout: Duration,
+    client: reqwest::Client,
+    current: Arc<CurrentSnapshot>,
+    every: Duration,
+    timeout: Duration,
 }
 
 /// One request.
@@ -55,7 +79,7 @@ struct RunningProbes {
 
 impl Prober {
     /// A client for probes.
-    pub(crate) fn client(tls: rustls::ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
+    fn client(tls: rustls::ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
         reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())

@@ -285,7 +285,7 @@ impl Case {
                 let last = str::from_utf8(last).unwrap().trim();
                 let data = last.strip_prefix("data: ").unwrap();
                 let error: Value = serde_json::from_str(data).unwrap();
-                assert_eq!(error["error"]["code"], "upstream_broke_off");
+                assert_eq!(error["error"]["code"], "upstream_aborted");
             }
             ExpectedView::Broken(body) => {
                 assert!(status.is_none_or(|status| status == 200), "{status:?}");

@@ -202,7 +202,7 @@ async fn a_break_after_the_first_event_is_told_in_the_stream_and_not_retried() {
         let last = String::from_utf8(client.chunk().await.unwrap()).unwrap();
         let data = last.trim().strip_prefix("data: ").unwrap();
         let error: Value = serde_json::from_str(data).unwrap();
-        assert_eq!(error["error"]["code"], "upstream_broke_off");
+        assert_eq!(error["error"]["code"], "upstream_aborted");
         assert_eq!(client.chunk().await, Some(Vec::new()));
         assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
         let events = gateway.finish().await;

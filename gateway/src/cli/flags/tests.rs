@@ -1,20 +1,20 @@
 use clap::Parser;
 
-use super::{Config, Origin, OriginError, PolicyKind};
+use super::{Flags, PolicyKind, SourceConfig, SourceError};
 
 #[derive(Debug, Parser)]
-struct Flags {
+struct TestCommand {
     #[command(flatten)]
-    config: Config,
+    flags: Flags,
 }
 
-fn parse(more: &[&str]) -> Result<Config, clap::Error> {
+fn parse(more: &[&str]) -> Result<Flags, clap::Error> {
     let base = [
         "fastllm-gateway",
         "--control-url=http://control:4001/snapshot",
         "--proxy-token=canary-token",
     ];
-    Flags::try_parse_from(base.iter().chain(more)).map(|flags| flags.config)
+    TestCommand::try_parse_from(base.iter().chain(more)).map(|command| command.flags)
 }
 
 #[test]
@@ -52,33 +52,32 @@ fn intervals_of_zero_are_refused_where_they_would_spin() {
 }
 
 #[test]
-fn there_is_one_place_to_be_told_what_to_serve() {
+fn flags_name_exactly_one_source() {
     const URL: &str = "--control-url=http://control:4001";
     const TOKEN: &str = "--proxy-token=t";
     const FILE: &str = "--config=gateway.yaml";
-    let origin = |flags: &[&str]| {
+    let is_file = |flags: &[&str]| -> Result<bool, SourceError> {
         let all = std::iter::once("gateway").chain(flags.iter().copied());
-        let config = Flags::try_parse_from(all).unwrap().config;
-        config
-            .origin()
-            .map(|origin| matches!(origin, Origin::File(_)))
+        let flags = TestCommand::try_parse_from(all).unwrap().flags;
+        let config = flags.config()?;
+        Ok(matches!(config.source, SourceConfig::File { .. }))
     };
     for (flags, expected) in [
         (&[FILE][..], Ok(true)),
         (&[FILE, "--config-poll=0", "--master-key=k"][..], Ok(true)),
         (&[URL, TOKEN][..], Ok(false)),
-        (&[][..], Err(OriginError::Missing)),
-        (&[FILE, URL, TOKEN][..], Err(OriginError::Both)),
-        (&[FILE, TOKEN][..], Err(OriginError::Both)),
-        (&[URL][..], Err(OriginError::Half)),
-        (&[TOKEN][..], Err(OriginError::Half)),
+        (&[][..], Err(SourceError::Missing)),
+        (&[FILE, URL, TOKEN][..], Err(SourceError::Both)),
+        (&[FILE, TOKEN][..], Err(SourceError::Both)),
+        (&[URL][..], Err(SourceError::Half)),
+        (&[TOKEN][..], Err(SourceError::Half)),
         (
             &[URL, TOKEN, "--master-key=k"][..],
-            Err(OriginError::MasterKey),
+            Err(SourceError::MasterKey),
         ),
-        (&[URL, TOKEN, "--config-poll=0"][..], Err(OriginError::Poll)),
+        (&[URL, TOKEN, "--config-poll=0"][..], Err(SourceError::Poll)),
     ] {
-        assert_eq!(origin(flags), expected, "{flags:?}");
+        assert_eq!(is_file(flags), expected, "{flags:?}");
     }
 }
 
@@ -134,7 +133,9 @@ fn a_password_in_an_address_is_in_no_error() {
     for flag in ["--control-url", "--otel-endpoint"] {
         for address in ["http://u:canary@host", "ftp://u:canary@host", "canary"] {
             let command = ["gateway", flag, address];
-            let error = Flags::try_parse_from(command).unwrap_err().to_string();
+            let error = TestCommand::try_parse_from(command)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(flag), "{error}");
             assert!(!error.contains("canary"), "{error}");
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use super::SpillConfig;
 use super::queue::{HIGH_MARK, UsageReceiver};
 use super::sealed_batch::{BatchIdentity, SealedBatch};
 use super::spill::{Spill, SpillContents, SpillError};
@@ -82,15 +83,15 @@ pub(super) enum NextBatch {
 }
 
 impl Backlog {
-    /// Without `spill`, a path and the most bytes there, all is in memory.
+    /// Without `spill`, all usage stays in memory.
     pub(crate) fn new(
         receiver: UsageReceiver,
         identity: BatchIdentity,
-        spill: Option<(PathBuf, u64)>,
+        spill: Option<SpillConfig>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let spill = spill.map(|(path, limit)| SpillState {
-            file: Arc::new(Mutex::new(Spill::new(path.clone(), limit))),
+        let spill = spill.map(|SpillConfig { path, max_bytes }| SpillState {
+            file: Arc::new(Mutex::new(Spill::new(path.clone(), max_bytes))),
             path,
             contents: SpillContents::default(),
             is_open: false,

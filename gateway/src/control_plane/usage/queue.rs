@@ -363,18 +363,18 @@ mod tests {
         for _ in 0..REFUSED + FLUSH_SIZE + 7 {
             queue.push(event(Some(RefusalKind::Authorisation)));
         }
-        assert_eq!(metrics.process(0).usage_dropped, 7);
+        assert_eq!(metrics.process().usage_dropped, 7);
         assert!(!receiver.is_full());
         for _ in 0..BILLABLE + FLUSH_SIZE + 5 {
             queue.push(event(None));
         }
         assert!(receiver.is_full());
-        assert_eq!(metrics.process(0).usage_dropped, 12);
+        assert_eq!(metrics.process().usage_dropped, 12);
         assert_eq!(queue.len(), BILLABLE + REFUSED + 2 * FLUSH_SIZE);
         assert_eq!(receiver.len(), queue.len());
         receiver.set_drop_reason(DropReason::SpillFull);
         queue.push(event(None));
-        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        let text = String::from_utf8(metrics.render(None)).unwrap();
         assert!(text.contains("reason=\"spill_full\"} 1\n"), "{text}");
 
         let mut batch = Vec::new();
@@ -383,7 +383,7 @@ mod tests {
         assert!(batch.iter().all(|event| event.refusal.is_none()));
         drop(receiver);
         queue.push(event(None));
-        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        let text = String::from_utf8(metrics.render(None)).unwrap();
         let left = BILLABLE + REFUSED + 2 * FLUSH_SIZE - UsageBatch::MAX_EVENTS;
         assert!(
             text.contains(&format!("reason=\"shutdown\"}} {left}\n")),
@@ -428,7 +428,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!((receiver.len(), metrics.process(0).usage_dropped), (0, 0));
+        assert_eq!((receiver.len(), metrics.process().usage_dropped), (0, 0));
     }
 
     #[tokio::test]

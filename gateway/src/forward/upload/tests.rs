@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::AttemptError;
 use super::{MAX_REPLAYED, RequestWriter, Upload, UploadAttempt};
-use crate::http::{BodyLimits, BodySource, UnreadableBody};
+use crate::http::{BodyLimits, BodySource, RequestContext, UnreadableBody};
 use crate::runtime::Deadline;
 use crate::runtime::Socket;
 use crate::upstream::ExchangeError;
@@ -25,12 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client that has sent so much.
 #[derive(Default)]
-struct AwaitingResponse {
+struct FakeClient {
     reads: VecDeque<Vec<u8>>,
     length: Option<u64>,
 }
 
-impl BodySource for AwaitingResponse {
+impl BodySource for FakeClient {
     fn content_length(&self) -> Option<u64> {
         self.length
     }
@@ -55,7 +55,7 @@ impl BodySource for AwaitingResponse {
 }
 
 /// An upload whose beginning was read, under these limits.
-async fn begun<'c>(client: &'c mut AwaitingResponse, limits: &Arc<BodyLimits>) -> Upload<'c> {
+async fn begun<'c>(client: &'c mut FakeClient, limits: &Arc<BodyLimits>) -> Upload<'c> {
     client.reads.push_front(BEGINNING.as_bytes().to_vec());
     let mut form = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
     let mut enough = |read: &[u8]| {
@@ -63,7 +63,11 @@ async fn begun<'c>(client: &'c mut AwaitingResponse, limits: &Arc<BodyLimits>) -
         Ok(form.members().is_some())
     };
     let mut deadline = Deadline::default();
-    let beginning = limits.read_until(client, &mut deadline, &mut enough).await;
+    let mut context = RequestContext {
+        client,
+        deadline: &mut deadline,
+    };
+    let beginning = limits.read_until(&mut context, &mut enough).await;
     Upload::new(client, beginning.unwrap(), form, Arc::clone(limits))
 }
 
@@ -100,7 +104,7 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
 #[tokio::test]
 async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taking_is_not() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
-    let mut client = AwaitingResponse::default();
+    let mut client = FakeClient::default();
     let mut upload = begun(&mut client, &limits).await;
     assert!(matches!(
         upload.failure(None),
@@ -126,7 +130,7 @@ async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taki
 async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
     let limits = Arc::new(BodyLimits::new(4 << 20, PATIENCE));
     let all = limits.left();
-    let mut client = AwaitingResponse::default();
+    let mut client = FakeClient::default();
     client.reads.push_back(vec![b'y'; MAX_REPLAYED]);
     let upload = Mutex::new(begun(&mut client, &limits).await);
     assert_eq!(all - limits.left(), BEGINNING.len() as u64);
@@ -152,9 +156,9 @@ async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
 #[tokio::test]
 async fn a_body_of_another_length_than_was_said_is_broken() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
-    let mut client = AwaitingResponse {
+    let mut client = FakeClient {
         length: Some(BEGINNING.len() as u64 + 10),
-        ..AwaitingResponse::default()
+        ..FakeClient::default()
     };
     client.reads.extend([b"12345".to_vec(), Vec::new()]);
     let upload = Mutex::new(begun(&mut client, &limits).await);

@@ -1,16 +1,28 @@
-use std::sync::Arc;
-
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, ResponseHead};
+use http::header::HeaderValue;
 
-use super::{Coding, ForwardedHeader, is_event_stream, passes_to_client, request_fields};
-use crate::control_plane::usage_queue;
+use super::{
+    ClientFields, Coding, ForwardedHeader, UpstreamFields, is_event_stream, passes_to_client,
+};
 use crate::http::Head;
-use crate::request_log::{AccountingSink, RequestLog};
-use crate::telemetry::Metrics;
 
-/// The fields of a written head, sorted.
-fn sorted(head: &[u8]) -> Vec<String> {
-    let text = String::from_utf8(head.to_vec()).unwrap();
+/// The fields of a request to an upstream, sorted.
+fn written(client: &Head, forwarded: &[ForwardedHeader]) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
+    let fields = UpstreamFields {
+        client: ClientFields {
+            fields: client.fields(),
+            forwarded,
+        },
+        backend: &[],
+        content_type: "application/json",
+        traceparent: None,
+        request_id: &HeaderValue::from_static("ours"),
+    };
+    fields.write(&mut head);
+    head.end(Framing::None, Persistence::Keep).unwrap();
+    let text = String::from_utf8(out).unwrap();
     let mut lines: Vec<_> = text
         .lines()
         .skip(1)
@@ -35,22 +47,8 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
             .to_vec(),
     )
     .unwrap();
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let (usage, _) = usage_queue(&metrics);
-    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
-    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
-    let mut out = Vec::new();
-    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
-    request_fields(
-        &mut head,
-        (client.fields(), &[]),
-        &[],
-        b"application/json",
-        &record,
-    );
-    head.end(Framing::None, Persistence::Keep).unwrap();
     assert_eq!(
-        sorted(&out),
+        written(&client, &[]),
         [
             "Accept: text/event-stream",
             "accept-encoding: identity",
@@ -67,21 +65,12 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
 fn further_headers_go_upstream_where_they_are_listed() {
     let lines = "X-Team: search\r\nx-team: ads\r\nx-hop: 1\r\nconnection: x-hop\r\nx-other: 1\r\n";
     let client = Head::with(lines);
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let (usage, _) = usage_queue(&metrics);
-    let sink = Arc::new(AccountingSink::new(metrics, usage, Arc::from("boot")));
-    let record = RequestLog::begin(&sink, &Head::with("x-request-id: ours\r\n"));
     let listed: Vec<ForwardedHeader> = ["x-team", " X-Hop"]
         .iter()
         .map(|name| name.parse().unwrap())
         .collect();
-    let mut out = Vec::new();
-    let mut head = HeadWriter::request(&mut out, b"POST", b"/");
-    let kind = b"application/json";
-    request_fields(&mut head, (client.fields(), &listed), &[], kind, &record);
-    head.end(Framing::None, Persistence::Keep).unwrap();
     assert_eq!(
-        sorted(&out),
+        written(&client, &listed),
         [
             "X-Team: search",
             "accept-encoding: identity",
@@ -140,8 +129,8 @@ fn bodies_are_told_apart_by_their_type_and_coding() {
     assert!(!streams(""));
     let coding = |fields: &str| on_answer(fields, |answer| Coding::of(answer.fields()));
     for (fields, expected) in [
-        ("", Coding::BatchIdentity),
-        ("content-encoding: identity\r\n", Coding::BatchIdentity),
+        ("", Coding::Identity),
+        ("content-encoding: identity\r\n", Coding::Identity),
         ("content-encoding: GZIP \r\n", Coding::Gzip),
         (
             "content-encoding: x-gzip\r\ncontent-encoding: identity\r\n",

@@ -7,7 +7,6 @@ use fastllm_contract::{PolicyKind, Secret};
 
 use super::problem::{Problem, Problems};
 use super::read::{ReadOutcome, Surroundings, read};
-use crate::cli::environment_variable;
 
 /// Largest file that is read, in bytes.
 const LARGEST: u64 = 8 << 20;
@@ -86,6 +85,19 @@ impl ConfigFile {
         let (errors, warnings) = (problems.errors(), problems.warnings());
         writeln!(out, "{path}: errors: {errors}, warnings: {warnings}")
     }
+}
+
+/// The value of a variable that a configuration file refers to.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a configuration file may refer to environment variables"
+)]
+fn environment_variable(name: &str) -> Option<String> {
+    // Such a name is not valid, and `std::env::var` panics on it.
+    if name.is_empty() || name.contains(['=', '\0']) {
+        return None;
+    }
+    std::env::var(name).ok()
 }
 
 fn read_text(path: &Path) -> io::Result<String> {

@@ -22,7 +22,7 @@ pub(super) struct Models {
 }
 
 /// An entry of the list.
-struct ModelEntry {
+struct ListedModel {
     name: ModelName,
     policy: Option<(PolicyKind, SourceSpan)>,
     context_length: Option<(Tokens, SourceSpan)>,
@@ -47,7 +47,7 @@ impl Models {
                     backends: Vec::new(),
                 });
             }
-            if let Some(entry) = context.entry(|| value.fields(ModelEntry::read).flatten()) {
+            if let Some(entry) = context.entry(|| value.fields(ListedModel::read).flatten()) {
                 models.add(context, entry);
             }
         }
@@ -57,8 +57,8 @@ impl Models {
         models
     }
 
-    fn add(&mut self, context: &Context<'_>, entry: ModelEntry) {
-        let ModelEntry {
+    fn add(&mut self, context: &Context<'_>, entry: ListedModel) {
+        let ListedModel {
             name,
             policy,
             context_length,
@@ -105,7 +105,7 @@ fn named(value: &Value<'_>) -> Option<ModelName> {
     ModelName::new(value.peek("model_name")?).ok()
 }
 
-impl ModelEntry {
+impl ListedModel {
     fn read(fields: &mut MappingReader<'_>) -> Option<Self> {
         let name = fields.required("model_name");
         let name = name.and_then(|value| {

@@ -57,15 +57,8 @@ impl CacheMetrics {
         self.uses[cache as usize].get()
     }
 
-    pub(super) fn holds(&self, held: CacheUsage) {
-        self.entries.set(held.entries);
-        self.bytes.set(held.bytes);
-    }
-
-    pub(super) fn held(&self) -> CacheUsage {
-        CacheUsage {
-            entries: self.entries.get(),
-            bytes: self.bytes.get(),
-        }
+    pub(super) fn set_occupancy(&self, occupancy: CacheUsage) {
+        self.entries.set(occupancy.entries);
+        self.bytes.set(occupancy.bytes);
     }
 }

@@ -9,7 +9,7 @@ use fastllm_contract::{
 use fastllm_engine::{CacheUsage, Category, RoutingState, Tuning};
 use http::StatusCode;
 
-use super::{BackendMetrics, CacheUse, DropReason, Metrics, Outcome, SpanLoss};
+use super::{BackendMetrics, CacheUse, DropReason, Metrics, Observed, Outcome, SpanLoss};
 
 fn tables(models: &[(&str, &str)]) -> RoutingState {
     tables_after(None, models)
@@ -71,7 +71,7 @@ fn series(tables: &RoutingState, model: &str) -> Arc<BackendMetrics> {
 }
 
 fn text(metrics: &Metrics, tables: &RoutingState) -> String {
-    String::from_utf8(metrics.render(Some(tables), 3)).unwrap()
+    String::from_utf8(metrics.render(Some(tables))).unwrap()
 }
 
 fn assert_line(text: &str, line: &str) {
@@ -104,9 +104,12 @@ fn moved() -> String {
     drop(metrics.upstream_connected());
     metrics.name_not_found();
     metrics.cache(CacheUse::Store);
-    metrics.cache_holds(CacheUsage {
-        entries: 3,
-        bytes: 4000,
+    metrics.observe_with(|| Observed {
+        usage_queued: 3,
+        cache: CacheUsage {
+            entries: 3,
+            bytes: 4000,
+        },
     });
     text(&metrics, &served)
 }

@@ -317,7 +317,7 @@ mod tests {
     }
 
     fn lines(metrics: &Metrics) -> Vec<String> {
-        let text = String::from_utf8(metrics.render(None, 0)).unwrap();
+        let text = String::from_utf8(metrics.render(None)).unwrap();
         let usage = text.lines().filter(|line| {
             line.starts_with("fastllm_usage_requests") || line.starts_with("fastllm_usage_tokens")
         });

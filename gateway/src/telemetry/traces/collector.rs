@@ -11,7 +11,7 @@ use prost::Message;
 use reqwest::Body;
 use url::Url;
 
-use crate::Config;
+use super::TracingConfig;
 
 /// Time limit of one batch, its answer included.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,16 +76,13 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// The configured collector, if there is one.
+    /// A client of the configured collector.
     pub(super) fn new(
-        config: &Config,
+        config: &TracingConfig,
         mut tls: rustls::ClientConfig,
-    ) -> Result<Option<Self>, TracerError> {
-        let Some(endpoint) = &config.otel_endpoint else {
-            return Ok(None);
-        };
-        let protocol = config.otel_protocol;
-        let mut headers = given_headers(config.otel_headers.as_ref())?;
+    ) -> Result<Self, TracerError> {
+        let protocol = config.protocol;
+        let mut headers = given_headers(config.headers.as_ref())?;
         headers.insert(header::CONTENT_TYPE, protocol.content_type());
         let mut client = reqwest::Client::builder();
         if protocol == OtelProtocol::Grpc {
@@ -102,11 +99,11 @@ impl Collector {
             .timeout(TIMEOUT)
             .no_proxy()
             .build()?;
-        Ok(Some(Self {
+        Ok(Self {
             client,
-            url: protocol.url(endpoint),
+            url: protocol.url(&config.endpoint),
             protocol,
-        }))
+        })
     }
 
     /// Sends an encoded batch, once. Reasons hold no address and no header.

@@ -11,8 +11,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
 use url::Url;
 
-use super::{SpanIds, collector};
-use crate::Config;
+use super::{SpanIds, TracingConfig, collector};
 use crate::telemetry::{CacheUse, Outcome};
 
 /// What is proxied today.
@@ -165,7 +164,7 @@ impl FinishedRequest {
             Outcome::Rejected | Outcome::Unavailable | Outcome::UpstreamError => {
                 let code = self.code.map(str::to_owned);
                 code.or_else(|| (self.status >= 400).then(|| self.status.to_string()))
-                    .or_else(|| Some("upstream_broke_off".to_owned()))
+                    .or_else(|| Some("upstream_aborted".to_owned()))
             }
         }
     }
@@ -176,14 +175,13 @@ fn after(start: u64, time: Duration) -> u64 {
 }
 
 /// What all spans of this process have in common.
-pub(super) fn resource(config: &Config) -> Resource {
+pub(super) fn resource(config: &TracingConfig) -> Resource {
     let mut attributes = Attributes::default();
-    attributes.text("service.name", Some(&*config.otel_service_name));
+    attributes.text("service.name", Some(&*config.service_name));
     attributes.text("service.version", Some(env!("CARGO_PKG_VERSION")));
-    attributes.text("service.instance.id", Some(&*config.replica));
+    attributes.text("service.instance.id", Some(&*config.instance_id));
     let taken: Vec<String> = attributes.0.iter().map(|pair| pair.key.clone()).collect();
-    let more = config.otel_resource.as_deref().unwrap_or_default();
-    for (key, value) in collector::pairs(more) {
+    for (key, value) in collector::pairs(&config.resource_attributes) {
         if !taken.contains(&key) {
             attributes.text(&key, Some(value));
         }

@@ -73,7 +73,7 @@ impl Book {
     }
 }
 
-struct Rig {
+struct ResolverFixture {
     names: Arc<DnsCache>,
     current: Arc<CurrentSnapshot>,
     metrics: Arc<Metrics>,
@@ -81,7 +81,7 @@ struct Rig {
     _running: JoinSet<()>,
 }
 
-impl Rig {
+impl ResolverFixture {
     /// A resolver of the names of these addresses.
     fn start(names: Arc<DnsCache>, book: &Book, pace: LookupIntervals, api_bases: &[&str]) -> Self {
         let metrics = Arc::new(Metrics::new().unwrap());
@@ -129,7 +129,7 @@ impl Rig {
     }
 
     fn failures(&self) -> bool {
-        let text = String::from_utf8(self.metrics.render(None, 0)).unwrap();
+        let text = String::from_utf8(self.metrics.render(None)).unwrap();
         !text.contains("\nfastllm_dns_failures_total 0\n")
     }
 }
@@ -203,7 +203,7 @@ async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_ne
         "https://A.test:2/v1",
         "http://10.1.1.1/v1",
     ];
-    let rig = Rig::start(Arc::default(), &book, ONCE, &bases);
+    let rig = ResolverFixture::start(Arc::default(), &book, ONCE, &bases);
     for expected in [
         ["10.0.0.1", "::1", "10.0.0.2"],
         ["::1", "10.0.0.2", "10.0.0.1"],
@@ -218,7 +218,7 @@ async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_ne
 
 #[tokio::test]
 async fn a_name_that_leads_nowhere_fails_with_its_look_up() {
-    let rig = Rig::at(WHEN_ASKED, &Book::default());
+    let rig = ResolverFixture::at(WHEN_ASKED, &Book::default());
     assert!(rig.addresses("a.test").await.is_err());
     assert!(rig.failures());
     // An empty answer is none.
@@ -236,7 +236,7 @@ async fn a_name_that_leads_nowhere_fails_with_its_look_up() {
 async fn an_address_that_changes_is_found() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
-    let rig = Rig::at(ALWAYS, &book);
+    let rig = ResolverFixture::at(ALWAYS, &book);
     assert_eq!(
         rig.addresses("a.test").await.unwrap(),
         parsed(&["10.0.0.1"])
@@ -252,7 +252,7 @@ async fn an_address_that_changes_is_found() {
 async fn while_the_resolver_fails_the_last_addresses_are_kept() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
-    let rig = Rig::at(ALWAYS, &book);
+    let rig = ResolverFixture::at(ALWAYS, &book);
     rig.addresses("a.test").await.unwrap();
     book.lose("a.test");
     until("a failure", async || rig.failures()).await;
@@ -268,7 +268,7 @@ async fn asking_again_and_again_pages_once() {
     for name in ["a.test", "b.test", "c.test"] {
         book.write(name, &["10.0.0.1"]);
     }
-    let rig = Rig::at(ONCE, &book);
+    let rig = ResolverFixture::at(ONCE, &book);
     rig.addresses("a.test").await.unwrap();
     for other in ["b.test", "c.test"] {
         rig.names.request_lookup(&Arc::from("a.test"));
@@ -277,7 +277,7 @@ async fn asking_again_and_again_pages_once() {
     }
     assert_eq!(book.look_ups("a.test"), 1);
 
-    let rig = Rig::at(WHEN_ASKED, &book);
+    let rig = ResolverFixture::at(WHEN_ASKED, &book);
     rig.addresses("a.test").await.unwrap();
     let before = book.look_ups("a.test");
     rig.names.request_lookup(&Arc::from("a.test"));
@@ -288,7 +288,7 @@ async fn asking_again_and_again_pages_once() {
 async fn names_that_nothing_leads_to_any_more_are_forgotten() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
-    let rig = Rig::at(ONCE, &book);
+    let rig = ResolverFixture::at(ONCE, &book);
     rig.addresses("a.test").await.unwrap();
     rig.serve(&["http://b.test/v1"]);
     until("the end of it", async || {
@@ -301,7 +301,7 @@ async fn names_that_nothing_leads_to_any_more_are_forgotten() {
 async fn a_late_request_does_not_revive_a_name_that_is_gone() {
     let book = Book::default();
     book.write("b.test", &["10.0.0.1"]);
-    let rig = Rig::start(Arc::default(), &book, ALWAYS, &["http://b.test/v1"]);
+    let rig = ResolverFixture::start(Arc::default(), &book, ALWAYS, &["http://b.test/v1"]);
     assert!(rig.addresses("a.test").await.is_err());
     let (once, others) = (book.look_ups("a.test"), book.look_ups("b.test"));
     assert_eq!(once, 1);
@@ -320,7 +320,7 @@ async fn connections_rotate_and_go_around_a_dead_address() {
     let book = Book::default();
     book.write("a.test", &["127.0.0.1", "127.0.0.2"]);
     let connector = Connector::new(crate::tls::client_config(None).unwrap());
-    let _rig = Rig::start(connector.names(), &book, WHEN_ASKED, &["http://a.test/v1"]);
+    let _rig = ResolverFixture::start(connector.names(), &book, WHEN_ASKED, &["http://a.test/v1"]);
     let origin = Origin {
         tls: false,
         host: Arc::from("a.test"),

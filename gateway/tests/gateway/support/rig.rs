@@ -3,7 +3,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use fastllm_contract::UsageEvent;
-use fastllm_gateway::{Config, Error, Gateway};
+use fastllm_gateway::cli::Flags;
+use fastllm_gateway::{Error, Gateway};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,9 +16,9 @@ use super::{
 
 #[derive(Debug, Parser)]
 #[command(args_override_self = true)]
-struct Flags {
+struct Command {
     #[command(flatten)]
-    config: Config,
+    flags: Flags,
 }
 
 /// How a gateway is started.
@@ -97,8 +98,8 @@ impl TestGateway {
         let usual = ["gateway", "--port=0", "--shutdown-grace=10"];
         let mut flags: Vec<_> = usual.map(str::to_owned).to_vec();
         flags.extend(more);
-        let config = Flags::try_parse_from(flags).unwrap().config;
-        let gateway = Gateway::bind(config).unwrap();
+        let flags = Command::try_parse_from(flags).unwrap().flags;
+        let gateway = Gateway::bind(flags.config().unwrap()).unwrap();
         let (address, status_address) = (gateway.address(), gateway.status_address());
         let stop = CancellationToken::new();
         let mut running = JoinSet::new();

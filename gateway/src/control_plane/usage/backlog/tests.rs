@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{AT_ONCE, Backlog, FLUSH_EVERY, HIGH_MARK, MARK, NextBatch, SealedBatch, UNREADABLE};
 use crate::control_plane::usage::BatchIdentity;
+use crate::control_plane::usage::SpillConfig;
 use crate::control_plane::usage::fixture::event;
 use crate::control_plane::usage::queue::{BILLABLE, FLUSH_SIZE};
 use crate::control_plane::{UsageQueue, usage_queue};
@@ -14,19 +15,22 @@ use crate::telemetry::Metrics;
 
 const LIMIT: u64 = 1 << 30;
 
-struct Rig {
+struct BacklogFixture {
     queue: UsageQueue,
     backlog: Backlog,
     metrics: Arc<Metrics>,
     pushed: u32,
 }
 
-fn rig(path: &Path, limit: u64) -> Rig {
+fn rig(path: &Path, limit: u64) -> BacklogFixture {
     let metrics = Arc::new(Metrics::new().unwrap());
     let (queue, receiver) = usage_queue(&metrics);
     let identity = BatchIdentity::new("pod-1".to_owned(), Arc::from("this-boot"));
-    let spill = Some((path.to_owned(), limit));
-    Rig {
+    let spill = Some(SpillConfig {
+        path: path.to_owned(),
+        max_bytes: limit,
+    });
+    BacklogFixture {
         queue,
         backlog: Backlog::new(receiver, identity, spill, Arc::clone(&metrics)),
         metrics,
@@ -34,7 +38,7 @@ fn rig(path: &Path, limit: u64) -> Rig {
     }
 }
 
-impl Rig {
+impl BacklogFixture {
     /// So many events, each with its number.
     fn push(&mut self, count: usize) {
         for _ in 0..count {
@@ -70,7 +74,7 @@ impl Rig {
     }
 
     fn lost(&self, reason: &str) -> String {
-        let text = String::from_utf8(self.metrics.render(None, 0)).unwrap();
+        let text = String::from_utf8(self.metrics.render(None)).unwrap();
         let name = format!("fastllm_usage_reports_dropped_total{{reason=\"{reason}\"}} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.unwrap().to_owned()
@@ -102,7 +106,7 @@ async fn what_goes_over_the_disk_keeps_its_order() {
     assert!(rig.backlog.receiver.len() < UsageBatch::MAX_EVENTS);
     rig.push(5);
     assert_all(&rig.sent().await, 0..rig.pushed);
-    assert_eq!(rig.metrics.process(0).usage_dropped, 0);
+    assert_eq!(rig.metrics.process().usage_dropped, 0);
 }
 
 #[tokio::test]
@@ -134,7 +138,7 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     let held = rig.backlog.spill.as_ref().unwrap().contents.events;
     assert!(held >= 500, "{held}");
     rig.push(BILLABLE + FLUSH_SIZE - rig.backlog.receiver.len());
-    assert_eq!(rig.metrics.process(0).usage_dropped, 0);
+    assert_eq!(rig.metrics.process().usage_dropped, 0);
     let kept = rig.pushed;
     rig.push(7);
     assert_eq!(rig.lost("spill_full"), "7");
@@ -174,7 +178,7 @@ async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
 }
 
 /// A file of two batches, a third in memory, and events that wait.
-async fn half_spilled(path: &Path) -> Rig {
+async fn half_spilled(path: &Path) -> BacklogFixture {
     let mut rig = rig(path, LIMIT);
     rig.push(1_000);
     rig.backlog.spill().await;
@@ -185,7 +189,7 @@ async fn half_spilled(path: &Path) -> Rig {
     rig
 }
 
-impl Rig {
+impl BacklogFixture {
     /// Closes the file with this in its place, as after a read that failed.
     async fn swap(&mut self, path: &Path, with: impl FnOnce()) {
         std::fs::rename(path, path.with_extension("away")).unwrap();
