@@ -82,7 +82,7 @@ pub(crate) async fn change_of(
     caller: Caller,
     subject: SubjectId,
 ) -> Result<Change, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change(app).await?;
     found(change.connection(), subject).await?;
     Ok(change)
 }

@@ -99,7 +99,7 @@ pub(crate) async fn list(
                 team_id: row.team_id,
                 team: row.team,
             },
-            allowance: Budget::from(BudgetColumns {
+            value: Budget::from(BudgetColumns {
                 id: row.id,
                 tokens_total: row.tokens_total,
                 cost_total_micros: row.cost_total_micros,

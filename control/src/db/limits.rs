@@ -52,7 +52,7 @@ pub(crate) async fn list(
         .into_iter()
         .map(|row| Allowance {
             id: row.id,
-            allowance: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
+            value: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
             subject: SubjectRow {
                 principal_id: row.principal_id,
                 principal: row.principal,

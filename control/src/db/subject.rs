@@ -58,7 +58,7 @@ pub(crate) struct SubjectRow {
 pub(crate) struct Allowance<T> {
     pub(crate) id: i64,
     pub(crate) subject: SubjectRow,
-    pub(crate) allowance: T,
+    pub(crate) value: T,
 }
 
 /// The subject as it is published to gateways. `None` if a later release stored an

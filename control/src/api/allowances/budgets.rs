@@ -195,18 +195,14 @@ async fn list(
     let page = params.page()?;
     let mut connection = app.db.acquire().await?;
     let rows = budgets::list(&mut connection, params.principal_id, page).await?;
-    let budgets = rows.iter().map(|row| &row.allowance);
+    let budgets = rows.iter().map(|row| &row.value);
     let spending = BudgetSpending::read(&mut connection, budgets).await?;
     let view = |row: Allowance<Budget>| {
-        let Allowance {
-            id,
-            subject,
-            allowance,
-        } = row;
+        let Allowance { id, subject, value } = row;
         let held = SubjectBudget {
-            id: allowance.id.0,
+            id: value.id.0,
             subject: subject.into(),
-            budget: spending.view(allowance),
+            budget: spending.view(value),
         };
         (id, held)
     };

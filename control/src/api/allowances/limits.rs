@@ -117,15 +117,11 @@ async fn list(
     let mut connection = app.db.acquire().await?;
     let rows = limits::list(&mut connection, params.principal_id, page).await?;
     let view = |row: Allowance<Limits>| {
-        let Allowance {
-            id,
-            subject,
-            allowance,
-        } = row;
+        let Allowance { id, subject, value } = row;
         let held = SubjectLimits {
             id,
             subject: subject.into(),
-            limits: allowance.into(),
+            limits: value.into(),
         };
         (id, held)
     };

@@ -50,6 +50,7 @@ impl BackendProtocol {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the signature of all checks")]
     fn stored(_field: &'static str, value: Self) -> Result<String, ApiError> {
         Ok(value.as_str().to_owned())
     }
@@ -67,7 +68,6 @@ impl BackendProtocol {
 resource! {
     /// One upstream address of a model. The credential and the values of extra
     /// headers are never returned.
-    #[expect(clippy::struct_excessive_bools, reason = "the fields of the API")]
     view BackendView from BackendRow {
         id: i64,
         has_upstream_api_key: bool = upstream_api_key.is_some(),

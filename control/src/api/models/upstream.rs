@@ -12,6 +12,7 @@ use crate::api::framework::checks::MAX_TEXT;
 const MAX_SECRET: usize = 16 * 1024;
 
 /// Checks the base URL of an upstream; returns it without trailing slash.
+#[expect(clippy::needless_pass_by_value, reason = "the signature of all checks")]
 pub(crate) fn api_base(field: &'static str, text: String) -> Result<String, ApiError> {
     let wrong = |reason: &str| ApiError::invalid(field, format!("{field} {reason}"));
     if text.len() > MAX_TEXT {
@@ -75,7 +76,7 @@ fn is_metadata_host(host: &Host<&str>) -> bool {
 
 /// Checks the name of the header that carries the credential; returns it in lower case.
 pub(crate) fn auth_header(field: &'static str, text: String) -> Result<String, ApiError> {
-    let header = HeaderName::from_bytes(text.as_bytes())
+    let header = HeaderName::try_from(text)
         .map_err(|_| ApiError::invalid(field, "auth_header must be the name of a header"))?;
     if is_reserved_header(&header) {
         return Err(ApiError::invalid(
