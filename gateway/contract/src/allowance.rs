@@ -4,43 +4,43 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::{BudgetId, KeyId, Micros, ModelName, PrincipalId, TeamId, Timestamp, Tokens};
 
-/// The most that a subject may take. What is absent is unlimited.
+/// Rate and concurrency limits of a subject. An absent limit is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Requests a minute.
+    /// Requests per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_min: Option<NonZeroU64>,
-    /// Tokens of prompts and answers a minute.
+    /// Tokens of prompts and responses per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_min: Option<NonZeroU64>,
-    /// Requests at once.
+    /// Concurrent requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<NonZeroU64>,
 }
 
-/// What a subject may spend in a window. A total that is absent is unlimited.
+/// The budget of a subject per window. An absent total is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// Another id is another budget: nothing of it is spent yet.
+    /// Identity: with another ID nothing is spent yet.
     pub id: BudgetId,
-    /// Tokens of prompts and answers.
+    /// Tokens of prompts and responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_total: Option<Tokens>,
-    /// Money.
+    /// Cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_total_micros: Option<Micros>,
-    /// How long it lasts.
+    /// The length of a window.
     pub window: WindowLength,
-    /// Windows begin at midnight here, on the first day of the week (Monday) or
-    /// month: an IANA name. Without it they follow each other from
-    /// `window_start` on.
+    /// The IANA time zone in which windows start at midnight, on the first day
+    /// of the week (Monday) or month. Without it, windows follow each other
+    /// from `window_start` on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// When a window of fixed length began.
+    /// The start of a window of fixed length.
     pub window_start: Timestamp,
 }
 
-/// How long a budget's window is.
+/// The length of a budget's windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowLength {
@@ -50,7 +50,7 @@ pub enum WindowLength {
     Weekly,
     /// 30 days, or a calendar month.
     Monthly,
-    /// One that this release does not know: it does not end.
+    /// A length that this release does not know: the window does not end.
     #[serde(other)]
     Unknown,
 }
@@ -62,18 +62,18 @@ pub struct Team {
     pub id: TeamId,
     /// Unique name.
     pub name: String,
-    /// What all of them together may take.
+    /// Their joint limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What all of them together may spend.
+    /// Their joint budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
 }
 
-/// What a principal may take of one concrete model.
+/// Limits and budget of a principal for one concrete model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelAllowance {
-    /// Which model.
+    /// The model.
     pub model: ModelName,
     /// Its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,13 +83,13 @@ pub struct ModelAllowance {
     pub budget: Option<Budget>,
 }
 
-/// Whose limits and budget something is about. Written as the ids that name it:
+/// The subject of limits and budgets. Written as the IDs that identify it:
 /// `principal_id`, with `model` for one model of it; `key_id`; `team_id`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// A principal, with all its keys.
     Principal(PrincipalId),
-    /// A principal's use of one concrete model.
+    /// A principal's requests to one concrete model.
     Model(PrincipalId, ModelName),
     /// One key.
     Key(KeyId),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_is_written_as_the_ids_that_name_it() {
+    fn subject_is_written_as_its_ids() {
         let model = ModelName::new("small").unwrap();
         for (subject, text) in [
             (

@@ -11,58 +11,58 @@ pub struct Backend {
     pub id: BackendId,
     /// Base address without trailing slash, `http` or `https`.
     pub api_base: String,
-    /// What the upstream calls the model.
+    /// The name of the model at the upstream.
     pub upstream_model: String,
-    /// Credential in usable form, if one is needed.
+    /// The credential, if one is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
-    /// Its wire format.
+    /// The wire format.
     #[serde(default)]
     pub protocol: Protocol,
     /// The header that carries the credential.
     #[serde(default = "authorization")]
     pub auth_header: String,
-    /// The word before the credential; `null` sends the credential alone.
+    /// The scheme before the credential; `null` sends the credential alone.
     #[serde(default = "bearer")]
     pub auth_scheme: Option<String>,
-    /// The answer's token ceiling where the client sent none.
+    /// The token limit of responses if the client sent none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_max_tokens: Option<u32>,
-    /// How much it can take beside the others of its pool; 0 gets requests
-    /// only where no other is left.
+    /// The weight among the backends of its pool; 0 gets requests only if no
+    /// other is left.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u32,
-    /// It gets no new request; those under way are finished.
+    /// Whether it accepts no new requests; those in flight are finished.
     #[serde(default, skip_serializing_if = "is_default")]
     pub draining: bool,
-    /// How many requests it takes at once.
+    /// Its concurrency limit and queue.
     #[serde(default, skip_serializing_if = "is_default")]
     pub concurrency: Concurrency,
-    /// How its requests differ from the usual ones.
+    /// Additions to its requests.
     #[serde(default, skip_serializing_if = "is_default")]
     pub dialect: RequestOptions,
-    /// How it is probed.
+    /// The health probe.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: HealthCheck,
 }
 
-/// How many requests a backend takes at once, and how many wait for it, at each
-/// gateway.
+/// Concurrency limit and queue of a backend, at each gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Concurrency {
-    /// The most under way; without it nobody ever waits.
+    /// Maximum number of requests in flight; absent: unlimited, and no request
+    /// queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// The most that wait for a place.
+    /// Maximum number of queued requests.
     pub max_queue: u32,
-    /// How long one of them waits, milliseconds.
+    /// Maximum time in the queue, milliseconds.
     pub queue_timeout_ms: u64,
 }
 
 impl Default for Concurrency {
-    /// A queue that takes a burst, and that a client is not kept in longer than
-    /// it may be expected to wait for an answer.
+    /// A queue that absorbs a burst without delaying a client longer than a
+    /// response may take.
     fn default() -> Self {
         Self {
             max: None,
@@ -72,35 +72,36 @@ impl Default for Concurrency {
     }
 }
 
-/// What a backend wants in its requests beside what all of them have.
+/// Additions to the requests of a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestOptions {
-    /// Further headers, by name in lower case; they may hold credentials.
+    /// Additional header fields, by lower-case name; they may carry
+    /// credentials.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Secret>,
-    /// Further members of the query, not encoded yet.
+    /// Additional query parameters, not encoded.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub query: BTreeMap<String, String>,
-    /// What follows the path of `api_base`, with `{upstream_model}` and
-    /// `{sub_path}` (`/chat/completions`) in it; only the latter where absent.
+    /// The path after that of `api_base`, with `{upstream_model}` and
+    /// `{sub_path}` (`/chat/completions`); only the latter if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_template: Option<String>,
 }
 
-/// How a backend is probed.
+/// The health probe of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HealthCheck {
-    /// Otherwise it is taken for healthy without being asked.
+    /// Otherwise the backend counts as healthy.
     pub enabled: bool,
-    /// What follows the path of `api_base`; after `//` it starts at the host's
-    /// root instead (`//health`).
+    /// The path after that of `api_base`; with `//` from the root of the host
+    /// (`//health`).
     pub path: String,
     /// `GET`, `HEAD`, or `POST` with an empty body.
     pub method: String,
-    /// The statuses of a healthy backend: numbers and classes, with commas
-    /// between them (`2xx,401`).
+    /// The statuses of a healthy backend: numbers and classes separated by
+    /// commas (`2xx,401`).
     pub expect: String,
 }
 
@@ -154,7 +155,7 @@ pub enum Protocol {
     Anthropic,
     /// Google's Gemini API.
     Gemini,
-    /// One that this release does not know: such a backend is left out.
+    /// A format that this release does not know: the backend is skipped.
     #[serde(other)]
     Unknown,
 }

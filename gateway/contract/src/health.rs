@@ -2,23 +2,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BackendId, ModelName};
 
-/// What one gateway says of itself and its backends, every
-/// `--health-report-interval`. Only the newest report says anything true.
+/// The state of one gateway and its backends, sent every
+/// `--health-report-interval`. Only the latest report is valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthReport {
     /// The gateway's name (its pod's name).
     pub replica: String,
-    /// A random text per start of the gateway: tells a restart.
+    /// A random ID for each start of the gateway, to detect restarts.
     #[serde(default)]
     pub boot_id: String,
-    /// Release of the gateway.
+    /// The gateway's release.
     #[serde(default)]
     pub version: String,
-    /// The snapshot that it serves.
+    /// The version of its snapshot.
     pub snapshot_version: u64,
-    /// Seconds since its start.
+    /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// Its view of every backend of the snapshot.
+    /// The state of every backend of the snapshot.
     #[serde(default)]
     pub backends: Vec<BackendHealth>,
     /// Counters since its start.
@@ -26,25 +26,25 @@ pub struct HealthReport {
     pub process: ProcessCounters,
 }
 
-/// One gateway's view of one backend.
+/// The state of one backend at one gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendHealth {
-    /// Which one.
+    /// The backend.
     pub id: BackendId,
-    /// Its address.
+    /// The address.
     pub api_base: String,
-    /// The model that it serves.
+    /// The model.
     pub model: ModelName,
     /// Whether its probes succeed.
     pub healthy: bool,
-    /// Requests under way.
+    /// Requests in flight.
     pub inflight: u64,
-    /// Requests that wait for a place at it.
+    /// Requests queued for a slot.
     #[serde(default)]
     pub waiting: u64,
     /// Attempts since the gateway's start.
     pub requests_total: u64,
-    /// Those that failed (connect error, time-out, 5xx).
+    /// Failed attempts (connect error, timeout, 5xx).
     pub errors_total: u64,
 }
 
@@ -52,24 +52,24 @@ pub struct BackendHealth {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessCounters {
-    /// Requests that ended well.
+    /// Successful requests.
     pub requests_ok: u64,
-    /// Requests that ended in an error.
+    /// Failed requests.
     pub requests_failed: u64,
-    /// Answers that were given again.
+    /// Cache hits.
     pub cache_hits: u64,
-    /// Look-ups that found none to give again.
+    /// Cache misses.
     pub cache_misses: u64,
-    /// Answers that are kept at the moment.
+    /// Cached responses.
     pub cache_entries: u64,
-    /// Bytes of them.
+    /// Their size in bytes.
     pub cache_bytes: u64,
-    /// Usage events lost to a full queue or a refused batch.
+    /// Usage events dropped because of a full queue or a rejected batch.
     pub usage_dropped: u64,
     /// Usage events waiting to be sent.
     pub usage_queued: u64,
-    /// 401 answers.
+    /// 401 responses.
     pub rejected_unauthenticated: u64,
-    /// 404 answers for a model that nobody serves.
+    /// 404 responses for an unknown model.
     pub rejected_model_not_found: u64,
 }

@@ -203,14 +203,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_hash_survives_its_text(bytes in any::<[u8; 32]>()) {
+        fn key_hash_round_trips(bytes in any::<[u8; 32]>()) {
             let hash = KeyHash(bytes);
             prop_assert_eq!(hash.to_string().parse(), Ok(hash));
         }
     }
 
     #[test]
-    fn what_is_no_hash_is_refused() {
+    fn invalid_key_hash_is_rejected() {
         assert_eq!("".parse::<KeyHash>(), Err(InvalidKeyHash));
         assert_eq!("0".repeat(63).parse::<KeyHash>(), Err(InvalidKeyHash));
         assert_eq!("g".repeat(64).parse::<KeyHash>(), Err(InvalidKeyHash));

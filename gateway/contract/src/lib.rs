@@ -1,12 +1,14 @@
-//! What the two planes of FastLLM Proxy say to each other, and the small types
-//! that both speak.
+//! The contract between the control plane and the gateways, and small types
+//! that both use.
 //!
-//! Control builds a [`Snapshot`] (everything a gateway needs to decide about a
-//! request, pre-flattened), tells how things stand ([`LimitsState`]), and takes back
-//! [`UsageBatch`]es, [`HealthReport`]s and [`LimitReport`] reports. All of it is JSON over HTTP under the proxy token.
+//! The control plane builds a [`Snapshot`], everything that a gateway needs to
+//! decide about a request with all references resolved, and publishes the
+//! [`LimitsState`]. It receives [`UsageBatch`]es, [`HealthReport`]s and
+//! [`LimitReport`]s. All of it is JSON over HTTP, authenticated by the proxy
+//! token.
 //!
-//! Invariant: unknown fields are ignored in both directions, and every field
-//! added after a release has a default, so that any two releases can talk.
+//! Invariant: unknown members are ignored in both directions, and every member
+//! added after a release has a default, so that any two releases interoperate.
 
 mod allowance;
 mod backend;

@@ -3,38 +3,39 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{BudgetId, Micros, Subject, Timestamp, Tokens};
 
-/// What a gateway let through since it said so last, and what it holds of
-/// budgets. `POST /limits/reconcile`.
+/// What a gateway was asked to serve since its last report, and what it has
+/// used and reserved of budgets. `POST /limits/reconcile`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitReport {
     /// The gateway's name.
     pub replica_id: String,
-    /// A random text per start of the gateway.
+    /// A random ID for each start of the gateway.
     #[serde(default)]
     pub boot_id: String,
     /// Holders with limits that it has seen lately.
     #[serde(default, deserialize_with = "readable")]
     pub counts: Vec<LimitUsage>,
-    /// Budgets that it has used in their present windows.
+    /// Budgets used in their present windows.
     #[serde(default)]
     pub budgets: Vec<BudgetUsage>,
 }
 
 impl LimitReport {
-    /// How many counts and how many budgets a gateway reports at once, and
-    /// control accepts.
+    /// Maximum number of counts, and of budgets, that a gateway reports at once
+    /// and the control plane accepts.
     pub const MAX_ENTRIES: usize = 10_000;
 
-    /// What control remembers of a count after so many seconds: 37 % after 20.
+    /// What the control plane counts of an amount after this number of seconds:
+    /// 37 % after 20.
     #[must_use]
     pub fn decayed(count: f64, seconds: f64) -> f64 {
         const MEMORY_SECONDS: f64 = 20.0;
         count * (-seconds.max(0.0) / MEMORY_SECONDS).exp()
     }
 
-    /// The same in as few reports as control accepts, at least one. Full ones
-    /// come first: control adds budgets that others use to one that has room, and
-    /// by then knows all that are reported here.
+    /// Splits the report into as few as the control plane accepts, at least
+    /// one. Full ones come first: the control plane adds budgets that others
+    /// use to a report with room, and knows all that are reported by then.
     pub fn split(self) -> Vec<Self> {
         let Self {
             replica_id,
@@ -55,8 +56,8 @@ impl LimitReport {
     }
 }
 
-/// The entries that this release understands: another may know subjects that
-/// this one does not.
+/// Reads the entries that this release supports: other releases may have other
+/// kinds of subjects.
 fn readable<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -76,63 +77,63 @@ where
     Ok(read.collect())
 }
 
-/// What one subject asked for at one gateway since the report before.
+/// What one subject requested at one gateway since the last report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitUsage {
-    /// Whose.
+    /// The subject.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Requests, those that a limit refused included: they tell where a share is
-    /// needed.
+    /// Requests, including refused ones: they show where a share is needed.
     #[serde(default)]
     pub requests: u64,
-    /// Tokens, likewise.
+    /// Tokens, including those of refused requests.
     #[serde(default)]
     pub tokens: u64,
 }
 
-/// What one gateway has taken from a budget in its present window since it
+/// What one gateway used of a budget in its present window since the gateway
 /// started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetUsage {
-    /// Which budget.
+    /// The budget.
     pub budget: BudgetId,
-    /// Which window of it.
+    /// The start of the window.
     pub window_start: Timestamp,
-    /// Tokens of requests that are over, their usage events stored or not.
+    /// Tokens of completed requests, whether their usage events are stored or
+    /// not.
     #[serde(default)]
     pub tokens: Tokens,
-    /// Tokens set aside for requests in flight, by estimate.
+    /// Tokens reserved for requests in flight, by estimate.
     #[serde(default)]
     pub tokens_reserved: Tokens,
-    /// Money, like `tokens`.
+    /// Cost, like `tokens`.
     #[serde(default)]
     pub cost_micros: Micros,
-    /// Money, like `tokens_reserved`.
+    /// Cost, like `tokens_reserved`.
     #[serde(default)]
     pub cost_reserved_micros: Micros,
 }
 
-/// The shares of the gateway that asked.
+/// The shares of the reporting gateway.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitReportReply {
-    /// How many gateways are known to run, this one included.
+    /// The number of live gateways, including this one.
     #[serde(default)]
     pub replicas: u32,
     /// Shares of limits, for each count of the report.
     #[serde(default, deserialize_with = "readable")]
     pub allowances: Vec<LimitShare>,
-    /// Shares of budgets, for each budget of the report that exists, and for
-    /// those that other gateways spend from: this one may begin to.
+    /// Shares of budgets, for each existing budget of the report, and for those
+    /// that other gateways use: this one may start to.
     #[serde(default)]
     pub budgets: Vec<BudgetShare>,
-    /// Another gateway asks under the same name: each of them counts.
+    /// Another gateway reports under the same name: each of them counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate_replica: bool,
 }
 
 impl LimitReportReply {
-    /// Adds what control said to a further report of the same round.
+    /// Adds the reply to a further report of the same round.
     pub fn add(&mut self, more: Self) {
         let Self {
             replicas,
@@ -150,29 +151,29 @@ impl LimitReportReply {
 /// A gateway's share of a subject's limits, from 0 to 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LimitShare {
-    /// Whose.
+    /// The subject.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Of requests a minute, and of requests at once.
+    /// Share of requests per minute and of concurrent requests.
     pub requests_share: f64,
-    /// Of tokens a minute.
+    /// Share of tokens per minute.
     pub tokens_share: f64,
 }
 
-/// What one gateway may take from a budget, in one window.
+/// What one gateway may use of a budget in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct BudgetShare {
-    /// Which budget.
+    /// The budget.
     pub budget: BudgetId,
-    /// Which window of it.
+    /// The start of the window.
     pub window_start: Timestamp,
-    /// This gateway's part of what is left, from 0 to 1: also of what a raised
-    /// total adds, and of the window that follows.
+    /// This gateway's share of what is left, from 0 to 1; also of an increase
+    /// of the total, and of the next window.
     pub share: f64,
     /// Tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Grant>,
-    /// Money, in micro-units.
+    /// Cost, in micro-units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<Grant>,
 }
@@ -180,11 +181,11 @@ pub struct BudgetShare {
 /// One dimension of a budget, for one gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The total that this was reckoned with.
+    /// The total that the grant was computed for.
     pub total: u64,
-    /// What the gateway may have taken in all since it started, in this window:
-    /// what it reported, and its part of what is left.
+    /// What the gateway may use in this window since it started: what it
+    /// reported, and its part of the rest.
     pub granted: u64,
-    /// What is spent by others, and by this gateway before it started.
+    /// What was used by others, and by this gateway before it started.
     pub used_by_others: u64,
 }

@@ -2,81 +2,81 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BudgetId, Micros, ModelName, Timestamp, Tokens};
 
-/// What gateways know beside the snapshot: how things stand now. It changes
-/// whenever something is spent, and never republishes the snapshot.
-/// `GET /limits-state`, with an `ETag`.
+/// Prices and usage that gateways need besides the snapshot. It changes with
+/// every usage batch and never republishes the snapshot. `GET /limits-state`,
+/// with an `ETag`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsState {
-    /// How many gateways are known to run.
+    /// The number of live gateways.
     #[serde(default)]
     pub replicas: u32,
-    /// What models cost now, by name. One that is not listed has no price.
+    /// Present prices by model. A model that is not listed has no prices.
     #[serde(default)]
     pub prices: Vec<ModelPrices>,
-    /// What is spent of each budget in its present window, by id. Nothing is of
-    /// one that is not listed.
+    /// Amount spent per budget in its present window, by budget ID. A budget
+    /// that is not listed has no recorded spending.
     #[serde(default)]
     pub budgets: Vec<BudgetState>,
 }
 
-/// What a model costs.
+/// The prices of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelPrices {
-    /// Which model.
+    /// The model.
     pub model: ModelName,
-    /// What it costs.
+    /// Its prices.
     #[serde(flatten)]
     pub prices: Prices,
 }
 
-/// Prices by class, in micro-units. What is absent is unknown, not free; a
-/// class of tokens without its own price costs as the input or output that it
-/// is a part of.
+/// Prices by class, in micro-units. An absent price is unknown, not free. A
+/// token class without its own price costs as much as the input or output that
+/// it is part of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prices {
-    /// A million tokens of prompts.
+    /// Per million prompt tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_price_per_mtok: Option<Micros>,
-    /// A million tokens of answers.
+    /// Per million completion tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_price_per_mtok: Option<Micros>,
-    /// A million tokens of prompts that came from the backend's cache.
+    /// Per million prompt tokens read from the backend's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input_price_per_mtok: Option<Micros>,
-    /// A million tokens of prompts that were written to the backend's cache.
+    /// Per million prompt tokens written to the backend's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_price_per_mtok: Option<Micros>,
-    /// A million tokens of answers that were spent on reasoning.
+    /// Per million reasoning tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_price_per_mtok: Option<Micros>,
-    /// A million tokens of sound in prompts.
+    /// Per million audio tokens of prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_input_price_per_mtok: Option<Micros>,
-    /// A million tokens of sound in answers.
+    /// Per million audio tokens of responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_output_price_per_mtok: Option<Micros>,
-    /// An image of an answer.
+    /// Per generated image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_price: Option<Micros>,
-    /// A million characters that are read aloud.
+    /// Per million characters of text converted to speech.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_price_per_mchar: Option<Micros>,
-    /// A minute of sound that is transcribed.
+    /// Per minute of transcribed audio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_price_per_minute: Option<Micros>,
 }
 
-/// What is spent of a budget in one window, by rows that are stored.
+/// Stored spending of a budget in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetState {
-    /// Which budget.
+    /// The budget.
     pub budget: BudgetId,
-    /// When the window began.
+    /// The start of the window.
     pub window_start: Timestamp,
-    /// Tokens so far.
+    /// Tokens used.
     #[serde(default)]
     pub tokens_used: Tokens,
-    /// Money so far.
+    /// Cost.
     #[serde(default)]
     pub cost_used_micros: Micros,
 }

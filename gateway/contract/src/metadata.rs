@@ -4,27 +4,28 @@ use std::fmt::{self, Write};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a client says about its request, for reports: members with values of
-/// simple types, in the client's order.
+/// Metadata of a request, given by the client for reports: members with values
+/// of simple types, in the client's order.
 ///
 /// Invariant: at most [`Metadata::MEMBERS`] members, no name twice, names of 1 to
 /// [`Metadata::NAME`] bytes without control characters, texts of at most
 /// [`Metadata::TEXT`] bytes, numbers that are finite.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// All members in one piece, since every request makes one of these and another
-    /// thread takes it apart: for each its kind, the length of its name, its name and
-    /// its value. A length is a character of that number, a number ends with a space.
+    /// All members in one string, since it is built for every request and read
+    /// by another thread: for each its kind, the length of its name, the name
+    /// and the value. A length is a character of that number; a number ends
+    /// with a space.
     packed: String,
 }
 
-/// A value of [`Metadata`], in the type that the client gave it.
+/// A value, in the type that the client used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum MetadataValue<'a> {
     /// `true` or `false`.
     Flag(bool),
-    /// A whole number of 64 bits.
+    /// A 64-bit integer.
     Integer(i64),
     /// Any other number.
     Float(f64),
@@ -32,18 +33,18 @@ pub enum MetadataValue<'a> {
     Text(&'a str),
 }
 
-/// Why a member is none of [`Metadata`].
+/// Why a member is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InvalidMetadata {
-    /// There are too many before it.
+    /// Too many members.
     Members,
-    /// Its name is none.
+    /// The name is invalid.
     Name,
-    /// There is one of its name.
+    /// The name is a duplicate.
     Twice,
-    /// Its text is too long.
+    /// The text is too long.
     Text,
-    /// Its number is not finite.
+    /// The number is not finite.
     Number,
 }
 
@@ -55,7 +56,7 @@ const TEXT: char = 's';
 const END_OF_NUMBER: char = ' ';
 
 impl Metadata {
-    /// The most members.
+    /// Maximum number of members.
     pub const MEMBERS: usize = 16;
 
     /// The longest name, in bytes.
@@ -64,11 +65,11 @@ impl Metadata {
     /// The longest text, in bytes.
     pub const TEXT: usize = 512;
 
-    /// None yet, with room for members that have so many bytes as JSON, as far as
-    /// that is usual.
+    /// Empty metadata, with capacity for members of this size as JSON, up to a
+    /// usual size.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        /// JSON may hold any number of spaces.
+        /// JSON may contain any number of spaces.
         const USUAL: usize = 1 << 10;
         Self {
             packed: String::with_capacity(bytes.min(USUAL)),
@@ -142,7 +143,7 @@ impl Metadata {
     }
 }
 
-/// A length as a character; none where it is out of these bounds.
+/// A length as a character; `None` if out of bounds.
 fn length(text: &str, bounds: std::ops::RangeInclusive<usize>) -> Option<char> {
     bounds
         .contains(&text.len())
@@ -265,7 +266,7 @@ impl<'de> Visitor<'de> for Reading {
 }
 
 impl InvalidMetadata {
-    /// What is wrong, as a sentence.
+    /// The error as a sentence.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -299,7 +300,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is put in comes out, and what is written is read.
+        /// What is added is read back, in memory and as JSON.
         #[test]
         fn members_come_out_as_they_went_in(
             names in prop::collection::hash_set("[a-zé -]{1,20}", 0..16),
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_kept() {
+    fn metadata_bounds_are_enforced() {
         let mut metadata = Metadata::default();
         let wrong = [
             ("", MetadataValue::Flag(true), InvalidMetadata::Name),
@@ -364,13 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_for_what_there_may_be_and_not_for_spaces() {
+    fn capacity_is_bounded_by_usual_sizes() {
         assert_eq!(Metadata::with_capacity(100).packed.capacity(), 100);
         assert!(Metadata::with_capacity(64 << 20).packed.capacity() <= 1 << 10);
     }
 
     #[test]
-    fn what_breaks_the_bounds_is_not_read() {
+    fn metadata_outside_the_bounds_is_rejected() {
         for wrong in [
             "{\"a\":null}",
             "{\"a\":[]}",

@@ -6,22 +6,22 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{ModelName, PrincipalId};
 
-/// How a backend is chosen among those of one model.
+/// How a backend is chosen among those of a model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
-    /// Where the beginning of the prompt was seen before.
+    /// The backend that has seen the longest prefix of the prompt.
     #[default]
     CacheAffinity,
-    /// Fewest requests under way.
+    /// Fewest requests in flight.
     LeastLoaded,
-    /// One after the other.
+    /// In rotation.
     RoundRobin,
-    /// Fastest so far.
+    /// Lowest latency.
     LowestLatency,
 }
 
-/// A text that names no [`PolicyKind`].
+/// A text that is no [`PolicyKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnknownPolicy;
 
@@ -47,7 +47,7 @@ impl PolicyKind {
         Self::LowestLatency,
     ];
 
-    /// Its name in configuration, in the admin API and on `/health`.
+    /// The name in configuration, in the admin API and on `/health`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::CacheAffinity => "cache-affinity",
@@ -75,7 +75,7 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// A policy that this release does not know is none: the default serves.
+/// An unknown policy reads as none: the default applies.
 pub(crate) fn known_policy<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<PolicyKind>, D::Error> {
@@ -83,15 +83,15 @@ pub(crate) fn known_policy<'de, D: Deserializer<'de>>(
     Ok(name.and_then(|name| name.parse().ok()))
 }
 
-/// A name that stands for other models: its rules decide which one answers.
+/// A virtual model: its rules choose the concrete model that serves a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualModel {
-    /// What clients ask for; no concrete model has it.
+    /// The name that clients use; different from all concrete models.
     pub name: ModelName,
-    /// In the order in which they are tried.
+    /// The rules, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// Where no rule gives a candidate.
+    /// The targets if no rule matches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub default_targets: Vec<Target>,
     /// What the weights of targets divide.
@@ -99,25 +99,25 @@ pub struct VirtualModel {
     pub split_by: SplitBy,
 }
 
-/// What stays together where targets share the traffic.
+/// What stays together if targets share requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitBy {
     /// All requests of one caller.
     Caller,
-    /// All requests with one beginning of the prompt; also what a later
-    /// release may have named.
+    /// All requests with the same beginning of the prompt; also the fallback
+    /// for unknown values.
     #[default]
     #[serde(other)]
     Prompt,
 }
 
-/// A concrete model that may answer for a virtual one.
+/// A concrete model that may serve a virtual one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The model.
     pub model: ModelName,
-    /// Its share among the targets beside it; 0 is only for failover.
+    /// Its weight among the targets; 0 only for failover.
     #[serde(default = "usual_weight")]
     pub weight: u32,
 }
@@ -126,51 +126,51 @@ fn usual_weight() -> u32 {
     100
 }
 
-/// Conditions, all of which must hold, and where requests go then. Without
-/// conditions it always holds.
+/// Conditions that must all match, and the targets of matching requests.
+/// Without conditions it always matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rule {
-    /// Who asks.
+    /// Conditions on the caller.
     #[serde(skip_serializing_if = "is_default")]
     pub caller: RuleCaller,
-    /// What the request looks like.
+    /// Conditions on the request.
     #[serde(skip_serializing_if = "is_default")]
     pub shape: RuleShape,
-    /// Headers that must be there with exactly these values.
+    /// Header fields that must have exactly these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// Least used share of the caller's tighter budget, in percent.
+    /// Minimum used share of the caller's most used budget, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_budget_used_percent: Option<u8>,
-    /// Largest used share of it.
+    /// Maximum used share, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_used_percent: Option<u8>,
-    /// Some healthy backend of the rule's own targets has fewer requests under
-    /// way than this.
+    /// Some healthy backend of the rule's own targets has fewer requests in
+    /// flight than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_inflight_per_backend: Option<u32>,
-    /// From this minute of the day on. Later than `before_minute`, the window
-    /// spans midnight.
+    /// From this minute of the day on. If later than `before_minute`, the
+    /// window spans midnight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_minute: Option<u16>,
     /// Before this minute of the day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before_minute: Option<u16>,
-    /// Days of the week, Monday is 1; none given means every day.
+    /// Days of the week, Monday is 1; empty: every day.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<u8>,
-    /// What is added to UTC before the clock is read.
+    /// The offset added to UTC for these times.
     #[serde(skip_serializing_if = "is_default")]
     pub utc_offset_minutes: i32,
     /// The class of the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Where requests go, in order.
+    /// The targets, in order.
     pub targets: Vec<Target>,
 }
 
-/// Who asks. An empty list asks for nobody in particular.
+/// Conditions on the caller. An empty list matches every caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RuleCaller {
@@ -182,23 +182,25 @@ pub struct RuleCaller {
     pub roles: Vec<String>,
 }
 
-/// What a request looks like. Bounds are inclusive.
+/// Conditions on the request. Bounds are inclusive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RuleShape {
-    /// Least estimated size of the prompt.
+    /// Minimum estimated prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_prompt_tokens: Option<u64>,
-    /// Largest estimated size of the prompt.
+    /// Maximum estimated prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_prompt_tokens: Option<u64>,
-    /// Least ceiling that the client set; one without a ceiling fails.
+    /// Minimum token limit set by the client; a request without one does not
+    /// match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_max_tokens: Option<u64>,
-    /// Largest ceiling that the client set; one without a ceiling fails.
+    /// Maximum token limit set by the client; a request without one does not
+    /// match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_max_tokens: Option<u64>,
-    /// Streamed, or not.
+    /// Whether the request is streamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
 }

@@ -2,8 +2,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A credential in usable form. It travels inside a snapshot, so it
-/// serialises; `Debug` and `Display` print nothing of it.
+/// A credential. It is part of a snapshot, so it can be serialized; `Debug` and
+/// `Display` print nothing of it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -14,7 +14,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The credential itself: only for the header or comparison it is meant for.
+    /// The credential, for the header field or comparison that it is meant for.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -10,12 +10,12 @@ use crate::{
     Team, TeamId, Timestamp, Tokens, VirtualModel,
 };
 
-/// The format that this release writes. A reader accepts every lower one, and
-/// a higher one as long as it only added fields.
+/// The format that this release writes. A reader accepts every lower one, and a
+/// higher one as long as it only added members.
 pub const FORMAT: u32 = 1;
 
-/// Everything a gateway needs to decide about requests: versioned, complete,
-/// pre-flattened (roles and wildcards are expanded by control).
+/// Everything that a gateway needs to decide about requests: versioned,
+/// complete, with roles and wildcards expanded.
 ///
 /// Invariant: the same version of the same database gives the same bytes on
 /// every control replica (lists are sorted by id or name, maps by key).
@@ -23,36 +23,36 @@ pub const FORMAT: u32 = 1;
 pub struct Snapshot {
     /// See [`FORMAT`].
     pub format: u32,
-    /// `config_version` of the database that it was built from.
+    /// The `config_version` of the database.
     pub version: u64,
-    /// No key is needed.
+    /// Whether no key is required.
     #[serde(default)]
     pub open: bool,
-    /// The models that can be asked for, by name.
+    /// The concrete models, by name.
     pub models: Section<Vec<Model>>,
-    /// Who may ask, by id.
+    /// Principals, by ID.
     pub principals: Section<Vec<Principal>>,
-    /// Principals that share limits and budgets, by id.
+    /// Teams, by ID.
     #[serde(default, skip_serializing_if = "Section::is_empty")]
     pub teams: Section<Vec<Team>>,
-    /// Names that stand for other models, by name.
+    /// Virtual models, by name.
     #[serde(default, skip_serializing_if = "Section::is_empty")]
     pub virtual_models: Section<Vec<VirtualModel>>,
-    /// The model that is tried after every other candidate.
+    /// The model that is tried after all other candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback_model: Option<ModelName>,
-    /// API keys, cut by the first byte of their hash, so that one new key
-    /// changes one shard. Empty shards are left out; sorted by prefix.
+    /// API keys in shards by the first byte of their hash, so that a new key
+    /// changes one shard. Empty shards are omitted; sorted by prefix.
     pub key_shards: Vec<KeyShard>,
 }
 
-/// A part of a snapshot under a digest of its content. Control leaves `items`
-/// out where the reader said that it holds the same digest.
+/// A section of a snapshot with a digest of its content. The control plane
+/// omits `items` if the reader holds the same digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Section<T> {
     /// Opaque digest of the items; equal digests mean equal items.
     pub digest: String,
-    /// The content, or nothing when it is unchanged.
+    /// The content; `None` if unchanged.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub items: Option<Arc<T>>,
 }
@@ -62,8 +62,7 @@ fn none<T>() -> Option<T> {
 }
 
 impl<T: Default> Default for Section<T> {
-    /// The part of a snapshot that has nothing of its kind: under the empty
-    /// digest, and not written at all.
+    /// An empty section: with an empty digest, and not written at all.
     fn default() -> Self {
         Self::complete(String::new(), T::default())
     }
@@ -74,7 +73,7 @@ impl<T> Section<T> {
         self.digest.is_empty()
     }
 
-    /// A part with its content.
+    /// A section with its content.
     pub fn complete(digest: impl Into<String>, items: T) -> Self {
         Self {
             digest: digest.into(),
@@ -95,12 +94,12 @@ impl<T> Section<T> {
     }
 }
 
-/// The API keys whose hash begins with one byte.
+/// The API keys whose hash starts with one byte.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyShard {
     /// The byte, as two lower-case hexadecimal digits; see [`shard_prefix`].
     pub prefix: String,
-    /// The keys themselves. An entry whose hash is malformed is skipped.
+    /// The keys. An entry with a malformed hash is skipped.
     #[serde(flatten)]
     pub keys: Section<KeyMap>,
 }
@@ -120,33 +119,33 @@ impl<'de> Deserialize<'de> for KeyMap {
     }
 }
 
-/// The shard that a key belongs to.
+/// The shard of a key.
 pub fn shard_prefix(hash: &KeyHash) -> String {
     format!("{:02x}", hash.0[0])
 }
 
-/// What a key says about its bearer.
+/// An API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyEntry {
-    /// The key's own identity, for usage events.
+    /// The ID of the key, for usage events.
     pub id: KeyId,
-    /// Whose key it is.
+    /// Its principal.
     pub principal: PrincipalId,
-    /// From this moment on the key is refused as expired.
+    /// When the key expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// Revoked, or its principal is disabled.
+    /// Whether the key is revoked or its principal is disabled.
     #[serde(default)]
     pub disabled: bool,
-    /// What may be taken with this key.
+    /// Its limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<Limits>>,
-    /// What may be spent with this key.
+    /// Its budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Box<Budget>>,
 }
 
-/// A person or service that may ask, with its grants already flattened.
+/// A user or service account with its grants expanded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Principal {
     /// Identity, also in usage events.
@@ -156,52 +155,51 @@ pub struct Principal {
     /// Every model is granted (`model:invoke` on `model/*`).
     #[serde(default)]
     pub allow_all: bool,
-    /// The concrete models that are granted otherwise; sorted.
+    /// Otherwise the granted concrete models; sorted.
     #[serde(default)]
     pub allowed_models: Vec<ModelName>,
-    /// Names of the roles it holds; sorted. Rules may ask for them.
+    /// The names of its roles; sorted. Rules may refer to them.
     #[serde(default)]
     pub roles: Vec<String>,
-    /// The team that it belongs to.
+    /// Its team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub team: Option<TeamId>,
-    /// What it may take, whatever the model.
+    /// Its limits for all models together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// What it may spend, whatever the model.
+    /// Its budget for all models together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// What it may take of single models; sorted by model.
+    /// Its limits and budgets for single models; sorted by model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<ModelAllowance>,
 }
 
-/// A name that requests are routed to.
+/// A concrete model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {
-    /// What clients ask for.
+    /// The name that clients use.
     pub name: ModelName,
-    /// For so long an answer may be given again to the same request; not at all
-    /// where absent.
+    /// How long a response may be cached; absent: not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_ttl_seconds: Option<u64>,
-    /// How a backend is chosen; the gateway's own default where absent.
+    /// The policy that chooses a backend; the gateway's default if absent.
     #[serde(
         default,
         deserialize_with = "known_policy",
         skip_serializing_if = "Option::is_none"
     )]
     pub policy: Option<PolicyKind>,
-    /// What prompt and answer may have together.
+    /// The context window for prompt and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<Tokens>,
-    /// The pool that serves it; sorted by id. May be empty.
+    /// Its backends; sorted by ID. May be empty.
     #[serde(default)]
     pub backends: Vec<Backend>,
 }
 
-/// A part came without items, and none with its digest is held: ask again for
-/// the whole snapshot.
+/// A section came without items, and none with its digest is held: request the
+/// whole snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingSection;
 
@@ -214,8 +212,8 @@ impl fmt::Display for MissingSection {
 impl std::error::Error for MissingSection {}
 
 impl Snapshot {
-    /// Completes a snapshot whose unchanged parts were left out with those of
-    /// `held`. Shared parts are not copied.
+    /// Completes a snapshot whose unchanged sections were omitted with those of
+    /// `held`. Shared sections are not copied.
     pub fn merge(mut self, held: Option<&Snapshot>) -> Result<Self, MissingSection> {
         self.models.fill(held.map(|held| &held.models))?;
         self.principals.fill(held.map(|held| &held.principals))?;
@@ -229,7 +227,7 @@ impl Snapshot {
         Ok(self)
     }
 
-    /// This snapshot without the parts whose digests `held` has, too.
+    /// This snapshot without the sections whose digests `held` has, too.
     #[must_use]
     pub fn without_sections_of(&self, held: &Snapshot) -> Self {
         let mut delta = self.clone();
@@ -239,7 +237,7 @@ impl Snapshot {
         if held.principals.digest == delta.principals.digest {
             delta.principals.items = None;
         }
-        // An empty part is not written, so there is nothing to leave out.
+        // An empty section is not written, so there is nothing to omit.
         if held.teams.digest == delta.teams.digest && !delta.teams.is_empty() {
             delta.teams.items = None;
         }
@@ -259,8 +257,8 @@ impl Snapshot {
         delta
     }
 
-    /// The same versions and digests without any items: what control keeps of
-    /// a version to answer later requests with a difference.
+    /// The same version and digests without any items: kept by the control
+    /// plane to send only differences.
     #[must_use]
     pub fn digests(&self) -> Self {
         self.without_sections_of(self)

@@ -4,112 +4,112 @@ use serde::{Deserialize, Serialize};
 
 use crate::{KeyId, Metadata, Micros, ModelName, PrincipalId, Timestamp, Tokens};
 
-/// A batch of usage events under its idempotency key. The gateway freezes a
-/// batch when it first sends it and repeats it unchanged until it is answered.
+/// A batch of usage events with its idempotency key. The gateway seals a batch
+/// when it first sends it, and repeats it unchanged until it is acknowledged.
 ///
 /// Invariant: within one (`replica`, `boot_id`) batches are sent one at a time
-/// and `sequence` only grows, so that one high-water mark tells a repetition.
+/// and `sequence` only grows, so that one high-water mark detects repetitions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The gateway's name (its pod's name).
     pub replica: String,
-    /// A random text per start of the gateway.
+    /// A random ID for each start of the gateway.
     pub boot_id: String,
-    /// 1 for the first batch of a start, then counting up.
+    /// 1 for the first batch of a start, then increasing.
     pub sequence: u64,
     /// At most [`UsageBatch::MAX_EVENTS`].
     pub events: Vec<UsageEvent>,
 }
 
 impl UsageBatch {
-    /// How many events a gateway puts into a batch, and control accepts.
+    /// Maximum number of events that a gateway sends and the control plane
+    /// accepts.
     pub const MAX_EVENTS: usize = 500;
 }
 
-/// What control did with a batch.
+/// The result of a batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageReply {
-    /// Events stored now.
+    /// Events stored by this request.
     pub accepted: u64,
-    /// Events left out: of principals or models that never existed, or that
-    /// cannot be read or stored.
+    /// Events that were not stored: of principals or models that never existed,
+    /// or unreadable.
     pub dropped: u64,
-    /// The batch was stored before: nothing was done.
+    /// Whether the batch was stored before; then nothing was done.
     #[serde(default)]
     pub duplicate: bool,
 }
 
-/// One attributable request: answered by a backend, or refused by the gateway.
+/// One attributable request, served by a backend or refused by the gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageEvent {
-    /// Who asked.
+    /// The principal that sent it.
     pub principal_id: PrincipalId,
-    /// With which key.
+    /// The key that it was sent with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_id: Option<KeyId>,
-    /// The concrete model that answered, or for which it was refused.
+    /// The concrete model that served it, or for which it was refused.
     pub model: ModelName,
-    /// The name asked for, where it differs from `model`.
+    /// The requested name, if it differs from `model`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_model: Option<ModelName>,
     /// The endpoint's path below `/v1`, as `/chat/completions`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<Cow<'static, str>>,
-    /// The request's id, as its client and its backend know it.
+    /// The request ID, as sent to client and backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// How often a backend was asked, retries and failovers included.
+    /// The number of attempts, including retries and failovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
-    /// Tokens of the prompt; 0 where they are neither reported nor estimated.
+    /// Tokens of the prompt; 0 if neither reported nor estimated.
     pub prompt_tokens: Tokens,
-    /// Tokens of the answer; 0 where they are neither reported nor estimated.
+    /// Tokens of the response; 0 if neither reported nor estimated.
     pub completion_tokens: Tokens,
-    /// Those of the prompt that came from the backend's cache, where it said so.
+    /// Prompt tokens read from the backend's cache, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<Tokens>,
-    /// Those of the answer that were spent on reasoning, where the backend said
-    /// so.
+    /// Reasoning tokens of the response, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<Tokens>,
-    /// Those of the prompt that were written to the backend's cache.
+    /// Prompt tokens written to the backend's cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<Tokens>,
-    /// Those of the prompt that are sound.
+    /// Audio tokens of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_prompt_tokens: Option<Tokens>,
-    /// Those of the answer that are sound.
+    /// Audio tokens of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_completion_tokens: Option<Tokens>,
-    /// Images of the answer.
+    /// Images of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<u32>,
-    /// Characters that were read aloud.
+    /// Characters of text converted to speech.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_characters: Option<u64>,
-    /// Sound that was transcribed, in milliseconds, where the backend said so.
+    /// Transcribed audio in milliseconds, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_ms: Option<u64>,
-    /// Sound that was sent or answered, in bytes.
+    /// Audio in request or response, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio_bytes: Option<u64>,
-    /// Whether the counts are the backend's own, or those of a refusal: unknown
-    /// is not zero.
+    /// Whether the counts were reported by the backend, or are those of a
+    /// refusal: unknown is not zero.
     #[serde(default = "yes")]
     pub usage_reported: bool,
-    /// The counts are the gateway's estimate, since the answer did not say them:
-    /// it never did, it broke off, or its client left before. Never together with
-    /// `usage_reported`.
+    /// Whether the counts are estimated by the gateway, since the response did
+    /// not report them, was aborted, or the client disconnected. Never together
+    /// with `usage_reported`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
-    /// Answered from the gateway's cache: the counts are those of the answer
-    /// that was kept, and cost nothing.
+    /// Served from the gateway's cache: the counts are those of the cached
+    /// response, and cost nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cached: bool,
-    /// What the client's `metadata` said.
+    /// The client's `metadata`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
-    /// Why the gateway refused; absent for everything a backend answered.
+    /// The reason of a refusal; absent for everything that a backend served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<RefusalKind>,
     /// When the request arrived.
@@ -133,21 +133,21 @@ fn yes() -> bool {
     true
 }
 
-/// Why the gateway itself refused an attributable request.
+/// Why the gateway refused an attributable request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// 403: no candidate is granted.
+    /// 403: the caller may use no candidate.
     Authorisation,
     /// 429: a rate or concurrency limit.
     RateLimit,
     /// 402: a budget is spent.
     Budget,
-    /// 502 or 504: no backend answered.
+    /// 502 or 504: no backend responded.
     NoBackend,
     /// 503: the gateway sheds load.
     Overload,
-    /// One that this release does not know.
+    /// A kind that this release does not know.
     #[serde(other)]
     Unknown,
 }

@@ -47,7 +47,7 @@ fn is_kept<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, golde
 }
 
 #[test]
-fn principals_keys_and_teams_say_what_they_may_take() {
+fn limits_and_budgets_have_stable_forms() {
     let principal = Principal {
         id: PrincipalId(1),
         name: "app".to_owned(),
@@ -83,7 +83,7 @@ fn principals_keys_and_teams_say_what_they_may_take() {
 }
 
 #[test]
-fn how_things_stand_is_kept() {
+fn limits_state_has_a_stable_form() {
     let limits_state = LimitsState {
         replicas: 2,
         prices: vec![ModelPrices {
@@ -106,7 +106,7 @@ fn how_things_stand_is_kept() {
 }
 
 #[test]
-fn what_gateways_report_and_are_given_is_kept() {
+fn limit_report_and_reply_have_stable_forms() {
     let count = |subject| LimitUsage {
         subject,
         requests: 5,
@@ -155,7 +155,7 @@ fn what_gateways_report_and_are_given_is_kept() {
 }
 
 #[test]
-fn an_original_gateways_report_is_read_and_what_is_not_known_is_left_out() {
+fn unknown_subjects_of_a_report_are_ignored() {
     let original = r#"{"replica_id": "a", "counts": [
         {"principal_id": 1, "requests": 2, "tokens": 3},
         {"planet": "mars", "requests": 2}]}"#;
@@ -168,7 +168,7 @@ fn an_original_gateways_report_is_read_and_what_is_not_known_is_left_out() {
 }
 
 #[test]
-fn an_event_says_classes_quantities_and_metadata_in_their_types() {
+fn usage_event_classes_and_metadata_have_stable_forms() {
     let text = include_str!("golden/usage-event-classes.json");
     let event: UsageEvent = serde_json::from_str(text).unwrap();
     is_kept(&event, text);
@@ -185,7 +185,7 @@ fn an_event_says_classes_quantities_and_metadata_in_their_types() {
 }
 
 #[test]
-fn a_report_of_any_length_is_told_in_full_and_in_parts_that_control_accepts() {
+fn split_report_is_complete_and_within_the_limit() {
     let most = u64::try_from(LimitReport::MAX_ENTRIES).unwrap();
     let split = |counts: u64, budgets: u64| {
         let report = LimitReport {

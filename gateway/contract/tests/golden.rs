@@ -255,7 +255,7 @@ fn batch(sequence: u64, events: Vec<UsageEvent>) -> UsageBatch {
 }
 
 #[test]
-fn usage_is_written_and_read_as_before_with_what_it_has_gained() {
+fn usage_batch_has_a_stable_form() {
     let refused = UsageEvent {
         key_id: Some(KeyId(10)),
         requested_model: ModelName::new("auto").ok(),
@@ -294,7 +294,7 @@ fn usage_is_written_and_read_as_before_with_what_it_has_gained() {
 }
 
 #[test]
-fn virtual_models_are_left_out_where_they_are_held() {
+fn held_virtual_models_are_omitted() {
     let held = sample_with_routing();
     let mut next = held.clone();
     next.version = 43;
@@ -312,7 +312,7 @@ fn virtual_models_are_left_out_where_they_are_held() {
 }
 
 #[test]
-fn what_a_newer_release_names_falls_back_to_the_default() {
+fn unknown_names_fall_back_to_defaults() {
     let read: Model =
         serde_json::from_str(r#"{"name": "a", "policy": "psychic", "context_length": null}"#)
             .unwrap();
@@ -333,7 +333,7 @@ fn what_a_newer_release_names_falls_back_to_the_default() {
 }
 
 #[test]
-fn fields_of_a_newer_release_are_ignored_and_missing_ones_have_defaults() {
+fn unknown_members_are_ignored_and_missing_ones_have_defaults() {
     let read: Snapshot = serde_json::from_str(
         r#"{"format": 7, "version": 1, "surprise": [1],
             "models": {"digest": "m", "items": [{"name": "a", "cost": 3, "backends": [
@@ -349,7 +349,7 @@ fn fields_of_a_newer_release_are_ignored_and_missing_ones_have_defaults() {
 }
 
 #[test]
-fn a_raw_credential_has_no_scheme() {
+fn null_auth_scheme_sends_the_bare_credential() {
     let read: Backend = serde_json::from_str(
         r#"{"id": 1, "api_base": "http://b", "upstream_model": "a", "auth_scheme": null}"#,
     )
@@ -358,7 +358,7 @@ fn a_raw_credential_has_no_scheme() {
 }
 
 #[test]
-fn one_new_key_costs_one_shard() {
+fn new_key_changes_one_shard() {
     let held = sample();
     let mut next = held.clone();
     next.version = 43;
@@ -375,7 +375,7 @@ fn one_new_key_costs_one_shard() {
 }
 
 #[test]
-fn a_part_that_changed_is_never_filled_from_the_held_one() {
+fn changed_section_is_not_filled_from_the_held_one() {
     let held = sample();
     let mut delta = held.digests();
     delta.models.digest = "models-2".to_owned();
