@@ -114,17 +114,17 @@ pub struct UsageEvent {
     pub refusal: Option<RefusalKind>,
     /// When the request arrived.
     pub at: Timestamp,
-    /// From arrival to the end of the answer, milliseconds.
+    /// From arrival to the end of the response, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u32>,
     /// From arrival to the first event of a stream, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_ms: Option<u32>,
-    /// The status that the client saw; 499 when it left before its answer was
-    /// complete.
+    /// The status that the client received; 499 if it disconnected before the
+    /// response was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What the provider said that the request cost.
+    /// The cost reported by the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<Micros>,
 }

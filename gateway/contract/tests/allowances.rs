@@ -1,4 +1,4 @@
-//! What is said of limits, budgets and prices, byte for byte, and read again.
+//! Golden files of limits, budgets and prices.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

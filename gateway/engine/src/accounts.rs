@@ -1,3 +1,11 @@
+//! What callers have used at this gateway, by subject: limits and budgets as
+//! atomic numbers that outlive snapshots. No lock is taken on the request path.
+//! Reports to the control plane are made from them, and its replies applied.
+
+mod account;
+mod bucket;
+mod budget;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -8,26 +16,29 @@ use fastllm_contract::{
 };
 use parking_lot::Mutex;
 
-use super::account::{Account, LimitShares, SharedAccountState};
+pub(crate) use account::{Account, LimitTerms};
+use account::{LimitShares, RequestCounts, SharedAccountState};
+pub(crate) use bucket::{BucketLevel, RefillRate};
+pub(crate) use budget::{BudgetAmounts, BudgetExceeded, BudgetWindow};
 
-/// For so long after its last request a subject's share is asked for,
-/// microseconds.
-const LATELY: i64 = 60_000_000;
+/// How long after its last request a subject is reported, so that it keeps a
+/// share. Microseconds.
+const REPORTED_FOR: i64 = 60_000_000;
 
-/// What control would remember of a count after so long.
-fn fade(count: u64, after: Duration) -> u64 {
+/// What the control plane would still count after this time.
+fn decay(count: u64, after: Duration) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
         reason = "a weight, and a conversion to whole numbers keeps to their bounds"
     )]
-    let faded = LimitReport::decayed(count as f64, after.as_secs_f64()) as u64;
-    faded
+    let decayed = LimitReport::decayed(count as f64, after.as_secs_f64()) as u64;
+    decayed
 }
 
-/// All accounts of a gateway, and what control says about them. They outlive
-/// snapshots, as long as some snapshot in use names their subject.
+/// All accounts of a gateway. An account lives as long as a snapshot in use names
+/// its subject.
 #[derive(Debug, Default)]
 pub struct Accounts {
     shared: Arc<SharedAccountState>,
@@ -35,8 +46,8 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// The account of a subject with limits or a budget, on these terms from now
-    /// on.
+    /// The account of a subject, with these limits and this budget from now on.
+    /// `None` without either.
     pub(crate) fn open(
         &self,
         subject: Subject,
@@ -57,7 +68,7 @@ impl Accounts {
         Some(account)
     }
 
-    /// Forgets the accounts that no snapshot in use names any more.
+    /// Removes the accounts that no snapshot in use names.
     pub(crate) fn remove_unused(&self) {
         self.held
             .lock()
@@ -72,19 +83,19 @@ impl Accounts {
             .collect()
     }
 
-    /// What a model costs now, where it has a price.
+    /// The present prices of a model, if it has any.
     pub fn prices(&self, model: &ModelName) -> Option<Prices> {
         self.shared.price_of(model)
     }
 
-    /// Whether a share of a budget was found spent while the whole is not, since
-    /// this was asked last: time to reconcile.
+    /// Whether a share of a budget was exhausted since the last call while the whole
+    /// budget was not: a report is due.
     pub fn take_share_exhausted(&self) -> bool {
-        self.shared.wanted()
+        self.shared.take_share_exhausted()
     }
 
-    /// What this gateway has to say when it reconciles, maybe more than control
-    /// accepts at once. Counts begin anew.
+    /// The next report, which may have more entries than the control plane accepts
+    /// at once. Counts restart from 0.
     pub fn limit_report(&self, replica_id: String, boot_id: String, now: Timestamp) -> LimitReport {
         let mut report = LimitReport {
             replica_id,
@@ -93,17 +104,21 @@ impl Accounts {
             budgets: Vec::new(),
         };
         for account in self.all() {
-            let (requests, tokens, at) = account.take_request_counts();
+            let RequestCounts {
+                requests,
+                tokens,
+                last_request_at,
+            } = account.take_request_counts();
             let limited = account.terms().limits() != &Limits::default();
-            if limited && (requests > 0 || now.0.saturating_sub(at.0) < LATELY) {
+            if limited && (requests > 0 || now.0.saturating_sub(last_request_at.0) < REPORTED_FOR) {
                 report.counts.push(LimitUsage {
                     subject: account.subject().clone(),
                     requests,
                     tokens,
                 });
             }
-            if let Some(period) = account.spending.last() {
-                report.budgets.push(period.report());
+            if let Some(window) = account.budget.last() {
+                report.budgets.push(window.report());
             }
         }
         report
@@ -112,37 +127,37 @@ impl Accounts {
         report
     }
 
-    /// Control was not told of these counts, which have gathered for so long: the
-    /// next report has them, too, as far as control would still remember them, so
-    /// that nobody comes out of an outage with more than all others.
+    /// Adds counts back that could not be reported and were gathered over this time.
+    /// They decay as at the control plane, so that no subject dominates the shares
+    /// after an outage.
     pub fn restore_counts(&self, counts: &[LimitUsage], gathered: Duration) {
-        let faded = |count: u64| fade(count, gathered);
+        let decayed = |count: u64| decay(count, gathered);
         let held = self.held.lock();
         for count in counts {
             if let Some(account) = held.get(&count.subject).and_then(Weak::upgrade) {
-                account.restore_request_counts(faded(count.requests), faded(count.tokens));
+                account.restore_request_counts(decayed(count.requests), decayed(count.tokens));
             }
         }
     }
 
-    /// Takes on the shares that control has given out.
-    pub fn apply_shares(&self, said: &LimitReportReply) {
-        self.take_on(said, HashMap::new());
+    /// Applies the shares of a reply. Shares of budgets that it does not list end.
+    pub fn apply_shares(&self, reply: &LimitReportReply) {
+        self.apply_reply(reply, HashMap::new());
     }
 
-    /// Takes on shares of a part of what was reported; others stay.
-    pub fn apply_partial_shares(&self, said: &LimitReportReply) {
-        self.take_on(said, (**self.shared.grants.load()).clone());
+    /// Applies the shares of a reply to a part of a report. Other shares stay.
+    pub fn apply_partial_shares(&self, reply: &LimitReportReply) {
+        self.apply_reply(reply, (**self.shared.granted.load()).clone());
     }
 
-    /// `shares` are those of budgets that stay.
-    fn take_on(&self, said: &LimitReportReply, mut shares: HashMap<BudgetId, BudgetShare>) {
+    /// `shares` are the shares of budgets that stay.
+    fn apply_reply(&self, reply: &LimitReportReply, mut shares: HashMap<BudgetId, BudgetShare>) {
         let LimitReportReply {
             replicas,
             allowances,
             budgets,
             duplicate_replica: _,
-        } = said;
+        } = reply;
         self.set_replicas(*replicas);
         let held = self.held.lock();
         for share in allowances {
@@ -154,22 +169,22 @@ impl Accounts {
             }
         }
         drop(held);
-        let said: HashMap<_, _> = budgets.iter().map(|said| (said.budget, *said)).collect();
-        shares.extend(&said);
-        self.shared.grants.store(Arc::new(shares));
-        // What is not said anew stays, with what was learnt since.
-        for period in self
+        let granted: HashMap<_, _> = budgets.iter().map(|share| (share.budget, *share)).collect();
+        shares.extend(&granted);
+        self.shared.granted.store(Arc::new(shares));
+        // A share that was not granted anew stays, with the usage applied since.
+        for window in self
             .all()
             .iter()
-            .filter_map(|account| account.spending.last())
+            .filter_map(|account| account.budget.last())
         {
-            if let Some(said) = said.get(&period.budget()) {
-                period.share(said);
+            if let Some(share) = granted.get(&window.budget()) {
+                window.apply_share(share);
             }
         }
     }
 
-    /// Takes on how things stand.
+    /// Applies prices, stored usage of budgets and the number of gateways.
     pub fn apply_limits_state(&self, limits_state: &LimitsState) {
         let LimitsState {
             replicas,
@@ -181,17 +196,17 @@ impl Accounts {
         let budgets = budgets.iter().map(|budget| (budget.budget, *budget));
         let budgets: HashMap<_, _> = budgets.collect();
         for account in self.all() {
-            if let Some(period) = account.spending.last()
-                && let Some(known) = budgets.get(&period.budget())
+            if let Some(window) = account.budget.last()
+                && let Some(stored) = budgets.get(&window.budget())
             {
-                period.apply_state(known);
+                window.apply_state(stored);
             }
         }
-        self.shared.limits_state.store(Arc::new(budgets));
+        self.shared.stored.store(Arc::new(budgets));
         self.set_replicas(*replicas);
     }
 
-    /// 0 is unknown.
+    /// 0 means unknown: nothing changes.
     fn set_replicas(&self, replicas: u32) {
         if replicas == 0 || self.shared.replicas() == replicas {
             return;
@@ -202,24 +217,24 @@ impl Accounts {
         }
     }
 
-    /// How things stand as far as is known here, what this gateway has spent
-    /// itself included: for a start without control.
+    /// Prices and usage as known at this gateway, its own included: for a start
+    /// without the control plane.
     pub fn limits_state(&self) -> LimitsState {
-        let mut budgets = (**self.shared.limits_state.load()).clone();
-        for period in self
+        let mut budgets = (**self.shared.stored.load()).clone();
+        for window in self
             .all()
             .iter()
-            .filter_map(|account| account.spending.last())
+            .filter_map(|account| account.budget.last())
         {
-            let mine = period.limits_state();
-            let known = budgets.entry(mine.budget).or_insert(mine);
-            if known.window_start <= mine.window_start {
-                let newer = known.window_start == mine.window_start;
+            let own = window.budget_state();
+            let known = budgets.entry(own.budget).or_insert(own);
+            if known.window_start <= own.window_start {
+                let newer = known.window_start == own.window_start;
                 let (tokens, cost) = (known.tokens_used, known.cost_used_micros);
-                *known = mine;
+                *known = own;
                 if newer {
-                    known.tokens_used = tokens.max(mine.tokens_used);
-                    known.cost_used_micros = cost.max(mine.cost_used_micros);
+                    known.tokens_used = tokens.max(own.tokens_used);
+                    known.cost_used_micros = cost.max(own.cost_used_micros);
                 }
             }
         }

@@ -1,9 +1,10 @@
-//! Has this been answered already?
+//! The response cache.
 //!
-//! Answers in one piece are kept by everything that decides them ([`CacheKey`]) and
-//! given again, byte for byte, while their model says so. A cache belongs to a
-//! process, not to a snapshot: what a new one leaves unchanged is found again.
-//! Two requests that ask the same at once are both forwarded.
+//! Complete responses are stored under everything that determines them
+//! ([`CacheKey`]) and returned byte for byte for as long as their model allows.
+//! A cache belongs to the process, not to a snapshot: entries of unchanged
+//! models survive a new snapshot. Concurrent identical requests are all
+//! forwarded.
 
 mod caching;
 mod capture;
@@ -25,38 +26,37 @@ use moka::Expiry;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-/// The most that one answer has, in bytes: body, header fields and what it takes
-/// to find them.
+/// The largest cached response, in bytes: body, header fields and overhead.
 pub const LARGEST: usize = 512 << 10;
 
-/// What an entry takes beside its body and its fields' text, in bytes: roughly.
+/// Approximate overhead of an entry, in bytes.
 const FRAME: usize = 512;
 
-/// The same for one field.
+/// Approximate overhead of a header field.
 const FIELD: usize = 96;
 
-/// What all answers that are being read may take together, in bytes.
+/// Memory for all responses being captured, in bytes.
 const CAPTURES: u64 = 32 << 20;
 
-/// How much is kept.
+/// Limits of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// So many answers at most.
+    /// Maximum number of responses.
     pub entries: u64,
-    /// So many bytes of them at most.
+    /// Maximum size of all responses, in bytes.
     pub bytes: u64,
 }
 
-/// How much is kept at the moment.
+/// Present usage of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheUsage {
-    /// So many answers.
+    /// Number of responses.
     pub entries: u64,
-    /// With so many bytes.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-/// An answer that was kept.
+/// A cached response.
 #[derive(Debug)]
 pub struct CachedResponse<T> {
     headers: HeaderMap,
@@ -68,17 +68,17 @@ pub struct CachedResponse<T> {
 }
 
 impl<T> CachedResponse<T> {
-    /// Its header fields.
+    /// Header fields.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// Its body, to the last byte; cheap to copy.
+    /// The complete body; cheap to clone.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// What the shell keeps with it.
+    /// Data that the gateway stored with the response.
     pub fn attachment(&self) -> &T {
         &self.attachment
     }
@@ -86,12 +86,12 @@ impl<T> CachedResponse<T> {
 
 type Kept<T> = Arc<CachedResponse<T>>;
 
-/// Answers by their keys. Where there is no room, the one goes that was not
-/// asked for the longest, whether it could still be given or not.
+/// Responses by key. The least recently used entry is evicted first, expired or
+/// not.
 ///
-/// Whether an answer may still be given is decided by the time that the caller
-/// gives; when its memory is freed, by a clock of the library's own. Neither
-/// takes a thread: what has to be done is done by who keeps something.
+/// Expiry is decided by the time that the caller passes; memory is freed by the
+/// clock of the library. No thread is needed: maintenance runs when entries are
+/// inserted.
 pub struct ResponseCache<T> {
     entries: Cache<CacheKey, Kept<T>>,
     bytes: Arc<AtomicU64>,
@@ -99,16 +99,17 @@ pub struct ResponseCache<T> {
 }
 
 impl<T: Send + Sync + 'static> ResponseCache<T> {
-    /// An empty one; nothing where nothing could be kept.
+    /// An empty cache; `None` if the limits admit no entry.
     pub fn new(bounds: CacheLimits) -> Option<Self> {
         let CacheLimits { entries, bytes } = bounds;
-        // More than the largest ones take is no bound.
+        // A byte limit above the size of the largest possible entries has no
+        // effect.
         let capacity = bytes.min(entries.saturating_mul(LARGEST as u64));
         if capacity == 0 {
             return None;
         }
-        // The library knows one bound. It holds both where an entry counts for
-        // no less than its share of the bytes.
+        // The library supports one limit. Both hold if an entry weighs at least
+        // its share of the bytes.
         let share = u32::try_from((capacity / entries).max(1)).unwrap_or(u32::MAX);
         let capacity = capacity.min(entries.saturating_mul(u64::from(share)));
         let held = Arc::new(AtomicU64::new(0));
@@ -129,13 +130,13 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
         })
     }
 
-    /// The answer that may be given again at this time.
+    /// The cached response that is valid at this time.
     pub fn get(&self, key: &CacheKey, at: Timestamp) -> Option<Kept<T>> {
         self.entries.get(key).filter(|entry| at < entry.until)
     }
 
-    /// Begins to read an answer of the model that really gives it, which has
-    /// `length` bytes where that is known. Nothing where it shall not be kept.
+    /// Starts to capture a response, which has `length` bytes if known; `None`
+    /// if it cannot be cached.
     pub fn begin_capture(
         &self,
         key: CacheKey,
@@ -145,8 +146,8 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
         ResponseCapture::begin(key, caching.ttl(), length, &self.captures)
     }
 
-    /// Keeps an answer that has come to its end, in place of what was kept under
-    /// its key before; `attachment` is returned with it. False where it is too large.
+    /// Stores a complete response and replaces an earlier one under its key;
+    /// `attachment` is returned with it. False if it is too large.
     pub fn insert(
         &self,
         capture: ResponseCapture,
@@ -177,12 +178,12 @@ impl<T: Send + Sync + 'static> ResponseCache<T> {
         };
         self.bytes.fetch_add(u64::from(size), Ordering::Relaxed);
         self.entries.insert(key, Arc::new(entry));
-        // The library would let many more come before it made room.
+        // Otherwise the library would admit many more entries before it evicts.
         self.entries.run_pending_tasks();
         true
     }
 
-    /// How much is kept, without what has expired.
+    /// Present usage, without expired entries.
     pub fn usage(&self) -> CacheUsage {
         self.entries.run_pending_tasks();
         CacheUsage {
@@ -200,7 +201,7 @@ impl<T> fmt::Debug for ResponseCache<T> {
     }
 }
 
-/// Each entry says itself for how long it lives.
+/// Expiry by the TTL of each entry.
 struct AfterItsOwnTime;
 
 impl<T> Expiry<CacheKey, Kept<T>> for AfterItsOwnTime {

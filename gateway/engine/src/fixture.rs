@@ -9,9 +9,10 @@ use fastllm_contract::{
 };
 use http::HeaderMap;
 
-use crate::identify::hash_key;
-use crate::route::{RouteQuery, Tuning};
+use crate::caller::hash_key;
+use crate::pool::Tuning;
 use crate::state::RoutingState;
+use crate::virtual_model::RouteQuery;
 
 pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -118,7 +119,7 @@ pub(crate) fn snapshot(
     }
 }
 
-/// What is asked of routing where a test does not care.
+/// A query for tests that do not depend on its values.
 pub(crate) fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
     RouteQuery {
         stream: false,

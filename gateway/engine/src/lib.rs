@@ -1,46 +1,56 @@
-//! Every decision about a request, and no I/O.
+//! Every decision about a request, without I/O.
 //!
-//! A request walks the rooms in this order, and each is a function from its
-//! input to the next step or a [`Refusal`]:
+//! A request passes these functions in order. Each returns the input of the next
+//! one, or a [`Refusal`]:
 //!
-//! | room | question |
+//! | function | decides |
 //! | --- | --- |
-//! | [`identify`] | who is asking? |
-//! | [`route`] | which model, which backend, and may this caller use it? |
-//! | [`reserve`](mod@reserve) | have they any allowance left? |
-//! | [`cache`] | has this been answered already? |
+//! | [`identify()`] | which principal sent the request |
+//! | [`route()`] | which models may serve it, in which order |
+//! | [`reserve()`] | whether its limits and budgets admit it |
+//! | [`ResponseCache::get`] | whether a cached response exists |
+//! | [`Pool::acquire`] | which backend receives it |
 //!
-//! What a request costs is said in one place for both planes: [`pricing`].
+//! [`pricing`] computes the cost of a request for both planes.
 //!
-//! They read one immutable [`RoutingState`], built from a snapshot away from the
-//! request path. Time is a parameter: nothing here reads a clock.
+//! All of them read one immutable [`RoutingState`], built from a snapshot outside
+//! the request path. Time is a parameter: no clock is read here.
 
+pub mod accounts;
 pub mod cache;
+pub mod caller;
 #[cfg(test)]
 mod fixture;
+mod hash;
 pub mod identify;
+pub mod pool;
 pub mod pricing;
 pub mod refusal;
 pub mod reserve;
 pub mod route;
 pub mod state;
+pub mod virtual_model;
 pub mod window;
 
+pub use accounts::Accounts;
 pub use cache::{
     CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, CachedResponse, ModelCaching,
     ResponseCache, ResponseCapture,
 };
-pub use identify::{Caller, Identified, identify};
-pub use refusal::{Category, Refusal};
-pub use reserve::{
-    Accounts, ActualUsage, BudgetKind, Cost, LimitKind, LimitScope, RateLimit, RateLimited,
-    RateLimits, Reservation, reserve,
+pub use caller::{Caller, Identified, Principal, hash_key};
+pub use identify::identify;
+pub use pool::{
+    Backend, BackendState, Boundary, Extension, InFlight, InvalidBackend, InvalidHealthCheck,
+    InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext, Pool, Probe, SlotWait, Tuning,
+    check_health_check, is_reserved_header,
 };
+pub use refusal::{
+    BudgetKind, Category, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits, Refusal,
+};
+pub use reserve::{ActualUsage, Cost, Reservation, reserve};
 pub use route::{
-    Backend, BackendState, Boundary, Chain, Deprioritized, Explanation, HeaderFields, InFlight,
-    InvalidHealthCheck, InvalidTemplate, ModelSkipped, NoSlot, Origin, PathTemplate, PickContext,
-    Pool, Probe, Resolved, RouteQuery, RuleSkipped, Slot, SlotWait, Tuning, check_health_check,
-    granted_models, is_reserved_header, resolve, route,
+    Chain, Deprioritized, Explanation, ModelSkipped, Resolved, granted_models, resolve, route,
 };
-pub use state::{BuildOutcome, InvalidSnapshot, Principal, RoutingState, SkippedBackend};
+pub use state::{BuildOutcome, InvalidSnapshot, RoutingState, SkippedBackend};
+pub use virtual_model::{HeaderFields, RouteQuery, RuleSkipped};
 pub use window::{Span, UnknownTimeZone, Window};

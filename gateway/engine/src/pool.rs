@@ -1,23 +1,50 @@
+//! Concrete models: the backends that serve each of them, their state, and the
+//! choice of a backend for a request.
+
+mod affinity;
+mod backend;
+mod backend_state;
+mod extension;
+mod headers;
+mod pick_context;
+mod policy;
+mod probe;
+mod queue;
+mod response_sizes;
+mod target;
+
+pub(crate) use affinity::Affinity;
+pub use affinity::Tuning;
+pub use backend::{Backend, InvalidBackend, Origin};
+pub(crate) use backend_state::BackendIdentity;
+pub use backend_state::{BackendState, InFlight, UNHEALTHY_AFTER};
+pub use extension::Extension;
+pub use headers::is_reserved as is_reserved_header;
+pub use pick_context::{Boundary, PickContext};
+pub use probe::{InvalidHealthCheck, Probe, check_health_check};
+pub use queue::SlotWait;
+pub use response_sizes::DEFAULT_COMPLETION_TOKENS;
+pub use target::{InvalidTemplate, PathTemplate};
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastllm_contract::{Model, ModelName, PolicyKind, Timestamp};
 
-use super::ask::mix;
-use super::policy::{self, Candidates, Policy};
-use super::{Affinity, Backend, BackendState, InFlight, PickContext, SlotWait, Tuning};
+use self::policy::{Candidates, Policy};
 use crate::cache::ModelCaching;
+use crate::hash::mix;
 
-/// Why a pool has no place for a request.
+/// Why a pool has no slot for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoSlot {
-    /// Every backend that could answer is full: one may wait.
+    /// Every candidate is full: the request may queue.
     Full,
-    /// None is left.
+    /// No candidate is left.
     Exhausted,
 }
 
-/// A model and the backends that serve it; may be without any.
+/// A concrete model and the backends that serve it; possibly none.
 #[derive(Debug)]
 pub struct Pool {
     model: ModelName,
@@ -50,34 +77,34 @@ impl Pool {
         &self.model
     }
 
-    /// What prompt and answer may have together, in tokens.
+    /// The context window for prompt and response, in tokens.
     pub fn context_length(&self) -> Option<u64> {
         self.context_length
     }
 
-    /// Whether its answers may be given again, and for how long.
+    /// The cache settings, if its responses may be cached.
     pub fn caching(&self) -> Option<&ModelCaching> {
         self.caching.as_ref()
     }
 
-    /// Its backends, by id.
+    /// The backends, sorted by ID.
     pub fn backends(&self) -> &[Backend] {
         &self.backends
     }
 
-    /// Those that new requests may go to, with their indices.
+    /// The backends that accept new requests, with their indices.
     fn open(&self) -> impl Iterator<Item = (usize, &Backend)> {
         let all = self.backends.iter().enumerate();
         all.filter(|(_, backend)| !backend.draining())
     }
 
-    /// Whether some backend takes new requests.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether some backend accepts new requests.
+    pub(crate) fn is_open(&self) -> bool {
         self.open().next().is_some()
     }
 
-    /// Tokens that an answer has at most, or mostly, where the client does not
-    /// say: at the backend with the largest ones.
+    /// Expected tokens of a response without a limit by the client: the largest
+    /// value of its backends.
     pub fn typical_completion_tokens(&self) -> u64 {
         let sizes = self
             .open()
@@ -85,33 +112,33 @@ impl Pool {
         sizes.max().unwrap_or(0)
     }
 
-    /// Whether there is one that was not `tried`.
+    /// Whether there is a backend that was not `tried`.
     pub fn has_another(&self, tried: &[usize]) -> bool {
         self.open().any(|(index, _)| !tried.contains(&index))
     }
 
-    /// Whether some backend may be expected to answer.
+    /// Whether some backend is available.
     pub fn is_available(&self, at: Timestamp) -> bool {
         self.open()
             .any(|(_, backend)| backend.state().is_available(at))
     }
 
-    /// Whether some available backend has fewer requests under way.
-    pub(super) fn has_backend_below(&self, limit: u64, at: Timestamp) -> bool {
+    /// Whether some available backend has fewer requests in flight.
+    pub(crate) fn has_backend_below(&self, limit: u64, at: Timestamp) -> bool {
         self.open().any(|(_, backend)| {
             backend.state().is_available(at) && backend.state().in_flight() < limit
         })
     }
 
-    /// Whether it makes a difference what the prompt begins with.
-    pub(super) fn reads_prompt(&self) -> bool {
+    /// Whether the choice of a backend depends on the beginning of the prompt.
+    pub(crate) fn reads_prompt(&self) -> bool {
         self.backends.len() > 1 && self.policy.kind() == PolicyKind::CacheAffinity
     }
 
-    /// Takes a place at a backend that was not `tried` (indices into
-    /// [`Pool::backends`]). Those that cannot be expected to answer, or have no
-    /// weight, are taken only where no better one is left; a full one never,
-    /// and none that is worse than a full one.
+    /// Acquires a slot at a backend that was not `tried` (indices into
+    /// [`Pool::backends`]). Unavailable backends and those without weight are
+    /// used only if no better one is left. A full backend is never used, nor
+    /// one that ranks below a full one.
     pub fn acquire(
         &self,
         tried: &[usize],
@@ -119,15 +146,15 @@ impl Pool {
     ) -> Result<(usize, InFlight), NoSlot> {
         loop {
             let index = self.choose(tried, pick)?;
-            // Else somebody else took the last place there since.
+            // Otherwise another request took the last slot meanwhile.
             if let Some(place) = self.backends[index].acquire() {
                 return Ok((index, place));
             }
         }
     }
 
-    /// Queues where [`Pool::acquire`] found everybody full; nothing where too
-    /// many wait already.
+    /// Queues after [`Pool::acquire`] found every candidate full; `None` if the
+    /// queues are full, too.
     pub fn wait_for_slot(&self, tried: &[usize], at: Timestamp) -> Option<SlotWait> {
         let untried = || self.open().filter(|(index, _)| !tried.contains(index));
         let fit: [fn(&BackendState, Timestamp) -> bool; 3] = [
@@ -141,8 +168,8 @@ impl Pool {
         SlotWait::join(untried().filter(|(_, backend)| fit(backend.state(), at)))
     }
 
-    /// The backend that takes the next request.
-    pub(super) fn choose(&self, tried: &[usize], pick: &PickContext<'_>) -> Result<usize, NoSlot> {
+    /// The backend for the next request.
+    pub(crate) fn choose(&self, tried: &[usize], pick: &PickContext<'_>) -> Result<usize, NoSlot> {
         let open = |index: usize| !tried.contains(&index) && !self.backends[index].draining();
         let has_room = |index: usize| self.backends[index].has_capacity();
         if let [_] = self.backends.as_slice() {
@@ -152,8 +179,9 @@ impl Pool {
                 (true, true) => Ok(0),
             };
         }
-        // A retry takes no turn of its own: else one that fails could stay in
-        // step with the round, and be every request's first choice.
+        // A retry does not advance the turn: otherwise a failing backend could
+        // stay in step with the rotation and be the first choice of every
+        // request.
         let turn = if tried.is_empty() {
             self.turn.fetch_add(1, Ordering::Relaxed)
         } else {
@@ -191,7 +219,7 @@ impl Pool {
         Err(NoSlot::Exhausted)
     }
 
-    /// Its policy.
+    /// The policy that chooses a backend.
     pub fn policy(&self) -> PolicyKind {
         self.policy.kind()
     }

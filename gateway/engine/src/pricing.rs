@@ -1,43 +1,44 @@
-//! What a request costs: one function for both planes, so that a gateway sets
-//! aside and settles exactly what control stores.
+//! The cost of a request: one function for both planes, so that a gateway
+//! reserves and settles exactly what the control plane stores.
 //!
-//! Tokens come in classes. The cached, cache-written and spoken tokens of a
-//! prompt are disjoint parts of it, those of reasoning and speech parts of the
-//! answer; a class without a price of its own costs as the whole that it belongs
-//! to. A part is never larger than what its whole has left.
+//! Tokens have classes. Cached, cache-written and audio tokens of a prompt are
+//! disjoint parts of it; reasoning and audio tokens are parts of the response.
+//! A class without its own price costs as much as the whole it belongs to. A
+//! part is never larger than the rest of its whole.
 //!
-//! Images, characters and sound measure the same work in another way. Each
-//! measure with a price adds to the cost; work that nothing prices is unpriced,
-//! which is not free.
+//! Images, characters and audio measure the same work in other units. Each unit
+//! with a price adds to the cost. Work without any price is unpriced, which is
+//! not free.
 
 use fastllm_contract::{Micros, Prices, Tokens, UsageEvent};
 
-/// How much of everything that has a price a request used. Zero needs no price.
+/// The priced quantities of a request. A quantity of 0 needs no price.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quantities {
     /// Whether the tokens are reported or estimated: unknown is not zero.
     pub tokens_known: bool,
-    /// They are estimated: what is measured counts instead, where it has a price.
+    /// Whether they are estimated: measured quantities with a price take
+    /// precedence.
     pub estimated: bool,
     /// Tokens of the prompt, all classes.
     pub prompt: Tokens,
-    /// Tokens of the answer, all classes.
+    /// Tokens of the response, all classes.
     pub completion: Tokens,
-    /// Those of the prompt that came from the backend's cache.
+    /// Prompt tokens read from the backend's cache.
     pub cached: Tokens,
-    /// Those of the prompt that were written to the backend's cache.
+    /// Prompt tokens written to the backend's cache.
     pub cache_write: Tokens,
-    /// Those of the prompt that are sound.
+    /// Audio tokens of the prompt.
     pub audio_prompt: Tokens,
-    /// Those of the answer that were spent on reasoning.
+    /// Reasoning tokens of the response.
     pub reasoning: Tokens,
-    /// Those of the answer that are sound.
+    /// Audio tokens of the response.
     pub audio_completion: Tokens,
-    /// Images of the answer.
+    /// Images of the response.
     pub images: u64,
-    /// Characters that were read aloud.
+    /// Characters of text converted to speech.
     pub input_characters: u64,
-    /// Sound that was transcribed, in milliseconds.
+    /// Transcribed audio, in milliseconds.
     pub audio_ms: u64,
 }
 
@@ -60,18 +61,18 @@ impl From<&UsageEvent> for Quantities {
     }
 }
 
-/// What a usage event adds to the books.
+/// The charge of a usage event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// What the request cost; absent where nobody knows.
+    /// The cost; `None` if unknown.
     pub cost: Option<Micros>,
-    /// What it would have cost, where a gateway's cache answered.
+    /// The cost avoided by a response from the gateway's cache.
     pub saved: Option<Micros>,
 }
 
-/// What an event costs by the prices of its time, `None` where the model had
-/// none: nothing for a refusal or an answer from the gateway's cache; else what
-/// the provider said; else [`cost`].
+/// The charge of an event by the prices of its time; `prices` is `None` if the
+/// model had none. A refusal or a cached response is free; else the cost
+/// reported by the provider counts, else [`cost`].
 pub fn charge(event: &UsageEvent, prices: Option<&Prices>) -> Charge {
     let free = Some(Micros(0));
     if event.refusal.is_some() {
@@ -95,9 +96,8 @@ pub fn charge(event: &UsageEvent, prices: Option<&Prices>) -> Charge {
     }
 }
 
-/// The cost of quantities, rounded once, at the end, half up to a whole
-/// micro-unit; [`u64::MAX`] where it would be more. `None` where a price is
-/// missing:
+/// The cost of quantities, rounded once at the end, half up to a whole
+/// micro-unit, at most [`u64::MAX`]. `None` if a price is missing:
 ///
 /// - an image, character or millisecond that is counted and priced adds its
 ///   price, and stands for tokens that have none;
@@ -136,26 +136,27 @@ pub fn cost(prices: &Prices, quantities: &Quantities) -> Option<Micros> {
     complete.then(|| round(sum))
 }
 
-/// Parts of a micro-unit in which costs are summed: exact for millionths and
-/// for milliseconds of a minute.
+/// Parts of a micro-unit in which costs are added: exact for millionths and for
+/// milliseconds of a minute.
 const PARTS: u128 = 3_000_000;
 const EACH: u128 = PARTS;
 const MILLIONTH: u128 = PARTS / 1_000_000;
 const MILLISECOND: u128 = PARTS / 60_000;
 
-/// What some quantities cost.
+/// The cost of some quantities.
 #[derive(Default)]
 struct Bill {
     /// In [`PARTS`] of a micro-unit.
     sum: u128,
-    /// Something was used that has a price.
+    /// Whether a used quantity has a price.
     priced: bool,
-    /// Something was used that has none.
+    /// Whether a used quantity has no price.
     unpriced: bool,
 }
 
 impl Bill {
-    /// Of counts with their prices, each for so many [`PARTS`] of the price.
+    /// The cost of counts with their prices, each for this number of [`PARTS`]
+    /// of the price.
     fn of(items: &[(u64, Option<Micros>, u128)]) -> Self {
         let mut bill = Self::default();
         for &(count, price, unit) in items.iter().filter(|(count, ..)| *count > 0) {
@@ -197,7 +198,7 @@ fn tokens(prices: &Prices, quantities: &Quantities) -> Bill {
     )
 }
 
-/// Takes a part out of what is left of its whole.
+/// Takes a part from what is left of its whole.
 fn take(left: &mut u64, Tokens(part): Tokens) -> u64 {
     let part = part.min(*left);
     *left -= part;

@@ -1,4 +1,7 @@
-//! Why a request is refused, and what the client is told.
+//! Refusals: why the gateway rejects a request, and the error that the client
+//! receives.
+
+mod rate_limited;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -6,31 +9,31 @@ use std::time::Duration;
 
 use fastllm_contract::RefusalKind;
 
-use crate::reserve::{BudgetKind, LimitKind, LimitScope, RateLimited, RateLimits};
+pub use rate_limited::{BudgetKind, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits};
 
-/// The gateway's own "no" to a request.
+/// A request that the gateway rejects itself.
 ///
 /// Invariant: the text for the client names no backend, no address, no other
 /// caller and no model that the client did not name itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No key, an unknown key or a disabled one.
+    /// Missing, unknown or disabled key.
     #[error("no valid API key was given")]
     InvalidKey,
     /// A key past its expiry.
     #[error("the API key has expired")]
     ExpiredKey,
-    /// Not one of our endpoints; told only to those with a key.
+    /// An unknown endpoint; returned only to callers with a key.
     #[error("no such route")]
     NoRoute,
-    /// A body or parameter that cannot be understood.
+    /// An invalid body or parameter.
     #[error("{message}")]
     InvalidRequest {
-        /// What is wrong, for the client.
+        /// The description for the client.
         message: Cow<'static, str>,
-        /// Stable, for programs.
+        /// The stable error code.
         code: &'static str,
-        /// The offending member, where there is one.
+        /// The offending member, if there is one.
         param: Option<&'static str>,
     },
     /// The client stopped sending its body.
@@ -42,54 +45,54 @@ pub enum Refusal {
         /// The limit, in bytes.
         limit: u64,
     },
-    /// A name that nobody serves. The text does not repeat it.
+    /// An unknown model. The text does not repeat its name.
     #[error("the requested model does not exist")]
     ModelNotFound,
-    /// The model exists, but none of the candidates is granted.
+    /// The model exists, but the caller may use none of the candidates.
     #[error("this API key may not use the requested model")]
     ModelAccessDenied,
-    /// A limit of tokens a minute below what the request asks for.
+    /// The request asks for more tokens than a limit allows per minute.
     #[error(
-        "the request needs {need} tokens, more than the {limit} a minute that {scope} may have at all"
+        "the request needs {need} tokens, more than the limit of {limit} tokens per minute of {scope}"
     )]
     LargerThanLimit {
         /// Whose limit.
         scope: LimitScope,
-        /// Tokens a minute.
+        /// Tokens per minute.
         limit: u64,
-        /// The prompt, by a rough count, and the most that is asked for.
+        /// Estimated tokens of the prompt, and the requested maximum of the response.
         need: u64,
     },
-    /// A rate or a place is used up for now.
+    /// A rate or concurrency limit is reached for now.
     #[error("{0}")]
     RateLimited(RateLimited),
     /// A budget is spent.
-    #[error("the {} budget of {scope} is spent", match what { BudgetKind::Tokens => "token", BudgetKind::Cost => "cost" })]
+    #[error("the {kind} budget of {scope} is spent")]
     BudgetExceeded {
         /// Whose budget.
         scope: LimitScope,
-        /// Which of the two that it counts.
-        what: BudgetKind,
+        /// The spent dimension.
+        kind: BudgetKind,
     },
-    /// No candidate produced an answer.
+    /// No candidate produced a response.
     #[error("no upstream could answer the request")]
     UpstreamUnavailable,
-    /// Every attempt that was left waited in vain for an answer.
+    /// The last attempts timed out.
     #[error("the upstream did not answer in time")]
     UpstreamTimeout,
-    /// The gateway sheds load: its memory for request bodies is spent, or every
-    /// backend is full and nobody more, or no longer, may wait for one.
+    /// The gateway sheds load: memory for request bodies is exhausted, or every
+    /// backend is full and its queue is full or timed out.
     #[error("the gateway is overloaded; try again shortly")]
     Overloaded,
-    /// No snapshot is held yet, so nobody can be known.
+    /// No snapshot is loaded yet, so no key can be checked.
     #[error("the gateway has no configuration yet; try again shortly")]
     NotReady,
-    /// The gateway's own fault.
+    /// An internal error of the gateway.
     #[error("the gateway could not build the upstream request")]
     Internal,
 }
 
-/// The word under which a refusal is counted.
+/// The category by which refusals are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Category {
     /// 401.
@@ -153,11 +156,11 @@ impl Category {
 /// The `type` of error bodies for requests that are malformed.
 const INVALID_REQUEST: &str = "invalid_request_error";
 
-/// How long a client should wait where the gateway cannot serve it yet.
+/// The `retry-after` of a gateway that is overloaded or not ready.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
 impl Refusal {
-    /// A 400 without a member to blame.
+    /// A 400 without an offending member.
     pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
         Self::InvalidRequest {
             message: message.into(),
@@ -225,7 +228,7 @@ impl Refusal {
         }
     }
 
-    /// How it is counted.
+    /// The category in metrics.
     pub fn category(&self) -> Category {
         match self {
             Self::InvalidKey | Self::ExpiredKey => Category::Unauthenticated,
@@ -246,7 +249,7 @@ impl Refusal {
         }
     }
 
-    /// How it stands in a usage event; nothing for those that are only counted.
+    /// The kind in usage events; `None` for refusals that are only counted.
     pub fn recorded_as(&self) -> Option<RefusalKind> {
         match self {
             Self::ModelAccessDenied => Some(RefusalKind::Authorisation),
@@ -268,12 +271,12 @@ impl Refusal {
         }
     }
 
-    /// Which of several reasons the client is told: what can never be had, then
-    /// the slowest rate, then a place, then a budget.
+    /// The order in which one of several refusals is reported: impossible requests,
+    /// then the slowest rate limit, then concurrency, then budgets.
     pub(crate) fn precedence(&self) -> (u8, Reverse<Duration>) {
         let (class, wait) = match self {
             Self::LargerThanLimit { .. } => (0, Duration::ZERO),
-            Self::RateLimited(limited) => match limited.what {
+            Self::RateLimited(limited) => match limited.kind {
                 LimitKind::Requests | LimitKind::Tokens => (1, limited.retry_after),
                 LimitKind::Concurrency => (2, Duration::ZERO),
                 LimitKind::TokenBudget | LimitKind::CostBudget => (3, Duration::ZERO),
@@ -283,8 +286,8 @@ impl Refusal {
         (class, Reverse(wait))
     }
 
-    /// Which of several candidates' reasons the client is told: how soon one of
-    /// them could be had.
+    /// The order in which the refusal of one of several candidates is reported: the
+    /// one that ends soonest.
     pub(crate) fn prospect(&self) -> (u8, Duration) {
         match self {
             Self::RateLimited(limited) => (0, limited.retry_after),
@@ -293,15 +296,15 @@ impl Refusal {
         }
     }
 
-    /// What the client is told of its rates.
-    pub fn rates(&self) -> Option<&RateLimits> {
+    /// The state of the caller's rate limits.
+    pub fn rate_limits(&self) -> Option<&RateLimits> {
         match self {
-            Self::RateLimited(limited) => Some(&limited.rates),
+            Self::RateLimited(limited) => Some(&limited.rate_limits),
             _ => None,
         }
     }
 
-    /// What `retry-after` should say.
+    /// The value of `retry-after`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Overloaded | Self::NotReady => Some(RETRY_SOON),
@@ -331,14 +334,14 @@ mod tests {
                 need: 2,
             },
             Refusal::RateLimited(RateLimited {
-                what: LimitKind::Requests,
+                kind: LimitKind::Requests,
                 scope: LimitScope::Team,
                 retry_after: std::time::Duration::from_secs(1),
-                rates: RateLimits::default(),
+                rate_limits: RateLimits::default(),
             }),
             Refusal::BudgetExceeded {
                 scope: LimitScope::Model,
-                what: BudgetKind::Cost,
+                kind: BudgetKind::Cost,
             },
             Refusal::UpstreamUnavailable,
             Refusal::UpstreamTimeout,
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_see_of_each_refusal_is_stable() {
+    fn refusals_map_to_stable_statuses_and_codes() {
         let table: Vec<String> = every()
             .iter()
             .map(|refusal| {

@@ -1,59 +1,49 @@
-//! Have they any allowance left? Limits and budgets of a principal, of one of
-//! its models, of a key and of a team, taken in one [`Reservation`].
-//!
-//! Everything is an atomic number in an [`Account`](account::Account) that
-//! outlives snapshots; no lock is taken and nobody is asked. Control is told now
-//! and then what was used, and says which share of each limit and budget this
-//! gateway may take.
+//! Reservations of limits and budgets: of a principal, of one of its models, of a
+//! key and of a team.
 
-mod account;
-mod accounts;
-mod bucket;
-mod limited;
+mod account_hold;
 mod reservation;
-mod spending;
 
 use std::cell::LazyCell;
 use std::sync::Arc;
 
 use fastllm_contract::{Timestamp, Tokens};
 
-pub(crate) use account::Account;
-pub use accounts::Accounts;
-pub use limited::{LimitKind, LimitScope, RateLimit, RateLimited, RateLimits};
-use reservation::{AccountHold, AccountHolds, Demand, check};
+use account_hold::{AccountHold, Demand, check};
+use reservation::AccountHolds;
 pub use reservation::{ActualUsage, Reservation};
-pub use spending::BudgetKind;
 
-use crate::identify::Caller;
+use crate::accounts::{Account, Accounts};
+use crate::caller::Caller;
+use crate::pool::Pool;
 use crate::pricing::{self, Quantities};
-use crate::refusal::Refusal;
-use crate::route::{Chain, Pool};
+use crate::refusal::{RateLimits, Refusal};
+use crate::route::Chain;
 
-/// A key's, a principal's and a team's.
-const MOST_SHARED: usize = 3;
+/// Accounts that count whatever the model: a key's, a principal's and a team's.
+const MAX_SHARED_ACCOUNTS: usize = 3;
 
-/// What a request is thought to need.
+/// The estimated cost of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
-    /// When it arrived.
+    /// The time of arrival.
     pub at: Timestamp,
-    /// Tokens of its prompt, by a rough count.
+    /// Estimated tokens of the prompt.
     pub prompt_tokens: u64,
-    /// The most tokens that its answer may have, where the client said so.
+    /// The token limit of the response, if the client set one.
     pub max_tokens: Option<u64>,
-    /// Answers of this kind have tokens of their own.
+    /// Whether responses of this endpoint have completion tokens.
     pub has_completion: bool,
-    /// How many choices it asks for.
+    /// The number of requested choices.
     pub choices: u64,
-    /// What it will use beside tokens, as far as that can be known.
+    /// Known quantities other than tokens.
     pub quantities: Quantities,
 }
 
 impl Cost {
-    /// Tokens of all choices by this model, each as long as the client allows at
-    /// most, else as the model's backends allow by default, else as most of its
-    /// choices have been.
+    /// Tokens of all choices by this model: each has the client's limit, else
+    /// the default of the model's backends, else the usual size of their
+    /// responses.
     fn completion(&self, pool: &Pool) -> u64 {
         if !self.has_completion {
             return 0;
@@ -64,15 +54,15 @@ impl Cost {
         each.saturating_mul(self.choices)
     }
 
-    /// Tokens of the prompt and of the longest choices of a candidate.
+    /// Tokens of the prompt and of the longest response among the candidates.
     fn tokens(&self, chain: &Chain) -> u64 {
-        let choices = chain.pools().iter().map(|pool| self.completion(pool));
+        let completions = chain.pools().iter().map(|pool| self.completion(pool));
         self.prompt_tokens
-            .saturating_add(choices.max().unwrap_or(0))
+            .saturating_add(completions.max().unwrap_or(0))
     }
 
-    /// What the dearest candidate would cost, micro-units; those without a
-    /// price cost nothing.
+    /// The cost of the most expensive candidate, micro-units. Candidates without
+    /// prices count as free.
     fn cost(&self, chain: &Chain, accounts: &Accounts) -> u64 {
         let costs = chain.pools().iter().filter_map(|pool| {
             let prices = accounts.prices(pool.model())?;
@@ -87,7 +77,7 @@ impl Cost {
         costs.max().unwrap_or_default().0
     }
 
-    fn with_need<T>(
+    fn with_demand<T>(
         &self,
         chain: &Chain,
         accounts: &Accounts,
@@ -109,44 +99,44 @@ impl Cost {
     }
 }
 
-/// Takes what a request may need from every account that it counts for, and
-/// leaves in the chain the models of which this caller may have some.
+/// Reserves what a request may need from every account that it counts for, and
+/// removes the models from the chain whose limits do not admit it.
 ///
 /// # Errors
-/// Nothing is taken, then: 400 for what can never be had, 429 for a rate or a
-/// slot, 402 for a budget, in this order.
+/// Nothing stays reserved. 400 if the request can never be admitted, 429 for a rate
+/// or concurrency limit, 402 for a budget, in this order.
 pub fn reserve(
     caller: &Caller,
     chain: &mut Chain,
-    claim: &Cost,
+    cost: &Cost,
     accounts: &Accounts,
 ) -> Result<(Reservation, RateLimits), Refusal> {
     let Some(identified) = caller.identified() else {
         return Ok(Default::default());
     };
     let shared = identified.accounts();
-    let mine = &identified.principal;
-    if !mine.limits_models() && shared.iter().all(Option::is_none) {
+    let principal = &identified.principal;
+    if !principal.limits_models() && shared.iter().all(Option::is_none) {
         return Ok(Default::default());
     }
-    if !mine.limits_models() {
-        return claim.with_need(chain, accounts, |need| {
-            let mut rates = RateLimits::default();
-            let holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
-            Ok((Reservation::of(holds), rates))
+    if !principal.limits_models() {
+        return cost.with_demand(chain, accounts, |demand| {
+            let mut rate_limits = RateLimits::default();
+            let holds = take_all(shared.into_iter().flatten(), demand, &mut rate_limits)?;
+            Ok((Reservation::of(holds), rate_limits))
         });
     }
     let candidates = chain.clone();
-    claim.with_need(&candidates, accounts, |need| {
-        let mut rates = RateLimits::default();
-        let mut holds = take_all(shared.into_iter().flatten(), need, &mut rates)?;
+    cost.with_demand(&candidates, accounts, |demand| {
+        let mut rate_limits = RateLimits::default();
+        let mut holds = take_all(shared.into_iter().flatten(), demand, &mut rate_limits)?;
         let mut refusals = Vec::new();
         chain.retain(|pool| {
-            let Some(account) = mine.account_for(pool.model()) else {
+            let Some(account) = principal.account_for(pool.model()) else {
                 return true;
             };
-            account.record_request(need.tokens, need.at);
-            match AccountHold::take(account, need, &mut rates) {
+            account.record_request(demand.tokens, demand.at);
+            match AccountHold::take(account, demand, &mut rate_limits) {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
                     refusals.push(refusal);
@@ -156,34 +146,34 @@ pub fn reserve(
             true
         });
         let reservation = Reservation::of(holds);
-        // Any of them would do: the client is told what can be had first.
-        let grants = refusals.into_iter().min_by_key(Refusal::prospect);
-        if let Some(refusal) = grants.filter(|_| chain.pools().is_empty()) {
-            reservation.cancel(need.at);
+        // Any candidate would do: the refusal that ends soonest is reported.
+        let soonest = refusals.into_iter().min_by_key(Refusal::prospect);
+        if let Some(refusal) = soonest.filter(|_| chain.pools().is_empty()) {
+            reservation.cancel(demand.at);
             return Err(refusal);
         }
-        Ok((reservation, rates))
+        Ok((reservation, rate_limits))
     })
 }
 
 fn take_all<'a>(
     accounts: impl Iterator<Item = &'a Arc<Account>> + Clone,
-    need: &Demand<'_>,
-    rates: &mut RateLimits,
+    demand: &Demand<'_>,
+    rate_limits: &mut RateLimits,
 ) -> Result<AccountHolds, Refusal> {
     let mut holds = AccountHolds::new();
     for account in accounts.clone() {
-        account.record_request(need.tokens, need.at);
+        account.record_request(demand.tokens, demand.at);
     }
     for account in accounts.clone() {
-        match AccountHold::take(account, need, rates) {
+        match AccountHold::take(account, demand, rate_limits) {
             Ok(hold) => holds.push(hold),
             Err(refusal) => {
-                Reservation::of(holds).cancel(need.at);
-                // Of several reasons the client is told the one that matters.
-                let refusals = accounts.filter_map(|account| check(account, need).err());
-                let grants = refusals.min_by_key(Refusal::precedence);
-                return Err(grants.unwrap_or(refusal));
+                Reservation::of(holds).cancel(demand.at);
+                // Of several reasons, the one that takes precedence is reported.
+                let refusals = accounts.filter_map(|account| check(account, demand).err());
+                let first = refusals.min_by_key(Refusal::precedence);
+                return Err(first.unwrap_or(refusal));
             }
         }
     }

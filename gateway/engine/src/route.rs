@@ -1,45 +1,16 @@
-//! Which model, which backend, and may this caller use it?
+//! The candidates of a request: the models that may serve it, in order.
 
-mod affinity;
-mod ask;
-mod backend;
-mod backend_state;
 mod chain;
 mod explanation;
-mod headers;
-mod health;
-mod policy;
-mod pool;
-mod queue;
-mod response_sizes;
-mod rule;
-mod slot;
-mod target;
-mod virtual_model;
 
-pub(crate) use affinity::Affinity;
-pub use affinity::Tuning;
-pub use ask::{Boundary, HeaderFields, PickContext, RouteQuery};
-pub use backend::{Backend, InvalidBackend, Origin};
-pub(crate) use backend_state::BackendIdentity;
-pub use backend_state::{BackendState, InFlight, UNHEALTHY_AFTER};
 pub use chain::{Chain, Resolved, resolve, route};
-pub use explanation::{Deprioritized, Explanation, ModelSkipped, RuleSkipped};
-pub use headers::is_reserved as is_reserved_header;
-pub use health::{InvalidHealthCheck, Probe, check_health_check};
-pub use pool::{NoSlot, Pool};
-pub use queue::SlotWait;
-pub use response_sizes::DEFAULT_COMPLETION_TOKENS;
-pub use slot::Slot;
-pub use target::{InvalidTemplate, PathTemplate};
-use virtual_model::Targets;
-pub(crate) use virtual_model::VirtualModel;
+pub use explanation::{Deprioritized, Explanation, ModelSkipped};
 
-use crate::identify::Caller;
+use crate::caller::Caller;
 use crate::state::RoutingState;
 
-/// The names that a caller may ask for, sorted: concrete models that it may
-/// use, and virtual ones with such a target.
+/// The names that a caller may request, sorted: concrete models that it may
+/// use, and virtual models with such a target.
 pub fn granted_models<'a>(state: &'a RoutingState, caller: &Caller) -> Vec<&'a str> {
     let concrete = state
         .pools()

@@ -1,22 +1,20 @@
-//! What requests are decided by: immutable, built from a snapshot away from
-//! the request path, swapped as a whole.
+//! The immutable state that requests are decided by: built from a snapshot
+//! outside the request path, replaced as a whole.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fastllm_contract::{
-    BackendId, FORMAT, KeyShard, Model, ModelAllowance, ModelName, PolicyKind,
-    Principal as DescribedPrincipal, PrincipalId, Section, Snapshot, Subject, Team, TeamId,
-    VirtualModel as DescribedVirtual,
+    BackendId, FORMAT, KeyShard, Model, ModelName, PolicyKind, Principal as DescribedPrincipal,
+    PrincipalId, Section, Snapshot, Subject, Team, TeamId, VirtualModel as DescribedVirtual,
 };
 
-use crate::identify::Keys;
-use crate::reserve::{Account, Accounts};
-use crate::route::{
-    Affinity, Backend, BackendIdentity, BackendState, InvalidBackend, Pool, Tuning, VirtualModel,
-};
+use crate::accounts::{Account, Accounts};
+use crate::caller::{Keys, Principal};
+use crate::pool::{Affinity, Backend, BackendIdentity, BackendState, InvalidBackend, Pool, Tuning};
+use crate::virtual_model::VirtualModel;
 
-/// A snapshot in the form in which requests ask it.
+/// A snapshot in the form that the request path reads.
 #[derive(Debug)]
 pub struct RoutingState {
     version: u64,
@@ -27,29 +25,11 @@ pub struct RoutingState {
     virtual_models: Arc<VirtualModels>,
     fallback_model: Option<ModelName>,
     keys: Keys,
-    /// Outlives snapshots: engines keep their caches, too.
+    /// Outlives snapshots, as do the caches of engines.
     affinity: Arc<Affinity>,
-    /// Outlive snapshots: what was taken stays taken.
+    /// Outlive snapshots, so that usage is not forgotten.
     accounts: Arc<Accounts>,
     policy: PolicyKind,
-}
-
-/// A principal with its grants.
-#[derive(Debug)]
-pub struct Principal {
-    id: PrincipalId,
-    name: Arc<str>,
-    grants: Grants,
-    roles: Vec<String>,
-    team: Option<TeamId>,
-    account: Option<Arc<Account>>,
-    models: HashMap<ModelName, Arc<Account>>,
-}
-
-#[derive(Debug)]
-enum Grants {
-    Everything,
-    Only(HashSet<ModelName>),
 }
 
 #[derive(Debug)]
@@ -78,48 +58,48 @@ struct VirtualModels {
     by_name: BTreeMap<ModelName, VirtualModel>,
 }
 
-/// The outcome of building state.
+/// The result of [`RoutingState::build`].
 #[derive(Debug)]
 pub struct BuildOutcome {
-    /// What requests are decided by from now on.
+    /// The new state.
     pub state: RoutingState,
-    /// What could not be used.
+    /// Backends that are not usable.
     pub skipped_backends: Vec<SkippedBackend>,
 }
 
-/// A backend that the state do not hold.
+/// A backend of the snapshot that is not usable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedBackend {
-    /// The model that it would have served.
+    /// The model of the backend.
     pub model: ModelName,
-    /// Which one.
+    /// The backend.
     pub backend: BackendId,
-    /// Why.
+    /// The reason.
     pub reason: InvalidBackend,
 }
 
-/// Why a snapshot cannot be used at all.
+/// Why a snapshot is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSnapshot {
-    /// No release ever wrote it.
+    /// A format that no release writes.
     #[error("snapshot format {0} does not exist; this release writes {FORMAT}")]
     Format(u32),
-    /// A part came without items where nothing was held.
+    /// A section without items that is not held.
     #[error("the snapshot lacks the items of its {0}")]
     Incomplete(&'static str),
-    /// Two models under one name: requests could not tell which.
+    /// Two models with one name.
     #[error("the snapshot names a model twice: {0}")]
     DuplicateModel(ModelName),
-    /// Two principals under one id.
+    /// Two principals with one ID.
     #[error("the snapshot names principal {0} twice")]
     DuplicatePrincipal(PrincipalId),
 }
 
 impl RoutingState {
-    /// Builds state from a complete snapshot. What `held` was built from and
-    /// is unchanged is shared; counters and health of unchanged backends backend_states
-    /// on. One unusable backend spoils nothing but itself. `tuning` is the same
-    /// for all snapshots of a process.
+    /// Builds the state of a complete snapshot. Unchanged sections are shared
+    /// with `held`, and counters and health of unchanged backends are kept. An
+    /// invalid backend is skipped. `tuning` is the same for all snapshots of a
+    /// process.
     pub fn build(
         snapshot: &Snapshot,
         held: Option<&Self>,
@@ -190,21 +170,21 @@ impl RoutingState {
         self.version
     }
 
-    /// Whether nobody needs a key.
+    /// Whether no key is required.
     pub fn open(&self) -> bool {
         self.open
     }
 
-    /// What callers have taken.
+    /// Usage of limits and budgets.
     pub fn accounts(&self) -> &Arc<Accounts> {
         &self.accounts
     }
 
     pub(crate) fn team_account(&self, principal: &Principal) -> Option<Arc<Account>> {
-        self.teams.accounts.get(&principal.team?).cloned()
+        self.teams.accounts.get(&principal.team()?).cloned()
     }
 
-    /// How many API keys are held.
+    /// The number of API keys.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
@@ -227,12 +207,12 @@ impl RoutingState {
         self.models.by_name.get(name)
     }
 
-    /// The policy of models that name none.
+    /// The default policy.
     pub fn policy(&self) -> PolicyKind {
         self.policy
     }
 
-    /// Every name that stands for other models, sorted.
+    /// Every virtual model, sorted by name.
     pub(crate) fn virtual_models(&self) -> impl Iterator<Item = &VirtualModel> {
         self.virtual_models.by_name.values()
     }
@@ -241,12 +221,12 @@ impl RoutingState {
         self.virtual_models.by_name.get(name)
     }
 
-    /// The model that is tried after every other candidate.
+    /// The model that is tried after all other candidates.
     pub(crate) fn fallback_model(&self) -> Option<&ModelName> {
         self.fallback_model.as_ref()
     }
 
-    /// A principal, by its id: for who asks in its name without a key.
+    /// A principal by ID, for requests sent in its name without a key.
     pub fn principal(&self, id: PrincipalId) -> Option<&Arc<Principal>> {
         self.principals.by_id.get(&id)
     }
@@ -256,7 +236,7 @@ impl RoutingState {
     }
 }
 
-/// What is held, if it is the same, else what is built.
+/// The held value if it is unchanged, else a new one.
 fn shared<T>(
     same: Option<&Arc<T>>,
     build: impl FnOnce() -> Result<T, InvalidSnapshot>,
@@ -267,7 +247,7 @@ fn shared<T>(
     }
 }
 
-/// The items of a part.
+/// The items of a section.
 fn items<'a, T>(part: &'a Section<T>, name: &'static str) -> Result<&'a T, InvalidSnapshot> {
     part.items
         .as_deref()
@@ -352,7 +332,7 @@ impl VirtualModels {
         })
     }
 
-    /// A name that is also a concrete model's.
+    /// A name that a concrete model has, too.
     fn clash_with(&self, models: &Models) -> Option<&ModelName> {
         let mut names = self.by_name.keys();
         names.find(|name| models.pools.contains_key(*name))
@@ -393,74 +373,6 @@ impl Teams {
             digest: teams.digest.clone(),
             accounts: opened.collect(),
         })
-    }
-}
-
-impl Principal {
-    fn build(described: &DescribedPrincipal, accounts: &Accounts) -> Self {
-        let id = described.id;
-        let models = described.models.iter().filter_map(|allowance| {
-            let ModelAllowance {
-                model,
-                limits,
-                budget,
-            } = allowance;
-            let subject = Subject::Model(id, model.clone());
-            let account = accounts.open(subject, limits.as_ref(), budget.as_ref())?;
-            Some((model.clone(), account))
-        });
-        let (limits, budget) = (described.limits.as_ref(), described.budget.as_ref());
-        Self {
-            team: described.team,
-            account: accounts.open(Subject::Principal(id), limits, budget),
-            models: models.collect(),
-            id: described.id,
-            name: Arc::from(described.name.as_str()),
-            grants: if described.allow_all {
-                Grants::Everything
-            } else {
-                Grants::Only(described.allowed_models.iter().cloned().collect())
-            },
-            roles: described.roles.clone(),
-        }
-    }
-
-    /// Identity, also in usage events.
-    pub fn id(&self) -> PrincipalId {
-        self.id
-    }
-
-    /// Its name, for logs.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// What all its requests count for.
-    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
-        self.account.as_ref()
-    }
-
-    /// Whether some model has an account of its own.
-    pub(crate) fn limits_models(&self) -> bool {
-        !self.models.is_empty()
-    }
-
-    /// What its requests for a model count for.
-    pub(crate) fn account_for(&self, model: &ModelName) -> Option<&Arc<Account>> {
-        self.models.get(model)
-    }
-
-    /// Whether it holds a role.
-    pub(crate) fn has_role(&self, role: &str) -> bool {
-        self.roles.iter().any(|held| held == role)
-    }
-
-    /// Whether it may use a concrete model.
-    pub fn may_use(&self, model: &str) -> bool {
-        match &self.grants {
-            Grants::Everything => true,
-            Grants::Only(models) => models.contains(model),
-        }
     }
 }
 

@@ -1,13 +1,22 @@
+//! Virtual models: rules that map a requested name to concrete models.
+
+mod route_query;
+mod rule;
+mod rule_skipped;
+
+pub use route_query::{HeaderFields, RouteQuery};
+pub(crate) use rule::Rule;
+pub use rule_skipped::RuleSkipped;
+
 use std::sync::Arc;
 
 use fastllm_contract::{ModelName, SplitBy, Target, VirtualModel as Described};
 
-use super::ask::{mix, seed};
-use super::rule::Rule;
-use super::{Pool, RouteQuery};
-use crate::identify::Caller;
+use crate::caller::Caller;
+use crate::hash::{mix, seed};
+use crate::pool::Pool;
 
-/// A name that stands for other models, ready for requests.
+/// A virtual model, ready for requests.
 #[derive(Debug)]
 pub(crate) struct VirtualModel {
     name: ModelName,
@@ -17,9 +26,9 @@ pub(crate) struct VirtualModel {
     seed: u64,
 }
 
-/// Models that share traffic by weight, each once.
+/// Models that share requests by weight, each once.
 #[derive(Debug)]
-pub(super) struct Targets(Vec<Target>);
+pub(crate) struct Targets(Vec<Target>);
 
 impl VirtualModel {
     pub(crate) fn build(described: &Described) -> Self {
@@ -42,16 +51,16 @@ impl VirtualModel {
         &self.name
     }
 
-    pub(super) fn rules(&self) -> &[Rule] {
+    pub(crate) fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    pub(super) fn defaults(&self) -> &Targets {
+    pub(crate) fn defaults(&self) -> &Targets {
         &self.defaults
     }
 
-    /// Every model that it may stand for; one may come several times.
-    pub(super) fn targets(&self) -> impl Iterator<Item = &ModelName> {
+    /// Every target; one may occur several times.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &ModelName> {
         self.rules
             .iter()
             .map(Rule::targets)
@@ -60,9 +69,9 @@ impl VirtualModel {
             .map(|target| &target.model)
     }
 
-    /// Where in the split a request falls: the same for all that shall stay
+    /// The position of a request in the split: equal for requests that stay
     /// together, independent of other virtual models.
-    pub(super) fn place(&self, caller: &Caller, ask: &RouteQuery<'_>) -> u64 {
+    pub(crate) fn place(&self, caller: &Caller, ask: &RouteQuery<'_>) -> u64 {
         let whole = match (self.split_by, caller.identified()) {
             (SplitBy::Caller, Some(identified)) => identified.principal.id().0,
             (SplitBy::Caller, None) | (SplitBy::Prompt, _) => ask.prompt_hash,
@@ -72,8 +81,8 @@ impl VirtualModel {
 }
 
 impl Targets {
-    /// Of a model that is named twice the first place counts, and both weights.
-    pub(super) fn build(described: &[Target]) -> Self {
+    /// Of a repeated model the first position counts, and the sum of weights.
+    pub(crate) fn build(described: &[Target]) -> Self {
         let mut targets: Vec<Target> = Vec::with_capacity(described.len());
         for target in described {
             match targets.iter_mut().find(|known| known.model == target.model) {
@@ -84,9 +93,9 @@ impl Targets {
         Self(targets)
     }
 
-    /// The targets that `usable` gives a pool for: the one whose share `place`
-    /// falls into, then the others as they were declared.
-    pub(super) fn ordered<'a>(
+    /// The targets for which `usable` returns a pool: the one whose share
+    /// contains `place` first, then the others as declared.
+    pub(crate) fn ordered<'a>(
         &self,
         place: u64,
         mut usable: impl FnMut(&ModelName) -> Option<&'a Arc<Pool>>,
@@ -107,7 +116,7 @@ impl Targets {
     }
 }
 
-/// The index of the share that `place` falls into; 0 where there are none.
+/// The index of the share that contains `place`; 0 without shares.
 fn pick(weights: &[u64], place: u64) -> usize {
     let mut left = place.checked_rem(weights.iter().sum()).unwrap_or(0);
     for (index, weight) in weights.iter().enumerate() {
@@ -124,7 +133,7 @@ mod tests {
     use super::pick;
 
     #[test]
-    fn each_share_is_as_large_as_its_weight() {
+    fn shares_follow_weights() {
         let mut counts = [0; 4];
         for place in 0..100 {
             counts[pick(&[0, 3, 0, 1], place)] += 1;

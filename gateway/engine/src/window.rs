@@ -1,5 +1,5 @@
-//! In which window of a budget a moment lies. Both planes ask here, so that what
-//! a gateway takes and what control stores fall into the same window.
+//! Windows of budgets. Both planes use this module, so that a gateway and the
+//! control plane assign a request to the same window.
 
 use std::convert::Infallible;
 
@@ -8,12 +8,12 @@ use jiff::ToSpan;
 use jiff::civil::{Date, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 
-/// The longest name of a time zone that is looked up, in bytes.
+/// The longest accepted time zone name, in bytes.
 const MAX_NAME: usize = 64;
 
 const DAY_MICROS: i64 = 24 * 60 * 60 * 1_000_000;
 
-/// A name of a time zone that is not in the database of this release.
+/// A time zone that is not in the bundled database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the time zone is unknown; an IANA name like Europe/Berlin is needed")]
 pub struct UnknownTimeZone;
@@ -39,7 +39,7 @@ impl Span {
     }
 }
 
-/// How a budget's windows follow each other. Cheap to clone.
+/// The sequence of windows of a budget. Cheap to clone.
 ///
 /// Invariant: the windows of one budget tile time, without gap or overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +47,12 @@ pub struct Window(Recurrence);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Recurrence {
-    /// One after the other, so many microseconds each, counted from a moment.
+    /// Consecutive windows of fixed length in microseconds, counted from a
+    /// moment.
     Fixed { origin: Timestamp, micros: i64 },
     /// From midnight to midnight in a time zone.
     Calendar { unit: Unit, zone: TimeZone },
-    /// One that begins and never ends.
+    /// A window without end.
     Endless { origin: Timestamp },
 }
 
@@ -63,8 +64,7 @@ enum Unit {
 }
 
 impl Window {
-    /// The windows of a budget. Reads nothing but the database of time zones
-    /// that is compiled in.
+    /// The windows of a budget. Uses only the bundled time zone database.
     ///
     /// # Errors
     /// The budget's time zone is not in that database.
@@ -72,8 +72,7 @@ impl Window {
         Self::with_zone(budget, zone)
     }
 
-    /// Like [`Window::of`], with UTC in the place of a time zone that this
-    /// release does not know.
+    /// Like [`Window::of`], with UTC in place of an unknown time zone.
     pub fn or_utc(budget: &Budget) -> Self {
         let Ok(window) = Self::with_zone(budget, |name| {
             Ok::<_, Infallible>(zone(name).unwrap_or(TimeZone::UTC))
@@ -104,9 +103,8 @@ impl Window {
         }))
     }
 
-    /// The window in which a moment lies; also before the first. Outside the
-    /// years that a calendar can tell (-9999 to 9999), windows of the calendar
-    /// have no bounds.
+    /// The window that contains a moment, also before the first one. Outside
+    /// the years -9999 to 9999, calendar windows have no bounds.
     pub fn at(&self, at: Timestamp) -> Span {
         match &self.0 {
             Recurrence::Fixed { origin, micros } => fixed(*origin, *micros, at),
@@ -125,7 +123,8 @@ impl Window {
     }
 }
 
-/// The name of a time zone as the database spells it, however it is cased.
+/// The name of a time zone as spelled in the database; the case of the argument
+/// is ignored.
 ///
 /// # Errors
 /// It is not in the database.
@@ -158,7 +157,7 @@ fn fixed(origin: Timestamp, micros: i64, at: Timestamp) -> Span {
     }
 }
 
-/// Nothing where the calendar ends.
+/// `None` at the end of the calendar.
 fn calendar(unit: Unit, zone: &TimeZone, at: Timestamp) -> Option<Span> {
     let moment = jiff::Timestamp::from_microsecond(at.0).ok()?;
     let mut first = unit.first(zone.to_datetime(moment).date())?;
@@ -168,8 +167,8 @@ fn calendar(unit: Unit, zone: &TimeZone, at: Timestamp) -> Option<Span> {
             start: midnight(zone, first)?,
             end: midnight(zone, next)?,
         };
-        // Where clocks go back over midnight, a date comes twice: the first
-        // midnight counts, and a moment after it may still bear the old date.
+        // If clocks go back over midnight, a date occurs twice: its first
+        // midnight counts, and a later moment may still have the previous date.
         if at < span.start {
             first = unit.first(first.yesterday().ok()?)?;
         } else if at >= span.end {
@@ -180,7 +179,7 @@ fn calendar(unit: Unit, zone: &TimeZone, at: Timestamp) -> Option<Span> {
     }
 }
 
-/// The first moment of a day, also where midnight is skipped.
+/// The first moment of a day, also if midnight is skipped.
 fn midnight(zone: &TimeZone, date: Date) -> Option<Timestamp> {
     let wanted = zone.to_ambiguous_timestamp(date.to_datetime(Time::midnight()));
     let moment = match wanted.offset() {

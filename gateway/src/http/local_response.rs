@@ -92,7 +92,7 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> LocalRespo
     if let Some(wait) = refusal.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
     }
-    if let Some(rates) = refusal.rates().and_then(RateLimitFields::of) {
+    if let Some(rates) = refusal.rate_limits().and_then(RateLimitFields::of) {
         headers.extend(rates.named());
     }
     if status == StatusCode::UNAUTHORIZED {

@@ -107,7 +107,7 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
             Value::Null
         )
     );
-    assert!(third.text().contains("requests a minute for this caller"));
+    assert!(third.text().contains("requests per minute for this caller"));
     assert_eq!(rates(&third)[..2], ["2", "0"]);
     let wait: u64 = third.header("retry-after").unwrap().parse().unwrap();
     assert!((29..=30).contains(&wait), "{wait}");
@@ -277,11 +277,7 @@ async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place
         (second.status, second.header("retry-after")),
         (429, Some("1"))
     );
-    assert!(
-        second
-            .text()
-            .contains("as many requests under way as it may")
-    );
+    assert!(second.text().contains("the limit of concurrent requests"));
     let estimate = stream.len() as u64 * 2 / 7 + 10;
     told(&gateway, "what is set aside", (0, estimate)).await;
     drop(client);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fastllm_contract::{Snapshot, Timestamp};
-use fastllm_engine::identify::hash_key;
+use fastllm_engine::hash_key;
 use fastllm_engine::{
     CacheKeyBuilder, CacheLimits, CacheScope, Caller, PickContext, ResponseCache, RouteQuery,
     RoutingState, Tuning, identify, resolve,

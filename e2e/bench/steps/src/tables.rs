@@ -4,7 +4,7 @@ use anyhow::Context;
 use fastllm_contract::{
     FORMAT, KeyEntry, KeyId, KeyShard, PrincipalId, Section, Snapshot, VirtualModel, shard_prefix,
 };
-use fastllm_engine::identify::hash_key;
+use fastllm_engine::hash_key;
 use fastllm_engine::{RoutingState, Tuning};
 use serde_json::json;
 

@@ -8,19 +8,18 @@ use fastllm_contract::{
 };
 
 use super::bucket::{Bucket, RefillRate};
-use super::spending::{self, BudgetTracker, BudgetWindow, InitialBudget};
+use super::budget::{self, BudgetTracker, BudgetWindow, InitialBudget};
 
-/// What is known from control, and shared by all accounts.
+/// Data from the control plane that all accounts share.
 #[derive(Debug)]
-pub(super) struct SharedAccountState {
+pub(crate) struct SharedAccountState {
     replicas: AtomicU32,
-    pub(super) prices: ArcSwap<HashMap<ModelName, Prices>>,
-    pub(super) limits_state: ArcSwap<HashMap<BudgetId, BudgetState>>,
-    /// What this gateway may have of budgets, also of those that it has not used
-    /// yet.
-    pub(super) grants: ArcSwap<HashMap<BudgetId, BudgetShare>>,
-    /// A share is spent while the whole is not.
-    wanted: AtomicBool,
+    pub(crate) prices: ArcSwap<HashMap<ModelName, Prices>>,
+    pub(crate) stored: ArcSwap<HashMap<BudgetId, BudgetState>>,
+    /// This gateway's shares of budgets, including those not used yet.
+    pub(crate) granted: ArcSwap<HashMap<BudgetId, BudgetShare>>,
+    /// A share of a budget is exhausted while the whole budget is not.
+    share_exhausted: AtomicBool,
 }
 
 impl Default for SharedAccountState {
@@ -28,62 +27,70 @@ impl Default for SharedAccountState {
         Self {
             replicas: AtomicU32::new(1),
             prices: ArcSwap::default(),
-            limits_state: ArcSwap::default(),
-            grants: ArcSwap::default(),
-            wanted: AtomicBool::new(false),
+            stored: ArcSwap::default(),
+            granted: ArcSwap::default(),
+            share_exhausted: AtomicBool::new(false),
         }
     }
 }
 
 impl SharedAccountState {
-    pub(super) fn price_of(&self, model: &ModelName) -> Option<Prices> {
+    pub(crate) fn price_of(&self, model: &ModelName) -> Option<Prices> {
         self.prices.load().get(model).copied()
     }
 
-    pub(super) fn replicas(&self) -> u32 {
+    pub(crate) fn replicas(&self) -> u32 {
         self.replicas.load(Ordering::Relaxed).max(1)
     }
 
-    pub(super) fn set_replicas(&self, replicas: u32) {
+    pub(crate) fn set_replicas(&self, replicas: u32) {
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
     }
 
-    pub(super) fn want(&self) {
-        self.wanted.store(true, Ordering::Relaxed);
+    pub(crate) fn record_share_exhausted(&self) {
+        self.share_exhausted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a share was spent since it was asked last.
-    pub(super) fn wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed)
+    /// Whether a share was exhausted since the last call.
+    pub(crate) fn take_share_exhausted(&self) -> bool {
+        self.share_exhausted.load(Ordering::Relaxed)
+            && self.share_exhausted.swap(false, Ordering::Relaxed)
     }
 
-    fn known(&self, budget: BudgetId) -> InitialBudget {
+    fn initial(&self, budget: BudgetId) -> InitialBudget {
         InitialBudget {
-            limits_state: self.limits_state.load().get(&budget).copied(),
-            grants: self.grants.load().get(&budget).copied(),
+            stored: self.stored.load().get(&budget).copied(),
+            granted: self.granted.load().get(&budget).copied(),
             replicas: self.replicas(),
         }
     }
 }
 
-/// This gateway's shares of a subject's limits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct LimitShares {
-    pub(super) requests: f64,
-    pub(super) tokens: f64,
+/// What one subject requested since the last report.
+pub(crate) struct RequestCounts {
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+    pub(crate) last_request_at: Timestamp,
 }
 
-/// What a subject may take here: its limits and its budget, and this gateway's
-/// share of the former.
+/// This gateway's shares of a subject's limits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct LimitShares {
+    pub(crate) requests: f64,
+    pub(crate) tokens: f64,
+}
+
+/// The limits and the budget of a subject, with this gateway's share of the
+/// limits.
 #[derive(Debug)]
-pub(super) struct LimitTerms {
+pub(crate) struct LimitTerms {
     limits: Limits,
-    /// Nothing until control has said it: an equal part for each gateway.
+    /// `None` until the control plane granted shares: an equal part for each gateway.
     shares: Option<LimitShares>,
-    pub(super) requests: Option<RefillRate>,
-    pub(super) tokens: Option<RefillRate>,
-    pub(super) max_concurrent: Option<i64>,
-    pub(super) budget: Option<spending::BudgetTerms>,
+    pub(crate) requests: Option<RefillRate>,
+    pub(crate) tokens: Option<RefillRate>,
+    pub(crate) max_concurrent: Option<i64>,
+    pub(crate) budget: Option<budget::BudgetTerms>,
 }
 
 impl LimitTerms {
@@ -109,25 +116,26 @@ impl LimitTerms {
                 .map(|limit| RefillRate::new(limit.get(), tokens)),
             max_concurrent: limits
                 .concurrency
-                .map(|limit| share_at_once(limit.get(), requests)),
-            budget: budget.map(spending::BudgetTerms::new),
+                .map(|limit| concurrency_share(limit.get(), requests)),
+            budget: budget.map(budget::BudgetTerms::new),
         }
     }
 
-    /// The whole limit of tokens a minute.
-    pub(super) fn tokens_per_min(&self) -> Option<u64> {
+    /// The whole limit of tokens per minute, for all gateways.
+    pub(crate) fn tokens_per_min(&self) -> Option<u64> {
         self.limits
             .tokens_per_min
-            .map(|limit| limit.get().min(RefillRate::MOST))
+            .map(|limit| limit.get().min(RefillRate::MAX_LIMIT))
     }
 
-    pub(super) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
 }
 
-/// At least one, and rounded up: a gateway without any would be of no use.
-fn share_at_once(limit: u64, share: f64) -> i64 {
+/// A share of a concurrency limit, rounded up and at least 1, so that every
+/// gateway can serve.
+fn concurrency_share(limit: u64, share: f64) -> i64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -137,24 +145,24 @@ fn share_at_once(limit: u64, share: f64) -> i64 {
     part.max(1)
 }
 
-/// What one subject has taken at this gateway. It outlives snapshots.
+/// What one subject uses at this gateway. It outlives snapshots.
 #[derive(Debug)]
 pub(crate) struct Account {
     subject: Subject,
     shared: Arc<SharedAccountState>,
     terms: ArcSwap<LimitTerms>,
-    pub(super) requests: Bucket,
-    pub(super) tokens: Bucket,
-    pub(super) concurrent: AtomicI64,
-    pub(super) spending: BudgetTracker,
+    pub(crate) requests: Bucket,
+    pub(crate) tokens: Bucket,
+    pub(crate) concurrent: AtomicI64,
+    pub(crate) budget: BudgetTracker,
     request_count: AtomicU64,
     token_count: AtomicU64,
-    /// Microseconds since 1970; when somebody asked last.
+    /// Microseconds since 1970.
     last_request_at: AtomicI64,
 }
 
 impl Account {
-    pub(super) fn new(subject: Subject, shared: &Arc<SharedAccountState>) -> Self {
+    pub(crate) fn new(subject: Subject, shared: &Arc<SharedAccountState>) -> Self {
         Self {
             subject,
             shared: Arc::clone(shared),
@@ -162,42 +170,42 @@ impl Account {
             requests: Bucket::new(),
             tokens: Bucket::new(),
             concurrent: AtomicI64::new(0),
-            spending: BudgetTracker::new(),
+            budget: BudgetTracker::new(),
             request_count: AtomicU64::new(0),
             token_count: AtomicU64::new(0),
             last_request_at: AtomicI64::new(0),
         }
     }
 
-    pub(super) fn subject(&self) -> &Subject {
+    pub(crate) fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    pub(super) fn terms(&self) -> arc_swap::Guard<Arc<LimitTerms>> {
+    pub(crate) fn terms(&self) -> arc_swap::Guard<Arc<LimitTerms>> {
         self.terms.load()
     }
 
-    /// Takes on what a snapshot says.
-    pub(super) fn set_terms(&self, limits: Option<&Limits>, budget: Option<&Budget>) {
+    /// Sets the limits and the budget of a snapshot.
+    pub(crate) fn set_terms(&self, limits: Option<&Limits>, budget: Option<&Budget>) {
         let limits = limits.copied().unwrap_or_default();
         let held = self.terms.load();
         let terms = LimitTerms::new(limits, held.shares, budget, self.shared.replicas());
-        let goes_on = match (&held.budget, &terms.budget) {
+        let continues = match (&held.budget, &terms.budget) {
             (Some(held), Some(new)) => new.continues(held),
             _ => false,
         };
         self.terms.store(Arc::new(terms));
-        if !goes_on {
-            self.spending.clear();
+        if !continues {
+            self.budget.clear();
         }
     }
 
-    /// Takes on what control says; nothing: that the number of gateways is
-    /// another one.
-    pub(super) fn set_shares(&self, said: Option<LimitShares>) {
+    /// Sets granted shares. Without any, equal parts are recomputed for a changed
+    /// number of gateways.
+    pub(crate) fn set_shares(&self, granted: Option<LimitShares>) {
         let replicas = self.shared.replicas();
         self.terms.rcu(|held| {
-            let shares = said.or(held.shares);
+            let shares = granted.or(held.shares);
             LimitTerms {
                 budget: held.budget.clone(),
                 ..LimitTerms::new(held.limits, shares, None, replicas)
@@ -205,53 +213,54 @@ impl Account {
         });
     }
 
-    pub(super) fn period(
+    pub(crate) fn budget_window(
         &self,
-        terms: &spending::BudgetTerms,
+        terms: &budget::BudgetTerms,
         now: Timestamp,
     ) -> Arc<BudgetWindow> {
-        self.spending
-            .period(terms, now, || self.shared.known(terms.id))
+        self.budget
+            .window(terms, now, || self.shared.initial(terms.id))
     }
 
-    /// Takes note of what is asked for, whether it is let through or not.
-    pub(super) fn record_request(&self, tokens: u64, now: Timestamp) {
+    /// Counts a request for the next report, whether it is admitted or not.
+    pub(crate) fn record_request(&self, tokens: u64, now: Timestamp) {
         self.request_count.fetch_add(1, Ordering::Relaxed);
         self.token_count.fetch_add(tokens, Ordering::Relaxed);
         self.last_request_at.store(now.0, Ordering::Relaxed);
     }
 
-    /// What was asked for since this was called last, and when.
-    pub(super) fn take_request_counts(&self) -> (u64, u64, Timestamp) {
-        (
-            self.request_count.swap(0, Ordering::Relaxed),
-            self.token_count.swap(0, Ordering::Relaxed),
-            Timestamp(self.last_request_at.load(Ordering::Relaxed)),
-        )
-    }
-
-    /// Nobody was told of so much that was asked for.
-    pub(super) fn restore_request_counts(&self, requests: u64, tokens: u64) {
-        for (asked, more) in [(&self.request_count, requests), (&self.token_count, tokens)] {
-            let sum = |asked: u64| Some(asked.saturating_add(more));
-            let _always = asked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+    /// The counts since the last call.
+    pub(crate) fn take_request_counts(&self) -> RequestCounts {
+        RequestCounts {
+            requests: self.request_count.swap(0, Ordering::Relaxed),
+            tokens: self.token_count.swap(0, Ordering::Relaxed),
+            last_request_at: Timestamp(self.last_request_at.load(Ordering::Relaxed)),
         }
     }
 
-    /// What a model costs now.
-    pub(super) fn prices(&self, model: &ModelName) -> Option<Prices> {
+    /// Adds counts back that were not reported.
+    pub(crate) fn restore_request_counts(&self, requests: u64, tokens: u64) {
+        for (count, more) in [(&self.request_count, requests), (&self.token_count, tokens)] {
+            let sum = |count: u64| Some(count.saturating_add(more));
+            let _always = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        }
+    }
+
+    /// The present prices of a model.
+    pub(crate) fn prices(&self, model: &ModelName) -> Option<Prices> {
         self.shared.price_of(model)
     }
 
-    /// The used share of its budget, in percent, if it has one.
+    /// The used share of the budget, in percent, if there is one.
     pub(crate) fn budget_used_percent(&self, now: Timestamp) -> Option<u8> {
         let terms = self.terms();
         let budget = terms.budget.as_ref()?;
-        Some(self.period(budget, now).used_percent(budget))
+        Some(self.budget_window(budget, now).used_percent(budget))
     }
 
-    /// A share of a budget is spent while the whole is not.
-    pub(super) fn record_share_exhausted(&self) {
-        self.shared.want();
+    /// Requests an early report: a share of a budget is exhausted while the whole
+    /// budget is not.
+    pub(crate) fn record_share_exhausted(&self) {
+        self.shared.record_share_exhausted();
     }
 }

@@ -8,99 +8,97 @@ use fastllm_contract::{
 };
 use parking_lot::Mutex;
 
+use crate::refusal::BudgetKind;
 use crate::window::{Span, Window};
 
-/// A budget as it is asked at each request.
+/// A budget in the form that requests are checked against.
 #[derive(Debug, Clone)]
-pub(super) struct BudgetTerms {
-    pub(super) id: BudgetId,
+pub(crate) struct BudgetTerms {
+    pub(crate) id: BudgetId,
     window: Window,
-    /// Tells this id and window from others.
-    mark: u64,
+    /// Hash of the id and of the settings of the window.
+    fingerprint: u64,
     tokens: Option<i64>,
     cost: Option<i64>,
 }
 
 impl BudgetTerms {
-    /// A time zone that this release does not know is taken for UTC: a budget
-    /// that is not enforced would be worse.
-    pub(super) fn new(budget: &Budget) -> Self {
+    /// An unknown time zone is replaced by UTC, so that the budget is enforced.
+    pub(crate) fn new(budget: &Budget) -> Self {
         Self {
             id: budget.id,
             window: Window::or_utc(budget),
-            mark: mark(budget),
+            fingerprint: fingerprint(budget),
             tokens: budget.tokens_total.map(|total| amount(total.0)),
             cost: budget.cost_total_micros.map(|total| amount(total.0)),
         }
     }
 
-    pub(super) fn counts_money(&self) -> bool {
+    pub(crate) fn limits_cost(&self) -> bool {
         self.cost.is_some()
     }
 
-    /// Whether what is spent of `other` is spent of this one.
-    pub(super) fn continues(&self, other: &Self) -> bool {
-        self.mark == other.mark
+    /// Whether spending recorded for `other` counts for this budget.
+    pub(crate) fn continues(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
     }
 }
 
-/// One of the two things that a budget counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BudgetKind {
-    /// Tokens of prompts and answers.
-    Tokens,
-    /// Money.
-    Cost,
+/// Amounts in both dimensions of a budget.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BudgetAmounts {
+    pub(crate) tokens: u64,
+    /// Micro-units.
+    pub(crate) cost: u64,
 }
 
-/// Why a budget admits nothing more.
+/// Why a budget admits no further request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BudgetExceeded {
-    /// All of it is spent.
+pub(crate) enum BudgetExceeded {
+    /// The whole budget is spent.
     Total(BudgetKind),
-    /// What this gateway may take of it is spent, or set aside for requests in
-    /// flight.
+    /// This gateway's share is spent, or reserved for requests in flight.
     Share(BudgetKind),
 }
 
-/// What is known from elsewhere where a period begins.
+/// What is known of a budget when this gateway first uses a window.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InitialBudget {
-    /// What is stored, of whichever window.
-    pub(super) limits_state: Option<BudgetState>,
-    /// What control has said that this gateway may have, of whichever window.
-    pub(super) grants: Option<BudgetShare>,
-    /// How many gateways run.
-    pub(super) replicas: u32,
+pub(crate) struct InitialBudget {
+    /// Stored usage, of any window.
+    pub(crate) stored: Option<BudgetState>,
+    /// This gateway's share as last granted, of any window.
+    pub(crate) granted: Option<BudgetShare>,
+    /// The number of live gateways.
+    pub(crate) replicas: u32,
 }
 
-/// What is taken of a budget here: one period after the other.
+/// The present window of a budget at this gateway.
 #[derive(Debug)]
-pub(super) struct BudgetTracker(ArcSwapOption<BudgetWindow>);
+pub(crate) struct BudgetTracker(ArcSwapOption<BudgetWindow>);
 
-/// A window of a budget, as far as this gateway has used it.
+/// One window of a budget: what this gateway has used and may use.
 #[derive(Debug)]
-pub(super) struct BudgetWindow {
+pub(crate) struct BudgetWindow {
     budget: BudgetId,
-    mark: u64,
+    fingerprint: u64,
     span: Span,
     tokens: BudgetMeter,
     cost: BudgetMeter,
 }
 
 impl BudgetTracker {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(ArcSwapOption::const_empty())
     }
 
-    /// Forgets: what follows is another budget.
-    pub(super) fn clear(&self) {
+    /// Discards the window, for another budget.
+    pub(crate) fn clear(&self) {
         self.0.store(None);
     }
 
-    /// The period of now. A request that came before it began is booked in it,
-    /// too.
-    pub(super) fn period(
+    /// The window of `now`, started if necessary. A request from shortly before
+    /// its start counts in it, too.
+    pub(crate) fn window(
         &self,
         terms: &BudgetTerms,
         now: Timestamp,
@@ -108,10 +106,12 @@ impl BudgetTracker {
     ) -> Arc<BudgetWindow> {
         loop {
             let held = self.0.load();
-            if let Some(period) = held.as_ref().filter(|period| period.is_of(terms, now)) {
-                return Arc::clone(period);
+            if let Some(window) = held.as_ref().filter(|window| window.includes(terms, now)) {
+                return Arc::clone(window);
             }
-            let same = held.as_deref().filter(|period| period.mark == terms.mark);
+            let same = held
+                .as_deref()
+                .filter(|window| window.fingerprint == terms.fingerprint);
             let next = Arc::new(BudgetWindow::begin(terms, now, same, known()));
             let before = self.0.compare_and_swap(&*held, Some(Arc::clone(&next)));
             let unchanged = match (&*before, &*held) {
@@ -125,21 +125,21 @@ impl BudgetTracker {
         }
     }
 
-    /// The period that was used last.
-    pub(super) fn last(&self) -> Option<Arc<BudgetWindow>> {
+    /// The window that was used last.
+    pub(crate) fn last(&self) -> Option<Arc<BudgetWindow>> {
         self.0.load_full()
     }
 }
 
 impl BudgetWindow {
-    /// Whether a request of this time is booked here. One that is far before it
-    /// has a clock that went wrong, or had when the period began.
-    fn is_of(&self, terms: &BudgetTerms, now: Timestamp) -> bool {
+    /// Whether a request of this time counts in this window. Far before its start
+    /// it does not: a clock is or was wrong.
+    fn includes(&self, terms: &BudgetTerms, now: Timestamp) -> bool {
         /// Microseconds.
-        const LATE: i64 = 3_600_000_000;
-        self.mark == terms.mark
+        const TOLERANCE: i64 = 3_600_000_000;
+        self.fingerprint == terms.fingerprint
             && now < self.span.end
-            && now.0 >= self.span.start.0.saturating_sub(LATE)
+            && now.0 >= self.span.start.0.saturating_sub(TOLERANCE)
     }
 
     fn begin(
@@ -149,77 +149,76 @@ impl BudgetWindow {
         known: InitialBudget,
     ) -> Self {
         let span = terms.window.at(now);
-        let limits_state = known
-            .limits_state
-            .filter(|limits_state| limits_state.window_start == span.start);
+        let stored = known
+            .stored
+            .filter(|stored| stored.window_start == span.start);
         let even = 1.0 / f64::from(known.replicas.max(1));
-        let share = match (last, known.grants) {
+        let share = match (last, known.granted) {
             (Some(last), _) => last.tokens.grant.lock().share,
-            (None, grants) => grants.map_or(even, |grants| grants.share.clamp(0.0, 1.0)),
+            (None, granted) => granted.map_or(even, |granted| granted.share.clamp(0.0, 1.0)),
         };
-        let grants = known
-            .grants
-            .filter(|grants| grants.window_start == span.start);
-        let meter = |total: Option<i64>, used: Option<u64>, grants: Option<Grant>| {
+        let granted = known
+            .granted
+            .filter(|granted| granted.window_start == span.start);
+        let meter = |total: Option<i64>, used: Option<u64>, granted: Option<Grant>| {
             let (total, used_by_others) = (total.unwrap_or(0), amount(used.unwrap_or(0)));
-            let most = part(total.saturating_sub(used_by_others), share);
-            BudgetMeter::new(grants.map_or(
+            let max = part(total.saturating_sub(used_by_others), share);
+            BudgetMeter::new(granted.map_or(
                 MeterGrant {
                     total,
-                    most,
+                    max,
                     used_by_others,
                     share,
                 },
-                |grant| MeterGrant::grants(grant, share),
+                |grant| MeterGrant::new(grant, share),
             ))
         };
         Self {
             budget: terms.id,
-            mark: terms.mark,
+            fingerprint: terms.fingerprint,
             span,
             tokens: meter(
                 terms.tokens,
-                limits_state.map(|limits_state| limits_state.tokens_used.0),
-                grants.and_then(|grants| grants.tokens),
+                stored.map(|stored| stored.tokens_used.0),
+                granted.and_then(|granted| granted.tokens),
             ),
             cost: meter(
                 terms.cost,
-                limits_state.map(|limits_state| limits_state.cost_used_micros.0),
-                grants.and_then(|grants| grants.cost_micros),
+                stored.map(|stored| stored.cost_used_micros.0),
+                granted.and_then(|granted| granted.cost_micros),
             ),
         }
     }
 
-    /// Sets budget_hold what a request may need.
-    pub(super) fn take(
+    /// Reserves the amounts that a request may need.
+    pub(crate) fn reserve(
         &self,
         terms: &BudgetTerms,
-        tokens: u64,
-        cost: u64,
+        amounts: BudgetAmounts,
     ) -> Result<(), BudgetExceeded> {
+        let (tokens, cost) = (amount(amounts.tokens), amount(amounts.cost));
         if let Some(total) = terms.tokens {
-            self.tokens
-                .take(amount(tokens), total, BudgetKind::Tokens)?;
+            self.tokens.take(tokens, total, BudgetKind::Tokens)?;
         } else {
-            self.tokens.put(amount(tokens));
+            self.tokens.add(tokens);
         }
         let Some(total) = terms.cost else {
-            self.cost.put(amount(cost));
+            self.cost.add(cost);
             return Ok(());
         };
-        let taken = self.cost.take(amount(cost), total, BudgetKind::Cost);
+        let taken = self.cost.take(cost, total, BudgetKind::Cost);
         if taken.is_err() {
-            self.tokens.put(-amount(tokens));
+            self.tokens.add(-tokens);
         }
         taken
     }
 
-    pub(super) fn budget(&self) -> BudgetId {
+    pub(crate) fn budget(&self) -> BudgetId {
         self.budget
     }
 
-    /// Whether it would admit anything now.
-    pub(super) fn check(&self, terms: &BudgetTerms) -> Result<(), BudgetExceeded> {
+    /// Whether it would admit a request now.
+    pub(crate) fn check(&self, terms: &BudgetTerms) -> Result<(), BudgetExceeded> {
         if let Some(total) = terms.tokens {
             self.tokens.check(total, BudgetKind::Tokens)?;
         }
@@ -228,26 +227,27 @@ impl BudgetWindow {
             .map_or(Ok(()), |total| self.cost.check(total, BudgetKind::Cost))
     }
 
-    /// Gives back what was set aside.
-    pub(super) fn give(&self, tokens: u64, cost: u64) {
-        self.tokens.put(-amount(tokens));
-        self.cost.put(-amount(cost));
+    /// Releases a reservation.
+    pub(crate) fn release(&self, reserved: BudgetAmounts) {
+        self.tokens.add(-amount(reserved.tokens));
+        self.cost.add(-amount(reserved.cost));
     }
 
-    /// Puts what was really used in place of what was set aside.
-    pub(super) fn settle(&self, budget_hold: (u64, u64), used: (u64, u64)) {
-        self.tokens.settle(amount(budget_hold.0), amount(used.0));
-        self.cost.settle(amount(budget_hold.1), amount(used.1));
+    /// Replaces a reservation by what was really used.
+    pub(crate) fn settle(&self, reserved: BudgetAmounts, used: BudgetAmounts) {
+        self.tokens
+            .settle(amount(reserved.tokens), amount(used.tokens));
+        self.cost.settle(amount(reserved.cost), amount(used.cost));
     }
 
-    /// The larger of the used shares, in percent, as far as it is known here.
-    pub(super) fn used_percent(&self, terms: &BudgetTerms) -> u8 {
+    /// The larger of the used shares, in percent, as known at this gateway.
+    pub(crate) fn used_percent(&self, terms: &BudgetTerms) -> u8 {
         let tokens = terms.tokens.map(|total| self.tokens.used_percent(total));
         let cost = terms.cost.map(|total| self.cost.used_percent(total));
         tokens.max(cost).unwrap_or(0)
     }
 
-    pub(super) fn report(&self) -> BudgetUsage {
+    pub(crate) fn report(&self) -> BudgetUsage {
         let (tokens, tokens_reserved) = self.tokens.report();
         let (cost, cost_reserved) = self.cost.report();
         BudgetUsage {
@@ -260,8 +260,8 @@ impl BudgetWindow {
         }
     }
 
-    /// What is spent in all, as far as it is known here.
-    pub(super) fn limits_state(&self) -> BudgetState {
+    /// Total spending, as known at this gateway.
+    pub(crate) fn budget_state(&self) -> BudgetState {
         BudgetState {
             budget: self.budget,
             window_start: self.span.start,
@@ -270,77 +270,78 @@ impl BudgetWindow {
         }
     }
 
-    /// Takes on what is stored, if it is about this window: what others have
-    /// spent is never less than what this gateway has not.
-    pub(super) fn apply_state(&self, limits_state: &BudgetState) {
-        if limits_state.budget == self.budget && limits_state.window_start == self.span.start {
-            self.tokens.apply_state(limits_state.tokens_used.0);
-            self.cost.apply_state(limits_state.cost_used_micros.0);
+    /// Applies stored usage of this window: what exceeds this gateway's own usage
+    /// was used by others.
+    pub(crate) fn apply_state(&self, stored: &BudgetState) {
+        if stored.budget == self.budget && stored.window_start == self.span.start {
+            self.tokens.apply_stored(stored.tokens_used.0);
+            self.cost.apply_stored(stored.cost_used_micros.0);
         }
     }
 
-    /// Takes on what control says, if it is about this window.
-    pub(super) fn share(&self, said: &BudgetShare) {
-        if said.budget != self.budget || said.window_start != self.span.start {
+    /// Applies a share that the control plane granted, if it is of this window.
+    pub(crate) fn apply_share(&self, granted: &BudgetShare) {
+        if granted.budget != self.budget || granted.window_start != self.span.start {
             return;
         }
-        let share = said.share.clamp(0.0, 1.0);
-        let take_on = |meter: &BudgetMeter, grant: Option<Grant>| {
+        let share = granted.share.clamp(0.0, 1.0);
+        let apply = |meter: &BudgetMeter, grant: Option<Grant>| {
             meter.change(|old| {
                 grant.map_or(MeterGrant { share, ..old }, |grant| {
-                    MeterGrant::grants(grant, share)
+                    MeterGrant::new(grant, share)
                 })
             });
         };
-        take_on(&self.tokens, said.tokens);
-        take_on(&self.cost, said.cost_micros);
+        apply(&self.tokens, granted.tokens);
+        apply(&self.cost, granted.cost_micros);
     }
 }
 
-/// One of the two things that are counted.
+/// One dimension of a budget: tokens or cost.
 ///
-/// Invariant: admitted while what is settled and what is set aside are together
-/// below what this gateway may take; so the request that crosses the border
+/// Invariant: a request is admitted while settled and reserved amounts together
+/// are below what this gateway may use. So the request that crosses the border
 /// completes, and several cannot cross it at once.
 #[derive(Debug)]
 struct BudgetMeter {
-    /// Settled and set aside.
+    /// Settled and reserved.
     taken: AtomicI64,
     settled: AtomicI64,
     grant: Mutex<MeterGrant>,
-    /// What may be taken by the grant, of this total: what requests look at.
-    most: AtomicI64,
+    /// What may be used of `total`, computed from the grant: requests read only
+    /// this.
+    max: AtomicI64,
     total: AtomicI64,
 }
 
-/// What this gateway may take.
+/// What this gateway may use.
 #[derive(Debug, Clone, Copy)]
 struct MeterGrant {
-    /// The total that it was reckoned with.
+    /// The total that it was computed for.
     total: i64,
-    /// Since the gateway has used the window.
-    most: i64,
-    /// What others have spent.
+    /// Since the gateway first used the window.
+    max: i64,
+    /// Used by other gateways.
     used_by_others: i64,
     share: f64,
 }
 
 impl MeterGrant {
-    fn grants(grant: Grant, share: f64) -> Self {
+    fn new(grant: Grant, share: f64) -> Self {
         Self {
             total: amount(grant.total),
-            most: amount(grant.granted),
+            max: amount(grant.granted),
             used_by_others: amount(grant.used_by_others),
             share,
         }
     }
 
-    /// What may be taken of a total: of what was added to it since, the share;
+    /// What may be used of a changed total: the share of what was added to it, and
     /// never more than others have left.
-    fn of(self, total: i64) -> i64 {
+    fn for_total(self, total: i64) -> i64 {
         let more = part(total.saturating_sub(self.total), self.share);
         let left = total.saturating_sub(self.used_by_others);
-        self.most.saturating_add(more).min(left)
+        self.max.saturating_add(more).min(left)
     }
 }
 
@@ -349,7 +350,7 @@ impl BudgetMeter {
         Self {
             taken: AtomicI64::new(0),
             settled: AtomicI64::new(0),
-            most: AtomicI64::new(granted.of(granted.total)),
+            max: AtomicI64::new(granted.for_total(granted.total)),
             total: AtomicI64::new(granted.total),
             grant: Mutex::new(granted),
         }
@@ -358,54 +359,54 @@ impl BudgetMeter {
     fn change(&self, change: impl FnOnce(MeterGrant) -> MeterGrant) {
         let mut grant = self.grant.lock();
         *grant = change(*grant);
-        let most = grant.of(self.total.load(Ordering::Relaxed));
-        self.most.store(most, Ordering::Release);
+        let max = grant.for_total(self.total.load(Ordering::Relaxed));
+        self.max.store(max, Ordering::Release);
     }
 
-    /// What this gateway may take of a total.
-    fn most(&self, total: i64) -> i64 {
+    /// What this gateway may use of a total.
+    fn max(&self, total: i64) -> i64 {
         if self.total.load(Ordering::Acquire) == total {
-            return self.most.load(Ordering::Acquire);
+            return self.max.load(Ordering::Acquire);
         }
-        // Somebody has changed the budget.
+        // The budget was changed.
         let grant = self.grant.lock();
-        let most = grant.of(total);
-        self.most.store(most, Ordering::Release);
+        let max = grant.for_total(total);
+        self.max.store(max, Ordering::Release);
         self.total.store(total, Ordering::Release);
-        most
+        max
     }
 
-    fn exhausted(&self, total: i64, what: BudgetKind) -> BudgetExceeded {
+    fn exceeded(&self, total: i64, kind: BudgetKind) -> BudgetExceeded {
         if self.spent() >= count(total) {
-            BudgetExceeded::Total(what)
+            BudgetExceeded::Total(kind)
         } else {
-            BudgetExceeded::Share(what)
+            BudgetExceeded::Share(kind)
         }
     }
 
-    fn check(&self, total: i64, what: BudgetKind) -> Result<(), BudgetExceeded> {
-        if self.taken.load(Ordering::Acquire) < self.most(total) {
+    fn check(&self, total: i64, kind: BudgetKind) -> Result<(), BudgetExceeded> {
+        if self.taken.load(Ordering::Acquire) < self.max(total) {
             Ok(())
         } else {
-            Err(self.exhausted(total, what))
+            Err(self.exceeded(total, kind))
         }
     }
 
-    fn take(&self, count: i64, total: i64, what: BudgetKind) -> Result<(), BudgetExceeded> {
-        let most = self.most(total);
+    fn take(&self, count: i64, total: i64, kind: BudgetKind) -> Result<(), BudgetExceeded> {
+        let max = self.max(total);
         self.taken
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
-                (taken < most).then(|| taken.saturating_add(count))
+                (taken < max).then(|| taken.saturating_add(count))
             })
             .map(|_| ())
-            .map_err(|_| self.exhausted(total, what))
+            .map_err(|_| self.exceeded(total, kind))
     }
 
-    fn put(&self, count: i64) {
+    fn add(&self, count: i64) {
         add(&self.taken, count);
     }
 
-    fn apply_state(&self, stored: u64) {
+    fn apply_stored(&self, stored: u64) {
         let settled = self.settled.load(Ordering::Acquire);
         let used_by_others = amount(stored).saturating_sub(settled);
         self.change(|grant| MeterGrant {
@@ -414,9 +415,9 @@ impl BudgetMeter {
         });
     }
 
-    fn settle(&self, budget_hold: i64, used: i64) {
+    fn settle(&self, reserved: i64, used: i64) {
         add(&self.settled, used);
-        self.put(used.saturating_sub(budget_hold));
+        self.add(used.saturating_sub(reserved));
     }
 
     fn spent(&self) -> u64 {
@@ -432,7 +433,7 @@ impl BudgetMeter {
         u8::try_from(percent.min(100)).unwrap_or(100)
     }
 
-    /// What is settled, and what is set aside.
+    /// Settled and reserved amounts.
     fn report(&self) -> (u64, u64) {
         let settled = self.settled.load(Ordering::Acquire);
         let taken = self.taken.load(Ordering::Acquire);
@@ -440,14 +441,14 @@ impl BudgetMeter {
     }
 }
 
-/// Adds without going round, whatever a backend says that it used.
+/// Adds without overflow: a backend may report any number.
 fn add(sum: &AtomicI64, count: i64) {
     let more = |sum: i64| Some(sum.saturating_add(count));
     let _always = sum.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
 }
 
-/// The same for what is the same budget with the same windows.
-fn mark(budget: &Budget) -> u64 {
+/// Equal for the same budget with the same windows.
+fn fingerprint(budget: &Budget) -> u64 {
     let mut hasher = DefaultHasher::new();
     budget.id.hash(&mut hasher);
     budget.time_zone.hash(&mut hasher);
@@ -456,18 +457,18 @@ fn mark(budget: &Budget) -> u64 {
     hasher.finish()
 }
 
-/// The highest amount: sums of a few of them stay within the type.
-const MOST: u64 = 1 << 60;
+/// The largest amount: sums of a few of them stay within the type.
+const MAX_AMOUNT: u64 = 1 << 60;
 
 fn amount(value: u64) -> i64 {
-    i64::try_from(value.min(MOST)).unwrap_or(i64::MAX)
+    i64::try_from(value.min(MAX_AMOUNT)).unwrap_or(i64::MAX)
 }
 
 fn count(amount: i64) -> u64 {
     u64::try_from(amount).unwrap_or(0)
 }
 
-/// A share of an amount, rounded down; all of it is exact.
+/// A share of an amount, rounded down. A share of 1 is exact.
 fn part(amount: i64, share: f64) -> i64 {
     if share >= 1.0 {
         return amount;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{CacheKey, LARGEST};
 
-/// What an answer is expected to have where nobody has said so, in bytes.
+/// Assumed size of a response of unknown length, in bytes.
 const USUAL: usize = 4 << 10;
 
-/// An answer that is being read, as far as it has come. It is given up as soon
-/// as it grows too large, and then takes no memory.
+/// A response while it is read. It is dropped, with its memory, as soon as it
+/// is too large.
 #[derive(Debug)]
 pub struct ResponseCapture {
     pub(super) key: CacheKey,
@@ -17,7 +17,7 @@ pub struct ResponseCapture {
     share: MemoryReservation,
 }
 
-/// A share of the memory for all captures.
+/// Reserved memory, of the total for all captures.
 #[derive(Debug)]
 struct MemoryReservation {
     left: Arc<AtomicU64>,
@@ -43,8 +43,8 @@ impl Drop for MemoryReservation {
 }
 
 impl ResponseCapture {
-    /// Takes its memory from what is `left` of that for all captures; nothing
-    /// where too little is, or where the answer says that it is too large.
+    /// Reserves memory of what is `left` for all captures; `None` if too little
+    /// is left or the announced length is too large.
     pub(super) fn begin(
         key: CacheKey,
         ttl: Duration,
@@ -65,14 +65,15 @@ impl ResponseCapture {
         Some(capture)
     }
 
-    /// Adds what has come. Nothing where the answer shall not be kept: drop it.
+    /// Appends received bytes. `None` if the response cannot be cached: drop
+    /// the capture.
     pub fn push(&mut self, part: &[u8]) -> Option<()> {
         self.make_room(part.len())?;
         self.body.extend_from_slice(part);
         Some(())
     }
 
-    /// Room for so many bytes more, and it is paid for before it is taken.
+    /// Room for more bytes, reserved before it is allocated.
     fn make_room(&mut self, more: usize) -> Option<()> {
         let needed = self.body.len().checked_add(more)?;
         if needed > LARGEST {
@@ -87,7 +88,7 @@ impl ResponseCapture {
         Some(())
     }
 
-    /// What has come so far.
+    /// The bytes received so far.
     pub fn body(&self) -> &[u8] {
         &self.body
     }

@@ -4,40 +4,38 @@ use std::sync::Arc;
 use ring::digest::{Context, SHA256};
 
 use super::ModelCaching;
-use crate::identify::Caller;
-use crate::state::Principal;
+use crate::caller::{Caller, Principal};
 
-/// Told apart from whatever else is hashed with SHA-256, and changed with the
-/// layout of what follows.
+/// Separates these hashes from other uses of SHA-256; changed with the layout
+/// below.
 const DOMAIN: &[u8] = b"fastllm response cache, 1";
 
-/// Names an answer: SHA-256 of everything that decides it. Two requests have the
-/// same key only if they ask the same, of the same model, and may see each
-/// other's answers.
+/// SHA-256 of everything that determines a response. Two requests have the same
+/// key only if they are equal, use the same model, and may share responses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheKey([u8; 32]);
 
 impl fmt::Debug for CacheKey {
-    /// Its beginning, which tells nothing of what was asked.
+    /// The first bytes, which reveal nothing of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = self.0.first_chunk().copied().unwrap_or_default();
         write!(f, "CacheKey({:08x})", u32::from_be_bytes(first))
     }
 }
 
-/// Who may be given an answer again.
+/// Which callers share cached responses.
 #[derive(Debug, Clone)]
 pub enum CacheScope {
-    /// Only the principal that asked for it, whichever of its keys it presents.
+    /// The principal that sent the request, with any of its keys.
     Principal(Arc<Principal>),
     /// Every principal that may use the model.
     AllPrincipals,
-    /// Everyone who asks a gateway that wants no key.
+    /// Every caller of a gateway that requires no key.
     Anonymous,
 }
 
 impl CacheScope {
-    /// That of a caller's requests; with `shared`, principals have one together.
+    /// The scope of a caller's requests; if `shared`, all principals share one.
     pub fn of(caller: &Caller, shared: bool) -> Self {
         match caller {
             Caller::Anonymous => Self::Anonymous,
@@ -47,14 +45,15 @@ impl CacheScope {
     }
 }
 
-/// A key that is being made.
+/// Builds a [`CacheKey`].
 ///
-/// Invariant: each part is told from the next one, by a mark or by its length,
-/// so that no two lists of parts are hashed alike.
+/// Invariant: each part is delimited by a mark or by its length, so that
+/// different lists of parts never hash alike.
 pub struct CacheKeyBuilder(Context);
 
 impl CacheKeyBuilder {
-    /// Of an answer of this model, at this endpoint, for these callers.
+    /// Starts the key of a response of this model at this endpoint, in this
+    /// scope.
     pub fn new(caching: &ModelCaching, endpoint: &str, scope: &CacheScope) -> Self {
         let mut maker = Self(Context::new(&SHA256));
         maker.0.update(DOMAIN);
@@ -63,8 +62,8 @@ impl CacheKeyBuilder {
         match scope {
             CacheScope::Anonymous => maker.0.update(b"a"),
             CacheScope::AllPrincipals => maker.0.update(b"s"),
-            // A configuration file numbers its principals anew at each reading:
-            // there, only the name says who it is.
+            // A configuration file numbers its principals anew at each load:
+            // there, only the name identifies them.
             CacheScope::Principal(principal) => {
                 maker.0.update(b"p");
                 maker.0.update(&principal.id().0.to_be_bytes());
@@ -79,14 +78,14 @@ impl CacheKeyBuilder {
         self.0.update(bytes);
     }
 
-    /// A header field that the backend sees, in the order in which it does.
+    /// Adds a header field that is forwarded, in forwarded order.
     pub fn header(&mut self, name: &str, value: &[u8]) {
         self.0.update(b"h");
         self.part(name.as_bytes());
         self.part(value);
     }
 
-    /// The body, in as many pieces as there are.
+    /// Adds the body, in any number of pieces, and returns the key.
     pub fn finish<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>) -> CacheKey {
         self.0.update(b"b");
         for piece in pieces {

@@ -10,9 +10,10 @@ use super::{
     CAPTURES, CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, LARGEST,
     ModelCaching, ResponseCache,
 };
+use crate::caller::Caller;
 use crate::fixture::{key, model, principal, routing_state, snapshot};
-use crate::identify::{Caller, identify};
-use crate::route::Tuning;
+use crate::identify::identify;
+use crate::pool::Tuning;
 use crate::state::RoutingState;
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
@@ -62,7 +63,7 @@ fn both() -> Vec<Principal> {
 }
 
 #[test]
-fn an_answer_comes_back_as_it_was_until_its_time_is_over() {
+fn cached_response_is_returned_unchanged_until_it_expires() {
     let cache = cache(10, 1 << 20);
     let caching = caching();
     let mut capture = cache.begin_capture(numbered(1), &caching, None).unwrap();
@@ -88,7 +89,7 @@ fn an_answer_comes_back_as_it_was_until_its_time_is_over() {
 }
 
 #[test]
-fn a_later_answer_takes_the_place_of_an_earlier_one() {
+fn later_response_replaces_earlier_one() {
     let cache = cache(10, 1 << 20);
     assert!(keep(&cache, 1, b"earlier, and longer"));
     let before = cache.usage();
@@ -100,7 +101,7 @@ fn a_later_answer_takes_the_place_of_an_earlier_one() {
 }
 
 #[test]
-fn whoever_was_not_asked_for_the_longest_makes_room_for_others() {
+fn least_recently_used_response_is_evicted() {
     let cache = cache(3, 1 << 20);
     for number in 1..=3 {
         assert!(keep(&cache, number, b"x"));
@@ -112,7 +113,7 @@ fn whoever_was_not_asked_for_the_longest_makes_room_for_others() {
 }
 
 #[test]
-fn what_is_too_large_is_not_kept_however_it_comes() {
+fn too_large_responses_are_not_cached() {
     let cache = cache(10, 64 << 20);
     let largest = LARGEST as u64;
     assert!(
@@ -146,7 +147,7 @@ fn what_is_too_large_is_not_kept_however_it_comes() {
 }
 
 #[test]
-fn answers_that_are_being_read_are_bounded_together() {
+fn captures_share_one_memory_limit() {
     let cache = cache(10, 64 << 20);
     let begin = |number| cache.begin_capture(numbered(number), &caching(), Some(LARGEST as u64));
     let all: Vec<_> = (0..).map_while(begin).collect();
@@ -157,7 +158,7 @@ fn answers_that_are_being_read_are_bounded_together() {
             .is_none()
     );
     drop(all);
-    // One that grows without having said so pays, too.
+    // A response of unknown length is counted, too.
     let mut others: Vec<_> = (0..CAPTURES / LARGEST as u64 - 1)
         .map_while(begin)
         .collect();
@@ -177,7 +178,7 @@ fn answers_that_are_being_read_are_bounded_together() {
 }
 
 #[test]
-fn without_room_there_is_no_cache() {
+fn zero_limits_disable_the_cache() {
     for (entries, bytes) in [(0, 1 << 20), (10, 0), (0, 0)] {
         assert!(ResponseCache::<()>::new(CacheLimits { entries, bytes }).is_none());
     }
@@ -189,7 +190,7 @@ fn without_room_there_is_no_cache() {
 }
 
 #[test]
-fn every_part_of_a_question_makes_another_key() {
+fn every_part_of_a_request_changes_the_key() {
     let make = |endpoint: &str, scope: &CacheScope, fields: &[(&str, &str)], body: &[&str]| {
         let mut maker = CacheKeyBuilder::new(&caching(), endpoint, scope);
         for (name, value) in fields {
@@ -231,7 +232,7 @@ fn every_part_of_a_question_makes_another_key() {
 }
 
 #[test]
-fn a_principal_that_got_the_number_of_another_one_is_not_taken_for_it() {
+fn principals_with_a_reused_id_have_different_keys() {
     let key = |scope: &CacheScope| {
         CacheKeyBuilder::new(&caching(), "/e", scope).finish([b"body".as_slice()])
     };
@@ -243,7 +244,7 @@ fn a_principal_that_got_the_number_of_another_one_is_not_taken_for_it() {
 }
 
 #[test]
-fn another_model_or_the_same_after_a_change_has_other_keys() {
+fn keys_depend_on_the_whole_model() {
     let base = kept_model("m", &[1, 2]);
     let of = |model: &Model| {
         CacheKeyBuilder::new(
@@ -291,7 +292,7 @@ fn another_model_or_the_same_after_a_change_has_other_keys() {
 }
 
 #[test]
-fn a_snapshot_that_leaves_a_model_unchanged_leaves_its_keys() {
+fn keys_of_an_unchanged_model_outlive_a_snapshot() {
     let build = |models: Vec<Model>, held: Option<&RoutingState>| {
         let snapshot = snapshot(models, Vec::new(), &[]);
         RoutingState::build(&snapshot, held, &Tuning::default())
@@ -314,16 +315,16 @@ fn a_snapshot_that_leaves_a_model_unchanged_leaves_its_keys() {
 }
 
 #[test]
-fn a_key_does_not_show_what_it_was_made_of() {
+fn debug_output_of_a_key_reveals_no_content() {
     let shown = format!("{:?}", numbered(1));
     assert!(
-        shown.starts_with("CacheKey(") && shown.len() == 13,
+        shown.starts_with("CacheKey(") && shown.len() == 18,
         "{shown}"
     );
 }
 
 #[test]
-fn the_memory_of_what_has_expired_comes_back() {
+fn memory_of_expired_responses_is_freed() {
     let cache = cache(10, 1 << 20);
     let mut capture = cache.begin_capture(numbered(1), &caching(), None).unwrap();
     capture.push(b"x").unwrap();
@@ -379,7 +380,7 @@ proptest! {
 }
 
 #[test]
-fn several_threads_keep_the_bounds_together() {
+fn concurrent_inserts_respect_the_limits() {
     let cache = Arc::new(cache(50, 100_000));
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {

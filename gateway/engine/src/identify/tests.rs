@@ -14,7 +14,7 @@ fn routing_state(keys: &[Key<'_>]) -> RoutingState {
 }
 
 #[test]
-fn a_valid_key_gives_its_principal() {
+fn valid_key_identifies_its_principal() {
     let state = routing_state(&[key("sk-one", 7)]);
     let caller = identify(&state, Some(b"sk-one"), NOW).unwrap();
     let identified = caller.identified().unwrap();
@@ -23,7 +23,7 @@ fn a_valid_key_gives_its_principal() {
 }
 
 #[test]
-fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
+fn missing_unknown_and_disabled_keys_are_refused_alike() {
     let mut disabled = key("sk-disabled", 7);
     disabled.disabled = true;
     let state = routing_state(&[disabled, key("sk-orphan", 8)]);
@@ -40,7 +40,7 @@ fn no_key_an_unknown_key_and_a_disabled_key_are_one_and_the_same() {
 }
 
 #[test]
-fn a_key_expires_at_its_very_moment() {
+fn key_expires_exactly_at_its_expiry() {
     let mut expiring = key("sk-one", 7);
     expiring.expires_at = Some(1_000);
     let state = routing_state(&[expiring]);
@@ -52,7 +52,7 @@ fn a_key_expires_at_its_very_moment() {
 }
 
 #[test]
-fn an_open_snapshot_asks_for_no_key() {
+fn open_snapshot_requires_no_key() {
     let mut open = snapshot(Vec::new(), Vec::new(), &[]);
     open.open = true;
     let state = RoutingState::build(&open, None, &Tuning::default())
@@ -64,7 +64,7 @@ fn an_open_snapshot_asks_for_no_key() {
 }
 
 #[test]
-fn keys_of_one_shard_are_told_apart() {
+fn keys_of_one_shard_are_distinguished() {
     let secrets: Vec<String> = (0..2_000).map(|number| format!("sk-{number}")).collect();
     let keys: Vec<Key<'_>> = secrets.iter().map(|secret| key(secret, 7)).collect();
     let state = routing_state(&keys);

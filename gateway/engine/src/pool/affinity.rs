@@ -4,19 +4,18 @@ use fastllm_contract::PolicyKind;
 
 use super::UNHEALTHY_AFTER;
 
-/// What the policies are tuned with.
+/// Settings of the policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
-    /// The policy of models that name none.
+    /// The default policy.
     pub policy: PolicyKind,
-    /// How many more requests than the least loaded backend the remembered one
-    /// may have under way.
+    /// How many more requests than the least loaded backend the remembered
+    /// backend may have in flight.
     pub balance_abs: u64,
-    /// The same as a share of the least load, in percent of it; the larger of
-    /// both counts.
+    /// The same in percent of the least load; the larger of both counts.
     pub balance_rel_percent: u64,
-    /// How many beginnings of prompts are remembered: rounded up to a power of
-    /// two, 64 to 2^24.
+    /// How many prompt prefixes are remembered: rounded up to a power of two,
+    /// from 64 to 2^24.
     pub affinity_slots: usize,
     /// Consecutive failed probes that make a backend unhealthy; at least one.
     pub unhealthy_after: u32,
@@ -34,11 +33,11 @@ impl Default for Tuning {
     }
 }
 
-/// Which backend has seen which beginning of a prompt: a table of fixed size
-/// that forgets by overwriting. Shared by all models, and by all snapshots.
+/// Which backend has seen which prompt prefix: a table of fixed size in which
+/// new entries overwrite old ones. Shared by all models and snapshots.
 #[derive(Debug)]
 pub(crate) struct Affinity {
-    /// A tag of the hash above the mark of a backend; 0 is empty.
+    /// The tag of a hash above the mark of a backend; 0 is empty.
     slots: Box<[AtomicU64]>,
 }
 
@@ -50,7 +49,7 @@ impl Affinity {
         }
     }
 
-    /// The mark of the backend that was remembered for a hash.
+    /// The mark of the backend remembered for a hash.
     pub(super) fn get(&self, hash: u64) -> Option<u32> {
         let entry = self.slot(hash).load(Ordering::Relaxed);
         if entry >> 32 != tag(hash) {
@@ -59,20 +58,20 @@ impl Affinity {
         u32::try_from(entry & u64::from(u32::MAX)).ok()
     }
 
-    /// Remembers a backend; what was in the slot is forgotten.
+    /// Remembers a backend; overwrites the entry of the same slot.
     pub(super) fn set(&self, hash: u64, mark: u32) {
         let entry = tag(hash) << 32 | u64::from(mark);
         self.slot(hash).store(entry, Ordering::Relaxed);
     }
 
     fn slot(&self, hash: u64) -> &AtomicU64 {
-        // Its length is a power of two, so the low bits are an index.
+        // The length is a power of two, so the low bits are an index.
         let low = hash & (self.slots.len() as u64 - 1);
         &self.slots[usize::try_from(low).unwrap_or(0)]
     }
 }
 
-/// 32 bits of a hash that its slot does not tell, and never 0.
+/// 32 bits of a hash that do not determine its slot; never 0.
 fn tag(hash: u64) -> u64 {
     hash >> 32 | 1
 }
@@ -80,10 +79,10 @@ fn tag(hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::Affinity;
-    use crate::route::ask::mix;
+    use crate::hash::mix;
 
     #[test]
-    fn what_was_remembered_is_known_until_it_is_overwritten() {
+    fn entry_is_found_until_overwritten() {
         let table = Affinity::new(1);
         assert_eq!(table.slots.len(), 64);
         assert_eq!(table.get(0), None);
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_hardly_ever_taken_for_known() {
+    fn false_matches_are_rare() {
         let table = Affinity::new(1024);
         for number in 0..1024 {
             table.set(mix(number), 1);

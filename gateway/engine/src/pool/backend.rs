@@ -7,7 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::target::{InvalidTemplate, Location};
-use super::{BackendState, InFlight, InvalidHealthCheck, Probe, Slot, headers};
+use super::{BackendState, Extension, InFlight, InvalidHealthCheck, Probe, headers};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
@@ -24,66 +24,66 @@ pub struct Backend {
     limit: Option<ConcurrencyLimit>,
     probe: Option<Probe>,
     state: Arc<BackendState>,
-    slot: Slot,
+    extension: Extension,
 }
 
-/// How many requests are under way at a backend at most, and who waits.
+/// Concurrency limit and queue of a backend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConcurrencyLimit {
-    /// The most under way.
-    pub(super) most: u64,
-    /// The most that wait.
+    /// Maximum number of requests in flight.
+    pub(super) max: u64,
+    /// Maximum number of queued requests.
     pub(super) max_queued: usize,
-    /// How long one of them waits.
+    /// Maximum time in the queue.
     pub(super) timeout: Duration,
 }
 
-/// Where connections go: backends of one origin share them.
+/// The origin of connections: backends of one origin share them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// TLS or not.
+    /// Whether TLS is used.
     pub tls: bool,
-    /// Name or address, without brackets.
+    /// Host name or address, without brackets.
     pub host: Arc<str>,
     /// TCP port.
     pub port: u16,
 }
 
-/// Why a backend of the snapshot is left out. The texts hold no part of the
+/// Why a backend of a snapshot is skipped. The texts contain no part of the
 /// address or the credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBackend {
     /// Not an absolute http or https address.
     #[error("api_base is not an http or https address with a host")]
     Address,
-    /// The address carries a user name or password.
+    /// The address contains a user name or password.
     #[error("api_base holds credentials; they belong into the credential field")]
     Userinfo,
-    /// The address carries a query.
+    /// The address contains a query.
     #[error("api_base holds a query, which is not forwarded")]
     Query,
-    /// Not a header that may carry a credential.
+    /// Not a header name that may carry a credential.
     #[error("auth_header is not a header name that may carry a credential")]
     AuthHeader,
-    /// Credential or scheme hold bytes that no header may hold.
+    /// Credential or scheme contain bytes that are invalid in a header field.
     #[error("credential or auth_scheme cannot be written into a header")]
     Credential,
-    /// A wire format that this release does not speak.
+    /// A wire format that this release does not support.
     #[error("the wire format is not supported by this release")]
     Protocol,
-    /// Nothing to call the model upstream.
+    /// The upstream model name is empty.
     #[error("upstream_model is empty")]
     UpstreamModel,
-    /// A header that the gateway sets itself, or that no header can be.
+    /// A header field that is invalid, or that the gateway sets itself.
     #[error("an extra header cannot be sent, or belongs to the connection or the body")]
     ExtraHeader,
-    /// Paths cannot be made from it.
+    /// An invalid path template.
     #[error("path_template: {0}")]
     PathTemplate(InvalidTemplate),
-    /// No probe can be made from it.
+    /// An invalid health check.
     #[error(transparent)]
     HealthCheck(#[from] InvalidHealthCheck),
-    /// No request would ever be served.
+    /// A concurrency limit of 0.
     #[error("max_concurrency is 0; a backend is drained otherwise")]
     Concurrency,
 }
@@ -116,7 +116,7 @@ impl Backend {
             probe: Probe::of(&described.health, &location)?,
             location,
             state,
-            slot: Slot::default(),
+            extension: Extension::default(),
         })
     }
 
@@ -140,7 +140,7 @@ impl Backend {
         &self.location.host
     }
 
-    /// What the upstream calls the model.
+    /// The name of the model at the upstream.
     pub fn upstream_model(&self) -> &str {
         &self.upstream_model
     }
@@ -150,71 +150,70 @@ impl Backend {
         self.auth.as_ref()
     }
 
-    /// What it gets beside the headers of every request, marked sensitive. None
-    /// of them is the one that carries the credential.
+    /// Header fields added to every request, marked sensitive. None of them
+    /// carries the credential.
     pub fn extra_headers(&self) -> &[(HeaderName, HeaderValue)] {
         &self.extra_headers
     }
 
-    /// How to ask whether it is well; nothing where it is not asked.
+    /// The health probe; `None` if it is disabled.
     pub fn probe(&self) -> Option<&Probe> {
         self.probe.as_ref()
     }
 
-    /// Tokens that an answer has at most, or mostly, where the client does not
-    /// say.
+    /// Expected tokens of a response without a limit by the client.
     pub(super) fn typical_completion_tokens(&self) -> u64 {
         self.default_max_tokens
             .map_or_else(|| self.state.typical_completion_tokens(), u64::from)
     }
 
-    /// Whether it gets no new request.
+    /// Whether it accepts no new requests.
     pub fn draining(&self) -> bool {
         self.draining
     }
 
-    /// The most requests that are under way at once.
+    /// Maximum number of requests in flight.
     pub fn max_concurrency(&self) -> Option<u64> {
-        self.limit.map(|limit| limit.most)
+        self.limit.map(|limit| limit.max)
     }
 
     pub(super) fn limit(&self) -> Option<&ConcurrencyLimit> {
         self.limit.as_ref()
     }
 
-    /// Whether a request that comes now need not wait.
+    /// Whether a request need not queue.
     pub(super) fn has_capacity(&self) -> bool {
         self.limit
-            .is_none_or(|limit| self.state.waiting() == 0 && self.state.in_flight() < limit.most)
+            .is_none_or(|limit| self.state.waiting() == 0 && self.state.in_flight() < limit.max)
     }
 
-    /// Takes a place, if one is free and nobody waits for it.
+    /// Acquires a slot, if one is free and no request is queued.
     pub(super) fn acquire(&self) -> Option<InFlight> {
         match self.limit {
-            Some(limit) => self.state.try_acquire(limit.most),
+            Some(limit) => self.state.try_acquire(limit.max),
             None => Some(self.state.acquire()),
         }
     }
 
-    /// How much it can take beside the others of its pool.
+    /// The weight among the backends of its pool.
     pub fn weight(&self) -> u32 {
         self.weight
     }
 
-    /// How busy one request more would make it for its weight: only for
-    /// comparing.
+    /// The load with one more request, relative to its weight; only for
+    /// comparisons.
     pub(super) fn load(&self) -> u64 {
         self.load_of(self.state.in_flight().saturating_add(1))
     }
 
-    /// The load of so many requests under way.
+    /// The load of this number of requests in flight.
     pub(super) fn load_of(&self, requests: u64) -> u64 {
-        /// Keeps weights up to it apart in the quotient.
+        /// Precision of the quotient for large weights.
         const SCALE: u64 = 1 << 20;
         requests.saturating_mul(SCALE) / u64::from(self.weight.max(1))
     }
 
-    /// Tells it from the others of its pool, in 32 bits.
+    /// A 32-bit identifier within its pool.
     pub(super) fn mark(&self) -> u32 {
         let folded = self.id.0 ^ self.id.0 >> 32;
         u32::try_from(folded & u64::from(u32::MAX)).unwrap_or(u32::MAX)
@@ -225,13 +224,13 @@ impl Backend {
         &self.state
     }
 
-    /// What the shell keeps with it.
-    pub fn slot(&self) -> &Slot {
-        &self.slot
+    /// Data that the gateway attaches to the backend.
+    pub fn extension(&self) -> &Extension {
+        &self.extension
     }
 
-    /// The request target for `sub_path` (`/chat/completions`), which holds
-    /// nothing that a path may not hold. The usual ones are shared, not made.
+    /// The request target for `sub_path` (`/chat/completions`), which must be
+    /// valid in a path. Targets of common endpoints are shared.
     pub fn path(&self, sub_path: &str) -> Option<PathAndQuery> {
         self.location.target(sub_path)
     }
@@ -247,8 +246,8 @@ impl ConcurrencyLimit {
         match *max {
             None => Ok(None),
             Some(0) => Err(InvalidBackend::Concurrency),
-            Some(most) => Ok(Some(Self {
-                most: u64::from(most),
+            Some(max) => Ok(Some(Self {
+                max: u64::from(max),
                 max_queued: usize::try_from(*max_queue).unwrap_or(usize::MAX),
                 timeout: Duration::from_millis(*queue_timeout_ms),
             })),

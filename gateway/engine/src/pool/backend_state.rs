@@ -8,28 +8,27 @@ use fastllm_contract::{Backend, Protocol, RequestOptions, Secret, Timestamp};
 use super::queue::{self, Queue};
 use super::response_sizes::ResponseSizes;
 
-/// Consecutive failed probes that make a backend unhealthy, unless told
-/// otherwise.
+/// Consecutive failed probes that make a backend unhealthy, by default.
 pub const UNHEALTHY_AFTER: u32 = 2;
 
-/// Consecutive failed attempts after which a backend is left alone for a while.
+/// Consecutive failed attempts after which a backend is ejected.
 const EJECTED_AFTER: u32 = 5;
 
-/// How long at first; each further failure doubles it.
+/// The first ejection time; each further failure doubles it.
 const EJECTED_FOR: Duration = Duration::from_secs(1);
 
-/// The longest that a backend is left alone, whatever it says itself.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest ejection or back-off, whatever the backend requests.
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 
-/// How long a backend that was left alone for its failures takes to get its
-/// whole share again, microseconds.
-const RETURN: i64 = 30_000_000;
+/// How long after an ejection the share of requests grows back to 100 %,
+/// microseconds.
+const RECOVERY: i64 = 30_000_000;
 
-/// The share that it begins with, in percent.
+/// The share right after an ejection, in percent.
 const FIRST_SHARE: i64 = 10;
 
-/// What makes two snapshot entries the same backend: as long as it is
-/// unchanged, counters and health are kept.
+/// Identifies a backend across snapshots: while it is equal, counters and
+/// health are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct BackendIdentity {
     api_base: String,
@@ -46,7 +45,7 @@ pub(crate) struct BackendIdentity {
 
 impl BackendIdentity {
     pub(crate) fn of(backend: &Backend) -> Self {
-        let digest = |secret: &Secret| crate::identify::hash_key(secret.expose().as_bytes()).0;
+        let digest = |secret: &Secret| crate::caller::hash_key(secret.expose().as_bytes()).0;
         let credential = backend.api_key.as_ref().map(digest);
         let RequestOptions {
             headers,
@@ -70,8 +69,8 @@ impl BackendIdentity {
     }
 }
 
-/// What is learnt about a backend while it serves: shared by all threads and
-/// by every snapshot that names it unchanged.
+/// Counters and health of a backend, shared by all threads and by every
+/// snapshot that describes it identically.
 #[derive(Debug)]
 pub struct BackendState {
     in_flight: AtomicU64,
@@ -82,14 +81,15 @@ pub struct BackendState {
     unhealthy_after: u32,
     consecutive_probe_failures: AtomicU32,
     consecutive_failures: AtomicU32,
-    /// Because it asked for it; microseconds since 1970.
+    /// By request of the backend; microseconds since 1970.
     backs_off_until: AtomicI64,
-    /// Because its attempts failed; likewise, and 0 for never.
+    /// By failed attempts; microseconds since 1970, 0 for never.
     ejected_until: AtomicI64,
     queue: Queue,
-    /// Conversations that began here.
+    /// Conversations assigned to this backend.
     conversations: AtomicU64,
-    /// Mean microseconds of a good answer, plain and streamed; 0 is unknown.
+    /// Mean latency of successful responses in microseconds, plain and
+    /// streamed; 0 is unknown.
     latency: [AtomicU64; 2],
     sizes: ResponseSizes,
 }
@@ -101,8 +101,8 @@ impl Default for BackendState {
 }
 
 impl BackendState {
-    /// Nothing is known yet. So many consecutive failed probes, at least one,
-    /// will make it unhealthy.
+    /// A state without history. This number of consecutive failed probes, at
+    /// least 1, makes the backend unhealthy.
     pub fn new(unhealthy_after: u32) -> Self {
         Self {
             in_flight: AtomicU64::new(0),
@@ -122,13 +122,13 @@ impl BackendState {
         }
     }
 
-    /// Requests under way.
+    /// Requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Requests that wait for a place here. One that waits at several backends
-    /// is counted at each.
+    /// Queued requests. A request queued at several backends is counted at
+    /// each.
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }
@@ -142,82 +142,81 @@ impl BackendState {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Attempts that failed: no connection, no answer in time, 5xx, an answer
-    /// that broke off.
+    /// Failed attempts: connection error, timeout, 5xx or aborted response.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// How often it was left alone because its attempts failed.
+    /// Ejections because of failed attempts.
     pub fn ejections(&self) -> u64 {
         self.ejections.load(Ordering::Relaxed)
     }
 
-    /// Probes that failed.
+    /// Failed probes.
     pub fn probe_failures(&self) -> u64 {
         self.probe_failures.load(Ordering::Relaxed)
     }
 
-    /// Whether its probes succeed; true until shown otherwise.
+    /// Whether its probes succeed; true until a failure.
     pub fn healthy(&self) -> bool {
         self.consecutive_probe_failures.load(Ordering::Relaxed) < self.unhealthy_after
     }
 
-    /// Counts an attempt; the guard counts it as under way until dropped.
+    /// Starts an attempt, counted as in flight until the guard is dropped.
     pub fn acquire(self: &Arc<Self>) -> InFlight {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlight(Arc::clone(self))
     }
 
-    /// As [`BackendState::acquire`], where fewer than `most` are under way and nobody
-    /// waits for the place.
-    pub fn try_acquire(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+    /// Starts an attempt if fewer than `max` are in flight and no request is
+    /// queued.
+    pub fn try_acquire(self: &Arc<Self>, max: u64) -> Option<InFlight> {
         if self.queue.len() > 0 {
             return None;
         }
-        self.acquire_slot(most)
+        self.acquire_slot(max)
     }
 
-    /// A place for whoever is next.
-    pub(super) fn acquire_slot(self: &Arc<Self>, most: u64) -> Option<InFlight> {
+    /// A slot for the next request of the queue.
+    pub(super) fn acquire_slot(self: &Arc<Self>, max: u64) -> Option<InFlight> {
         self.in_flight
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |under_way| {
-                (under_way < most).then_some(under_way + 1)
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |in_flight| {
+                (in_flight < max).then_some(in_flight + 1)
             })
             .ok()?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         Some(InFlight(Arc::clone(self)))
     }
 
-    /// Whether it may be expected to answer: its probes succeed, it did not ask
-    /// to be left alone, and its last attempts did not all fail.
+    /// Whether it is available: its probes succeed, it is not ejected, and no
+    /// back-off that it requested is in effect.
     pub fn is_available(&self, at: Timestamp) -> bool {
         self.healthy()
             && self.backs_off_until.load(Ordering::Relaxed) <= at.0
             && !self.is_ejected(at)
     }
 
-    /// Whether it is left alone because its last attempts failed.
+    /// Whether it is ejected because of failed attempts.
     pub fn is_ejected(&self, at: Timestamp) -> bool {
         self.ejected_until.load(Ordering::Relaxed) > at.0
     }
 
-    /// Whether it takes its turn: always, but for some time after it was left
-    /// alone for its failures, where its share grows from a tenth to the whole.
-    /// `draw` is a random number.
+    /// Whether it accepts this request: always, except for some time after an
+    /// ejection, when its share grows from a tenth to the whole. `draw` is a
+    /// random number.
     pub(super) fn admits(&self, at: Timestamp, draw: u64) -> bool {
         let ejected_until = self.ejected_until.load(Ordering::Relaxed);
         if ejected_until == 0 {
             return true;
         }
-        let since = at.0.saturating_sub(ejected_until).clamp(0, RETURN);
-        let share = FIRST_SHARE + (100 - FIRST_SHARE) * since / RETURN;
+        let since = at.0.saturating_sub(ejected_until).clamp(0, RECOVERY);
+        let share = FIRST_SHARE + (100 - FIRST_SHARE) * since / RECOVERY;
         draw % 100 < share.unsigned_abs()
     }
 
-    /// Counts a failed attempt. Several in a row, and it is left alone: 1 s,
-    /// then twice as long with each further one, up to a minute.
+    /// Records a failed attempt. Several in a row eject the backend: for 1 s,
+    /// doubled by each further failure, at most a minute.
     pub fn record_failure(&self, at: Timestamp) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let in_a_row = self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
@@ -229,22 +228,23 @@ impl BackendState {
         }
     }
 
-    /// Its answer was no failure.
+    /// Records a successful attempt.
     pub fn record_success(&self) {
-        // Nearly always 0: the cache line stays shared.
+        // Almost always 0: without a store the cache line stays shared.
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// It asked to be left alone for a while: for a minute at most. That is no
-    /// failure, and afterwards it has its whole share at once.
+    /// Stops new requests for a time that the backend requested, at most a
+    /// minute. This is no failure: afterwards it receives its whole share at
+    /// once.
     pub fn back_off(&self, at: Timestamp, wait: Duration) {
         extend(&self.backs_off_until, at, wait);
     }
 
-    /// Takes note of how long a good answer took, from the attempt's beginning
-    /// to the end of the answer.
+    /// Records the latency of a successful response, from the start of the
+    /// attempt to the end of the response.
     pub fn record_latency(&self, stream: bool, took: Duration) {
         let sample = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let mean = &self.latency[usize::from(stream)];
@@ -254,44 +254,44 @@ impl BackendState {
         } else {
             (before - before / 8).saturating_add(sample / 8).max(1)
         };
-        // Of two answers that end at once one may be lost: it is a mean.
+        // Of two concurrent updates one may be lost: the mean is approximate.
         mean.store(after, Ordering::Relaxed);
     }
 
-    /// The mean of these times in microseconds, 1/8 of it the last answer's.
+    /// The mean latency in microseconds; the last response has a weight of 1/8.
     pub(super) fn latency(&self, stream: bool) -> Option<u64> {
         let mean = self.latency[usize::from(stream)].load(Ordering::Relaxed);
         (mean != 0).then_some(mean)
     }
 
-    /// Takes note of how many tokens an answer had.
+    /// Records the completion tokens of a response.
     pub fn record_completion_tokens(&self, tokens: u64) {
-        self.sizes.note(tokens);
+        self.sizes.record(tokens);
     }
 
-    /// Tokens that 95 of 100 answers stay within.
+    /// Tokens that 95 of 100 responses do not exceed.
     pub(super) fn typical_completion_tokens(&self) -> u64 {
-        self.sizes.usual()
+        self.sizes.typical()
     }
 
-    /// A conversation begins here.
+    /// Records a conversation that starts at this backend.
     pub(super) fn record_conversation(&self) {
         self.conversations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Conversations that began here.
+    /// Conversations that started at this backend.
     pub(super) fn conversations(&self) -> u64 {
         self.conversations.load(Ordering::Relaxed)
     }
 
-    /// Takes note of a probe. Returns the new health where it changed.
+    /// Records a probe. Returns the new health if it changed.
     pub fn record_probe(&self, succeeded: bool) -> Option<bool> {
         let before = self.healthy();
         if succeeded {
             self.consecutive_probe_failures.store(0, Ordering::Relaxed);
         } else {
             self.probe_failures.fetch_add(1, Ordering::Relaxed);
-            // Stops at the threshold, so it cannot wrap.
+            // Capped at the threshold, so it cannot overflow.
             let failures = self.consecutive_probe_failures.load(Ordering::Relaxed);
             self.consecutive_probe_failures
                 .store((failures + 1).min(self.unhealthy_after), Ordering::Relaxed);
@@ -301,20 +301,20 @@ impl BackendState {
     }
 }
 
-/// Lets `until` be no earlier than `wait` after `at`.
+/// Extends `until` to at least `wait` after `at`.
 fn extend(until: &AtomicI64, at: Timestamp, wait: Duration) {
-    let wait = wait.min(LONGEST_PAUSE).as_micros();
+    let wait = wait.min(MAX_PAUSE).as_micros();
     let end = at.0.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
     until.fetch_max(end, Ordering::Relaxed);
 }
 
-/// One request under way at a backend. Dropping it ends the count.
+/// One request in flight at a backend, until it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct InFlight(Arc<BackendState>);
 
 impl InFlight {
-    /// The backend that it is under way at.
+    /// The state of its backend.
     pub fn state(&self) -> &BackendState {
         &self.0
     }
@@ -322,7 +322,7 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // In this order with what [`Queue`] does: see there.
+        // The order matters: see [`Queue`].
         self.0.in_flight.fetch_sub(1, Ordering::SeqCst);
         if self.0.queue.len() > 0 {
             queue::grant_free_slots(&self.0);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ejects_nobody_and_ends_at_once() {
+    fn back_off_is_no_ejection_and_ends_at_once() {
         let state = BackendState::default();
         state.back_off(Timestamp(0), Duration::from_secs(3));
         assert!(!state.is_ejected(Timestamp(0)) && !state.is_available(Timestamp(0)));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_failed_probes_can_be_chosen() {
+    fn failed_probe_threshold_is_configurable() {
         let strict = BackendState::new(0);
         assert_eq!(strict.record_probe(false), Some(false));
         let patient = BackendState::new(3);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_pause_gets_it_within_a_bound() {
+    fn requested_back_off_is_bounded() {
         let state = BackendState::default();
         state.back_off(Timestamp(0), Duration::from_secs(3));
         state.back_off(Timestamp(0), Duration::from_secs(1));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_follows_the_last_answers_of_its_kind() {
+    fn latency_mean_follows_recent_responses() {
         let state = BackendState::default();
         assert_eq!(state.latency(true), None);
         state.record_latency(true, Duration::from_micros(800));

@@ -2,26 +2,26 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// What the shell keeps with a backend: put in once, before requests see it,
-/// and found again without a look-up.
+/// Data that the gateway attaches to a backend once, before requests see it, so
+/// that the request path needs no lookup.
 #[derive(Default)]
-pub struct Slot(OnceLock<Arc<dyn Any + Send + Sync>>);
+pub struct Extension(OnceLock<Arc<dyn Any + Send + Sync>>);
 
-impl Slot {
-    /// Puts something in, unless something is in already.
+impl Extension {
+    /// Stores a value, unless one is stored.
     pub fn fill<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Arc<T>) {
         self.0.get_or_init(|| make());
     }
 
-    /// What was put in, if it is of this type.
+    /// The stored value, if it has this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::clone(self.0.get()?).downcast().ok()
     }
 }
 
-impl fmt::Debug for Slot {
+impl fmt::Debug for Extension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").finish_non_exhaustive()
+        f.debug_struct("Extension").finish_non_exhaustive()
     }
 }
 
@@ -29,11 +29,11 @@ impl fmt::Debug for Slot {
 mod tests {
     use std::sync::Arc;
 
-    use super::Slot;
+    use super::Extension;
 
     #[test]
-    fn what_is_put_in_first_stays_and_has_its_type() {
-        let slot = Slot::default();
+    fn first_value_stays_and_is_typed() {
+        let slot = Extension::default();
         assert!(slot.get::<u8>().is_none());
         slot.fill(|| Arc::new(1_u8));
         slot.fill(|| Arc::new(2_u8));

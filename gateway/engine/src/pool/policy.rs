@@ -15,22 +15,21 @@ use self::lowest_latency::LowestLatency;
 use self::round_robin::RoundRobin;
 use super::{Affinity, Backend, PickContext, Tuning};
 
-/// Chooses among the backends of one pool.
+/// Chooses a backend of one pool.
 pub(super) trait Policy: std::fmt::Debug + Send + Sync {
-    /// The index of the chosen backend among the candidates; nothing where
-    /// there are none.
+    /// The index of the chosen backend; `None` without candidates.
     fn choose(&self, choice: &Candidates<'_>) -> Option<usize>;
 
-    /// Which policy it is.
+    /// The kind of the policy.
     fn kind(&self) -> PolicyKind;
 }
 
-/// What a policy chooses from.
+/// The candidates of a choice.
 pub(super) struct Candidates<'a> {
     pub(super) backends: &'a [Backend],
     /// Whether the backend at an index is a candidate.
     pub(super) eligible: &'a dyn Fn(usize) -> bool,
-    /// Counts up with every request, for those that go round.
+    /// Incremented by every request, for rotation.
     pub(super) turn: usize,
     pub(super) pick: &'a PickContext<'a>,
 }

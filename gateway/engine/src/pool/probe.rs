@@ -4,7 +4,7 @@ use http::uri::PathAndQuery;
 
 use super::target::{Location, is_path};
 
-/// How to ask a backend whether it is well.
+/// The health probe of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
     method: Method,
@@ -16,22 +16,22 @@ pub struct Probe {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ExpectedStatuses(Vec<(u16, u16)>);
 
-/// Why no probe can be made.
+/// Why a health check is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHealthCheck {
     /// Not a path.
     #[error("health_path must be a path that begins with /, without a query")]
     Path,
-    /// Not a method that changes nothing.
+    /// Not a safe method.
     #[error("health_method must be GET, HEAD or POST")]
     Method,
-    /// Not statuses.
+    /// Not a list of statuses.
     #[error("health_expect must be statuses and classes such as 2xx,401")]
     Expect,
 }
 
 impl Probe {
-    /// Checks what is configured; nothing where no probe is wanted.
+    /// Parses a health check; `None` if it is disabled.
     pub(super) fn of(
         described: &HealthCheck,
         location: &Location,
@@ -60,7 +60,7 @@ impl Probe {
         &self.target
     }
 
-    /// Whether an answer with this status is that of a healthy backend.
+    /// Whether a response with this status means healthy.
     pub fn expects(&self, status: u16) -> bool {
         let ExpectedStatuses(ranges) = &self.expect;
         ranges
@@ -98,7 +98,7 @@ impl ParsedHealthCheck {
     }
 }
 
-/// Whether a probe can be made from a health check.
+/// Checks that a health check is valid.
 pub fn check_health_check(described: &HealthCheck) -> Result<(), InvalidHealthCheck> {
     ParsedHealthCheck::parse(described).map(|_| ())
 }
@@ -127,7 +127,7 @@ mod tests {
     use super::{ExpectedStatuses, range};
 
     #[test]
-    fn statuses_and_classes_are_told_apart_from_nonsense() {
+    fn statuses_and_classes_are_parsed() {
         assert_eq!(range("2xx"), Some((200, 299)));
         assert_eq!(range("401"), Some((401, 401)));
         for wrong in [

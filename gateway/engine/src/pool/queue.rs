@@ -12,11 +12,10 @@ use parking_lot::Mutex;
 use super::backend::ConcurrencyLimit;
 use super::{Backend, BackendState, InFlight};
 
-/// The requests that wait for a place at one backend, in the order in which
-/// they came.
+/// The requests queued at one backend, first come, first served.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// How many there are, for those who need not lock.
+    /// The length, readable without the lock.
     length: AtomicUsize,
     entries: Mutex<VecDeque<QueueEntry>>,
 }
@@ -24,22 +23,22 @@ pub(super) struct Queue {
 #[derive(Debug)]
 struct QueueEntry {
     ticket: Arc<Ticket>,
-    /// Which backend this is among those that the ticket waits at.
+    /// The index of this backend among those that the ticket is queued at.
     index: usize,
-    /// The most requests that may be under way, this one included.
-    most: u64,
+    /// Maximum number of requests in flight, this one included.
+    max: u64,
 }
 
-/// One waiting request. It may stand in the queues of several backends, and
-/// takes the first place that becomes free at any of them.
+/// One queued request. It may be in the queues of several backends, and takes
+/// the first slot that becomes free.
 ///
 /// Invariant: a queue's lock may be held when a ticket's is taken, never the
-/// other way round; no guard is dropped and nobody is woken under either.
+/// other way round. No guard is dropped and no task is woken under either.
 #[derive(Debug)]
 struct Ticket(Mutex<TicketState>);
 
 enum TicketState {
-    /// With whom to wake; nobody before it was looked at.
+    /// The task to wake; a no-op before the first poll.
     Waiting(Waker),
     Called(usize, InFlight),
     Left,
@@ -47,7 +46,7 @@ enum TicketState {
 
 impl fmt::Debug for TicketState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not what was handed over: its backend holds the queue again.
+        // Without the slot: its backend contains the queue again.
         f.write_str(match self {
             Self::Waiting(_) => "Waiting",
             Self::Called(..) => "Called",
@@ -57,11 +56,11 @@ impl fmt::Debug for TicketState {
 }
 
 impl Queue {
-    /// How many requests stand in it.
+    /// The number of queued requests.
     pub(super) fn len(&self) -> usize {
-        // Pairs with whoever counts its request as ended before it asks this,
-        // and with whoever queues before it asks for a place: one of the two
-        // sees the other.
+        // Pairs with a request that decrements the counter before it reads
+        // this, and with one that queues before it tries to acquire a slot: one
+        // of the two sees the other.
         self.length.load(Ordering::SeqCst)
     }
 
@@ -81,17 +80,12 @@ impl Queue {
         self.length.store(entries.len(), Ordering::SeqCst);
     }
 
-    /// Gives the first one that still waits a place, if there is one. Whoever
-    /// it is has to be woken.
+    /// Gives a slot to the first queued request, if there is a free one. The
+    /// caller must wake the returned task.
     fn call(&self, backend: &Arc<BackendState>) -> Option<Waker> {
         let mut entries = self.entries.lock();
         let called = loop {
-            let Some(QueueEntry {
-                ticket,
-                index,
-                most,
-            }) = entries.front()
-            else {
+            let Some(QueueEntry { ticket, index, max }) = entries.front() else {
                 break None;
             };
             let mut state = ticket.0.lock();
@@ -100,7 +94,7 @@ impl Queue {
                 entries.pop_front();
                 continue;
             };
-            let Some(place) = backend.acquire_slot(*most) else {
+            let Some(place) = backend.acquire_slot(*max) else {
                 break None;
             };
             let waker = waker.clone();
@@ -114,16 +108,16 @@ impl Queue {
     }
 }
 
-/// Gives free places to those who wait for them.
+/// Gives free slots to queued requests.
 pub(super) fn grant_free_slots(backend: &Arc<BackendState>) {
     while let Some(waker) = backend.queue().call(backend) {
         waker.wake();
     }
 }
 
-/// A request that waits for a place at one of several backends: first come,
-/// first served. Resolves to the backend's index in its pool and the place.
-/// Dropping it leaves the queues.
+/// A request queued at one or more backends, first come, first served. Resolves
+/// to the index of the backend in its pool and the slot. Dropping it leaves the
+/// queues.
 #[derive(Debug)]
 #[must_use]
 pub struct SlotWait {
@@ -133,7 +127,7 @@ pub struct SlotWait {
 }
 
 impl SlotWait {
-    /// Queues at those of the backends that let it; nothing where none does.
+    /// Queues at the backends whose queues have room; `None` if none has.
     pub(super) fn join<'a>(backends: impl Iterator<Item = (usize, &'a Backend)>) -> Option<Self> {
         let mut waiting = Self {
             ticket: Arc::new(Ticket(Mutex::new(TicketState::Waiting(
@@ -149,20 +143,19 @@ impl SlotWait {
             let entry = QueueEntry {
                 ticket: Arc::clone(&waiting.ticket),
                 index,
-                most: limit.most,
+                max: limit.max,
             };
             if backend.state().queue().join(entry, limit) {
                 waiting.timeout = waiting.timeout.max(limit.timeout);
                 waiting.at.push(Arc::clone(backend.state()));
             }
         }
-        // A place may have become free before anybody stood here to be called.
+        // A slot may have become free before the request was queued.
         waiting.at.iter().for_each(grant_free_slots);
         (!waiting.at.is_empty()).then_some(waiting)
     }
 
-    /// How long it should wait at most: as the most patient of the backends
-    /// says.
+    /// The longest queue timeout of the backends.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -189,10 +182,10 @@ impl Drop for SlotWait {
         let left = std::mem::replace(&mut *self.ticket.0.lock(), TicketState::Left);
         for backend in &self.at {
             backend.queue().leave(&self.ticket);
-            // Whoever stood behind it may be content with less room.
+            // The next request may have a higher limit.
             grant_free_slots(backend);
         }
-        // A place that it was given and never took goes to the next.
+        // An unused slot goes to the next request.
         drop(left);
     }
 }

@@ -1,28 +1,28 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What an answer is thought to have where none was seen yet, in tokens.
+/// Assumed completion tokens while no response was seen.
 pub const DEFAULT_COMPLETION_TOKENS: u64 = 512;
 
-/// Sizes are told apart by a quarter of their power of two.
+/// Buckets per power of two.
 const STEPS: u64 = 4;
 
-/// Up to a million tokens, and one for all that are larger.
+/// Up to a million tokens, and one bucket for larger responses.
 const BUCKETS: usize = 84;
 
-/// After so many answers the older half of them counts half as much.
+/// After this number of responses, earlier ones count half.
 const FADES_AFTER: u32 = 1_024;
 
-/// After so many answers it is reckoned anew, once a few are known.
+/// How often the value is recomputed, after the first few responses.
 const EVERY: u32 = 16;
 
-/// How large the answers of a backend are: what 95 of 100 stay within, of the
-/// last thousand or so.
+/// The completion tokens that 95 of the last 100 responses of a backend do not
+/// exceed, over about a thousand responses.
 #[derive(Debug)]
 pub(super) struct ResponseSizes {
     counts: [AtomicU32; BUCKETS],
     total: AtomicU32,
     /// Tokens; 0 is unknown.
-    usual: AtomicU64,
+    typical: AtomicU64,
 }
 
 impl Default for ResponseSizes {
@@ -30,22 +30,23 @@ impl Default for ResponseSizes {
         Self {
             counts: [const { AtomicU32::new(0) }; BUCKETS],
             total: AtomicU32::new(0),
-            usual: AtomicU64::new(0),
+            typical: AtomicU64::new(0),
         }
     }
 }
 
 impl ResponseSizes {
-    /// Takes note of an answer. Of two at once one may be lost: it is a guess.
-    pub(super) fn note(&self, tokens: u64) {
+    /// Records a response. Of two concurrent updates one may be lost: the value
+    /// is an estimate.
+    pub(super) fn record(&self, tokens: u64) {
         self.counts[bucket(tokens)].fetch_add(1, Ordering::Relaxed);
         let total = self.total.fetch_add(1, Ordering::Relaxed) + 1;
         if total < EVERY || total.is_multiple_of(EVERY) {
-            self.reckon(total);
+            self.recompute(total);
         }
     }
 
-    fn reckon(&self, total: u32) {
+    fn recompute(&self, total: u32) {
         let fades = total >= FADES_AFTER;
         let mut counts = [0; BUCKETS];
         for (read, count) in counts.iter_mut().zip(&self.counts) {
@@ -61,16 +62,16 @@ impl ResponseSizes {
         let mut beyond = all - all * 19 / 20;
         for (index, count) in counts.iter().enumerate().rev() {
             if *count >= beyond.max(1) {
-                self.usual.store(largest(index), Ordering::Relaxed);
+                self.typical.store(largest(index), Ordering::Relaxed);
                 return;
             }
             beyond -= count;
         }
     }
 
-    /// In tokens, a quarter too many at most; a guess where nothing is known.
-    pub(super) fn usual(&self) -> u64 {
-        match self.usual.load(Ordering::Relaxed) {
+    /// In tokens, at most a quarter too high; the default while unknown.
+    pub(super) fn typical(&self) -> u64 {
+        match self.typical.load(Ordering::Relaxed) {
             0 => DEFAULT_COMPLETION_TOKENS,
             known => known - 1,
         }
@@ -87,8 +88,7 @@ fn bucket(tokens: u64) -> usize {
     usize::try_from(place).map_or(BUCKETS - 1, |place| place.min(BUCKETS - 1))
 }
 
-/// One more than the most tokens that fall into a bucket, so that 0 stands for
-/// none.
+/// One more than the largest size in a bucket, so that 0 means unknown.
 fn largest(bucket: usize) -> u64 {
     let place = bucket as u64 + 1;
     if place < STEPS {
@@ -107,27 +107,27 @@ mod tests {
     #[test]
     fn nothing_is_known_at_first_then_what_most_answers_stay_within() {
         let sizes = ResponseSizes::default();
-        assert_eq!(sizes.usual(), DEFAULT_COMPLETION_TOKENS);
-        sizes.note(0);
-        assert_eq!(sizes.usual(), 0);
+        assert_eq!(sizes.typical(), DEFAULT_COMPLETION_TOKENS);
+        sizes.record(0);
+        assert_eq!(sizes.typical(), 0);
         for _ in 0..200 {
-            sizes.note(100);
+            sizes.record(100);
         }
-        assert_eq!(sizes.usual(), 111);
+        assert_eq!(sizes.typical(), 111);
         // Few that are large make no difference, many do.
         for _ in 0..8 {
-            sizes.note(5_000);
+            sizes.record(5_000);
         }
-        assert_eq!(sizes.usual(), 111);
+        assert_eq!(sizes.typical(), 111);
         for _ in 0..32 {
-            sizes.note(5_000);
+            sizes.record(5_000);
         }
-        assert_eq!(sizes.usual(), 5_119);
+        assert_eq!(sizes.typical(), 5_119);
         // What was long ago is forgotten.
         for _ in 0..20_000 {
-            sizes.note(100);
+            sizes.record(100);
         }
-        assert_eq!(sizes.usual(), 111);
+        assert_eq!(sizes.typical(), 111);
     }
 
     proptest! {

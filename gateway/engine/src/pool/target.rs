@@ -7,15 +7,15 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{InvalidBackend, Origin};
 
-/// Everything but what needs no encoding anywhere in a path or a query.
+/// Everything except characters that are valid unencoded in a path and a query.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// The paths of requests as they usually are: made once, and only shared by
-/// each request. Others are made when they are asked for.
+/// Paths of common endpoints: built once and shared by all requests. Others are
+/// built per request.
 const USUAL: [&str; 12] = [
     "/audio/speech",
     "/audio/transcriptions",
@@ -44,13 +44,13 @@ pub struct PathTemplate {
 /// Why a text is no path template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
-    /// It would run into the path before it.
+    /// It would join the path before it.
     #[error("it must begin with / or {{sub_path}}")]
     Start,
-    /// Endpoints could not be told apart.
+    /// Endpoints would be ambiguous.
     #[error("it must hold {{sub_path}} exactly once")]
     SubPath,
-    /// Another placeholder, or what no path may hold.
+    /// An unknown placeholder, or a character that is invalid in a path.
     #[error("it may hold only a path, {{sub_path}} and {{upstream_model}}")]
     Character,
 }

@@ -5,7 +5,7 @@ use fastllm_contract::{Model, PolicyKind, Timestamp};
 
 use super::{NoSlot, Pool};
 use crate::fixture::{model, routing_state, snapshot};
-use crate::route::PickContext;
+use crate::pool::PickContext;
 
 const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
@@ -29,7 +29,7 @@ fn limited(model: &mut Model, limits: [Option<u32>; 3]) {
 }
 
 #[test]
-fn a_full_backend_is_passed_over_until_all_are() {
+fn full_backend_is_skipped_until_all_are_full() {
     let pool = pool(|model| limited(model, [Some(1), Some(2), Some(1)]));
     let mut places: Vec<_> = (0..4).map(|_| pool.acquire(&[], &PICK).unwrap()).collect();
     let mut taken: Vec<_> = places.iter().map(|(index, _)| *index).collect();
@@ -47,7 +47,7 @@ fn a_full_backend_is_passed_over_until_all_are() {
 }
 
 #[test]
-fn waiting_is_better_than_a_backend_that_is_sick() {
+fn queueing_is_preferred_to_an_unhealthy_backend() {
     let pool = pool(|model| limited(model, [Some(1), None, None]));
     for sick in [1, 2] {
         for _ in 0..2 {
@@ -66,7 +66,7 @@ fn waiting_is_better_than_a_backend_that_is_sick() {
 }
 
 #[test]
-fn a_draining_backend_gets_nothing_at_all() {
+fn draining_backend_gets_no_requests() {
     let drained = pool(|model| model.backends[1].draining = true);
     for _ in 0..20 {
         assert_ne!(drained.acquire(&[], &PICK).unwrap().0, 1);
@@ -93,7 +93,7 @@ fn a_draining_backend_gets_nothing_at_all() {
 }
 
 #[test]
-fn one_that_returns_gets_its_share_back_by_and_by() {
+fn share_grows_back_after_an_ejection() {
     let pool = pool(|model| drop(model.backends.pop()));
     for _ in 0..5 {
         pool.backends()[0].state().record_failure(Timestamp(0));
@@ -115,7 +115,7 @@ fn one_that_returns_gets_its_share_back_by_and_by() {
 }
 
 #[test]
-fn one_that_returns_is_better_than_one_without_weight_or_none() {
+fn returning_backend_is_preferred_to_one_without_weight() {
     let pool = pool(|model| {
         model.backends.pop();
         model.backends[1].weight = 0;

@@ -56,7 +56,7 @@ fn event() -> UsageEvent {
 }
 
 #[test]
-fn prices_are_of_a_million_tokens_and_the_sum_is_rounded_once() {
+fn token_prices_are_per_million_and_the_sum_is_rounded_once() {
     assert_eq!(
         cost(&priced(3_000_000, 15_000_000), &known(MILLION, 2 * MILLION)),
         Some(Micros(33_000_000))
@@ -71,7 +71,7 @@ fn prices_are_of_a_million_tokens_and_the_sum_is_rounded_once() {
 }
 
 #[test]
-fn a_class_costs_its_own_price_or_that_of_its_whole() {
+fn class_without_own_price_costs_as_its_whole() {
     let quantities = Quantities {
         cached: Tokens(2 * MILLION),
         cache_write: Tokens(MILLION),
@@ -95,7 +95,7 @@ fn a_class_costs_its_own_price_or_that_of_its_whole() {
 }
 
 #[test]
-fn a_part_is_never_larger_than_its_whole() {
+fn class_counts_are_capped_by_their_whole() {
     let prices = Prices {
         cached_input_price_per_mtok: Some(Micros(10)),
         cache_write_price_per_mtok: Some(Micros(2000)),
@@ -112,7 +112,7 @@ fn a_part_is_never_larger_than_its_whole() {
 }
 
 #[test]
-fn what_is_estimated_counts_where_nothing_that_is_measured_has_a_price() {
+fn estimated_tokens_count_only_without_priced_measures() {
     let estimated = Quantities {
         estimated: true,
         images: 2,
@@ -135,7 +135,7 @@ fn what_is_estimated_counts_where_nothing_that_is_measured_has_a_price() {
 }
 
 #[test]
-fn images_characters_and_minutes_have_prices_of_their_own() {
+fn images_characters_and_audio_have_own_prices() {
     let prices = Prices {
         image_price: Some(Micros(40_000)),
         input_price_per_mchar: Some(Micros(15_000_000)),
@@ -196,7 +196,7 @@ fn images_characters_and_minutes_have_prices_of_their_own() {
 }
 
 #[test]
-fn what_has_no_price_is_unpriced_and_not_free() {
+fn missing_price_means_unknown_cost() {
     let none = Prices::default();
     let tokens = priced(1_000_000, 1_000_000);
     let input_only = Prices {
@@ -230,7 +230,7 @@ fn what_has_no_price_is_unpriced_and_not_free() {
 }
 
 #[test]
-fn the_most_that_can_be_used_costs_the_most_that_can_be_written() {
+fn largest_quantities_saturate_the_cost() {
     let most = Some(Micros(u64::MAX));
     let prices = Prices {
         input_price_per_mtok: most,
@@ -256,7 +256,7 @@ fn the_most_that_can_be_used_costs_the_most_that_can_be_written() {
 }
 
 #[test]
-fn refusals_are_free_hits_save_and_the_provider_knows_best() {
+fn refusals_are_free_hits_save_and_reported_cost_takes_precedence() {
     let prices = priced(1_000_000, 10_000_000);
     let by_prices = |event: &UsageEvent| charge(event, Some(&prices));
     let paid = |cost| Charge {
@@ -283,7 +283,7 @@ fn refusals_are_free_hits_save_and_the_provider_knows_best() {
 }
 
 #[test]
-fn an_event_tells_every_quantity() {
+fn every_quantity_is_read_from_an_event() {
     let mut event = event();
     event.cached_tokens = Some(Tokens(1));
     event.cache_write_tokens = Some(Tokens(2));
@@ -515,7 +515,7 @@ proptest! {
         prices in some_prices(u64::MAX),
         quantities in some_quantities(u64::MAX),
     ) {
-        // Never a cost without any price, never one for tokens nobody knows.
+        // No cost without a price, and none for unknown tokens.
         if cost(&prices, &quantities).is_some() {
             prop_assert_ne!(prices, Prices::default());
             let counted = quantities.images > 0 && prices.image_price.is_some()

@@ -1,12 +1,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use fastllm_contract::{Subject, Timestamp};
+use fastllm_contract::Subject;
 
-use super::account::{Account, LimitTerms};
-use super::bucket::{BucketLevel, RefillRate};
-
-/// Whose limit or budget it is, in the words of an error.
+/// The subject of a limit or budget, as named in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitScope {
     /// All keys of a principal together.
@@ -20,7 +17,7 @@ pub enum LimitScope {
 }
 
 impl LimitScope {
-    pub(super) fn of(subject: &Subject) -> Self {
+    pub(crate) fn of(subject: &Subject) -> Self {
         match subject {
             Subject::Principal(_) => Self::Principal,
             Subject::Model(..) => Self::Model,
@@ -41,124 +38,112 @@ impl fmt::Display for LimitScope {
     }
 }
 
-/// What a request found no more of.
+/// The kind of an exhausted limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKind {
-    /// Requests a minute.
+    /// Requests per minute.
     Requests,
-    /// Tokens a minute.
+    /// Tokens per minute.
     Tokens,
-    /// Requests at once.
+    /// Concurrent requests.
     Concurrency,
-    /// This gateway's share of a budget of tokens, or what requests in flight
-    /// leave of it: the whole is not spent.
+    /// This gateway's share of a token budget, including reservations; the whole
+    /// budget is not spent.
     TokenBudget,
-    /// The same of a budget of money.
+    /// The same for a cost budget.
     CostBudget,
 }
 
-/// A request that came too soon.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RateLimited {
-    /// Of what.
-    pub what: LimitKind,
-    /// Whose.
-    pub scope: LimitScope,
-    /// When it is worth another try: true for rates, if nobody else comes.
-    pub retry_after: Duration,
-    /// What is left of the rates.
-    pub rates: RateLimits,
+/// A dimension of a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BudgetKind {
+    /// Tokens of prompts and responses.
+    Tokens,
+    /// Money.
+    Cost,
 }
 
-impl RateLimited {
-    pub(super) fn new(
-        account: &Account,
-        terms: &LimitTerms,
-        (what, wait): (LimitKind, u64),
-        at: Timestamp,
-    ) -> Self {
-        Self {
-            what,
-            scope: LimitScope::of(account.subject()),
-            retry_after: Duration::from_micros(wait).max(Duration::from_secs(1)),
-            rates: RateLimits::of(account, terms, at),
-        }
+impl fmt::Display for BudgetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tokens => "token",
+            Self::Cost => "cost",
+        })
     }
+}
+
+/// A request that a limit does not admit yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateLimited {
+    /// The kind of limit.
+    pub kind: LimitKind,
+    /// Whose.
+    pub scope: LimitScope,
+    /// When to retry. Exact for rate limits, if no other request comes.
+    pub retry_after: Duration,
+    /// The state of the rate limits.
+    pub rate_limits: RateLimits,
 }
 
 impl fmt::Display for RateLimited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scope = self.scope;
-        match self.what {
+        match self.kind {
             LimitKind::Requests => {
-                write!(f, "the limit of requests a minute for {scope} is reached")
+                write!(f, "the limit of requests per minute for {scope} is reached")
             }
-            LimitKind::Tokens => write!(f, "the limit of tokens a minute for {scope} is reached"),
-            LimitKind::Concurrency => write!(f, "{scope} has as many requests under way as it may"),
+            LimitKind::Tokens => write!(f, "the limit of tokens per minute for {scope} is reached"),
+            LimitKind::Concurrency => {
+                write!(f, "the limit of concurrent requests for {scope} is reached")
+            }
             LimitKind::TokenBudget => write!(
                 f,
-                "what is left of the token budget of {scope} is set aside for requests under way"
+                "the rest of the token budget of {scope} is reserved for requests in flight"
             ),
             LimitKind::CostBudget => write!(
                 f,
-                "what is left of the cost budget of {scope} is set aside for requests under way"
+                "the rest of the cost budget of {scope} is reserved for requests in flight"
             ),
         }
     }
 }
 
-/// What is left of a limit a minute, at this gateway.
+/// The state of a limit per minute at this gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
-    /// What this gateway lets through in a minute: its share of the limit, at
-    /// least 1.
+    /// This gateway's share of the limit, at least 1.
     pub limit: u64,
-    /// What it would let through now.
+    /// What it would admit now.
     pub remaining: u64,
 }
 
-/// The rates that a client is told of: of each kind the one of which least is
-/// left, and when the last of them is full again.
+/// The rate limits that the client is informed about: of each kind the one with
+/// the least remaining.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// Requests.
     pub requests: Option<RateLimit>,
     /// Tokens.
     pub tokens: Option<RateLimit>,
-    /// Whole seconds.
+    /// Whole seconds until all of them are full again.
     pub reset_after_seconds: u64,
 }
 
 impl RateLimits {
-    /// Whether there is any to tell of.
+    /// Whether no rate limit applies.
     pub fn is_empty(&self) -> bool {
         self.requests.is_none() && self.tokens.is_none()
     }
 
-    /// Takes a rate in: of each kind the least is told.
-    pub(super) fn include(&mut self, what: LimitKind, pace: RefillRate, level: BucketLevel) {
-        let least = match what {
+    /// Adds the state of a rate limit; the one with the least remaining is kept.
+    pub(crate) fn include(&mut self, kind: LimitKind, limit: RateLimit, reset_after_seconds: u64) {
+        let least = match kind {
             LimitKind::Requests => &mut self.requests,
             _ => &mut self.tokens,
         };
-        let rate = RateLimit {
-            limit: pace.whole().max(1),
-            remaining: level.whole(),
-        };
-        if least.is_none_or(|least| rate.remaining < least.remaining) {
-            *least = Some(rate);
+        if least.is_none_or(|least| limit.remaining < least.remaining) {
+            *least = Some(limit);
         }
-        self.reset_after_seconds = self.reset_after_seconds.max(pace.until_full(level));
-    }
-
-    fn of(account: &Account, terms: &LimitTerms, at: Timestamp) -> Self {
-        let mut rates = Self::default();
-        if let Some(pace) = terms.requests {
-            rates.include(LimitKind::Requests, pace, account.requests.level(pace, at));
-        }
-        if let Some(pace) = terms.tokens {
-            rates.include(LimitKind::Tokens, pace, account.tokens.level(pace, at));
-        }
-        rates
+        self.reset_after_seconds = self.reset_after_seconds.max(reset_after_seconds);
     }
 }

@@ -10,12 +10,13 @@ use fastllm_contract::{
 use http::HeaderMap;
 use proptest::prelude::*;
 
-use super::{ActualUsage, BudgetKind, Cost, LimitKind, LimitScope, Reservation, reserve};
+use super::{ActualUsage, Cost, Reservation, reserve};
 use crate::fixture::{self, key, model, name, principal};
 use crate::identify::identify;
+use crate::pool::Tuning;
 use crate::pricing::Quantities;
-use crate::refusal::Refusal;
-use crate::route::{Chain, Tuning, route};
+use crate::refusal::{BudgetKind, LimitKind, LimitScope, Refusal};
+use crate::route::{Chain, route};
 use crate::state::RoutingState;
 
 const DAY: i64 = 86_400;
@@ -113,12 +114,12 @@ fn settle(reservation: Reservation, now: Timestamp, tokens: u64) {
 
 fn what(refusal: &Refusal) -> LimitKind {
     match refusal {
-        Refusal::RateLimited(limited) => limited.what,
+        Refusal::RateLimited(limited) => limited.kind,
         other => panic!("{other:?}"),
     }
 }
 
-/// What control is told of the only budget: settled and set aside, in tokens.
+/// The reported tokens of the only budget: settled and reserved.
 fn grants(state: &RoutingState) -> (u64, u64) {
     let report = state
         .accounts()
@@ -130,7 +131,7 @@ fn grants(state: &RoutingState) -> (u64, u64) {
 }
 
 #[test]
-fn whoever_has_no_limits_takes_nothing() {
+fn callers_without_limits_reserve_nothing() {
     let state = alone(None, None);
     for _ in 0..1000 {
         assert!(one(&state, at(0), 1 << 40).unwrap().is_empty());
@@ -138,7 +139,7 @@ fn whoever_has_no_limits_takes_nothing() {
 }
 
 #[test]
-fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
+fn refusal_reserves_nothing_and_reports_the_slowest_limit() {
     let state = alone(Some(limits(Some(2), Some(120), None)), None);
     drop(one(&state, at(0), 60).unwrap());
     // A minute's half of the tokens is left: enough for 30 seconds' worth.
@@ -147,19 +148,19 @@ fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
         panic!("{refusal:?}");
     };
     assert_eq!(
-        (limited.what, limited.scope),
+        (limited.kind, limited.scope),
         (LimitKind::Tokens, LimitScope::Principal)
     );
     assert_eq!(limited.retry_after.as_secs(), 30);
-    assert_eq!(limited.rates.requests.unwrap().remaining, 1);
-    assert_eq!(refusal.rates().unwrap().tokens.unwrap().remaining, 60);
+    assert_eq!(limited.rate_limits.requests.unwrap().remaining, 1);
+    assert_eq!(refusal.rate_limits().unwrap().tokens.unwrap().remaining, 60);
     // So the second request is still to be had.
     drop(one(&state, at(0), 1).unwrap());
     let refusal = one(&state, at(0), 120).unwrap_err();
     let Refusal::RateLimited(limited) = &refusal else {
         panic!("{refusal:?}");
     };
-    assert_eq!(limited.what, LimitKind::Tokens, "{refusal}");
+    assert_eq!(limited.kind, LimitKind::Tokens, "{refusal}");
     assert_eq!(
         what(&one(&state, at(0), 1).unwrap_err()),
         LimitKind::Requests
@@ -170,13 +171,13 @@ fn a_refusal_takes_nothing_and_the_slowest_rate_is_told() {
 }
 
 #[test]
-fn what_can_never_be_had_is_told_with_limit_and_need() {
+fn request_above_a_whole_limit_is_refused_with_both_numbers() {
     let state = alone(Some(limits(None, Some(100), None)), None);
     let refusal = take(&state, "principal-1", &claim(at(0), 40, 61)).unwrap_err();
     assert_eq!(refusal.status(), 400);
     let text = refusal.to_string();
     assert!(text.contains("100") && text.contains("101"), "{text}");
-    // A guess at the answer is no reason to refuse.
+    // An estimated response size is no reason to refuse.
     let guess = Cost {
         max_tokens: None,
         ..claim(at(0), 40, 0)
@@ -185,7 +186,7 @@ fn what_can_never_be_had_is_told_with_limit_and_need() {
 }
 
 #[test]
-fn every_answer_that_is_asked_for_is_set_aside_and_must_fit_at_all() {
+fn all_choices_are_reserved_and_must_fit_the_limit() {
     let several = |choices, most| Cost {
         choices,
         max_tokens: most,
@@ -210,14 +211,14 @@ fn every_answer_that_is_asked_for_is_set_aside_and_must_fit_at_all() {
     let held = take(&state, "principal-1", &several(4, Some(10))).unwrap();
     assert_eq!(grants(&state), (0, 80));
     let guess = take(&state, "principal-1", &several(3, None)).unwrap();
-    let unknown = crate::route::DEFAULT_COMPLETION_TOKENS;
+    let unknown = crate::pool::DEFAULT_COMPLETION_TOKENS;
     assert_eq!(grants(&state), (0, 80 + 40 + 3 * unknown));
     settle(held, at(0), 50);
     settle(guess, at(0), 50);
     assert_eq!(grants(&state), (100, 0));
 }
 
-/// The money that control is told of: settled and set aside.
+/// The reported cost: settled and reserved.
 fn money(state: &RoutingState) -> (u64, u64) {
     let report = state
         .accounts()
@@ -227,7 +228,7 @@ fn money(state: &RoutingState) -> (u64, u64) {
 }
 
 #[test]
-fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
+fn cost_is_reserved_for_all_choices_and_other_quantities() {
     let state = alone(None, Some(budget(7, None, Some(1_000_000))));
     let apply_state = |prices| {
         state.accounts().apply_limits_state(&LimitsState {
@@ -283,7 +284,7 @@ fn money_is_set_aside_for_all_answers_and_for_what_is_known_beside_tokens() {
 }
 
 #[test]
-fn dropping_keeps_rates_and_gives_back_budget_and_place_cancelling_gives_back_all() {
+fn drop_keeps_rate_debits_and_cancel_refunds_everything() {
     let state = alone(
         Some(limits(Some(3), Some(100), Some(1))),
         Some(budget(7, Some(100), None)),
@@ -313,7 +314,7 @@ fn dropping_keeps_rates_and_gives_back_budget_and_place_cancelling_gives_back_al
 }
 
 #[test]
-fn a_shortfall_is_a_debt_and_after_a_minute_nothing_is_corrected() {
+fn excess_usage_is_debited_within_a_minute_only() {
     let state = alone(Some(limits(None, Some(60), None)), None);
     let long = one(&state, at(0), 60).unwrap();
     settle(one(&state, at(60), 10).unwrap(), at(60), 100);
@@ -326,7 +327,7 @@ fn a_shortfall_is_a_debt_and_after_a_minute_nothing_is_corrected() {
 }
 
 #[test]
-fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
+fn only_one_request_crosses_the_budget_border() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     let first = one(&state, at(0), 60).unwrap();
     let second = one(&state, at(0), 60).unwrap();
@@ -346,7 +347,7 @@ fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
         refusal,
         Refusal::BudgetExceeded {
             scope: LimitScope::Principal,
-            what: BudgetKind::Tokens
+            kind: BudgetKind::Tokens
         }
     );
     assert_eq!(
@@ -358,7 +359,7 @@ fn the_request_that_crosses_completes_and_a_burst_cannot_cross_together() {
 }
 
 #[test]
-fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
+fn cost_is_reserved_by_the_most_expensive_candidate_and_settled_by_actual_cost() {
     let mut described = with(None, Some(budget(7, None, Some(1_000))));
     described.allowed_models.push(name("small"));
     let state = world(vec![described], Vec::new(), None);
@@ -403,7 +404,7 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
     assert!(matches!(
         refusal,
         Refusal::BudgetExceeded {
-            what: BudgetKind::Cost,
+            kind: BudgetKind::Cost,
             ..
         }
     ));
@@ -411,7 +412,7 @@ fn money_is_counted_by_the_dearest_candidate_and_settled_by_the_real_cost() {
 
 /// An image has a price, and no tokens.
 #[test]
-fn what_has_no_tokens_leaves_rates_debited_and_costs_what_it_costs() {
+fn unknown_tokens_leave_rate_limits_debited() {
     let state = alone(
         Some(limits(None, Some(100), None)),
         Some(budget(7, None, Some(1_000))),
@@ -430,7 +431,7 @@ fn what_has_no_tokens_leaves_rates_debited_and_costs_what_it_costs() {
 }
 
 #[test]
-fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
+fn changed_budget_total_applies_at_once() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     settle(one(&state, at(0), 1).unwrap(), at(0), 100);
     assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 402);
@@ -449,7 +450,7 @@ fn a_raised_cap_admits_at_once_and_a_lowered_one_refuses() {
 }
 
 #[test]
-fn each_window_begins_anew_and_what_began_before_is_settled_where_it_began() {
+fn each_window_starts_empty_and_settles_its_own_requests() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     let old = one(&state, at(DAY - 1), 1).unwrap();
     settle(one(&state, at(DAY - 1), 1).unwrap(), at(DAY - 1), 100);
@@ -464,7 +465,7 @@ fn each_window_begins_anew_and_what_began_before_is_settled_where_it_began() {
 }
 
 #[test]
-fn a_team_shares_and_a_key_and_a_model_have_their_own() {
+fn teams_share_limits_and_keys_and_models_have_own_limits() {
     let team = Team {
         id: TeamId(3),
         name: "t".to_owned(),
@@ -507,7 +508,7 @@ fn a_team_shares_and_a_key_and_a_model_have_their_own() {
 }
 
 #[test]
-fn what_was_taken_for_a_model_that_did_not_answer_is_given_back() {
+fn reservations_of_unused_models_are_released() {
     let mut described = principal(1, &["large", "small"]);
     for model in ["large", "small"] {
         described.models.push(ModelAllowance {
@@ -533,7 +534,7 @@ fn what_was_taken_for_a_model_that_did_not_answer_is_given_back() {
 }
 
 #[test]
-fn candidates_that_do_not_answer_are_free_once_another_does() {
+fn other_candidates_are_released_when_one_responds() {
     let mut described = principal(1, &["large", "small"]);
     described.models.push(ModelAllowance {
         model: name("small"),
@@ -557,7 +558,7 @@ fn candidates_that_do_not_answer_are_free_once_another_does() {
 }
 
 #[test]
-fn of_several_candidates_the_soonest_is_told() {
+fn refusal_of_the_soonest_candidate_is_reported() {
     let mut described = principal(1, &["large", "small"]);
     let allowance = |model: &str, limits, budget| ModelAllowance {
         model: name(model),
@@ -577,7 +578,7 @@ fn of_several_candidates_the_soonest_is_told() {
 }
 
 #[test]
-fn what_is_stored_is_learnt_without_a_grant() {
+fn stored_usage_applies_without_a_grant() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     settle(one(&state, at(0), 10).unwrap(), at(0), 10);
     let apply_state = |tokens| {
@@ -600,7 +601,7 @@ fn what_is_stored_is_learnt_without_a_grant() {
 }
 
 #[test]
-fn a_clock_that_jumped_ahead_and_came_back_begins_no_window_for_good() {
+fn clock_jump_does_not_keep_a_future_window() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     drop(one(&state, at(40 * DAY), 1).unwrap());
     settle(one(&state, at(5), 1).unwrap(), at(5), 100);
@@ -609,7 +610,7 @@ fn a_clock_that_jumped_ahead_and_came_back_begins_no_window_for_good() {
 }
 
 #[test]
-fn absurd_figures_do_not_open_a_budget_again() {
+fn absurd_usage_does_not_reopen_a_budget() {
     let state = alone(
         Some(limits(None, Some(1_000), None)),
         Some(budget(7, Some(u64::MAX), Some(1))),
@@ -646,7 +647,7 @@ fn share(requests: f64, tokens: f64) -> LimitReportReply {
 }
 
 #[test]
-fn before_control_has_spoken_each_gateway_takes_an_equal_part() {
+fn gateways_have_equal_parts_before_the_first_reply() {
     let state = alone(
         Some(limits(Some(8), None, Some(8))),
         Some(budget(7, Some(100), None)),
@@ -739,7 +740,7 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
 }
 
 #[test]
-fn what_control_was_not_told_is_told_the_next_time() {
+fn unreported_counts_are_in_the_next_report() {
     let state = alone(Some(limits(Some(9), None, None)), None);
     let ask = |times| (0..times).for_each(|_| drop(one(&state, at(0), 10)));
     let report = || {
@@ -756,7 +757,7 @@ fn what_control_was_not_told_is_told_the_next_time() {
     restore_counts(&untold);
     let counts = report().counts;
     assert_eq!((counts[0].requests, counts[0].tokens), (5, tokens / 3 * 5));
-    // Of what was asked for long ago, as much as control would remember.
+    // Counts of long ago have decayed.
     let mut long = 0;
     for _ in 0..100 {
         ask(8);
@@ -780,7 +781,7 @@ fn what_control_was_not_told_is_told_the_next_time() {
 }
 
 #[test]
-fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
+fn partial_reply_keeps_other_shares() {
     let share = |id: u64| BudgetShare {
         budget: BudgetId(id),
         window_start: at(0),
@@ -797,7 +798,7 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
         budgets: budgets.iter().copied().map(share).collect(),
         ..LimitReportReply::default()
     };
-    // Of a budget that was not used yet, only what is told is known.
+    // Of an unused budget only the grant is known.
     let grants = |state: &RoutingState| match one(state, at(0), 7) {
         Ok(first) => {
             settle(first, at(0), 7);
@@ -818,7 +819,7 @@ fn a_part_of_an_answer_leaves_the_rest_as_it_is() {
 }
 
 #[test]
-fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
+fn partial_reply_keeps_usage_applied_since() {
     let share = |id: u64| BudgetShare {
         budget: BudgetId(id),
         window_start: at(0),
@@ -854,7 +855,7 @@ fn a_part_of_an_answer_does_not_undo_what_was_learnt_since() {
 }
 
 #[test]
-fn a_grant_holds_for_a_budget_that_was_not_used_before() {
+fn grant_applies_to_an_unused_budget() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     let grants = |day: i64| BudgetShare {
         budget: BudgetId(7),
@@ -894,7 +895,7 @@ fn a_grant_holds_for_a_budget_that_was_not_used_before() {
 }
 
 #[test]
-fn a_report_counts_refused_requests_and_forgets_whoever_is_gone() {
+fn report_counts_refused_requests_and_skips_removed_subjects() {
     let state = alone(Some(limits(Some(1), None, None)), None);
     for _ in 0..3 {
         drop(one(&state, at(0), 10));
@@ -978,11 +979,11 @@ fn two(cap: u64, held: Option<&RoutingState>) -> RoutingState {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: what is settled is the sum of what
-    /// was used, what is set aside is what is under way, nothing is left when
-    /// all have ended, and nothing is admitted that has no room.
+    /// In any order of events: settled is the sum of what was used, reserved is
+    /// what is in flight, nothing stays reserved when all requests have ended,
+    /// and nothing is admitted beyond the total.
     #[test]
-    fn the_books_balance(steps in prop::collection::vec(step(), 1..200)) {
+    fn reserved_and_settled_amounts_balance(steps in prop::collection::vec(step(), 1..200)) {
         let (mut cap, mut now) = (1_000_u64, at(0));
         let mut state = two(cap, None);
         let mut open: Vec<(usize, u64, Reservation)> = Vec::new();
@@ -1059,7 +1060,7 @@ proptest! {
 /// Threads that race for the same accounts: the sum is exact, and no more get in
 /// than there is room for.
 #[test]
-fn threads_take_and_settle_without_losing_any() {
+fn concurrent_reservations_lose_nothing() {
     const THREADS: u64 = 4;
     const EACH: u64 = 5_000;
     let state = alone(
@@ -1106,7 +1107,7 @@ fn threads_take_and_settle_without_losing_any() {
 
 /// A thread that panics in the middle of a request keeps nothing.
 #[test]
-fn a_panic_gives_back_what_was_taken() {
+fn panic_releases_the_reservation() {
     let state = alone(
         Some(limits(None, None, Some(1))),
         Some(budget(7, Some(100), None)),

@@ -2,17 +2,17 @@ use std::sync::Arc;
 
 use fastllm_contract::ModelName;
 
-use super::explanation::{Deprioritized, Explanation, ModelSkipped, RuleSkipped};
-use super::rule::Rule;
-use super::{Pool, RouteQuery, VirtualModel};
-use crate::identify::Caller;
+use super::explanation::{Deprioritized, Explanation, ModelSkipped};
+use crate::caller::Caller;
+use crate::pool::Pool;
 use crate::refusal::Refusal;
 use crate::state::RoutingState;
+use crate::virtual_model::{RouteQuery, Rule, RuleSkipped, VirtualModel};
 
-/// The models that may answer a request, in the order in which they are tried.
+/// The models that may serve a request, in the order in which they are tried.
 ///
-/// Invariant: it is never empty, names no model twice, and the caller may use
-/// every one of them.
+/// Invariant: it is not empty, has no duplicates, and the caller may use every
+/// model.
 #[derive(Debug, Clone)]
 pub struct Chain {
     pools: Vec<Arc<Pool>>,
@@ -25,13 +25,13 @@ impl Chain {
         &self.pools
     }
 
-    /// Whether the candidate at `index` is there as the fallback only.
+    /// Whether the candidate at `index` is included as the fallback model only.
     pub fn is_fallback(&self, index: usize) -> bool {
         self.fallback && index + 1 == self.pools.len()
     }
 
-    /// Keeps the candidates of which this is true. The chain may be empty then,
-    /// and must not be used.
+    /// Keeps the candidates for which `keep` is true. An empty chain must not
+    /// be used.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Pool) -> bool) {
         let last = self.pools.last().cloned();
         self.pools.retain(|pool| keep(pool));
@@ -42,13 +42,13 @@ impl Chain {
         self.fallback &= kept;
     }
 
-    /// Whether a candidate chooses its backend by what the prompt begins with.
+    /// Whether a candidate chooses its backend by the beginning of the prompt.
     pub fn reads_prompt(&self) -> bool {
         self.pools.iter().any(|pool| pool.reads_prompt())
     }
 }
 
-/// A name that somebody serves, before anyone was asked about grants.
+/// A served name, before permissions are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
     state: &'a RoutingState,
@@ -61,8 +61,7 @@ enum ModelTarget<'a> {
     Virtual(&'a VirtualModel),
 }
 
-/// What a requested name stands for; 404 where nobody serves it, whatever the
-/// fallback is.
+/// Resolves a requested name; 404 if it is unknown, whatever the fallback is.
 pub fn resolve<'a>(state: &'a RoutingState, requested: &str) -> Result<Resolved<'a>, Refusal> {
     let stands_for = match state.pool(requested) {
         Some(pool) => ModelTarget::Concrete(pool),
@@ -76,7 +75,7 @@ pub fn resolve<'a>(state: &'a RoutingState, requested: &str) -> Result<Resolved<
 }
 
 /// The candidates for a request, in order: a pure function of its arguments
-/// (what backends are doing is part of the state).
+/// (the state includes that of backends).
 ///
 /// # Errors
 /// [`Refusal::ModelNotFound`] where no model is behind the name,
@@ -93,7 +92,7 @@ pub fn route(
 }
 
 impl<'a> Resolved<'a> {
-    /// The name, as it was asked for.
+    /// The requested name.
     pub fn name(&self) -> &'a ModelName {
         match self.stands_for {
             ModelTarget::Concrete(pool) => pool.model(),
@@ -101,8 +100,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// The first concrete model that the name may stand for; the name itself
-    /// where there is none.
+    /// The first concrete model of the name; the name itself if there is none.
     pub fn model(&self) -> &'a ModelName {
         match self.stands_for {
             ModelTarget::Concrete(pool) => pool.model(),
@@ -113,8 +111,8 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Whether the caller may use some model that the name stands for: that is
-    /// whether [`super::granted_models`] lists it.
+    /// Whether the caller may use some model of the name, that is, whether
+    /// [`super::granted_models`] lists it.
     pub fn is_granted_to(&self, caller: &Caller) -> bool {
         match self.stands_for {
             ModelTarget::Concrete(pool) => caller.may_use(pool.model().as_str()),
@@ -125,7 +123,7 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Whether [`RouteQuery::prompt_hash`] makes a difference.
+    /// Whether the result depends on [`RouteQuery::prompt_hash`].
     pub fn reads_prompt(&self) -> bool {
         matches!(self.stands_for, ModelTarget::Virtual(_))
     }
@@ -155,12 +153,12 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// One decision under way.
+/// The search for candidates of one request.
 struct Search<'a, 'b> {
     state: &'a RoutingState,
     caller: &'b Caller,
     ask: &'b RouteQuery<'b>,
-    /// What the client is told if nothing is found.
+    /// The refusal if no candidate is found.
     refusal: Refusal,
     explanation: Option<&'b mut Explanation>,
 }
@@ -191,7 +189,7 @@ impl<'a> Search<'a, '_> {
         self.judge(model, self.state.pool(model.as_str()))
     }
 
-    /// The pool of a model, if this caller gets an answer from it.
+    /// The pool of a model, if the caller can use it.
     fn judge(&mut self, model: &ModelName, pool: Option<&'a Arc<Pool>>) -> Option<&'a Arc<Pool>> {
         let reason = match self.fitness(model, pool) {
             Ok(pool) => return Some(pool),
@@ -208,8 +206,8 @@ impl<'a> Search<'a, '_> {
         None
     }
 
-    /// The targets of the first rule that holds and has any of use, else the
-    /// defaults.
+    /// The targets of the first rule that matches and has a usable one, else
+    /// the defaults.
     fn stand_ins(&mut self, virtual_model: &VirtualModel) -> Vec<Arc<Pool>> {
         self.note(|explanation| explanation.virtual_model = true);
         let place = virtual_model.place(self.caller, self.ask);
@@ -245,7 +243,8 @@ impl<'a> Search<'a, '_> {
         Ok(pools)
     }
 
-    /// Those that can be expected to answer first; else in their order.
+    /// Moves models down that are unavailable or whose context window is too
+    /// small.
     fn by_prospect(&mut self, mut pools: Vec<Arc<Pool>>) -> Vec<Arc<Pool>> {
         let needed = self
             .ask
@@ -253,7 +252,7 @@ impl<'a> Search<'a, '_> {
             .saturating_add(self.ask.max_tokens.unwrap_or(0));
         let at = self.ask.at;
         let mut demoted = Vec::new();
-        // The keys are asked for once each: what backends do changes meanwhile.
+        // Each key is computed once: the state of backends changes meanwhile.
         pools.sort_by_cached_key(|pool| {
             let reason = if pool.context_length().is_some_and(|most| most < needed) {
                 Some(Deprioritized::ContextWindow)
@@ -274,7 +273,7 @@ impl<'a> Search<'a, '_> {
         let fallback = self.state.fallback_model().filter(|model| !named(model));
         let mut appended = false;
         if let Some(model) = fallback {
-            // A fallback that cannot be had is no reason to refuse otherwise.
+            // An unusable fallback does not change the refusal.
             let refusal = self.refusal.clone();
             if let Some(pool) = self.usable(model) {
                 pools.push(Arc::clone(pool));

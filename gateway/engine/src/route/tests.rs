@@ -4,11 +4,12 @@ use fastllm_contract::{PrincipalId, Rule, SplitBy, Timestamp, Tokens};
 use http::HeaderMap;
 use proptest::prelude::*;
 
-use super::{Chain, Deprioritized, Explanation, ModelSkipped, RouteQuery, RuleSkipped};
+use super::{Chain, Deprioritized, Explanation, ModelSkipped};
 use super::{granted_models, resolve, route};
 use crate::fixture::{
     ask, key, model, name, principal, routing_state, snapshot, targets, virtual_model, with_virtual,
 };
+use crate::virtual_model::{RouteQuery, RuleSkipped};
 use crate::{Caller, Refusal, RoutingState, identify};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "A", "a/b", "a "];
@@ -126,7 +127,7 @@ fn a_virtual_model_of_nothing_is_404_and_its_fallback_serves_it() {
 }
 
 #[test]
-fn a_model_without_backends_is_not_there_but_known() {
+fn model_without_backends_is_known_but_unavailable() {
     let mut snapshot = snapshot(
         vec![model("a", &[1]), model("empty", &[])],
         vec![principal(1, &["a", "empty"])],
@@ -152,7 +153,7 @@ fn a_model_without_backends_is_not_there_but_known() {
 }
 
 #[test]
-fn a_rule_without_a_usable_target_falls_through() {
+fn rule_without_usable_target_falls_through() {
     let world = World {
         granted: &["b", "c"],
         rules: rules(&[&[("gone", 1)], &[("a", 1)], &[("c", 1), ("a", 1)]]),
@@ -183,7 +184,7 @@ fn a_rule_without_a_usable_target_falls_through() {
 }
 
 #[test]
-fn the_fallback_is_last_once_and_only_where_it_is_granted() {
+fn fallback_is_last_unique_and_requires_permission() {
     let mut world = World {
         defaults: &[("a", 1), ("b", 0)],
         fallback: Some("c"),
@@ -204,13 +205,13 @@ fn the_fallback_is_last_once_and_only_where_it_is_granted() {
 
     world.granted = &["a"];
     assert_eq!(routed(&world.state(), "v").unwrap(), ["a"]);
-    // Reach is what the concrete model says, also where only the fallback is in it.
+    // Permission is checked for the concrete model, also for the fallback.
     world.granted = &["c"];
     assert_eq!(routed(&world.state(), "v").unwrap(), ["c"]);
 }
 
 #[test]
-fn who_cannot_hold_the_request_or_answer_comes_last() {
+fn unavailable_and_too_small_models_move_down() {
     let mut small = model("small", &[1]);
     small.context_length = Some(Tokens(100));
     let mut large = model("large", &[3]);
@@ -251,7 +252,7 @@ fn who_cannot_hold_the_request_or_answer_comes_last() {
 }
 
 #[test]
-fn a_split_follows_the_weights_and_keeps_together_what_it_should() {
+fn split_follows_weights_and_is_sticky() {
     let stands = |split_by| {
         let mut stands = virtual_model("v", Vec::new(), &[("a", 75), ("b", 25), ("gone", 900)]);
         stands.split_by = split_by;
@@ -296,7 +297,7 @@ fn a_split_follows_the_weights_and_keeps_together_what_it_should() {
 }
 
 #[test]
-fn a_rule_for_calm_backends_looks_at_its_own_healthy_targets() {
+fn busy_condition_considers_healthy_targets_of_the_rule() {
     let mut rules = rules(&[&[("a", 1)]]);
     rules[0].max_inflight_per_backend = Some(2);
     let world = World {
@@ -319,7 +320,7 @@ fn a_rule_for_calm_backends_looks_at_its_own_healthy_targets() {
 }
 
 #[test]
-fn virtual_models_are_listed_where_one_target_may_be_used() {
+fn virtual_models_are_listed_if_a_target_is_usable() {
     let world = World {
         granted: &["b"],
         rules: rules(&[&[("a", 1)], &[("b", 1)]]),
@@ -338,7 +339,7 @@ fn virtual_models_are_listed_where_one_target_may_be_used() {
 }
 
 #[test]
-fn a_refused_virtual_model_is_accounted_under_a_concrete_one() {
+fn refused_virtual_model_is_recorded_under_a_concrete_model() {
     let world = World {
         rules: rules(&[&[("gone", 1)], &[("c", 1)]]),
         granted: &[],
@@ -413,7 +414,7 @@ proptest! {
             Err(Refusal::ModelNotFound) => prop_assert!(!models.contains(&requested)),
             Err(refusal) => prop_assert_eq!(refusal, &Refusal::ModelAccessDenied),
         }
-        // The same question has the same answer, also for who wants reasons.
+        // The same query has the same result, with or without an explanation.
         let mut why = Explanation::default();
         let again = route(&state, &caller(&state), requested, &asked, Some(&mut why));
         let flat = |outcome: Result<Chain, Refusal>| {

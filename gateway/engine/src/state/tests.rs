@@ -3,12 +3,12 @@ use std::sync::Arc;
 use fastllm_contract::{Backend, BackendId, PrincipalId, Secret};
 
 use super::{InvalidSnapshot, RoutingState};
+use crate::caller::hash_key;
 use crate::fixture::{key, model, name, principal, snapshot, virtual_model, with_virtual};
-use crate::identify::hash_key;
-use crate::route::{InvalidBackend, Tuning};
+use crate::pool::{InvalidBackend, Tuning};
 
 #[test]
-fn an_unusable_backend_spoils_nothing_but_itself() {
+fn invalid_backend_is_skipped_alone() {
     let mut pair = model("a", &[1, 2]);
     pair.backends[0].api_base = "not an address".to_owned();
     let snapshot = snapshot(vec![pair, model("b", &[3])], Vec::new(), &[]);
@@ -25,7 +25,7 @@ fn an_unusable_backend_spoils_nothing_but_itself() {
 }
 
 #[test]
-fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
+fn counters_and_health_of_unchanged_backends_outlive_snapshots() {
     let first = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
     let first = RoutingState::build(&first, None, &Tuning::default())
         .unwrap()
@@ -50,7 +50,7 @@ fn counters_and_health_outlive_a_snapshot_while_the_backend_is_unchanged() {
 }
 
 #[test]
-fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
+fn settings_that_keep_a_backend_identity() {
     let first = snapshot(vec![model("a", &[1])], Vec::new(), &[]);
     let first = RoutingState::build(&first, None, &Tuning::default())
         .unwrap()
@@ -87,7 +87,7 @@ fn what_only_says_how_a_backend_is_treated_makes_it_no_other() {
 }
 
 #[test]
-fn one_address_under_two_models_shares_its_load() {
+fn one_address_under_two_models_shares_its_state() {
     let snapshot = snapshot(vec![model("a", &[1]), model("b", &[1])], Vec::new(), &[]);
     let state = RoutingState::build(&snapshot, None, &Tuning::default())
         .unwrap()
@@ -100,7 +100,7 @@ fn one_address_under_two_models_shares_its_load() {
 }
 
 #[test]
-fn unchanged_parts_are_shared_and_changed_ones_are_not() {
+fn unchanged_sections_are_shared() {
     let one = snapshot(
         vec![model("a", &[1])],
         vec![principal(1, &["a"])],
@@ -129,7 +129,7 @@ fn unchanged_parts_are_shared_and_changed_ones_are_not() {
 }
 
 #[test]
-fn virtual_models_are_shared_while_unchanged_and_clash_with_nothing() {
+fn virtual_models_are_shared_and_must_have_unique_names() {
     let build = |names: &[&str], models: &[&str], held: Option<&RoutingState>| {
         let models = models.iter().map(|name| model(name, &[1])).collect();
         let stands = names
@@ -155,7 +155,7 @@ fn virtual_models_are_shared_while_unchanged_and_clash_with_nothing() {
 }
 
 #[test]
-fn a_contradictory_or_incomplete_snapshot_is_refused() {
+fn contradictory_or_incomplete_snapshot_is_rejected() {
     let twice = snapshot(vec![model("a", &[1]), model("a", &[2])], Vec::new(), &[]);
     assert_eq!(
         RoutingState::build(&twice, None, &Tuning::default()).unwrap_err(),

@@ -3,7 +3,7 @@ use std::fmt;
 use fastllm_contract::Timestamp;
 use http::{HeaderMap, HeaderName};
 
-/// The header fields of a request, however they are kept.
+/// The header fields of a request, in any representation.
 pub trait HeaderFields: fmt::Debug {
     /// Whether one of the fields with this name has exactly this value.
     fn has(&self, name: &HeaderName, value: &[u8]) -> bool;
@@ -16,59 +16,22 @@ impl HeaderFields for HeaderMap {
     }
 }
 
-/// What routing knows of a request beside its caller and the name that it asks
-/// for.
+/// What routing uses of a request, besides its caller and the requested name.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteQuery<'a> {
-    /// The answer is to be streamed.
+    /// Whether the response is streamed.
     pub stream: bool,
-    /// Estimated size of the prompt.
+    /// Estimated tokens of the prompt.
     pub prompt_tokens: u64,
-    /// The most tokens that the answer may have, where the client said so.
+    /// The token limit of the response, if the client set one.
     pub max_tokens: Option<u64>,
-    /// The request's headers.
+    /// The header fields.
     pub headers: &'a dyn HeaderFields,
-    /// When it arrived.
+    /// The time of arrival.
     pub at: Timestamp,
-    /// Hash of the beginning of the prompt, the same in every turn of a
-    /// conversation; 0 where nothing asked for it (see
-    /// [`super::Resolved::reads_prompt`]).
+    /// Hash of the beginning of the prompt, equal in every turn of a
+    /// conversation; 0 if not needed (see [`crate::Resolved::reads_prompt`]).
     pub prompt_hash: u64,
-    /// The used share of the caller's tighter budget, where one is known.
+    /// The used share of the caller's most used budget, if known.
     pub budget_used_percent: Option<u8>,
-}
-
-/// The end of one message in a prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Boundary {
-    /// Hash of everything up to here.
-    pub hash: u64,
-    /// How much text that is, in bytes.
-    pub bytes: u32,
-}
-
-/// What a policy may know of a request when it chooses a backend.
-#[derive(Debug, Clone, Copy)]
-pub struct PickContext<'a> {
-    /// The time.
-    pub at: Timestamp,
-    /// The answer is to be streamed.
-    pub stream: bool,
-    /// The prompt's boundaries in order; none where they are not known.
-    pub prompt: &'a [Boundary],
-}
-
-/// Spreads the bits of a hash or an id over all 64 (the finaliser of
-/// `SplitMix64`): the same on every replica and in every release.
-pub(super) fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
-/// A seed out of a name (FNV-1a).
-pub(super) fn seed(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -3,21 +3,20 @@ use std::ops::RangeInclusive;
 use fastllm_contract::{Rule as Described, RuleCaller, RuleShape, Timestamp};
 use http::HeaderName;
 
-use super::explanation::RuleSkipped;
-use super::{RouteQuery, Targets};
-use crate::identify::Caller;
+use super::{RouteQuery, RuleSkipped, Targets};
+use crate::caller::Caller;
 
 /// A rule of a virtual model, ready for requests.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     described: Described,
-    /// Nothing where a name is none that a header can have.
+    /// `None` if a header name is invalid: the rule never matches.
     headers: Option<Vec<(HeaderName, Vec<u8>)>>,
     targets: Targets,
 }
 
 impl Rule {
-    pub(super) fn build(described: &Described) -> Self {
+    pub(crate) fn build(described: &Described) -> Self {
         let headers = described
             .headers
             .iter()
@@ -33,19 +32,19 @@ impl Rule {
         }
     }
 
-    pub(super) fn targets(&self) -> &Targets {
+    pub(crate) fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// The most requests under way that some backend of its targets must stay
-    /// below.
-    pub(super) fn busy_at(&self) -> Option<u64> {
+    /// The number of requests in flight that some backend of its targets must
+    /// stay below.
+    pub(crate) fn busy_at(&self) -> Option<u64> {
         self.described.max_inflight_per_backend.map(u64::from)
     }
 
-    /// The first condition that does not hold; what its targets are doing is
-    /// not asked here.
-    pub(super) fn mismatch(&self, caller: &Caller, ask: &RouteQuery<'_>) -> Option<RuleSkipped> {
+    /// The first condition that does not match. The state of its targets is not
+    /// checked here.
+    pub(crate) fn mismatch(&self, caller: &Caller, ask: &RouteQuery<'_>) -> Option<RuleSkipped> {
         let Described {
             caller: who,
             shape,
@@ -73,7 +72,7 @@ impl Rule {
         } else if !days.is_empty() && !days.contains(&local.weekday) {
             Some(RuleSkipped::Weekday)
         } else if class.is_some() {
-            // Nothing tells the class of a prompt yet, so it is not this one.
+            // Prompts are not classified, so no class matches.
             Some(RuleSkipped::Class)
         } else {
             None
@@ -121,18 +120,18 @@ fn wrong_shape(shape: &RuleShape, ask: &RouteQuery<'_>) -> Option<RuleSkipped> {
     }
 }
 
-/// Both bounds, the missing one open; nothing where none is given.
+/// Inclusive bounds; `None` without any.
 fn bounds<T: Into<u64>>(min: Option<T>, max: Option<T>) -> Option<RangeInclusive<u64>> {
     let (min, max) = (min.map(Into::into), max.map(Into::into));
     (min.is_some() || max.is_some()).then(|| min.unwrap_or(0)..=max.unwrap_or(u64::MAX))
 }
 
-/// What is not known is outside of every bound.
+/// An unknown value is outside of every bound.
 fn within<T: Into<u64>>(bounds: Option<&RangeInclusive<u64>>, value: Option<T>) -> bool {
     bounds.is_none_or(|bounds| value.is_some_and(|value| bounds.contains(&value.into())))
 }
 
-/// The clock on somebody's wall.
+/// Local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LocalTime {
     /// Of the day.
@@ -153,7 +152,7 @@ impl LocalTime {
         }
     }
 
-    /// `after` is in the window, `before` is not; a window may span midnight.
+    /// `after` is inclusive, `before` exclusive; the window may span midnight.
     fn is_between(self, after: Option<u16>, before: Option<u16>) -> bool {
         let late = after.is_none_or(|after| self.minute >= after);
         let early = before.is_none_or(|before| self.minute < before);

@@ -6,7 +6,7 @@ use fastllm_contract::{
     Budget, BudgetId, KeyEntry, KeyHash, KeyId, Limits, ModelName, Principal, PrincipalId, Secret,
     Timestamp,
 };
-use fastllm_engine::identify::hash_key;
+use fastllm_engine::hash_key;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

@@ -5,7 +5,7 @@ use fastllm_contract::{
     Concurrency, Model, PolicyKind, RequestOptions, Secret, Snapshot, SplitBy, Timestamp,
     WindowLength,
 };
-use fastllm_engine::identify;
+use fastllm_engine::hash_key;
 
 use super::{FileContents, ReadOutcome, Surroundings, read};
 
@@ -207,7 +207,7 @@ fn the_tuning_block_is_read() {
 
 #[test]
 fn keys_are_principals_with_grants_roles_and_an_end() {
-    let hash = identify::hash_key(b"sk-two");
+    let hash = hash_key(b"sk-two");
     let text = format!(
         "{ONE}
 auth:
@@ -231,7 +231,7 @@ auth:
     assert_eq!(principals[1].roles, ["a", "b"]);
     assert!(principals[2].allowed_models.is_empty());
     let key = |key: &str| {
-        let hash = identify::hash_key(key.as_bytes());
+        let hash = hash_key(key.as_bytes());
         let mut shards = snapshot.key_shards.iter();
         shards
             .find_map(|shard| shard.keys.items.as_ref()?.0.get(&hash).cloned())
@@ -302,7 +302,7 @@ fn a_master_key_may_do_everything_and_flags_beat_the_file() {
     assert_eq!(reading.problems.warnings(), 1);
     let shards = reading.contents.unwrap().snapshot.key_shards;
     let keys = shards[0].keys.items.as_ref().unwrap();
-    assert!(keys.0.contains_key(&identify::hash_key(b"sk-flag")));
+    assert!(keys.0.contains_key(&hash_key(b"sk-flag")));
 }
 
 #[test]

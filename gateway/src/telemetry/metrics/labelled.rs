@@ -37,7 +37,7 @@ const KINDS: [&str; 2] = ["prompt", "completion"];
 impl BackendMetrics {
     /// What a backend is counted in; nothing before a snapshot was published.
     pub(crate) fn of(backend: &Backend) -> Option<Arc<Self>> {
-        backend.slot().get()
+        backend.extension().get()
     }
 
     /// It answered, completely or in part.
@@ -98,7 +98,7 @@ impl LabelledMetrics {
             let model = &[model.as_str()];
             let [prompt, completion] = KINDS.map(|kind| [model[0], kind]);
             let address: &[&str] = &[backend.api_base()];
-            backend.slot().fill(|| {
+            backend.extension().fill(|| {
                 Arc::new(BackendMetrics {
                     requests: self.requests.with_label_values(model),
                     prompt_tokens: self.tokens.with_label_values(&prompt),

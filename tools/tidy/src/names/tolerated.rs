@@ -4,31 +4,6 @@ use super::ToleratedName;
 /// shrink.
 pub(super) const TOLERATED: &[ToleratedName] = &[
     ToleratedName {
-        krate: "gateway/engine/src/lib.rs",
-        name: "Entry",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "gateway/engine/src/lib.rs",
-        name: "Key",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "gateway/engine/src/lib.rs",
-        name: "Known",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "gateway/engine/src/lib.rs",
-        name: "Rule",
-        reason: "being renamed",
-    },
-    ToleratedName {
-        krate: "gateway/engine/src/lib.rs",
-        name: "Terms",
-        reason: "being renamed",
-    },
-    ToleratedName {
         krate: "gateway/wire/src/lib.rs",
         name: "Decoded",
         reason: "being renamed",

@@ -5,7 +5,7 @@ use fastllm_contract::{
 };
 
 use super::{Backend, InvalidBackend};
-use crate::route::{BackendState, InvalidHealthCheck};
+use crate::pool::{BackendState, InvalidHealthCheck};
 
 fn described(api_base: &str) -> Described {
     Described {
@@ -30,7 +30,7 @@ fn build(described: &Described) -> Result<Backend, InvalidBackend> {
 }
 
 #[test]
-fn an_address_gives_origin_host_and_path() {
+fn address_is_split_into_origin_host_and_path() {
     let cases = [
         (
             "http://10.0.0.1:8000/v1",
@@ -61,7 +61,7 @@ fn an_address_gives_origin_host_and_path() {
 }
 
 #[test]
-fn unusable_addresses_are_told_apart() {
+fn invalid_addresses_have_distinct_errors() {
     let cases = [
         ("", InvalidBackend::Address),
         ("localhost", InvalidBackend::Address),
@@ -84,7 +84,7 @@ fn unusable_addresses_are_told_apart() {
 }
 
 #[test]
-fn a_credential_that_no_header_can_carry_is_unusable() {
+fn invalid_credential_is_rejected() {
     let mut bad_value = described("http://a/v1");
     bad_value.api_key = Some(Secret::new("line\nbreak"));
     assert_eq!(build(&bad_value).err(), Some(InvalidBackend::Credential));
@@ -101,7 +101,7 @@ fn a_credential_that_no_header_can_carry_is_unusable() {
 }
 
 #[test]
-fn scheme_and_header_are_as_configured_and_never_printed() {
+fn auth_header_is_as_configured_and_not_printed() {
     let mut raw = described("http://a/v1");
     raw.auth_header = "X-Api-Key".to_owned();
     raw.auth_scheme = None;
@@ -117,7 +117,7 @@ fn scheme_and_header_are_as_configured_and_never_printed() {
 }
 
 #[test]
-fn extra_headers_are_sent_as_secrets_and_never_break_a_message() {
+fn extra_headers_are_sensitive_and_validated() {
     let with = |name: &str, value: &str| {
         let mut described = described("http://a/v1");
         let header = (name.to_owned(), Secret::new(value));
@@ -152,7 +152,7 @@ fn extra_headers_are_sent_as_secrets_and_never_break_a_message() {
 }
 
 #[test]
-fn a_health_check_is_as_configured_or_none() {
+fn health_check_is_as_configured() {
     let check = |change: fn(&mut HealthCheck)| {
         let mut described = described("http://a/v1");
         change(&mut described.health);
@@ -209,14 +209,14 @@ fn a_health_check_is_as_configured_or_none() {
 }
 
 #[test]
-fn a_limit_of_nothing_is_unusable() {
+fn zero_concurrency_is_rejected() {
     let mut none = described("http://a/v1");
     none.concurrency.max = Some(0);
     assert_eq!(build(&none).err(), Some(InvalidBackend::Concurrency));
 }
 
 #[test]
-fn other_wire_formats_are_left_out() {
+fn other_protocols_are_rejected() {
     for protocol in [Protocol::Anthropic, Protocol::Gemini, Protocol::Unknown] {
         let mut native = described("http://a/v1");
         native.protocol = protocol;

@@ -4,11 +4,11 @@ use fastllm_contract::{ModelName, PolicyKind};
 
 use super::least_loaded::LeastLoaded;
 use super::{Candidates, Policy};
-use crate::route::ask::{mix, seed};
-use crate::route::{Affinity, Boundary, Tuning};
+use crate::hash::{mix, seed};
+use crate::pool::{Affinity, Boundary, Tuning};
 
-/// Where the longest beginning of the prompt was seen before, so that the
-/// engine still holds its key-value cache; unless that one is too busy.
+/// Prefers the backend that has seen the longest prefix of the prompt, whose
+/// engine still caches it, unless that backend is too busy.
 #[derive(Debug)]
 pub(super) struct CacheAffinity {
     table: Arc<Affinity>,
@@ -17,7 +17,7 @@ pub(super) struct CacheAffinity {
     balance_rel_percent: u64,
 }
 
-/// The longest known beginning: its place among the boundaries, and who has it.
+/// The longest known prefix: its index among the boundaries, and its backend.
 #[derive(Debug, Clone, Copy)]
 struct PrefixMatch {
     place: usize,
@@ -34,7 +34,7 @@ impl CacheAffinity {
         }
     }
 
-    /// What engines cache depends on the model, too.
+    /// The caches of engines are per model, too.
     fn key(&self, boundary: &Boundary) -> u64 {
         mix(boundary.hash ^ self.seed)
     }
@@ -51,8 +51,7 @@ impl CacheAffinity {
             })
     }
 
-    /// Whether so much of the prompt is known there that its load may be
-    /// above the least.
+    /// Whether the known prefix is long enough to accept a higher load.
     fn may_stay(&self, choice: &Candidates<'_>, known: PrefixMatch) -> bool {
         let backend = &choice.backends[known.backend];
         let loads = choice.candidates().map(|index| &choice.backends[index]);
@@ -62,8 +61,8 @@ impl CacheAffinity {
         if backend.load() <= least.load() {
             return true;
         }
-        // A short beginning that many share, as a system prompt, is not worth
-        // waiting for: else it would draw all of them to one backend.
+        // A short prefix that many prompts share, such as a system prompt, must
+        // not attract all of them to one backend.
         let bytes = |place: usize| choice.pick.prompt.get(place).map_or(0, |end| end.bytes);
         let all = bytes(choice.pick.prompt.len().saturating_sub(1));
         if bytes(known.place) < all / 2 {
@@ -78,8 +77,9 @@ impl CacheAffinity {
         backend.load() <= least.load().saturating_add(least.load_of(tolerance))
     }
 
-    /// The least loaded; of equals the one with the fewest conversations, then
-    /// the one that every replica would take for this prompt.
+    /// The least loaded backend; among equals the one with the fewest
+    /// conversations, then the one that every replica would choose for this
+    /// prompt.
     fn settle(choice: &Candidates<'_>, whole: u64) -> Option<usize> {
         choice.candidates().min_by_key(|index| {
             let backend = &choice.backends[*index];
@@ -107,8 +107,8 @@ impl Policy for CacheAffinity {
             choice.backends[chosen].state().record_conversation();
             chosen
         };
-        // What is known stays where it is, also when this request had to go
-        // elsewhere; what goes beyond it is from now on there.
+        // A known prefix stays assigned, even if this request goes to another
+        // backend. The rest of the prompt is assigned to the chosen backend.
         let mark = choice.backends[chosen].mark();
         let new = known.map_or(0, |known| known.place + 1);
         for boundary in choice.pick.prompt.iter().skip(new) {

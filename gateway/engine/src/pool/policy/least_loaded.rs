@@ -2,7 +2,7 @@ use fastllm_contract::PolicyKind;
 
 use super::{Candidates, Policy};
 
-/// Fewest requests under way for its weight; ties go round.
+/// Fewest requests in flight relative to the weight; ties rotate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeastLoaded;
 

@@ -3,12 +3,13 @@ use fastllm_contract::PolicyKind;
 use super::least_loaded::LeastLoaded;
 use super::{Candidates, Policy};
 
-/// Every so many turns load decides instead: one that was slow once would
-/// otherwise never be seen to have become fast.
+/// Every 64th turn is decided by load: otherwise a backend that was slow once
+/// would never be measured again.
 const LOOK_AGAIN: usize = 64;
 
-/// Fastest good answers so far, streamed and plain ones apart. Up to an eighth
-/// slower, and not measured yet, is as good; among those the least loaded.
+/// The lowest latency of successful responses, streamed and plain ones apart.
+/// Up to an eighth slower, or not measured yet, counts as equal; among those
+/// the least loaded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LowestLatency;
 
@@ -24,7 +25,7 @@ impl Policy for LowestLatency {
         let fast = |index: usize| {
             (choice.eligible)(index) && latency(index).is_none_or(|latency| latency <= limit)
         };
-        // What is measured may change in between.
+        // The latencies may change in between.
         LeastLoaded
             .choose(&Candidates {
                 eligible: &fast,

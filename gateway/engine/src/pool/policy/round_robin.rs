@@ -2,13 +2,13 @@ use fastllm_contract::PolicyKind;
 
 use super::{Candidates, Policy};
 
-/// One after the other, the heavier ones more often.
+/// In rotation, heavier backends more often.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoundRobin;
 
 impl Policy for RoundRobin {
     fn choose(&self, choice: &Candidates<'_>) -> Option<usize> {
-        // Without any weight among them all count the same.
+        // Without weights all candidates are equal.
         let weight = |index: usize| u64::from(choice.backends[index].weight());
         let total: u64 = choice.candidates().map(weight).sum();
         let first = choice.candidates().next()?;
@@ -33,9 +33,9 @@ impl Policy for RoundRobin {
     }
 }
 
-/// A place below `total` for every turn, such that the places of any run of
-/// turns lie evenly (multiples of the golden ratio): a heavy backend's turns do
-/// not come all at once.
+/// A position below `total` for every turn, such that the positions of
+/// consecutive turns are evenly spread (multiples of the golden ratio): the
+/// turns of a heavy backend do not come all at once.
 fn spread(turn: usize, total: u64) -> u64 {
     let fraction = (turn as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let place = (u128::from(fraction) * u128::from(total)) >> 64;

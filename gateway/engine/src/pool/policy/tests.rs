@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::RoutingState;
 use crate::fixture::{model, routing_state, snapshot};
-use crate::route::ask::mix;
-use crate::route::{BackendState, Boundary, InFlight, PickContext, Pool, Tuning};
+use crate::hash::mix;
+use crate::pool::{BackendState, Boundary, InFlight, PickContext, Pool, Tuning};
 
 const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn equal_backends_take_turns() {
+fn equal_backends_rotate() {
     for policy in [
         PolicyKind::LeastLoaded,
         PolicyKind::RoundRobin,
@@ -152,14 +152,14 @@ fn equal_backends_take_turns() {
 }
 
 #[test]
-fn a_heavier_backend_takes_more() {
+fn heavier_backend_gets_more_requests() {
     let turns = pool_of(PolicyKind::RoundRobin, &[3, 1]);
     let [heavy, light] = counts(&turns, 400);
     assert!(
         (295..=305).contains(&heavy) && heavy + light == 400,
         "{heavy}"
     );
-    // Not all at once: no four turns without the light one and one more.
+    // Evenly spread: no four turns without the light backend.
     let mut since = 0;
     for _ in 0..100 {
         since = if turns.choose(&[], &PICK) == Ok(1) {
@@ -183,7 +183,7 @@ fn a_heavier_backend_takes_more() {
 }
 
 #[test]
-fn conversations_are_spread_and_each_is_remembered() {
+fn conversations_are_spread_and_sticky() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let chosen: Vec<usize> = (0..10).map(|who| choose(&pool, &[who, 1])).collect();
     assert_eq!(chosen.iter().sum::<usize>(), 5);
@@ -193,7 +193,7 @@ fn conversations_are_spread_and_each_is_remembered() {
 }
 
 #[test]
-fn locality_is_given_up_for_a_backend_that_is_eight_requests_busier() {
+fn affinity_ends_at_eight_more_requests() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let home = choose(&pool, &[1]);
     let mut guards = busy(&pool, home, 8);
@@ -213,7 +213,7 @@ fn locality_is_given_up_for_a_backend_that_is_eight_requests_busier() {
 }
 
 #[test]
-fn what_escaped_goes_on_where_it_went() {
+fn diverted_conversation_stays_where_it_went() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let home = choose(&pool, &[1]);
     let guards = busy(&pool, home, 9);
@@ -225,7 +225,7 @@ fn what_escaped_goes_on_where_it_went() {
 }
 
 #[test]
-fn a_short_beginning_that_many_share_is_not_worth_waiting_for() {
+fn short_shared_prefix_does_not_attract_requests() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let home = choose(&pool, &[1]);
     assert_eq!(choose(&pool, &[1, 20, 30, 40]), home);
@@ -235,7 +235,7 @@ fn a_short_beginning_that_many_share_is_not_worth_waiting_for() {
 }
 
 #[test]
-fn a_conversation_moves_with_its_backends_failure_and_stays_there() {
+fn conversation_moves_on_failure_and_stays() {
     let pool = pool_of(PolicyKind::CacheAffinity, &[1, 1]);
     let home = choose(&pool, &[1]);
     for _ in 0..2 {
@@ -248,7 +248,7 @@ fn a_conversation_moves_with_its_backends_failure_and_stays_there() {
 }
 
 #[test]
-fn models_do_not_share_beginnings_and_snapshots_keep_them() {
+fn prefixes_are_per_model_and_outlive_snapshots() {
     let named = |name: &str| model(name, &[1, 2]);
     let first = snapshot(vec![named("a"), named("b")], Vec::new(), &[]);
     let first = routing_state(&first);
@@ -264,7 +264,7 @@ fn models_do_not_share_beginnings_and_snapshots_keep_them() {
 }
 
 #[test]
-fn the_fastest_and_those_nearly_as_fast_take_the_requests() {
+fn fastest_and_nearly_fastest_backends_get_requests() {
     let pool = pool_of(PolicyKind::LowestLatency, &[1, 1, 1]);
     for (index, micros) in [(0, 800), (1, 900), (2, 901)] {
         backend_state(&pool, index).record_latency(false, Duration::from_micros(micros));
@@ -280,7 +280,7 @@ fn the_fastest_and_those_nearly_as_fast_take_the_requests() {
 }
 
 #[test]
-fn one_that_was_slow_gets_another_chance() {
+fn slow_backend_is_measured_again() {
     let pool = pool_of(PolicyKind::LowestLatency, &[1, 1]);
     backend_state(&pool, 0).record_latency(false, Duration::from_micros(1));
     backend_state(&pool, 1).record_latency(false, Duration::from_secs(1));
@@ -289,7 +289,7 @@ fn one_that_was_slow_gets_another_chance() {
 }
 
 #[test]
-fn the_default_policy_serves_models_that_name_none() {
+fn default_policy_applies_without_a_policy() {
     let snapshot = snapshot(vec![model("a", &[1, 2])], Vec::new(), &[]);
     let tuning = Tuning {
         policy: PolicyKind::RoundRobin,

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::SlotWait;
 use crate::fixture::{model, routing_state, snapshot};
-use crate::route::{InFlight, NoSlot, PickContext, Pool};
+use crate::pool::{InFlight, NoSlot, PickContext, Pool};
 
 const AT: Timestamp = Timestamp(0);
 
@@ -45,7 +45,7 @@ fn served(waiting: &mut SlotWait) -> bool {
 }
 
 #[test]
-fn the_first_that_came_is_served_first_and_nobody_overtakes() {
+fn queue_is_first_come_first_served() {
     let pool = pool(&[(1, 2)]);
     let (_, place) = pool.acquire(&[], &PICK).unwrap();
     assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
@@ -68,7 +68,7 @@ fn the_first_that_came_is_served_first_and_nobody_overtakes() {
 }
 
 #[test]
-fn a_place_that_was_given_to_one_who_left_goes_to_the_next() {
+fn slot_of_a_dropped_request_goes_to_the_next() {
     let pool = pool(&[(1, 5)]);
     let (_, place) = pool.acquire(&[], &PICK).unwrap();
     let gone = pool.wait_for_slot(&[], AT).unwrap();
@@ -86,7 +86,7 @@ fn a_place_that_was_given_to_one_who_left_goes_to_the_next() {
 }
 
 #[test]
-fn whichever_backend_is_free_first_serves() {
+fn first_free_backend_serves() {
     let pool = pool(&[(1, 1), (1, 1)]);
     let (one, first) = pool.acquire(&[], &PICK).unwrap();
     let (two, second) = pool.acquire(&[], &PICK).unwrap();
@@ -103,7 +103,7 @@ fn whichever_backend_is_free_first_serves() {
 }
 
 #[test]
-fn one_that_was_tried_or_is_paused_is_not_waited_for() {
+fn tried_and_unavailable_backends_are_not_queued_at() {
     let pool = pool(&[(1, 5), (1, 5)]);
     let places = [(); 2].map(|()| pool.acquire(&[], &PICK).unwrap());
     let waiting = pool.wait_for_slot(&[0], AT).unwrap();
@@ -208,7 +208,7 @@ fn wait(mut waiting: SlotWait) -> InFlight {
 
 /// Ends only if no wake-up is lost.
 #[test]
-fn threads_neither_overshoot_nor_wait_for_ever() {
+fn concurrent_requests_respect_the_limit_and_finish() {
     const MOST: u64 = 3;
     let pool = pool(&[(2, 100), (1, 100)]);
     let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));

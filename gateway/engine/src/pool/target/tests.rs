@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::{InvalidTemplate, Location, PathTemplate};
 use crate::fixture::backend;
-use crate::route::InvalidBackend;
+use crate::pool::InvalidBackend;
 
 fn location(template: Option<&str>, query: &[(&str, &str)]) -> Result<Location, InvalidBackend> {
     let mut described = backend(1);
@@ -21,7 +21,7 @@ fn target(template: Option<&str>, query: &[(&str, &str)], sub_path: &str) -> Str
 }
 
 #[test]
-fn a_target_is_base_template_and_query() {
+fn target_is_base_template_and_query() {
     let plain = "/chat/completions";
     assert_eq!(target(None, &[], plain), "/v1/chat/completions");
     let azure = Some("/openai/deployments/{upstream_model}{sub_path}");
@@ -41,7 +41,7 @@ fn a_target_is_base_template_and_query() {
 }
 
 #[test]
-fn the_usual_targets_are_shared_and_not_made() {
+fn common_targets_are_shared() {
     let location = location(Some("/x{sub_path}"), &[("a", "b")]).unwrap();
     let bytes = |sub_path| location.target(sub_path).unwrap().as_str().as_ptr();
     let at = |sub_path| {
@@ -54,7 +54,7 @@ fn the_usual_targets_are_shared_and_not_made() {
 }
 
 #[test]
-fn probes_go_beside_the_endpoints_or_to_the_root() {
+fn probe_path_is_relative_or_from_the_root() {
     let location = location(Some("/x{sub_path}"), &[("a", "b")]).unwrap();
     let beside = |path| location.beside(path).unwrap().as_str().to_owned();
     assert_eq!(beside("/models"), "/v1/models?a=b");
@@ -63,7 +63,7 @@ fn probes_go_beside_the_endpoints_or_to_the_root() {
 }
 
 #[test]
-fn templates_that_say_nothing_or_too_much_are_refused() {
+fn invalid_templates_are_rejected() {
     for (text, error) in [
         ("", InvalidTemplate::SubPath),
         ("/x", InvalidTemplate::SubPath),

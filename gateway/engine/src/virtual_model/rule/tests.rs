@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::{LocalTime, Rule};
 use crate::fixture::{ask, key, principal, routing_state, snapshot};
-use crate::route::{RouteQuery, RuleSkipped};
+use crate::virtual_model::{RouteQuery, RuleSkipped};
 use crate::{Caller, identify};
 
 fn someone() -> Caller {
@@ -36,7 +36,7 @@ fn friday(hour: i64, minute: i64) -> Timestamp {
 }
 
 #[test]
-fn without_conditions_it_always_holds() {
+fn rule_without_conditions_matches() {
     assert_eq!(outcome(&rule(|_| {}), |_| {}), None);
     let anyone = rule(|_| {});
     let headers = HeaderMap::new();
@@ -44,7 +44,7 @@ fn without_conditions_it_always_holds() {
 }
 
 #[test]
-fn principals_and_roles_must_both_hold_and_each_list_is_any_of() {
+fn principals_and_roles_must_both_match() {
     let case = |principals: &[u64], roles: &[&str]| {
         rule(|rule| {
             rule.caller.principals = principals.iter().copied().map(PrincipalId).collect();
@@ -69,7 +69,7 @@ fn principals_and_roles_must_both_hold_and_each_list_is_any_of() {
 }
 
 #[test]
-fn sizes_have_inclusive_bounds_and_no_ceiling_is_outside_of_all() {
+fn token_bounds_are_inclusive() {
     let sized = rule(|rule| {
         rule.shape.min_prompt_tokens = Some(10);
         rule.shape.max_prompt_tokens = Some(20);
@@ -100,7 +100,7 @@ fn sizes_have_inclusive_bounds_and_no_ceiling_is_outside_of_all() {
 }
 
 #[test]
-fn every_header_must_be_there_with_the_very_value() {
+fn every_header_must_match_exactly() {
     let case = |headers: &[(&str, &str)]| {
         rule(|rule| {
             let headers = headers
@@ -124,7 +124,7 @@ fn every_header_must_be_there_with_the_very_value() {
 }
 
 #[test]
-fn a_budget_that_is_not_known_matches_nothing() {
+fn unknown_budget_matches_nothing() {
     let spent = rule(|rule| rule.min_budget_used_percent = Some(80));
     assert_eq!(outcome(&spent, |_| {}), Some(RuleSkipped::Budget));
     assert_eq!(
@@ -137,13 +137,13 @@ fn a_budget_that_is_not_known_matches_nothing() {
 }
 
 #[test]
-fn a_class_is_not_told_apart_yet_so_none_matches() {
+fn class_condition_never_matches() {
     let classed = rule(|rule| rule.class = Some("code".to_owned()));
     assert_eq!(outcome(&classed, |_| {}), Some(RuleSkipped::Class));
 }
 
 #[test]
-fn windows_include_their_start_and_may_span_midnight() {
+fn time_windows_include_their_start_and_may_span_midnight() {
     let window = |after, before| {
         rule(|rule| {
             rule.after_minute = after;
@@ -166,7 +166,7 @@ fn windows_include_their_start_and_may_span_midnight() {
 }
 
 #[test]
-fn days_are_those_of_the_shifted_clock() {
+fn weekdays_follow_the_utc_offset() {
     let case = |days: &[u8], offset| {
         rule(|rule| {
             rule.days = days.to_vec();
