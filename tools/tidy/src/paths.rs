@@ -5,10 +5,14 @@ use std::path::Path;
 use crate::{Finding, Tree};
 
 /// Pages whose paths in backticks have to exist.
-const PAGES: [&str; 3] = [
+const PAGES: [&str; 7] = [
+    "CONTRIBUTING.md",
+    "README.md",
     "docs/architecture.md",
     "docs/glossary.md",
-    "CONTRIBUTING.md",
+    "docs/operations.md",
+    "e2e/README.md",
+    "tools/README.md",
 ];
 
 /// Finds paths in backticks that do not exist.
