@@ -2,7 +2,73 @@ use super::Word;
 use crate::allow_list::Tolerated;
 
 /// Folders in which these phrases are still used.
-pub(super) const TOLERATED: &[Tolerated] = &[];
+pub(super) const TOLERATED: &[Tolerated] = &[
+    Tolerated {
+        start: "control/src/",
+        count: 184,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "control/tests/",
+        count: 66,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "docs/glossary.md",
+        count: 1,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "e2e/bench/",
+        count: 61,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "e2e/tests/",
+        count: 2,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "gateway/contract/",
+        count: 5,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "gateway/engine/",
+        count: 17,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "gateway/src/",
+        count: 225,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "gateway/tests/",
+        count: 176,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "gateway/wire/",
+        count: 122,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "migrations/0007_allowances.sql",
+        count: 5,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "migrations/0008_gateway_names.sql",
+        count: 2,
+        reason: "to be rewritten",
+    },
+    Tolerated {
+        start: "operator/src/lease",
+        count: 6,
+        reason: "holder of a Lease, as in Kubernetes' API",
+    },
+];
 
 const fn word(phrase: &'static str, instead: &'static str) -> Word {
     Word {
