@@ -12,7 +12,7 @@ pub struct LimitReport {
     /// A random ID for each start of the gateway.
     #[serde(default)]
     pub boot_id: String,
-    /// Holders with limits that it has seen lately.
+    /// Subjects with limits that sent requests lately.
     #[serde(default, deserialize_with = "readable")]
     pub counts: Vec<LimitUsage>,
     /// Budgets used in their present windows.

@@ -331,7 +331,7 @@ fn only_one_request_crosses_the_budget_border() {
     let state = alone(None, Some(budget(7, Some(100), None)));
     let first = one(&state, at(0), 60).unwrap();
     let second = one(&state, at(0), 60).unwrap();
-    // All of it is set aside, nothing is spent: no 402.
+    // All of it is reserved, nothing is spent: no 402.
     let refusal = one(&state, at(0), 1).unwrap_err();
     assert_eq!(
         (refusal.status(), what(&refusal)),
