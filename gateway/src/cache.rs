@@ -8,9 +8,9 @@ use fastllm_engine::{
     CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, CachedResponse, Caller, Chain,
     ModelCaching, ResponseCache, ResponseCapture,
 };
-use fastllm_wire::http1::Fields;
+use fastllm_wire::http1::HeaderFields;
 use fastllm_wire::json::Object;
-use fastllm_wire::{Members, Piece, Splice};
+use fastllm_wire::{Members, Segment, Splice};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 
@@ -88,7 +88,7 @@ pub(crate) struct CacheableRequest<'a> {
 pub(crate) struct CacheableResponse<'a> {
     /// The model that generates it.
     pub(crate) model: &'a ModelName,
-    pub(crate) fields: Fields<'a>,
+    pub(crate) fields: HeaderFields<'a>,
     /// The length of the body, where it is known.
     pub(crate) length: Option<u64>,
 }
@@ -166,7 +166,7 @@ impl CacheControl {
 }
 
 /// Whether `cache-control` has this directive, with or without a value.
-fn has_directive(fields: Fields<'_>, directive: &[u8]) -> bool {
+fn has_directive(fields: HeaderFields<'_>, directive: &[u8]) -> bool {
     let mut given = fields
         .all("cache-control")
         .flat_map(|value| value.split(|byte| *byte == b','));
@@ -237,8 +237,8 @@ impl CachePolicy {
         // Whichever name it was asked for by.
         let splice = Splice::new(members).model(model.as_str());
         key.finish(splice.pieces(body.len()).map(|piece| match piece {
-            Piece::Kept(range) => body.get(range).unwrap_or_default(),
-            Piece::Written(bytes) => bytes,
+            Segment::Original(range) => body.get(range).unwrap_or_default(),
+            Segment::Inserted(bytes) => bytes,
         }))
     }
 
@@ -279,7 +279,7 @@ impl CachePolicy {
     }
 }
 
-fn kept_fields(fields: Fields<'_>) -> Option<HeaderMap> {
+fn kept_fields(fields: HeaderFields<'_>) -> Option<HeaderMap> {
     let mut kept = HeaderMap::new();
     for name in KEPT_FIELDS {
         for value in fields.all(name.as_str()) {

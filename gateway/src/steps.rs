@@ -128,7 +128,7 @@ fn time_request_log(metrics: &Arc<Metrics>, tables: &RoutingState) {
     let head = Head::read(request_head(&key(0)).into_bytes()).unwrap();
     let caller = identify(tables, Some(key(0).as_bytes()), AT).unwrap();
     let (name, backend) = tables.backends().next().unwrap();
-    let usage = Usage::from_answer(&fastllm_steps::answer(250));
+    let usage = Usage::from_response(&fastllm_steps::answer(250));
     let mut batch = Vec::new();
     WATCH
         .time("account", || {

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use fastllm_contract::{BackendId, ModelName};
 use fastllm_engine::{Backend, BackendState, Chain, InFlight, NoSlot, Pool, Refusal};
-use fastllm_wire::First;
+use fastllm_wire::FirstEvent;
 use http::StatusCode;
 use tokio::time::sleep;
 
@@ -285,7 +285,7 @@ impl Forwarder {
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
         if stream.is_stream() {
             stream.hold(retry_state.deadline).await;
-            if stream.first() == First::Pending {
+            if stream.first() == FirstEvent::Pending {
                 if let Some(StreamEnd::Aborted(reason)) = stream.end() {
                     return Err(AttemptError::Exchange(ExchangeError::Broken(
                         reason.clone(),
@@ -474,10 +474,10 @@ impl UpstreamResponse {
     /// names one.
     fn real_status(&self) -> StatusCode {
         match self.stream.first() {
-            First::Error { status } => status
+            FirstEvent::Error { status } => status
                 .and_then(|status| StatusCode::from_u16(status).ok())
                 .unwrap_or(StatusCode::BAD_GATEWAY),
-            First::Answer | First::Pending => self.status,
+            FirstEvent::Answer | FirstEvent::Pending => self.status,
         }
     }
 

@@ -1,7 +1,7 @@
 use std::task::{Context, Poll, ready};
 
-use fastllm_wire::First;
-use fastllm_wire::http1::Field;
+use fastllm_wire::FirstEvent;
+use fastllm_wire::http1::HeaderField;
 use http::header::HeaderValue;
 
 use super::attempts::Attempt;
@@ -103,13 +103,13 @@ impl ForwardedResponse {
     }
 
     /// The header fields for the client, before the body.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
         let fields = self.stream.head().map(|head| head.fields().end_to_end());
-        let ours = Field {
+        let ours = HeaderField {
             name: REQUEST_ID.as_bytes(),
             value: self.request_id.as_bytes(),
         };
-        let cache = self.cache.map(|cache| Field {
+        let cache = self.cache.map(|cache| HeaderField {
             name: CACHE.as_bytes(),
             value: cache.as_str().as_bytes(),
         });
@@ -141,7 +141,7 @@ impl ForwardedResponse {
         }
         if let Some(unfinished) = &mut self.unfinished
             && self.stream.is_stream()
-            && self.stream.first() != First::Pending
+            && self.stream.first() != FirstEvent::Pending
         {
             unfinished.log.record_first_event();
         }
@@ -177,7 +177,7 @@ impl ForwardedResponse {
         };
         self.record_usage(&mut log);
         // An error in the first event was told to the backend when it came.
-        let began = !matches!(self.stream.first(), First::Error { .. });
+        let began = !matches!(self.stream.first(), FirstEvent::Error { .. });
         let failed = *end != StreamEnd::Complete || self.stream.failed_later();
         let complete = began && !failed && self.stream.is_whole();
         if self.status < 300 && began {
@@ -202,7 +202,7 @@ impl ForwardedResponse {
         log.usage.set_reported(self.stream.usage());
         log.usage
             .add_quantities(self.stream.quantities(log.route.measure()));
-        let began = !matches!(self.stream.first(), First::Error { .. });
+        let began = !matches!(self.stream.first(), FirstEvent::Error { .. });
         if self.status < 300 && began && log.reported_usage().is_none() {
             log.usage
                 .set_received_tokens(self.stream.estimated_tokens());

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use fastllm_engine::{Backend, Boundary, PickContext};
 use fastllm_wire::http1::{Framing, HeadWriter, Persistence};
-use fastllm_wire::{Gunzip, Measure, Members, Piece, Quantities, Splice, StreamTail, WholeTail};
+use fastllm_wire::{
+    BodyInspector, Gunzip, Measure, Members, Quantities, Segment, Splice, StreamInspector,
+};
 use parking_lot::Mutex;
 
 use super::AttemptError;
@@ -120,8 +122,8 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
         for piece in splice.pieces(body.len()) {
             first.extend_from_slice(match piece {
-                Piece::Kept(range) => body.get(range).unwrap_or_default(),
-                Piece::Written(bytes) => bytes,
+                Segment::Original(range) => body.get(range).unwrap_or_default(),
+                Segment::Inserted(bytes) => bytes,
             });
         }
         Ok(BufferedRequest::new(first, Vec::new()))
@@ -170,8 +172,10 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
         let measure = self.endpoint.measure();
         match (Coding::of(fields), is_event_stream(fields)) {
-            (Coding::Identity, true) => UsageTap::Events(Box::new(StreamTail::new(self.ask_usage))),
-            (Coding::Identity, false) => UsageTap::Whole(WholeTail::new(measure)),
+            (Coding::Identity, true) => {
+                UsageTap::Events(Box::new(StreamInspector::new(self.ask_usage)))
+            }
+            (Coding::Identity, false) => UsageTap::Whole(BodyInspector::new(measure)),
             (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events())),
             (Coding::Gzip, false) => UsageTap::Gzip(Box::new(Gunzip::whole(measure))),
             (Coding::Other, _) => UsageTap::Blind,
@@ -184,8 +188,8 @@ pub(super) fn shared(splice: &Splice<'_>, body: &Bytes) -> Vec<Bytes> {
     splice
         .pieces(body.len())
         .map(|piece| match piece {
-            Piece::Kept(range) => body.slice(range),
-            Piece::Written(bytes) => Bytes::copy_from_slice(bytes),
+            Segment::Original(range) => body.slice(range),
+            Segment::Inserted(bytes) => Bytes::copy_from_slice(bytes),
         })
         .collect()
 }

@@ -3,7 +3,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use fastllm_wire::http1::Response;
-use fastllm_wire::{First, Gunzip, Measure, Quantities, StreamTail, Usage, WholeTail};
+use fastllm_wire::{
+    BodyInspector, FirstEvent, Gunzip, Measure, Quantities, StreamInspector, Usage,
+};
 
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::runtime::Deadline;
@@ -24,9 +26,9 @@ const HOLD_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) enum UsageTap {
     /// A stream of events.
-    Events(Box<StreamTail>),
+    Events(Box<StreamInspector>),
     /// An answer in one piece.
-    Whole(WholeTail),
+    Whole(BodyInspector),
     /// One of both, compressed against our wish. Its bytes pass as they are:
     /// nothing is held back and nothing put between them.
     Gzip(Box<Gunzip>),
@@ -94,7 +96,7 @@ impl UsageTap {
     }
 
     /// What is remembered of a stream.
-    fn stream(&self) -> Option<&StreamTail> {
+    fn stream(&self) -> Option<&StreamInspector> {
         match self {
             Self::Events(tail) => Some(tail),
             Self::Gzip(gunzip) => gunzip.stream(),
@@ -103,7 +105,7 @@ impl UsageTap {
     }
 
     /// What is remembered of an answer in one piece.
-    fn piece(&mut self) -> Option<&mut WholeTail> {
+    fn piece(&mut self) -> Option<&mut BodyInspector> {
         match self {
             Self::Whole(tail) => Some(tail),
             Self::Gzip(gunzip) => gunzip.piece(),
@@ -151,19 +153,23 @@ impl ResponseStream {
     }
 
     /// What the first event of a stream was; an answer for anything else.
-    pub(super) fn first(&self) -> First {
-        self.meter.stream().map_or(First::Answer, StreamTail::first)
+    pub(super) fn first(&self) -> FirstEvent {
+        self.meter
+            .stream()
+            .map_or(FirstEvent::Answer, StreamInspector::first)
     }
 
     /// Whether a stream brought an error after its first event.
     pub(super) fn failed_later(&self) -> bool {
-        self.meter.stream().is_some_and(StreamTail::failed_later)
+        self.meter
+            .stream()
+            .is_some_and(StreamInspector::failed_later)
     }
 
     /// Whether a stream said that it is complete; anything else is by its
     /// framing.
     pub(super) fn is_whole(&self) -> bool {
-        self.meter.stream().is_none_or(StreamTail::is_complete)
+        self.meter.stream().is_none_or(StreamInspector::is_complete)
     }
 
     /// Whether it is a stream whose events are seen.
@@ -190,14 +196,14 @@ impl ResponseStream {
             return tail.quantities(measure);
         }
         let piece = self.meter.piece();
-        piece.map(WholeTail::quantities).unwrap_or_default()
+        piece.map(BodyInspector::quantities).unwrap_or_default()
     }
 
     /// How many tokens came of a text so far, by a rough count; nothing where a
     /// stream has not brought an event. Of what is not looked into, none.
     pub(super) fn estimated_tokens(&mut self) -> Option<u64> {
         if let Some(tail) = self.meter.stream() {
-            return (tail.first() == First::Answer).then(|| tail.estimated_tokens());
+            return (tail.first() == FirstEvent::Answer).then(|| tail.estimated_tokens());
         }
         let piece = self.meter.piece();
         Some(piece.map_or(0, |tail| tail.estimated_tokens()))
@@ -209,7 +215,10 @@ impl ResponseStream {
         let mut held = Vec::new();
         deadline.arm(HOLD);
         let known = poll_fn(|cx| {
-            while self.first() == First::Pending && self.end.is_none() && held.len() < HOLD_BYTES {
+            while self.first() == FirstEvent::Pending
+                && self.end.is_none()
+                && held.len() < HOLD_BYTES
+            {
                 ready!(self.poll_read(cx, &mut held));
             }
             Poll::Ready(())

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fastllm_wire::http1::Field;
+use fastllm_wire::http1::HeaderField;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use url::Url;
@@ -175,8 +175,8 @@ impl CorsFields {
     }
 
     /// For an answer that is written as it came.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
-        self.0.iter().map(|(name, value)| Field {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
+        self.0.iter().map(|(name, value)| HeaderField {
             name: name.as_str().as_bytes(),
             value: value.as_bytes(),
         })

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use fastllm_wire::{Fields, Measure};
+use fastllm_wire::{Measure, RequestSchema};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -36,7 +36,7 @@ pub(crate) enum ProxiedEndpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyKind {
     /// JSON, in which the gateway acts on these members.
-    Json(Fields),
+    Json(RequestSchema),
     /// `multipart/form-data`.
     Form,
 }
@@ -122,13 +122,13 @@ impl ProxiedEndpoint {
     /// for usage: only where the fields have the option.
     pub(crate) fn body(self) -> BodyKind {
         match self {
-            Self::ChatCompletions => BodyKind::Json(Fields::Chat),
-            Self::Completions => BodyKind::Json(Fields::Completion),
-            Self::Responses => BodyKind::Json(Fields::Response),
-            Self::Speech => BodyKind::Json(Fields::Speech),
-            Self::ImageGenerations => BodyKind::Json(Fields::Media),
+            Self::ChatCompletions => BodyKind::Json(RequestSchema::Chat),
+            Self::Completions => BodyKind::Json(RequestSchema::Completion),
+            Self::Responses => BodyKind::Json(RequestSchema::Response),
+            Self::Speech => BodyKind::Json(RequestSchema::Speech),
+            Self::ImageGenerations => BodyKind::Json(RequestSchema::Media),
             Self::Embeddings | Self::Rerank | Self::Score | Self::Moderations => {
-                BodyKind::Json(Fields::ModelOnly)
+                BodyKind::Json(RequestSchema::ModelOnly)
             }
             Self::Transcriptions | Self::Translations | Self::ImageEdits => BodyKind::Form,
         }
@@ -181,7 +181,7 @@ fn decoded(path: &str) -> Option<Cow<'_, str>> {
 
 #[cfg(test)]
 mod tests {
-    use fastllm_wire::Fields;
+    use fastllm_wire::RequestSchema;
     use http::Method;
 
     use super::{BodyKind, Endpoint, ProxiedEndpoint};
@@ -260,7 +260,13 @@ mod tests {
                 "/images/edits"
             ]
         );
-        assert_eq!(of(BodyKind::Json(Fields::Chat)), ["/chat/completions"]);
-        assert_eq!(of(BodyKind::Json(Fields::Completion)), ["/completions"]);
+        assert_eq!(
+            of(BodyKind::Json(RequestSchema::Chat)),
+            ["/chat/completions"]
+        );
+        assert_eq!(
+            of(BodyKind::Json(RequestSchema::Completion)),
+            ["/completions"]
+        );
     }
 }

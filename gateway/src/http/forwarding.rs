@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use fastllm_engine::is_reserved_header;
-use fastllm_wire::http1::{Fields, HeadWriter};
+use fastllm_wire::http1::{HeadWriter, HeaderFields};
 use http::header::{HeaderName, HeaderValue};
 
 use super::{CACHE, REQUEST_ID, TRACEPARENT};
@@ -51,7 +51,7 @@ impl FromStr for ForwardedHeader {
 /// The header fields of a request to an upstream, framing aside.
 pub(crate) struct UpstreamFields<'a> {
     pub(crate) client: ClientFields<'a>,
-    /// Fields that the backend requires. They replace client fields of the same
+    /// HeaderFields that the backend requires. They replace client fields of the same
     /// name.
     pub(crate) backend: &'a [(HeaderName, HeaderValue)],
     pub(crate) content_type: &'a str,
@@ -63,7 +63,7 @@ pub(crate) struct UpstreamFields<'a> {
 /// The header fields of a client, and which of them upstreams see.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientFields<'a> {
-    pub(crate) fields: Fields<'a>,
+    pub(crate) fields: HeaderFields<'a>,
     /// Headers that are forwarded in addition to the usual ones.
     pub(crate) forwarded: &'a [ForwardedHeader],
 }
@@ -136,7 +136,7 @@ pub(crate) fn is_cors(name: &[u8]) -> bool {
 }
 
 /// Whether a body is a stream of events that can be read.
-pub(crate) fn is_event_stream(fields: Fields<'_>) -> bool {
+pub(crate) fn is_event_stream(fields: HeaderFields<'_>) -> bool {
     let Some(kind) = fields.get("content-type") else {
         return false;
     };
@@ -156,7 +156,7 @@ pub(crate) enum Coding {
 
 impl Coding {
     /// What the header of an answer says of its body.
-    pub(crate) fn of(fields: Fields<'_>) -> Self {
+    pub(crate) fn of(fields: HeaderFields<'_>) -> Self {
         let mut coding = Self::Identity;
         for value in fields.all("content-encoding") {
             let is = |name: &[u8]| value.trim_ascii().eq_ignore_ascii_case(name);

@@ -1,5 +1,5 @@
 use fastllm_engine::HeaderFields;
-use fastllm_wire::http1::{Fields, Http1Error, Limits, Request, RequestHead};
+use fastllm_wire::http1::{self, Http1Error, Limits, Request, RequestHead};
 use http::HeaderName;
 
 /// The head of a request, whatever version of HTTP it came in, with its bytes.
@@ -52,7 +52,7 @@ impl Head {
     }
 
     /// The header fields.
-    pub(crate) fn fields(&self) -> Fields<'_> {
+    pub(crate) fn fields(&self) -> http1::HeaderFields<'_> {
         self.request().fields()
     }
 

@@ -1,7 +1,7 @@
 //! What clients are told of their limits.
 
 use fastllm_engine::{RateLimit, RateLimits};
-use fastllm_wire::http1::Field;
+use fastllm_wire::http1::HeaderField;
 use http::header::{HeaderName, HeaderValue};
 
 /// The fields of an answer that speak of limits, their values written once.
@@ -82,11 +82,11 @@ impl RateLimitFields {
     }
 
     /// As they are written.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = Field<'_>> {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
         self.fields
             .iter()
             .take(self.count)
-            .map(|(name, value)| Field {
+            .map(|(name, value)| HeaderField {
                 name: name.as_bytes(),
                 value: value.as_bytes(),
             })

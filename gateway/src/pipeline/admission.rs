@@ -119,7 +119,7 @@ impl Pipeline {
         let (reservation, rates) = reserve(&caller, &mut chain, &claim, tables.accounts())?;
         log.set_reservation(reservation, rates);
         let known = caller.identified().is_some();
-        let ask_usage = known && members.may_ask_usage();
+        let ask_usage = known && members.can_request_usage();
         let cacheable = CacheableRequest {
             endpoint: request.endpoint,
             client: request.client(&self.config.forwarded_headers),

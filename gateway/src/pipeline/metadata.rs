@@ -89,13 +89,13 @@ mod tests {
     use fastllm_contract::Metadata;
     use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
     use fastllm_engine::Refusal;
-    use fastllm_wire::{Fields, scan};
+    use fastllm_wire::{RequestSchema, scan};
 
     use super::read;
 
     fn of(metadata: &str) -> Result<Option<Metadata>, Refusal> {
         let body = format!("{{\"metadata\": {metadata} ,\"model\":\"m\"}}");
-        let members = scan(body.as_bytes(), Fields::Completion).unwrap();
+        let members = scan(body.as_bytes(), RequestSchema::Completion).unwrap();
         read(&members, body.as_bytes())
     }
 

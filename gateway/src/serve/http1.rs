@@ -4,7 +4,7 @@
 mod connection;
 mod response_writer;
 
-use fastllm_wire::http1::{Http1Error, Next};
+use fastllm_wire::http1::{Http1Error, NextAction};
 use tokio_util::sync::CancellationToken;
 
 use super::Service;
@@ -54,13 +54,13 @@ pub(super) async fn serve(
         };
         deadline.end_request();
         match next {
-            Ok(Next::Head) => {}
-            Ok(Next::Drain) => match connection.drain(&mut deadline).await {
-                Some(Next::Head) => {}
+            Ok(NextAction::Head) => {}
+            Ok(NextAction::Drain) => match connection.drain(&mut deadline).await {
+                Some(NextAction::Head) => {}
                 Some(_) => return connection.close(&mut deadline).await,
                 None => return,
             },
-            Ok(Next::Close { linger }) => {
+            Ok(NextAction::Close { linger }) => {
                 if linger || connection.has_unread() {
                     return connection.close(&mut deadline).await;
                 }

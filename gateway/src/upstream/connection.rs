@@ -3,7 +3,7 @@ use std::io;
 use std::task::{Context, Poll, Waker, ready};
 
 use fastllm_wire::http1::{
-    Arrived, Client, ClientEnd, Framing, Http1Error, Limits, Response, ResponseHead,
+    Client, ClientEof, Framing, Http1Error, Limits, ReceivedHead, Response, ResponseHead,
 };
 
 use super::ExchangeError;
@@ -115,15 +115,15 @@ impl UpstreamConnection {
         loop {
             if !self.inbox.is_empty() {
                 match self.codec.read_head(&self.inbox, &mut self.head) {
-                    Ok(Arrived::Answer(len)) => {
+                    Ok(ReceivedHead::Answer(len)) => {
                         self.taken = len;
                         return Poll::Ready(Ok(()));
                     }
-                    Ok(Arrived::Interim(len)) => {
+                    Ok(ReceivedHead::Interim(len)) => {
                         self.inbox.drain(..len);
                         continue;
                     }
-                    Ok(Arrived::Nothing) => {}
+                    Ok(ReceivedHead::Nothing) => {}
                     Err(error) => return Poll::Ready(Err(NoResponse::Broken(error.to_string()))),
                 }
             }
@@ -147,7 +147,7 @@ impl UpstreamConnection {
 
     fn ended(&mut self) -> NoResponse {
         let end = self.codec.eof(self.inbox.len());
-        if self.used && end == ClientEnd::Unanswered {
+        if self.used && end == ClientEof::Unanswered {
             NoResponse::Closed
         } else {
             NoResponse::Broken("closed".to_owned())
@@ -199,7 +199,7 @@ impl UpstreamConnection {
         cx: &mut Context<'_>,
         sink: &mut dyn FnMut(&[u8]),
     ) -> Poll<Result<bool, String>> {
-        if self.taken < self.inbox.len() || self.codec.has_answer() {
+        if self.taken < self.inbox.len() || self.codec.has_response() {
             let waiting = self.inbox.get(self.taken..).unwrap_or_default();
             let (consumed, end) = decode(&mut self.codec, waiting, sink).map_err(text)?;
             self.taken += consumed;
@@ -213,7 +213,7 @@ impl UpstreamConnection {
             };
             if read.is_empty() {
                 return Poll::Ready(match self.codec.eof(0) {
-                    ClientEnd::Complete => Ok(true),
+                    ClientEof::Complete => Ok(true),
                     _ => Err("closed".to_owned()),
                 });
             }

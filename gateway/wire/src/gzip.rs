@@ -15,27 +15,27 @@ use std::io::{self, Write};
 
 use flate2::write::GzDecoder;
 
-use crate::stream::StreamTail;
-use crate::usage::{Measure, WholeTail};
+use crate::stream::StreamInspector;
+use crate::usage::{BodyInspector, Measure};
 
 /// How many bytes are decoded for each that came. Answers of models come to 5
 /// to 20, and deflate to 1,032 at most.
 pub const RATIO: u64 = 64;
 
-/// Decoded bytes that are allowed besides: the first few that come may stand
+/// Inspector bytes that are allowed besides: the first few that come may stand
 /// for many.
 pub const ALLOWANCE: u64 = 64 << 10;
 
 /// What the decoded bytes are.
 #[derive(Debug)]
-enum Decoded {
-    Events(Box<StreamTail>),
-    Whole(WholeTail),
+enum Inspector {
+    Events(Box<StreamInspector>),
+    Whole(BodyInspector),
 }
 
 /// Where the decoder writes.
 struct Sink {
-    decoded: Decoded,
+    decoded: Inspector,
     /// How many bytes more it may write.
     left: u64,
 }
@@ -45,8 +45,8 @@ impl Write for Sink {
         let left = self.left.checked_sub(part.len() as u64);
         self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
         match &mut self.decoded {
-            Decoded::Events(tail) => drop(tail.push(part)),
-            Decoded::Whole(tail) => tail.push(part),
+            Inspector::Events(tail) => drop(tail.push(part)),
+            Inspector::Whole(tail) => tail.push(part),
         }
         Ok(part.len())
     }
@@ -75,15 +75,15 @@ impl fmt::Debug for Gunzip {
 impl Gunzip {
     /// A stream of events.
     pub fn events() -> Self {
-        Self::new(Decoded::Events(Box::new(StreamTail::new(false))))
+        Self::new(Inspector::Events(Box::new(StreamInspector::new(false))))
     }
 
     /// An answer in one piece.
     pub fn whole(measure: Measure) -> Self {
-        Self::new(Decoded::Whole(WholeTail::new(measure)))
+        Self::new(Inspector::Whole(BodyInspector::new(measure)))
     }
 
-    fn new(decoded: Decoded) -> Self {
+    fn new(decoded: Inspector) -> Self {
         let sink = Sink {
             decoded,
             left: ALLOWANCE,
@@ -114,25 +114,25 @@ impl Gunzip {
         };
         if decoder.try_finish().is_err() {
             self.decoder = None;
-        } else if let Decoded::Events(tail) = &mut decoder.get_mut().decoded {
+        } else if let Inspector::Events(tail) = &mut decoder.get_mut().decoded {
             drop(tail.finish());
         }
     }
 
     /// What is remembered of the events; nothing for another answer, and once
     /// it was given up.
-    pub fn stream(&self) -> Option<&StreamTail> {
+    pub fn stream(&self) -> Option<&StreamInspector> {
         match &self.decoder.as_ref()?.get_ref().decoded {
-            Decoded::Events(tail) => Some(tail),
-            Decoded::Whole(_) => None,
+            Inspector::Events(tail) => Some(tail),
+            Inspector::Whole(_) => None,
         }
     }
 
     /// What is remembered of an answer in one piece, likewise.
-    pub fn piece(&mut self) -> Option<&mut WholeTail> {
+    pub fn piece(&mut self) -> Option<&mut BodyInspector> {
         match &mut self.decoder.as_mut()?.get_mut().decoded {
-            Decoded::Whole(tail) => Some(tail),
-            Decoded::Events(_) => None,
+            Inspector::Whole(tail) => Some(tail),
+            Inspector::Events(_) => None,
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{ALLOWANCE, Gunzip, RATIO};
-    use crate::stream::First;
+    use crate::stream::FirstEvent;
     use crate::usage::{Measure, Usage};
 
     const ANSWER: &str = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn expected() -> Option<Usage> {
-        Usage::from_answer(ANSWER.as_bytes())
+        Usage::from_response(ANSWER.as_bytes())
     }
 
     #[test]
@@ -215,9 +215,9 @@ mod tests {
             gunzip.push(&std::mem::take(encoder.get_mut()));
         };
         push(&mut gunzip, ": comment\n\n");
-        assert_eq!(gunzip.stream().unwrap().first(), First::Pending);
+        assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Pending);
         push(&mut gunzip, "data: {\"choices\":[{}]}\n\n");
-        assert_eq!(gunzip.stream().unwrap().first(), First::Answer);
+        assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Answer);
         assert!(!gunzip.stream().unwrap().is_complete());
         push(&mut gunzip, &format!("data: {ANSWER}\n\ndata: [DONE]\n\n"));
         assert_eq!(usage(&mut gunzip), expected());

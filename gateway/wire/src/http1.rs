@@ -34,15 +34,15 @@ pub mod response;
 pub mod server;
 mod target;
 
-pub use body::{BodyDecoder, Decoded};
-pub use client::{Arrived, Client, ClientEnd};
+pub use body::{BodyDecoder, DecodedBody};
+pub use client::{Client, ClientEof, ReceivedHead};
 pub use encode::{CHUNK_END, ChunkLine, HeadWriter, LAST_CHUNK};
 pub use error::Http1Error;
-pub use fields::{Field, Fields};
+pub use fields::{HeaderField, HeaderFields};
 pub use framing::{Framing, Persistence};
 pub use request::{Request, RequestHead};
 pub use response::{Response, ResponseHead};
-pub use server::{Delivery, Drained, Next, Server, ServerEnd, Size};
+pub use server::{BodySize, DrainedBody, NextAction, ResponseFraming, Server, ServerEof};
 
 /// The most header fields that any head may have, whatever [`Limits`] say.
 pub const MAX_FIELDS: usize = 100;

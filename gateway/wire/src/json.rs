@@ -26,7 +26,7 @@ pub struct Member<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ObjectState {
     First,
     Next,
     Over,
@@ -40,7 +40,7 @@ pub struct Object<'a> {
     text: &'a [u8],
     pos: usize,
     inside: usize,
-    state: State,
+    state: ObjectState,
 }
 
 impl<'a> Object<'a> {
@@ -58,7 +58,7 @@ impl<'a> Object<'a> {
             text,
             pos: inside,
             inside,
-            state: State::First,
+            state: ObjectState::First,
         })
     }
 
@@ -68,7 +68,7 @@ impl<'a> Object<'a> {
     }
 
     fn close(&mut self) -> Option<Result<Member<'a>, ScanError>> {
-        self.state = State::Over;
+        self.state = ObjectState::Over;
         let end = skip_space(self.text, self.pos);
         (end != self.text.len()).then_some(Err(ScanError::Trailing { at: end }))
     }
@@ -100,7 +100,7 @@ impl<'a> Object<'a> {
         match self.text.get(self.pos) {
             Some(b',') => {
                 self.pos = skip_space(self.text, self.pos + 1);
-                self.state = State::Next;
+                self.state = ObjectState::Next;
                 // A comma promises a member: `{"a":1,}` is not JSON.
                 if self.text.get(self.pos) == Some(&b'"') {
                     Ok(())
@@ -119,9 +119,9 @@ impl<'a> Iterator for Object<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.state {
-            State::Over => return None,
-            State::First => self.pos = skip_space(self.text, self.pos),
-            State::Next => {}
+            ObjectState::Over => return None,
+            ObjectState::First => self.pos = skip_space(self.text, self.pos),
+            ObjectState::Next => {}
         }
         if self.text.get(self.pos) == Some(&b'}') {
             self.pos += 1;
@@ -131,7 +131,7 @@ impl<'a> Iterator for Object<'a> {
             .member()
             .and_then(|member| self.separator().map(|()| member));
         Some(found.map_err(|at| {
-            self.state = State::Over;
+            self.state = ObjectState::Over;
             ScanError::Malformed { at }
         }))
     }

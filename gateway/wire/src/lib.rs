@@ -34,10 +34,10 @@ pub use error::ScanError;
 pub use estimate::{estimated_tokens, text_bytes};
 pub use gzip::Gunzip;
 pub use multipart::FormReader;
-pub use scan::{Fields, Members, scan};
-pub use splice::{Piece, Splice};
-pub use stream::{First, Forward, StreamTail};
-pub use usage::{HeadTail, Measure, Quantities, Usage, WholeTail};
+pub use scan::{Members, RequestSchema, scan};
+pub use splice::{Segment, Splice};
+pub use stream::{FirstEvent, Passthrough, StreamInspector};
+pub use usage::{BodyInspector, Measure, PrefixInspector, Quantities, Usage};
 
 #[cfg(test)]
 mod tests;

@@ -22,8 +22,8 @@ use crate::error::ScanError;
 use crate::scan::{MODEL, MODEL_LIMIT, Members, answers_in};
 
 use content_type::ContentType;
-use delimiter::{Break, Delimiters};
-use part::{Field, Part};
+use delimiter::{DelimiterScanner, LineBreak};
+use part::{FormField, Part};
 
 /// The most bytes that the head of one part may have.
 pub const HEAD_LIMIT: usize = 4 << 10;
@@ -34,7 +34,7 @@ pub const PART_LIMIT: usize = 128;
 const CRLF: &[u8] = b"\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum FormState {
     /// At the beginning; so many bytes of the first delimiter have come.
     Opening(usize),
     /// After a delimiter's boundary, with the byte that followed it.
@@ -63,15 +63,15 @@ enum State {
 #[derive(Debug, Clone)]
 pub struct FormReader {
     content_type: String,
-    delimiters: Delimiters,
-    state: State,
+    delimiters: DelimiterScanner,
+    state: FormState,
     /// How many bytes have come.
     pos: usize,
     parts: usize,
     /// The head of the current part, as far as it has come.
     head: Vec<u8>,
     /// The current part, if the gateway acts on it.
-    field: Option<Field>,
+    field: Option<FormField>,
     /// Its value, as far as it has come.
     value: Vec<u8>,
     /// Where the current part's head or content begins.
@@ -94,8 +94,8 @@ impl FormReader {
         let parsed = ContentType::parse(content_type).ok_or(ScanError::NotAForm)?;
         Ok(Self {
             content_type: parsed.written(),
-            delimiters: Delimiters::new(parsed.boundary()),
-            state: State::Opening(0),
+            delimiters: DelimiterScanner::new(parsed.boundary()),
+            state: FormState::Opening(0),
             pos: 0,
             parts: 0,
             head: Vec::new(),
@@ -123,7 +123,7 @@ impl FormReader {
                     rest = rest.get(used..).unwrap_or_default();
                 }
                 Err(error) => {
-                    self.state = State::Refused(error);
+                    self.state = FormState::Refused(error);
                     return Err(error);
                 }
             }
@@ -143,12 +143,12 @@ impl FormReader {
     /// [`ScanError`], also where the form breaks off or names no model.
     pub fn finish(self) -> Result<Members, ScanError> {
         match self.state {
-            State::Closed => {
+            FormState::Closed => {
                 let mut members = self.members.ok_or(ScanError::Missing { member: MODEL })?;
                 members.set_file_bytes(self.file_bytes);
                 Ok(members)
             }
-            State::Refused(error) => Err(error),
+            FormState::Refused(error) => Err(error),
             _ => Err(malformed(self.pos, "it breaks off")),
         }
     }
@@ -157,13 +157,13 @@ impl FormReader {
     fn advance(&mut self, rest: &[u8]) -> Result<usize, ScanError> {
         let first = rest.first().copied().unwrap_or_default();
         match self.state {
-            State::Opening(matched) => self.open(matched, first).map(|()| 1),
-            State::Delimited(before) => self.delimited(before, first).map(|()| 1),
-            State::Head => self.head(first).map(|()| 1),
-            State::Content => self.content(rest),
-            State::Closed if CRLF.contains(&first) => Ok(1),
-            State::Closed => Err(malformed(self.pos, "it goes on after its end")),
-            State::Refused(error) => Err(error),
+            FormState::Opening(matched) => self.open(matched, first).map(|()| 1),
+            FormState::Delimited(before) => self.delimited(before, first).map(|()| 1),
+            FormState::Head => self.head(first).map(|()| 1),
+            FormState::Content => self.content(rest),
+            FormState::Closed if CRLF.contains(&first) => Ok(1),
+            FormState::Closed => Err(malformed(self.pos, "it goes on after its end")),
+            FormState::Refused(error) => Err(error),
         }
     }
 
@@ -173,23 +173,23 @@ impl FormReader {
             return Err(malformed(0, "it must begin with its boundary"));
         }
         self.state = if matched + 1 == needle.len() {
-            State::Delimited(None)
+            FormState::Delimited(None)
         } else {
-            State::Opening(matched + 1)
+            FormState::Opening(matched + 1)
         };
         Ok(())
     }
 
     fn delimited(&mut self, before: Option<u8>, byte: u8) -> Result<(), ScanError> {
         self.state = match (before, byte) {
-            (None, b'\r' | b'-') => State::Delimited(Some(byte)),
+            (None, b'\r' | b'-') => FormState::Delimited(Some(byte)),
             (Some(b'\r'), b'\n') => {
                 self.parts += 1;
                 self.from = self.pos + 1;
                 self.head.clear();
-                State::Head
+                FormState::Head
             }
-            (Some(b'-'), b'-') => State::Closed,
+            (Some(b'-'), b'-') => FormState::Closed,
             _ => return Err(malformed(self.pos, "a boundary is followed by something")),
         };
         if self.parts > PART_LIMIT {
@@ -208,9 +208,9 @@ impl FormReader {
             let Part { field, is_sound } = part;
             self.is_sound = is_sound;
             let known = match field {
-                Some(Field::Model) => self.members.is_some(),
-                Some(Field::Stream) => self.stream.is_some(),
-                Some(Field::N) => self.answers.is_some(),
+                Some(FormField::Model) => self.members.is_some(),
+                Some(FormField::Stream) => self.stream.is_some(),
+                Some(FormField::N) => self.answers.is_some(),
                 None => false,
             };
             if let (Some(field), true) = (field, known) {
@@ -222,7 +222,7 @@ impl FormReader {
             self.value.clear();
             self.from = self.pos + 1;
             self.delimiters.restart();
-            self.state = State::Content;
+            self.state = FormState::Content;
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl FormReader {
             return Ok(used);
         };
         let start = (self.pos + used).saturating_sub(self.delimiters.needle().len());
-        if found.before != Break::CrLf {
+        if found.before != LineBreak::CrLf {
             return Err(malformed(start, "a boundary must follow a CRLF"));
         }
         let value = self.from..start.saturating_sub(CRLF.len());
@@ -248,12 +248,12 @@ impl FormReader {
         if let Some(field) = self.field.take() {
             self.take(field, value)?;
         }
-        self.state = State::Delimited(None);
+        self.state = FormState::Delimited(None);
         Ok(used)
     }
 
     /// Keeps a part of a value, and with the last one the delimiter.
-    fn keep(&mut self, field: Field, part: &[u8]) -> Result<(), ScanError> {
+    fn keep(&mut self, field: FormField, part: &[u8]) -> Result<(), ScanError> {
         let limit = MODEL_LIMIT + CRLF.len() + self.delimiters.needle().len();
         if self.value.len() + part.len() > limit {
             return Err(too_long(field));
@@ -263,23 +263,23 @@ impl FormReader {
     }
 
     /// Takes a complete value.
-    fn take(&mut self, field: Field, at: Range<usize>) -> Result<(), ScanError> {
+    fn take(&mut self, field: FormField, at: Range<usize>) -> Result<(), ScanError> {
         self.value.truncate(at.len());
         if self.value.len() > MODEL_LIMIT {
             return Err(too_long(field));
         }
         match field {
-            Field::Model => {
+            FormField::Model => {
                 let model = part::model(&self.value)?.to_owned();
                 let content_type = self.content_type.clone();
-                self.members = Some(Members::of_form(model, at, content_type));
+                self.members = Some(Members::from_form(model, at, content_type));
             }
-            Field::Stream => self.stream = Some(part::is_true(&self.value)),
-            Field::N => self.answers = Some(answers_in(&self.value)),
+            FormField::Stream => self.stream = Some(part::is_true(&self.value)),
+            FormField::N => self.answers = Some(answers_in(&self.value)),
         }
         if let Some(members) = &mut self.members {
             members.set_stream(self.stream == Some(true));
-            members.set_answers(self.answers.unwrap_or(1));
+            members.set_choices(self.answers.unwrap_or(1));
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ fn malformed(at: usize, why: &'static str) -> ScanError {
     ScanError::MalformedForm { at, why }
 }
 
-fn too_long(field: Field) -> ScanError {
+fn too_long(field: FormField) -> ScanError {
     ScanError::TooLong {
         member: field.name(),
         limit: MODEL_LIMIT,

@@ -28,7 +28,7 @@ pub(crate) const N: &str = "n";
 pub const METADATA: &str = "metadata";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Acted {
+enum RequestMember {
     Model,
     Stream,
     StreamOptions,
@@ -42,7 +42,7 @@ enum Acted {
     Prompt,
 }
 
-impl Acted {
+impl RequestMember {
     const ALL: [Self; 11] = [
         Self::Model,
         Self::Stream,
@@ -101,7 +101,7 @@ const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 /// What a JSON body may say, beside `model` and `metadata`, that the gateway acts on. A
 /// member that the endpoint does not know is the upstream's to judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fields {
+pub enum RequestSchema {
     /// `stream`, `stream_options`, a ceiling, and `n`: chat completions.
     Chat,
     /// The same, `best_of` and the number of prompts: completions.
@@ -116,16 +116,18 @@ pub enum Fields {
     ModelOnly,
 }
 
-impl Fields {
-    fn has(self, acted: Acted) -> bool {
+impl RequestSchema {
+    fn has(self, acted: RequestMember) -> bool {
         match acted {
-            Acted::Model | Acted::Metadata => true,
-            Acted::Input => self == Self::Speech,
-            Acted::Stream => self != Self::ModelOnly,
-            Acted::N => matches!(self, Self::Chat | Self::Completion | Self::Media),
-            Acted::StreamOptions => matches!(self, Self::Chat | Self::Completion),
-            Acted::BestOf | Acted::Prompt => self == Self::Completion,
-            Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
+            RequestMember::Model | RequestMember::Metadata => true,
+            RequestMember::Input => self == Self::Speech,
+            RequestMember::Stream => self != Self::ModelOnly,
+            RequestMember::N => matches!(self, Self::Chat | Self::Completion | Self::Media),
+            RequestMember::StreamOptions => matches!(self, Self::Chat | Self::Completion),
+            RequestMember::BestOf | RequestMember::Prompt => self == Self::Completion,
+            RequestMember::MaxTokens
+            | RequestMember::MaxCompletionTokens
+            | RequestMember::MaxOutputTokens => {
                 matches!(self, Self::Chat | Self::Completion | Self::Response)
             }
         }
@@ -155,7 +157,7 @@ pub(crate) enum UsageOption {
 
 /// How the body is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum BodyEncoding {
     Json,
     Form { content_type: String },
 }
@@ -167,17 +169,17 @@ pub(crate) enum Written {
 pub struct Members {
     model: String,
     model_at: Range<usize>,
-    written: Written,
+    encoding: BodyEncoding,
     stream: bool,
     usage_option: UsageOption,
     ceiling: Option<u64>,
-    rare: Option<Box<Rare>>,
+    rare: Option<Box<RareMembers>>,
 }
 
 /// What few requests have: kept apart, since each is held in several places
 /// while it is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Rare {
+struct RareMembers {
     metadata: Option<Range<usize>>,
     input_characters: Option<u64>,
     file_bytes: Option<u64>,
@@ -185,7 +187,7 @@ struct Rare {
     answers: Option<u64>,
 }
 
-impl Rare {
+impl RareMembers {
     fn boxed(self) -> Option<Box<Self>> {
         (self != Self::default()).then(|| Box::new(self))
     }
@@ -193,11 +195,11 @@ impl Rare {
 
 impl Members {
     /// Those of a form, of which the gateway knows no further members.
-    pub(crate) fn of_form(model: String, model_at: Range<usize>, content_type: String) -> Self {
+    pub(crate) fn from_form(model: String, model_at: Range<usize>, content_type: String) -> Self {
         Self {
             model,
             model_at,
-            written: Written::Form { content_type },
+            encoding: BodyEncoding::Form { content_type },
             stream: false,
             usage_option: UsageOption::Unknown,
             ceiling: None,
@@ -209,11 +211,11 @@ impl Members {
         self.change_rare(|rare| rare.file_bytes = bytes);
     }
 
-    pub(crate) fn set_answers(&mut self, answers: u64) {
+    pub(crate) fn set_choices(&mut self, answers: u64) {
         self.change_rare(|rare| rare.answers = (answers != 1).then_some(answers));
     }
 
-    fn change_rare(&mut self, change: impl FnOnce(&mut Rare)) {
+    fn change_rare(&mut self, change: impl FnOnce(&mut RareMembers)) {
         let mut rare = self.rare.take().map(|rare| *rare).unwrap_or_default();
         change(&mut rare);
         self.rare = rare.boxed();
@@ -252,7 +254,7 @@ impl Members {
 
     /// Whether the gateway may ask for a usage event: of a stream, at an
     /// endpoint that knows the option, where the client did not.
-    pub fn may_ask_usage(&self) -> bool {
+    pub fn can_request_usage(&self) -> bool {
         self.stream && self.usage_option != UsageOption::Unknown && !self.wants_usage()
     }
 
@@ -293,14 +295,14 @@ impl Members {
     /// was read here: parameters that could change that are left out. Nothing
     /// for JSON.
     pub fn form_type(&self) -> Option<&str> {
-        match &self.written {
-            Written::Json => None,
-            Written::Form { content_type } => Some(content_type),
+        match &self.encoding {
+            BodyEncoding::Json => None,
+            BodyEncoding::Form { content_type } => Some(content_type),
         }
     }
 
-    pub(crate) fn written(&self) -> &Written {
-        &self.written
+    pub(crate) fn encoding(&self) -> &BodyEncoding {
+        &self.encoding
     }
 
     pub(crate) fn usage_option(&self) -> &UsageOption {
@@ -317,21 +319,21 @@ impl Members {
 ///
 /// # Errors
 /// [`ScanError`], always an answer of status 400.
-pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
+pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
     let mut object = Object::open(body)?;
-    let mut usage_option = if fields.has(Acted::StreamOptions) {
+    let mut usage_option = if fields.has(RequestMember::StreamOptions) {
         UsageOption::Absent {
             inside: object.inside(),
         }
     } else {
         UsageOption::Unknown
     };
-    let mut seen = [false; Acted::ALL.len()];
+    let mut seen = [false; RequestMember::ALL.len()];
     let mut model = None;
     let mut stream = None;
     let mut largest = None;
     let (mut each, mut of) = (1, 1);
-    let mut rare = Rare::default();
+    let mut rare = RareMembers::default();
     for member in &mut object {
         let member = member?;
         let Some(acted) = acted(&member.name, fields)? else {
@@ -342,16 +344,20 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
             return Err(ScanError::Duplicate { member: name });
         }
         match acted {
-            Acted::Model => model = Some((model_name(member.value)?, member.at)),
-            Acted::Stream => stream = flag(name, member.value)?,
-            Acted::StreamOptions => usage_option = options(member.value, member.at)?,
-            Acted::MaxTokens | Acted::MaxCompletionTokens | Acted::MaxOutputTokens => {
+            RequestMember::Model => model = Some((model_name(member.value)?, member.at)),
+            RequestMember::Stream => stream = flag(name, member.value)?,
+            RequestMember::StreamOptions => usage_option = options(member.value, member.at)?,
+            RequestMember::MaxTokens
+            | RequestMember::MaxCompletionTokens
+            | RequestMember::MaxOutputTokens => {
                 largest = largest.max(ceiling(name, member.value)?);
             }
-            Acted::Metadata => rare.metadata = (member.value != b"null").then_some(member.at),
-            Acted::Input => rare.input_characters = characters(member.value),
-            Acted::N | Acted::BestOf => each = answers(member.value).max(each),
-            Acted::Prompt => of = prompts(member.value),
+            RequestMember::Metadata => {
+                rare.metadata = (member.value != b"null").then_some(member.at)
+            }
+            RequestMember::Input => rare.input_characters = characters(member.value),
+            RequestMember::N | RequestMember::BestOf => each = answers(member.value).max(each),
+            RequestMember::Prompt => of = prompts(member.value),
         }
     }
     let count = each.saturating_mul(of);
@@ -360,7 +366,7 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     Ok(Members {
         model,
         model_at,
-        written: Written::Json,
+        encoding: BodyEncoding::Json,
         stream: stream == Some(true),
         usage_option,
         ceiling: largest,
@@ -368,9 +374,9 @@ pub fn scan(body: &[u8], fields: Fields) -> Result<Members, ScanError> {
     })
 }
 
-fn acted(name: &[u8], fields: Fields) -> Result<Option<Acted>, ScanError> {
+fn acted(name: &[u8], fields: RequestSchema) -> Result<Option<RequestMember>, ScanError> {
     let first = name.first().copied().unwrap_or_default();
-    let known = Acted::beginning(first).iter().copied();
+    let known = RequestMember::beginning(first).iter().copied();
     for acted in known.filter(|acted| fields.has(*acted)) {
         let member = acted.name();
         if name == member.as_bytes() {
@@ -403,7 +409,7 @@ fn options(value: &[u8], at: Range<usize>) -> Result<UsageOption, ScanError> {
     if value == b"null" {
         return Ok(UsageOption::Null(at));
     }
-    let member = Acted::StreamOptions.name();
+    let member = RequestMember::StreamOptions.name();
     let nested = |error| match error {
         ScanError::NotAnObject => ScanError::WrongType {
             member,

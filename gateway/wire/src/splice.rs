@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::scan::{Members, UsageOption, Written};
+use crate::scan::{BodyEncoding, Members, UsageOption};
 
-/// A part of the upstream's body.
+/// A segment of the upstream request body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Piece<'a> {
-    /// Bytes of the client's body, by their place in it.
-    Kept(Range<usize>),
-    /// Bytes that the gateway wrote.
-    Written(&'a [u8]),
+pub enum Segment<'a> {
+    /// A range of the client's body.
+    Original(Range<usize>),
+    /// Bytes that the gateway inserts.
+    Inserted(&'a [u8]),
 }
 
 #[derive(Debug, Clone)]
@@ -23,10 +23,10 @@ struct Edit {
 /// The edits of one request. Without any, the body goes on as it came.
 ///
 /// ```
-/// use fastllm_wire::{Fields, Splice, scan};
+/// use fastllm_wire::{RequestSchema, Splice, scan};
 ///
 /// let body = br#"{"messages": [], "model": "public"}"#;
-/// let members = scan(body, Fields::Completion).unwrap();
+/// let members = scan(body, RequestSchema::Completion).unwrap();
 /// let splice = Splice::new(&members).model("engine").include_usage();
 /// assert_eq!(
 ///     splice.to_vec(body),
@@ -57,9 +57,9 @@ impl<'m> Splice<'m> {
     pub fn model(mut self, upstream: &str) -> Self {
         self.model = (upstream != self.members.model()).then(|| Edit {
             at: self.members.model_at(),
-            with: Cow::Owned(match self.members.written() {
-                Written::Json => serde_json::Value::from(upstream).to_string().into_bytes(),
-                Written::Form { .. } => upstream.as_bytes().to_vec(),
+            with: Cow::Owned(match self.members.encoding() {
+                BodyEncoding::Json => serde_json::Value::from(upstream).to_string().into_bytes(),
+                BodyEncoding::Form { .. } => upstream.as_bytes().to_vec(),
             }),
         });
         self
@@ -67,7 +67,7 @@ impl<'m> Splice<'m> {
 
     /// Asks for a usage event at the end of the stream; no edit if the client
     /// did, or if the endpoint does not know the option. Only for a streamed
-    /// request ([`Members::may_ask_usage`]): engines refuse the option otherwise.
+    /// request ([`Members::can_request_usage`]): engines refuse the option otherwise.
     #[must_use]
     pub fn include_usage(mut self) -> Self {
         self.usage = match self.members.usage_option() {
@@ -107,7 +107,7 @@ impl<'m> Splice<'m> {
 
     /// The parts of the upstream's body, in order and none of them empty, for
     /// a client's body of `len` bytes.
-    pub fn pieces(&self, len: usize) -> impl Iterator<Item = Piece<'_>> {
+    pub fn pieces(&self, len: usize) -> impl Iterator<Item = Segment<'_>> {
         let mut edits = [self.model.as_ref(), self.usage.as_ref()];
         edits.sort_by_key(|edit| edit.map(|edit| edit.at.start));
         let mut kept = 0;
@@ -115,10 +115,13 @@ impl<'m> Splice<'m> {
         ends.flat_map(move |edit| {
             let (until, next) = edit.map_or((len, len), |edit| (edit.at.start, edit.at.end));
             let before = std::mem::replace(&mut kept, next)..until;
-            let written = edit.map(|edit| Piece::Written(&edit.with));
-            [(!before.is_empty()).then_some(Piece::Kept(before)), written]
-                .into_iter()
-                .flatten()
+            let written = edit.map(|edit| Segment::Inserted(&edit.with));
+            [
+                (!before.is_empty()).then_some(Segment::Original(before)),
+                written,
+            ]
+            .into_iter()
+            .flatten()
         })
     }
 
@@ -127,8 +130,8 @@ impl<'m> Splice<'m> {
     pub fn len(&self, len: usize) -> usize {
         self.pieces(len)
             .map(|piece| match piece {
-                Piece::Kept(range) => range.len(),
-                Piece::Written(bytes) => bytes.len(),
+                Segment::Original(range) => range.len(),
+                Segment::Inserted(bytes) => bytes.len(),
             })
             .sum()
     }
@@ -138,8 +141,8 @@ impl<'m> Splice<'m> {
         let mut out = Vec::with_capacity(self.len(body.len()));
         for piece in self.pieces(body.len()) {
             out.extend_from_slice(match piece {
-                Piece::Kept(range) => body.get(range).unwrap_or_default(),
-                Piece::Written(bytes) => bytes,
+                Segment::Original(range) => body.get(range).unwrap_or_default(),
+                Segment::Inserted(bytes) => bytes,
             });
         }
         out

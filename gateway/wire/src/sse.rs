@@ -149,14 +149,14 @@ impl<'a> Frame<'a> {
 
 /// Looks for the blank line, across reads.
 #[derive(Debug, Clone)]
-struct Boundary {
+struct EventBoundary {
     /// The current line has no byte yet.
     blank: bool,
     /// The last byte was a CR that ended a line: an LF now belongs to it.
     after_cr: bool,
 }
 
-impl Boundary {
+impl EventBoundary {
     /// Index after the terminator of the event that `bytes`, of which there is
     /// one at least, goes on with.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
@@ -192,7 +192,7 @@ impl Boundary {
 #[derive(Debug, Clone)]
 pub struct Framer {
     limit: usize,
-    boundary: Boundary,
+    boundary: EventBoundary,
     carry: Vec<u8>,
     /// Within an event that is longer than the limit.
     overlong: bool,
@@ -211,7 +211,7 @@ impl Framer {
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
-            boundary: Boundary {
+            boundary: EventBoundary {
                 blank: true,
                 after_cr: false,
             },
@@ -261,7 +261,7 @@ impl Framer {
         if !self.carry.is_empty() {
             self.give_carry(FrameKind::Event, &mut sink);
         }
-        self.boundary = Boundary {
+        self.boundary = EventBoundary {
             blank: true,
             after_cr: false,
         };

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::estimate::estimated_tokens;
 use crate::json::{Object, mentions};
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
-use crate::usage::{EventUsage, HeadTail, Measure, Quantities, Usage};
+use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage};
 
 /// What is in nearly every error, and hardly ever in anything else.
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
@@ -26,9 +26,9 @@ static FINISH_REASON: LazyLock<Finder<'static>> =
 const LARGEST_FRAME: u64 = 512;
 
 /// What the first event with data was. Until the caller knows it, an error can
-/// still fail over, so it should hold what [`StreamTail::push`] gives it.
+/// still fail over, so it should hold what [`StreamInspector::push`] gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum First {
+pub enum FirstEvent {
     /// Only comments have come, or nothing.
     Pending,
     /// An event of the answer.
@@ -43,14 +43,14 @@ pub enum First {
 /// The bytes to forward after one read: first what was carried over from
 /// earlier reads, then runs of this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Forward {
+pub struct Passthrough {
     /// Bytes of earlier reads, with the end of their event.
     pub carried: Vec<u8>,
     run: Range<usize>,
     more: Vec<Range<usize>>,
 }
 
-impl Forward {
+impl Passthrough {
     /// The parts of the read to forward, in order and none of them empty;
     /// neighbours are merged, so nearly always there is one.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
@@ -99,26 +99,26 @@ impl Forward {
 /// what the accounting needs.
 ///
 /// ```
-/// use fastllm_wire::{First, StreamTail};
+/// use fastllm_wire::{FirstEvent, StreamInspector};
 ///
 /// let read = b"data: {\"choices\":[{}]}\n\n\
 ///     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
-/// let mut tail = StreamTail::new(true);
+/// let mut tail = StreamInspector::new(true);
 /// let forward = tail.push(read);
 /// assert_eq!(forward.runs().collect::<Vec<_>>(), [0..24]);
-/// assert_eq!(tail.first(), First::Answer);
+/// assert_eq!(tail.first(), FirstEvent::Answer);
 /// assert_eq!(tail.usage().unwrap().prompt_tokens, 7);
 /// ```
 #[derive(Debug, Clone)]
-pub struct StreamTail {
+pub struct StreamInspector {
     framer: Framer,
-    seen: Seen,
+    seen: StreamState,
 }
 
 #[derive(Debug, Clone)]
-struct Seen {
+struct StreamState {
     hide_usage: bool,
-    first: First,
+    first: FirstEvent,
     /// Errors after the first event.
     later_errors: u64,
     usage: Option<Usage>,
@@ -135,10 +135,10 @@ struct Seen {
     /// The last event was held back, so the rest of its line end is, too.
     held: bool,
     /// The event that is too long to be looked into.
-    overlong: Option<Box<HeadTail>>,
+    overlong: Option<Box<PrefixInspector>>,
 }
 
-impl StreamTail {
+impl StreamInspector {
     /// `hide_usage`: only the gateway asked for usage, so the client does not
     /// get the event that carries nothing else.
     pub fn new(hide_usage: bool) -> Self {
@@ -150,9 +150,9 @@ impl StreamTail {
     pub fn with_limit(hide_usage: bool, limit: usize) -> Self {
         Self {
             framer: Framer::new(limit),
-            seen: Seen {
+            seen: StreamState {
                 hide_usage,
-                first: First::Pending,
+                first: FirstEvent::Pending,
                 later_errors: 0,
                 usage: None,
                 audio_ms: None,
@@ -169,8 +169,8 @@ impl StreamTail {
     }
 
     /// Takes one read of the body and says what of it is forwarded now.
-    pub fn push(&mut self, input: &[u8]) -> Forward {
-        let mut forward = Forward::default();
+    pub fn push(&mut self, input: &[u8]) -> Passthrough {
+        let mut forward = Passthrough::default();
         self.framer.push(input, |frame| {
             if self.seen.passes(&frame) {
                 forward.add(&frame);
@@ -180,9 +180,9 @@ impl StreamTail {
     }
 
     /// Takes the end of the body: an event without a blank line is forwarded
-    /// (in [`Forward::carried`]) and counts like any other.
-    pub fn finish(&mut self) -> Forward {
-        let mut forward = Forward::default();
+    /// (in [`Passthrough::carried`]) and counts like any other.
+    pub fn finish(&mut self) -> Passthrough {
+        let mut forward = Passthrough::default();
         self.framer.finish(|frame| {
             if self.seen.passes(&frame) {
                 forward.add(&frame);
@@ -192,7 +192,7 @@ impl StreamTail {
     }
 
     /// What the first event with data was.
-    pub fn first(&self) -> First {
+    pub fn first(&self) -> FirstEvent {
         self.seen.first
     }
 
@@ -265,7 +265,7 @@ impl StreamTail {
     }
 }
 
-impl Seen {
+impl StreamState {
     /// Takes note of a frame; `false` keeps it from the client.
     fn passes(&mut self, frame: &Frame<'_>) -> bool {
         match (frame.kind, frame.event()) {
@@ -286,11 +286,11 @@ impl Seen {
         };
         if event.is_done() {
             self.complete = true;
-            self.open(First::Answer);
+            self.open(FirstEvent::Answer);
             return false;
         }
         let kind = event.kind();
-        if self.first == First::Pending {
+        if self.first == FirstEvent::Pending {
             self.open(first(kind, &data));
         } else if is_error(kind, &data) {
             self.later_errors = self.later_errors.saturating_add(1);
@@ -311,7 +311,7 @@ impl Seen {
     }
 
     fn overlong(&mut self, part: &[u8], last: bool) {
-        self.open(First::Answer);
+        self.open(FirstEvent::Answer);
         if self.overlong.is_none() {
             self.events = self.events.saturating_add(1);
         }
@@ -346,8 +346,8 @@ impl Seen {
         }
     }
 
-    fn open(&mut self, first: First) {
-        if self.first == First::Pending {
+    fn open(&mut self, first: FirstEvent) {
+        if self.first == FirstEvent::Pending {
             self.first = first;
         }
     }
@@ -399,14 +399,14 @@ fn leading_type(data: &[u8]) -> Option<&[u8]> {
 /// Where engines put the status of an error: a number or a string of one.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Code {
+enum ErrorStatus {
     Number(u16),
     Text(String),
 }
 
 #[derive(Deserialize)]
 struct ErrorBody {
-    code: Option<Code>,
+    code: Option<ErrorStatus>,
 }
 
 #[derive(Deserialize)]
@@ -417,7 +417,7 @@ struct FailedResponse {
 /// Tells an error from an answer: a member `error` that is not null, or an
 /// object that calls itself an error, or a failed response, by its `type`, its
 /// `object` or its event.
-fn first(kind: Option<&[u8]>, data: &[u8]) -> First {
+fn first(kind: Option<&[u8]>, data: &[u8]) -> FirstEvent {
     let mut is_error = is_kind_of_error(kind);
     let mut status = None;
     for member in Object::open(data)
@@ -448,9 +448,9 @@ fn first(kind: Option<&[u8]>, data: &[u8]) -> First {
         }
     }
     if is_error {
-        First::Error { status }
+        FirstEvent::Error { status }
     } else {
-        First::Answer
+        FirstEvent::Answer
     }
 }
 
@@ -462,7 +462,7 @@ fn is_kind_of_error(kind: Option<&[u8]>) -> bool {
 /// something to see.
 fn is_error(kind: Option<&[u8]>, data: &[u8]) -> bool {
     let may_be = is_kind_of_error(kind) || ERROR.find(data).is_some();
-    may_be && matches!(first(kind, data), First::Error { .. })
+    may_be && matches!(first(kind, data), FirstEvent::Error { .. })
 }
 
 fn error_status(error: &[u8]) -> Option<u16> {
@@ -470,11 +470,11 @@ fn error_status(error: &[u8]) -> Option<u16> {
     http_status(body.code?)
 }
 
-fn http_status(code: Code) -> Option<u16> {
+fn http_status(code: ErrorStatus) -> Option<u16> {
     let status = match code {
-        Code::Number(status) => status,
+        ErrorStatus::Number(status) => status,
         // The responses API has a word for it.
-        Code::Text(text) => match text.as_str() {
+        ErrorStatus::Text(text) => match text.as_str() {
             "rate_limit_exceeded" => 429,
             "server_error" => 500,
             number => number.parse().ok()?,

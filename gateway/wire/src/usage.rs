@@ -6,10 +6,10 @@
 //! instead. Absent is unknown, never zero: a transcription that is charged by
 //! its duration has no token counts, but [`Quantities`].
 
-mod head_tail;
+mod body_inspector;
 mod images;
+mod prefix_inspector;
 mod quantities;
-mod whole;
 
 use std::sync::LazyLock;
 
@@ -17,9 +17,9 @@ use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-pub use head_tail::HeadTail;
+pub use body_inspector::BodyInspector;
+pub use prefix_inspector::PrefixInspector;
 pub use quantities::{Measure, Quantities};
-pub use whole::WholeTail;
 
 use crate::json::{self, Object};
 use quantities::duration_ms;
@@ -78,7 +78,7 @@ impl<T> Lenient<T> {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-struct Details {
+struct TokenDetails {
     #[serde(rename = "cached_tokens")]
     cached: Option<u64>,
     #[serde(rename = "cache_write_tokens")]
@@ -92,7 +92,7 @@ struct Details {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-struct Reported {
+struct ReportedUsage {
     prompt_tokens: Option<u64>,
     input_tokens: Option<u64>,
     completion_tokens: Option<u64>,
@@ -101,18 +101,18 @@ struct Reported {
     prompt_cache_hit_tokens: Option<Lenient<u64>>,
     cache_read_input_tokens: Option<Lenient<u64>>,
     cache_creation_input_tokens: Option<Lenient<u64>>,
-    prompt_tokens_details: Option<Lenient<Details>>,
-    input_tokens_details: Option<Lenient<Details>>,
+    prompt_tokens_details: Option<Lenient<TokenDetails>>,
+    input_tokens_details: Option<Lenient<TokenDetails>>,
     // The spelling of transcriptions.
-    input_token_details: Option<Lenient<Details>>,
-    completion_tokens_details: Option<Lenient<Details>>,
-    output_tokens_details: Option<Lenient<Details>>,
-    output_token_details: Option<Lenient<Details>>,
+    input_token_details: Option<Lenient<TokenDetails>>,
+    completion_tokens_details: Option<Lenient<TokenDetails>>,
+    output_tokens_details: Option<Lenient<TokenDetails>>,
+    output_token_details: Option<Lenient<TokenDetails>>,
     cost: Option<Lenient<f64>>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-struct Units {
+struct BilledUnits {
     #[serde(rename = "input_tokens")]
     input: Option<u64>,
     #[serde(rename = "output_tokens")]
@@ -120,13 +120,13 @@ struct Units {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-struct Meta {
-    billed_units: Option<Lenient<Units>>,
-    tokens: Option<Lenient<Units>>,
+struct ResponseMeta {
+    billed_units: Option<Lenient<BilledUnits>>,
+    tokens: Option<Lenient<BilledUnits>>,
 }
 
-impl Reported {
-    fn input_details(&self) -> Option<Details> {
+impl ReportedUsage {
+    fn input_details(&self) -> Option<TokenDetails> {
         first([
             self.prompt_tokens_details,
             self.input_tokens_details,
@@ -134,7 +134,7 @@ impl Reported {
         ])
     }
 
-    fn output_details(&self) -> Option<Details> {
+    fn output_details(&self) -> Option<TokenDetails> {
         first([
             self.completion_tokens_details,
             self.output_tokens_details,
@@ -144,7 +144,7 @@ impl Reported {
 }
 
 /// The first spelling that can be read.
-fn first(spellings: [Option<Lenient<Details>>; 3]) -> Option<Details> {
+fn first(spellings: [Option<Lenient<TokenDetails>>; 3]) -> Option<TokenDetails> {
     spellings.into_iter().flatten().find_map(Lenient::read)
 }
 
@@ -155,7 +155,7 @@ impl Usage {
         if value.first() != Some(&b'{') {
             return None;
         }
-        let reported: Reported = serde_json::from_slice(value).ok()?;
+        let reported: ReportedUsage = serde_json::from_slice(value).ok()?;
         let completion = reported.completion_tokens.or(reported.output_tokens);
         let prompt = reported.prompt_tokens.or(reported.input_tokens);
         let total = reported.total_tokens;
@@ -186,9 +186,9 @@ impl Usage {
         if value.first() != Some(&b'{') {
             return None;
         }
-        let meta: Meta = serde_json::from_slice(value).ok()?;
+        let meta: ResponseMeta = serde_json::from_slice(value).ok()?;
         let [billed, tokens] = [meta.billed_units, meta.tokens].map(|units| {
-            let Units { input, output } = units.and_then(Lenient::read)?;
+            let BilledUnits { input, output } = units.and_then(Lenient::read)?;
             Some((input?, output.unwrap_or(0)))
         });
         let (prompt_tokens, completion_tokens) = billed.or(tokens)?;
@@ -201,7 +201,7 @@ impl Usage {
 
     /// Reads a whole JSON answer: the `usage` of its outermost object, or else
     /// its `meta`.
-    pub fn from_answer(body: &[u8]) -> Option<Self> {
+    pub fn from_response(body: &[u8]) -> Option<Self> {
         let mut meta = None;
         for member in Object::open(body).ok()?.map_while(Result::ok) {
             match &*member.name {
@@ -229,7 +229,7 @@ impl EventUsage {
                 b"usage" if member.value.starts_with(b"{") => found = Some(member.value),
                 b"choices" => no_choices = json::is_empty(member.value),
                 // The responses API, and Groq, wrap it once.
-                b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_answer(member.value)),
+                b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_response(member.value)),
                 _ => {}
             }
         }

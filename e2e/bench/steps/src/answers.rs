@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 
 use anyhow::Context;
 use fastllm_steps::{ANSWER_HEAD, Stopwatch, answer, event, stream_end};
-use fastllm_wire::StreamTail;
+use fastllm_wire::StreamInspector;
 use fastllm_wire::http1::{ChunkLine, Framing, HeadWriter, Limits, Persistence, ResponseHead};
-use fastllm_wire::usage::HeadTail;
+use fastllm_wire::usage::PrefixInspector;
 
 /// Events that come in one read.
 const TOGETHER: u32 = 60;
@@ -45,7 +45,7 @@ fn time_json(watch: Stopwatch) -> anyhow::Result<()> {
         ("tail-json-none", unknown),
     ] {
         watch.time(step, || {
-            let mut tail = HeadTail::new();
+            let mut tail = PrefixInspector::new();
             for read in black_box(&body).chunks(16 << 10) {
                 tail.push(read);
             }
@@ -57,7 +57,7 @@ fn time_json(watch: Stopwatch) -> anyhow::Result<()> {
 
 fn time_stream(watch: Stopwatch) -> anyhow::Result<()> {
     let one = event();
-    let mut tail = StreamTail::new(true);
+    let mut tail = StreamInspector::new(true);
     watch.time("frame-event", || tail.push(black_box(&one)).len())?;
     let many = one.repeat(TOGETHER as usize);
     watch.each("frame-event-of-60", TOGETHER, || {
@@ -69,7 +69,7 @@ fn time_stream(watch: Stopwatch) -> anyhow::Result<()> {
     })?;
     let end = stream_end();
     watch.time("tail-stream", || {
-        let mut tail = StreamTail::new(true);
+        let mut tail = StreamInspector::new(true);
         tail.push(black_box(&end));
         tail.usage()
     })?;

@@ -80,7 +80,7 @@ pub fn stream_end() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use fastllm_wire::http1::{Limits, RequestHead, ResponseHead};
-    use fastllm_wire::{Fields, StreamTail, Usage, scan};
+    use fastllm_wire::{RequestSchema, StreamInspector, Usage, scan};
 
     use super::{ANSWER_HEAD, answer, chat, event, key, request_head, stream_end};
 
@@ -89,7 +89,10 @@ mod tests {
         for size in [1 << 10, 64 << 10] {
             let body = chat(size);
             assert_eq!(body.len(), size);
-            assert_eq!(scan(&body, Fields::Chat).unwrap().ceiling(), Some(64));
+            assert_eq!(
+                scan(&body, RequestSchema::Chat).unwrap().ceiling(),
+                Some(64)
+            );
         }
         let head = request_head(&key(1)).into_bytes();
         let read = RequestHead::default().parse(&head, Limits::default());
@@ -97,8 +100,8 @@ mod tests {
         let head = ANSWER_HEAD.as_bytes();
         let read = ResponseHead::default().parse(head, false, Limits::default());
         assert_eq!(read.unwrap(), Some(head.len()));
-        assert_eq!(Usage::from_answer(&answer(9)).unwrap().prompt_tokens, 250);
-        let mut tail = StreamTail::new(true);
+        assert_eq!(Usage::from_response(&answer(9)).unwrap().prompt_tokens, 250);
+        let mut tail = StreamInspector::new(true);
         assert_eq!(tail.push(&event()).len(), event().len());
         tail.push(&stream_end());
         assert!(tail.is_complete());

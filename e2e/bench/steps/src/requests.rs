@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use fastllm_steps::{Stopwatch, chat, key, request_head};
 use fastllm_wire::http1::{Framing, HeadWriter, Limits, Persistence, Request, RequestHead};
-use fastllm_wire::{Fields, Splice, scan};
+use fastllm_wire::{RequestSchema, Splice, scan};
 
 pub(crate) fn run(watch: Stopwatch) -> anyhow::Result<()> {
     let head = request_head(&key(0)).into_bytes();
@@ -16,10 +16,10 @@ pub(crate) fn run(watch: Stopwatch) -> anyhow::Result<()> {
     time_upstream_head(watch, parsed.on(&head))?;
     for (step, bytes) in [("members-1k", 1 << 10), ("members-64k", 64 << 10)] {
         let body = chat(bytes);
-        watch.time(step, || scan(black_box(&body), Fields::Chat))?;
+        watch.time(step, || scan(black_box(&body), RequestSchema::Chat))?;
     }
     let body = chat(1 << 10);
-    let members = scan(&body, Fields::Chat)?;
+    let members = scan(&body, RequestSchema::Chat)?;
     watch.time("splice-model-1k", || {
         let splice = Splice::new(black_box(&members)).model("the-upstream-calls-it-so");
         splice.to_vec(&body)

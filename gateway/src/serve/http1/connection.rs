@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use fastllm_wire::http1::{Framing, Http1Error, Limits, Next, Server};
+use fastllm_wire::http1::{Framing, Http1Error, Limits, NextAction, Server};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
@@ -216,12 +216,12 @@ impl ClientConnection {
 
     /// Reads past the rest of a body that was not wanted. Nothing where the
     /// client does not send it.
-    pub(super) async fn drain(&mut self, deadline: &mut Deadline) -> Option<Next> {
+    pub(super) async fn drain(&mut self, deadline: &mut Deadline) -> Option<NextAction> {
         let drained = poll_fn(|cx| {
             loop {
                 let drained = self.codec.drain(&self.inbox);
                 self.inbox.drain(..drained.consumed);
-                if drained.next != Next::Drain {
+                if drained.next != NextAction::Drain {
                     return Poll::Ready(Some(drained.next));
                 }
                 match ready!(self.poll_inbox(cx)) {

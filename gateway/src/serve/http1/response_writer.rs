@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
 use fastllm_wire::http1::{
-    CHUNK_END, ChunkLine, Delivery, Framing, HeadWriter, Http1Error, LAST_CHUNK, Next, Size,
+    BodySize, CHUNK_END, ChunkLine, Framing, HeadWriter, Http1Error, LAST_CHUNK, NextAction,
+    ResponseFraming,
 };
 
 use tokio::io::AsyncWrite;
@@ -24,7 +25,7 @@ const LINE_ROOM: usize = 18;
 /// An answer that is under way.
 struct ResponseWriter<'r> {
     relay: &'r mut ForwardedResponse,
-    delivery: Delivery,
+    delivery: ResponseFraming,
     /// What could not be written yet: the head at first.
     out: Vec<u8>,
     /// Nothing was written yet.
@@ -38,9 +39,9 @@ impl ClientConnection {
         &mut self,
         own: &LocalResponse,
         deadline: &mut Deadline,
-    ) -> io::Result<Next> {
+    ) -> io::Result<NextAction> {
         let (status, body) = (own.status().as_u16(), own.body());
-        let size = Size::Known(body.len() as u64);
+        let size = BodySize::Known(body.len() as u64);
         let delivery = self.codec.respond(status, size).map_err(unwritable)?;
         let mut out = buffers::take();
         let mut head = HeadWriter::response(&mut out, status);
@@ -63,8 +64,8 @@ impl ClientConnection {
         &mut self,
         relay: &mut ForwardedResponse,
         deadline: &mut Deadline,
-    ) -> io::Result<Next> {
-        let size = relay.length().map_or(Size::Unknown, Size::Known);
+    ) -> io::Result<NextAction> {
+        let size = relay.length().map_or(BodySize::Unknown, BodySize::Known);
         let delivery = self
             .codec
             .respond(relay.status(), size)
@@ -192,7 +193,7 @@ impl ClientConnection {
     }
 }
 
-fn end(mut head: HeadWriter<'_>, delivery: Delivery, dated: bool) -> io::Result<()> {
+fn end(mut head: HeadWriter<'_>, delivery: ResponseFraming, dated: bool) -> io::Result<()> {
     if !dated {
         date::with(|date| {
             head.field(b"date", date);

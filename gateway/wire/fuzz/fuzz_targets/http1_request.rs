@@ -4,7 +4,7 @@
 #![no_main]
 
 use fastllm_wire::http1::{
-    Framing, HeadWriter, Http1Error, Limits, Next, Persistence, RequestHead, Server, Size,
+    Framing, HeadWriter, Http1Error, Limits, NextAction, Persistence, RequestHead, Server, BodySize,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -61,8 +61,8 @@ fn run(input: &[u8], step: usize, limits: Limits) -> (Vec<Seen>, Option<Http1Err
             at += part.consumed;
             assert!(part.end || part.consumed > 0 || buf.is_empty());
             if part.end {
-                server.respond(200, Size::Known(0)).unwrap();
-                if server.responded() != Next::Head {
+                server.respond(200, BodySize::Known(0)).unwrap();
+                if server.responded() != NextAction::Head {
                     return (all, None);
                 }
             }

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use fastllm_wire::http1::{Arrived, Client, ClientEnd, Http1Error, Limits, ResponseHead};
+use fastllm_wire::http1::{ReceivedHead, Client, ClientEof, Http1Error, Limits, ResponseHead};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, PartialEq)]
@@ -10,7 +10,7 @@ struct Seen {
     status: u16,
     fields: Vec<(Vec<u8>, Vec<u8>)>,
     body: Vec<u8>,
-    end: ClientEnd,
+    end: ClientEof,
     /// How many bytes are left, where the answer has an end of its own.
     unread: Option<usize>,
 }
@@ -23,21 +23,21 @@ fn run(input: &[u8], step: usize, is_head: bool) -> Result<Option<Seen>, Http1Er
     loop {
         let buf = &input[at..there];
         match client.read_head(buf, &mut head)? {
-            Arrived::Nothing if there == input.len() => return Ok(None),
-            Arrived::Nothing => there = (there + step).min(input.len()),
-            Arrived::Interim(len) => at += len,
-            Arrived::Answer(len) => {
+            ReceivedHead::Nothing if there == input.len() => return Ok(None),
+            ReceivedHead::Nothing => there = (there + step).min(input.len()),
+            ReceivedHead::Interim(len) => at += len,
+            ReceivedHead::Answer(len) => {
                 let fields = head.on(buf).fields().iter();
                 let fields = fields.map(|field| (field.name.to_vec(), field.value.to_vec()));
                 let mut seen = Seen {
                     status: head.status(),
                     fields: fields.collect(),
                     body: Vec::new(),
-                    end: ClientEnd::Idle,
+                    end: ClientEof::Idle,
                     unread: None,
                 };
                 at += len;
-                while !client.has_answer() && (at < there || there < input.len()) {
+                while !client.has_response() && (at < there || there < input.len()) {
                     if at == there {
                         there = (there + step).min(input.len());
                     }
@@ -46,7 +46,7 @@ fn run(input: &[u8], step: usize, is_head: bool) -> Result<Option<Seen>, Http1Er
                     assert!(part.consumed > 0 || part.end);
                     at += part.consumed;
                 }
-                seen.unread = client.has_answer().then_some(input.len() - at);
+                seen.unread = client.has_response().then_some(input.len() - at);
                 seen.end = client.eof(0);
                 return Ok(Some(seen));
             }

@@ -3,21 +3,21 @@
 
 #![no_main]
 
-use fastllm_wire::{Fields, Splice, scan, text_bytes};
+use fastllm_wire::{RequestSchema, Splice, scan, text_bytes};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
-const FIELDS: [Fields; 6] = [
-    Fields::Completion,
-    Fields::Response,
-    Fields::Media,
-    Fields::Speech,
-    Fields::ModelOnly,
-    Fields::Chat,
+const FIELDS: [RequestSchema; 6] = [
+    RequestSchema::Completion,
+    RequestSchema::Response,
+    RequestSchema::Media,
+    RequestSchema::Speech,
+    RequestSchema::ModelOnly,
+    RequestSchema::Chat,
 ];
 
 /// How many answers a parser finds that a body asks for.
-fn answers(body: &Value, fields: Fields) -> u64 {
+fn answers(body: &Value, fields: RequestSchema) -> u64 {
     let count = |name| {
         let number = match body.get(name) {
             Some(Value::String(text)) => serde_json::from_str(text).ok(),
@@ -26,7 +26,7 @@ fn answers(body: &Value, fields: Fields) -> u64 {
         };
         number.map_or(1, |number| number.ceil().clamp(1.0, 16_384.0) as u64)
     };
-    let completion = fields == Fields::Completion;
+    let completion = fields == RequestSchema::Completion;
     let prompts = match body.get("prompt") {
         Some(Value::Array(each)) if completion => {
             let each = each
@@ -37,8 +37,8 @@ fn answers(body: &Value, fields: Fields) -> u64 {
         _ => 1,
     };
     let each = match fields {
-        Fields::Completion => count("n").max(count("best_of")),
-        Fields::Chat | Fields::Media => count("n"),
+        RequestSchema::Completion => count("n").max(count("best_of")),
+        RequestSchema::Chat | RequestSchema::Media => count("n"),
         _ => 1,
     };
     each * prompts as u64
@@ -59,7 +59,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     };
     assert_eq!(wanted["model"], members.model());
     let streams = wanted.get("stream").is_some_and(|stream| stream == true);
-    assert_eq!(streams && fields != Fields::ModelOnly, members.is_stream());
+    assert_eq!(streams && fields != RequestSchema::ModelOnly, members.is_stream());
     let metadata = members.metadata_at();
     let written = wanted.get("metadata").is_some_and(|value| !value.is_null());
     assert_eq!(metadata.is_some(), written);
@@ -67,14 +67,14 @@ fuzz_target!(|input: (u8, &[u8])| {
         let value: Value = serde_json::from_slice(&body[at]).expect("a value");
         assert_eq!(value, wanted["metadata"]);
     }
-    if fields == Fields::Speech {
+    if fields == RequestSchema::Speech {
         let characters = wanted.get("input").and_then(Value::as_str);
         let characters = characters.map(|text| text.chars().count() as u64);
         assert_eq!(members.input_characters(), characters);
     }
     assert_eq!(members.answers(), answers(&wanted, fields));
     wanted["model"] = "engine".into();
-    if matches!(fields, Fields::Chat | Fields::Completion) {
+    if matches!(fields, RequestSchema::Chat | RequestSchema::Completion) {
         wanted["stream_options"]["include_usage"] = true.into();
     }
     let got: Value = serde_json::from_slice(&out).expect("still JSON");

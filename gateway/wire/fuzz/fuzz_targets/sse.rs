@@ -3,15 +3,15 @@
 
 #![no_main]
 
-use fastllm_wire::StreamTail;
+use fastllm_wire::StreamInspector;
 use libfuzzer_sys::fuzz_target;
 
 fn run<'a>(
     hide: bool,
     limit: usize,
     reads: impl Iterator<Item = &'a [u8]>,
-) -> (Vec<u8>, StreamTail) {
-    let mut tail = StreamTail::with_limit(hide, limit);
+) -> (Vec<u8>, StreamInspector) {
+    let mut tail = StreamInspector::with_limit(hide, limit);
     let mut out = Vec::new();
     for read in reads {
         let forward = tail.push(read);

@@ -4,20 +4,20 @@
 #![no_main]
 
 use fastllm_wire::usage::EventUsage;
-use fastllm_wire::{HeadTail, Measure, Usage, WholeTail};
+use fastllm_wire::{PrefixInspector, Measure, Usage, BodyInspector};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
 fuzz_target!(|input: (u8, u16, &[u8])| {
     let (read, filler, text) = input;
     let _ = EventUsage::from_data(text);
-    let mut ends = HeadTail::new();
+    let mut ends = PrefixInspector::new();
     text.chunks(usize::from(read).max(1))
         .for_each(|part| ends.push(part));
-    assert!(text.len() > 9216 || ends.usage() == Usage::from_answer(text));
+    assert!(text.len() > 9216 || ends.usage() == Usage::from_response(text));
 
     let quantities = |measure, read: usize| {
-        let mut tail = WholeTail::new(measure);
+        let mut tail = BodyInspector::new(measure);
         text.chunks(read.max(1)).for_each(|part| tail.push(part));
         tail.quantities()
     };
@@ -27,7 +27,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
     }
     if let Ok(answer @ Value::Object(_)) = serde_json::from_slice::<Value>(text) {
         let objects = |data: &Vec<Value>| data.iter().filter(|value| value.is_object()).count();
-        let mut tail = WholeTail::new(Measure::Images);
+        let mut tail = BodyInspector::new(Measure::Images);
         tail.push(answer.to_string().as_bytes());
         let images = tail.quantities().images.map(|images| images as usize);
         assert_eq!(images, answer["data"].as_array().map(objects));
@@ -40,7 +40,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
     let reported = |without: &str| {
         let mut members = members.clone();
         members.remove(without);
-        Usage::from_answer(Value::Object(members).to_string().as_bytes())
+        Usage::from_response(Value::Object(members).to_string().as_bytes())
     };
     let exact = [reported("meta"), reported("usage")];
     let filler = "\"\\".repeat(usize::from(filler));
@@ -48,7 +48,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         let mut long = members.clone();
         long.insert(name.to_owned(), filler.clone().into());
         let long = Value::Object(long).to_string();
-        let mut ends = HeadTail::new();
+        let mut ends = PrefixInspector::new();
         long.as_bytes()
             .chunks(usize::from(read) * 64 + 1)
             .for_each(|part| ends.push(part));

@@ -7,7 +7,7 @@ use super::{Framing, Http1Error};
 
 /// What one call of [`BodyDecoder::decode`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decoded {
+pub struct DecodedBody {
     /// How many bytes of the input are done with. Those after them have to be
     /// given again; after the end they belong to the next message.
     pub consumed: usize,
@@ -17,7 +17,7 @@ pub struct Decoded {
     pub end: bool,
 }
 
-impl Decoded {
+impl DecodedBody {
     pub(super) fn new(consumed: usize, data: Range<usize>, end: bool) -> Self {
         Self {
             consumed,
@@ -45,10 +45,10 @@ impl Decoded {
 /// assert_eq!(&rest[last.consumed..], b"GET ");
 /// ```
 #[derive(Debug, Clone)]
-pub struct BodyDecoder(State);
+pub struct BodyDecoder(BodyState);
 
 #[derive(Debug, Clone)]
-enum State {
+enum BodyState {
     Length(u64),
     Chunked(Chunked),
     UntilClose { closed: bool },
@@ -58,52 +58,52 @@ impl BodyDecoder {
     /// A decoder at the beginning of a body.
     pub fn new(framing: Framing) -> Self {
         Self(match framing {
-            Framing::None => State::Length(0),
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Chunked(Chunked::new()),
-            Framing::UntilClose => State::UntilClose { closed: false },
+            Framing::None => BodyState::Length(0),
+            Framing::Length(length) => BodyState::Length(length),
+            Framing::Chunked => BodyState::Chunked(Chunked::new()),
+            Framing::UntilClose => BodyState::UntilClose { closed: false },
         })
     }
 
     /// Whether the body is complete.
     pub fn is_done(&self) -> bool {
         match &self.0 {
-            State::Length(left) => *left == 0,
-            State::Chunked(chunked) => chunked.is_done(),
-            State::UntilClose { closed } => *closed,
+            BodyState::Length(left) => *left == 0,
+            BodyState::Chunked(chunked) => chunked.is_done(),
+            BodyState::UntilClose { closed } => *closed,
         }
     }
 
     /// How many bytes are still to come, where that is known.
     pub fn left(&self) -> Option<u64> {
         match &self.0 {
-            State::Length(left) => Some(*left),
-            State::Chunked(chunked) if chunked.is_done() => Some(0),
-            State::UntilClose { closed: true } => Some(0),
-            State::Chunked(_) | State::UntilClose { .. } => None,
+            BodyState::Length(left) => Some(*left),
+            BodyState::Chunked(chunked) if chunked.is_done() => Some(0),
+            BodyState::UntilClose { closed: true } => Some(0),
+            BodyState::Chunked(_) | BodyState::UntilClose { .. } => None,
         }
     }
 
     /// Takes what came and gives the next bytes of the body. Input of which
     /// nothing is consumed is either empty or lies after the end.
-    pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
+    pub fn decode(&mut self, input: &[u8]) -> Result<DecodedBody, Http1Error> {
         match &mut self.0 {
-            State::Length(left) => {
+            BodyState::Length(left) => {
                 let taken = usize::try_from(*left).map_or(input.len(), |n| n.min(input.len()));
                 *left -= taken as u64;
-                Ok(Decoded::new(taken, 0..taken, *left == 0))
+                Ok(DecodedBody::new(taken, 0..taken, *left == 0))
             }
-            State::Chunked(chunked) => chunked.decode(input),
-            State::UntilClose { closed: true } => Ok(Decoded::new(0, 0..0, true)),
-            State::UntilClose { closed: false } => {
-                Ok(Decoded::new(input.len(), 0..input.len(), false))
+            BodyState::Chunked(chunked) => chunked.decode(input),
+            BodyState::UntilClose { closed: true } => Ok(DecodedBody::new(0, 0..0, true)),
+            BodyState::UntilClose { closed: false } => {
+                Ok(DecodedBody::new(input.len(), 0..input.len(), false))
             }
         }
     }
 
     /// Takes the end of the connection: an error unless the body is complete.
     pub fn eof(&mut self) -> Result<(), Http1Error> {
-        if let State::UntilClose { closed } = &mut self.0 {
+        if let BodyState::UntilClose { closed } = &mut self.0 {
             *closed = true;
         }
         if self.is_done() {

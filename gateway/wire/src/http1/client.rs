@@ -1,6 +1,6 @@
 //! The order of things on an upstream's connection.
 
-use super::{BodyDecoder, Decoded, Http1Error, Limits, ResponseHead};
+use super::{BodyDecoder, DecodedBody, Http1Error, Limits, ResponseHead};
 
 /// Interim answers that are skipped before one request's answer.
 const INTERIM: u8 = 16;
@@ -9,7 +9,7 @@ const INTERIM: u8 = 16;
 /// may come next, and whether the connection can be used again.
 ///
 /// ```
-/// use fastllm_wire::http1::{Arrived, Client, Limits, ResponseHead};
+/// use fastllm_wire::http1::{ReceivedHead, Client, Limits, ResponseHead};
 ///
 /// let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
 /// client.begin(false).unwrap();
@@ -18,9 +18,9 @@ const INTERIM: u8 = 16;
 /// let mut at = 0;
 /// let body = loop {
 ///     match client.read_head(&input[at..], &mut head).unwrap() {
-///         Arrived::Nothing => unreachable!("all of it is there"),
-///         Arrived::Interim(len) => at += len,
-///         Arrived::Answer(len) => break &input[at + len..],
+///         ReceivedHead::Nothing => unreachable!("all of it is there"),
+///         ReceivedHead::Interim(len) => at += len,
+///         ReceivedHead::Answer(len) => break &input[at + len..],
 ///     }
 /// };
 /// assert_eq!(head.status(), 200);
@@ -30,7 +30,7 @@ const INTERIM: u8 = 16;
 #[derive(Debug, Clone)]
 pub struct Client {
     limits: Limits,
-    reading: Reading,
+    reading: ClientReadState,
     to_head: bool,
     sent: bool,
     keep: bool,
@@ -38,7 +38,7 @@ pub struct Client {
 }
 
 #[derive(Debug, Clone)]
-enum Reading {
+enum ClientReadState {
     /// No request is under way.
     Nothing,
     Head,
@@ -48,7 +48,7 @@ enum Reading {
 
 /// Which head came, with the number of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrived {
+pub enum ReceivedHead {
     /// None that is complete.
     Nothing,
     /// One that is to be skipped: another follows.
@@ -59,7 +59,7 @@ pub enum Arrived {
 
 /// What it means that the upstream sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientEnd {
+pub enum ClientEof {
     /// No request was under way.
     Idle,
     /// Not a byte of the answer came: on a connection that was used before, the
@@ -76,7 +76,7 @@ impl Client {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            reading: Reading::Nothing,
+            reading: ClientReadState::Nothing,
             to_head: false,
             sent: true,
             keep: true,
@@ -89,7 +89,7 @@ impl Client {
         if !self.is_reusable() {
             return Err(Http1Error::OutOfOrder);
         }
-        self.reading = Reading::Head;
+        self.reading = ClientReadState::Head;
         self.to_head = is_head;
         self.sent = false;
         self.interim = 0;
@@ -106,8 +106,8 @@ impl Client {
         &mut self,
         input: &[u8],
         head: &mut ResponseHead,
-    ) -> Result<Arrived, Http1Error> {
-        if !matches!(self.reading, Reading::Head) {
+    ) -> Result<ReceivedHead, Http1Error> {
+        if !matches!(self.reading, ClientReadState::Head) {
             return Err(Http1Error::OutOfOrder);
         }
         let parsed = head.parse(input, self.to_head, self.limits);
@@ -118,25 +118,29 @@ impl Client {
         arrived
     }
 
-    fn tell(&mut self, len: Option<usize>, head: &ResponseHead) -> Result<Arrived, Http1Error> {
+    fn tell(
+        &mut self,
+        len: Option<usize>,
+        head: &ResponseHead,
+    ) -> Result<ReceivedHead, Http1Error> {
         let Some(len) = len else {
-            return Ok(Arrived::Nothing);
+            return Ok(ReceivedHead::Nothing);
         };
         if head.is_interim() {
             self.interim += 1;
             if self.interim > INTERIM {
                 return Err(Http1Error::TooManyInterim);
             }
-            return Ok(Arrived::Interim(len));
+            return Ok(ReceivedHead::Interim(len));
         }
         self.keep = head.keeps_alive();
-        self.reading = Reading::Body(BodyDecoder::new(head.framing()));
-        Ok(Arrived::Answer(len))
+        self.reading = ClientReadState::Body(BodyDecoder::new(head.framing()));
+        Ok(ReceivedHead::Answer(len))
     }
 
     /// Reads the body of the answer. May be called again after its end.
-    pub fn read_body(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
-        let Reading::Body(body) = &mut self.reading else {
+    pub fn read_body(&mut self, input: &[u8]) -> Result<DecodedBody, Http1Error> {
+        let ClientReadState::Body(body) = &mut self.reading else {
             return Err(Http1Error::OutOfOrder);
         };
         let decoded = body.decode(input);
@@ -147,33 +151,37 @@ impl Client {
     }
 
     /// Whether the answer is complete.
-    pub fn has_answer(&self) -> bool {
-        matches!(&self.reading, Reading::Body(body) if body.is_done())
+    pub fn has_response(&self) -> bool {
+        matches!(&self.reading, ClientReadState::Body(body) if body.is_done())
     }
 
     /// Whether another request may be sent: the answer is complete, the request
     /// was, too, and the upstream keeps the connection. Bytes that are left
     /// unread then are an answer to nothing, and the connection must be closed.
     pub fn is_reusable(&self) -> bool {
-        self.keep && self.sent && (matches!(self.reading, Reading::Nothing) || self.has_answer())
+        self.keep
+            && self.sent
+            && (matches!(self.reading, ClientReadState::Nothing) || self.has_response())
     }
 
     /// The upstream sends nothing more; `unread` bytes of it are left.
-    pub fn eof(&mut self, unread: usize) -> ClientEnd {
+    pub fn eof(&mut self, unread: usize) -> ClientEof {
         self.keep = false;
         match &mut self.reading {
-            Reading::Nothing if unread == 0 => ClientEnd::Idle,
-            Reading::Head if unread == 0 && self.interim == 0 => ClientEnd::Unanswered,
-            Reading::Body(body) => match body.eof() {
-                Ok(()) => ClientEnd::Complete,
-                Err(_) => ClientEnd::Truncated,
+            ClientReadState::Nothing if unread == 0 => ClientEof::Idle,
+            ClientReadState::Head if unread == 0 && self.interim == 0 => ClientEof::Unanswered,
+            ClientReadState::Body(body) => match body.eof() {
+                Ok(()) => ClientEof::Complete,
+                Err(_) => ClientEof::Truncated,
             },
-            Reading::Nothing | Reading::Head | Reading::Failed => ClientEnd::Truncated,
+            ClientReadState::Nothing | ClientReadState::Head | ClientReadState::Failed => {
+                ClientEof::Truncated
+            }
         }
     }
 
     fn fail(&mut self) {
-        self.reading = Reading::Failed;
+        self.reading = ClientReadState::Failed;
         self.keep = false;
     }
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use memchr::memchr3;
 
-use super::fields::{Field, is_hop_by_hop, is_token};
+use super::fields::{HeaderField, is_hop_by_hop, is_token};
 use super::{Framing, Http1Error, Persistence};
 
 /// What ends a chunk's data.
@@ -134,8 +134,8 @@ impl<'v> HeadWriter<'v> {
     }
 
     /// Adds a field that stands in a parsed head and is end to end (see
-    /// [`super::Fields::end_to_end`]): nothing of it has to be checked again.
-    pub fn copy(&mut self, field: Field<'_>) -> &mut Self {
+    /// [`super::HeaderFields::end_to_end`]): nothing of it has to be checked again.
+    pub fn copy(&mut self, field: HeaderField<'_>) -> &mut Self {
         line(self.out, field.name, field.value);
         self
     }
@@ -251,7 +251,7 @@ fn reason(status: u16) -> &'static str {
         424 => "Failed Dependency",
         425 => "Too Early",
         429 => "Too Many Requests",
-        431 => "Request Header Fields Too Large",
+        431 => "Request Header HeaderFields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
         502 => "Bad Gateway",

@@ -11,7 +11,7 @@ pub(super) struct Span {
 
 /// Where one field lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FieldAt {
+pub(super) struct FieldSpan {
     pub(super) name: Span,
     pub(super) value: Span,
 }
@@ -52,14 +52,14 @@ impl Span {
 /// One header field. The name is a token, the value without white space at its
 /// ends and without control characters other than tabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Field<'b> {
-    /// As it was sent; compare with [`Field::is`].
+pub struct HeaderField<'b> {
+    /// As it was sent; compare with [`HeaderField::is`].
     pub name: &'b [u8],
     /// As it was sent; it may be empty, and need not be UTF-8.
     pub value: &'b [u8],
 }
 
-impl Field<'_> {
+impl HeaderField<'_> {
     /// Whether it has this name, whatever the case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
@@ -69,14 +69,14 @@ impl Field<'_> {
 /// The fields of a head, in order. Cheap to copy; nothing is allocated by any
 /// look-up.
 #[derive(Debug, Clone, Copy)]
-pub struct Fields<'b> {
-    pub(super) at: &'b [FieldAt],
+pub struct HeaderFields<'b> {
+    pub(super) at: &'b [FieldSpan],
     pub(super) buf: &'b [u8],
     /// `connection` names something else than `close` and `keep-alive`.
     pub(super) names_more: bool,
 }
 
-impl<'b> Fields<'b> {
+impl<'b> HeaderFields<'b> {
     /// How many there are.
     pub fn len(self) -> usize {
         self.at.len()
@@ -88,8 +88,8 @@ impl<'b> Fields<'b> {
     }
 
     /// All of them.
-    pub fn iter(self) -> impl ExactSizeIterator<Item = Field<'b>> + use<'b> {
-        self.at.iter().map(move |at| Field {
+    pub fn iter(self) -> impl ExactSizeIterator<Item = HeaderField<'b>> + use<'b> {
+        self.at.iter().map(move |at| HeaderField {
             name: at.name.on(self.buf),
             value: at.value.on(self.buf),
         })
@@ -120,7 +120,7 @@ impl<'b> Fields<'b> {
 
     /// The fields that may be forwarded: all but those of the connection and
     /// those that delimit the body, which whoever writes the next head decides.
-    pub fn end_to_end(self) -> impl Iterator<Item = Field<'b>> + use<'b> {
+    pub fn end_to_end(self) -> impl Iterator<Item = HeaderField<'b>> + use<'b> {
         self.iter().filter(move |field| {
             !field.name.eq_ignore_ascii_case(b"content-length") && !self.is_hop_by_hop(field.name)
         })

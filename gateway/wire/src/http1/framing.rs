@@ -35,7 +35,7 @@ pub enum Persistence {
     reason = "each is one fact, and any may go with any"
 )]
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct FramingFields {
     pub(super) length: Option<u64>,
     chunked: bool,
     host: bool,
@@ -45,7 +45,7 @@ pub(super) struct Facts {
     expect: Option<bool>,
 }
 
-impl Facts {
+impl FramingFields {
     /// Takes note of one field; most are told apart by the length of the name.
     #[inline]
     pub(super) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http1Error> {

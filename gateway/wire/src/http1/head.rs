@@ -4,18 +4,18 @@ use std::mem::MaybeUninit;
 
 use memchr::{memchr, memchr_iter};
 
-use super::fields::{FieldAt, Span};
-use super::framing::Facts;
+use super::fields::{FieldSpan, Span};
+use super::framing::FramingFields;
 use super::{Http1Error, Limits, MAX_FIELDS, Version};
 
 /// Room for the fields of any head, on the stack and not zeroed.
-pub(super) type Slots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_FIELDS];
+pub(super) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_FIELDS];
 
-pub(super) const SLOTS: Slots<'static> = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+pub(super) const SLOTS: HeaderSlots<'static> = [const { MaybeUninit::uninit() }; MAX_FIELDS];
 
 /// As many of the slots as the limits leave.
 pub(super) fn allowed<'s, 'b>(
-    slots: &'s mut Slots<'b>,
+    slots: &'s mut HeaderSlots<'b>,
     limits: Limits,
 ) -> &'s mut [MaybeUninit<httparse::Header<'b>>] {
     slots
@@ -26,12 +26,12 @@ pub(super) fn allowed<'s, 'b>(
 /// What is known of a head that was not complete at the last look. Parsing it
 /// anew at every read would let a peer that sends single bytes cost much.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Progress {
+pub(super) struct ParseProgress {
     pub(super) parsed: usize,
     seen: usize,
 }
 
-impl Progress {
+impl ParseProgress {
     /// Whether another parse of `buf` can tell more: it has a blank line now,
     /// it is twice as long as at the last parse, or at the limit.
     pub(super) fn is_due(&mut self, buf: &[u8], limit: usize) -> bool {
@@ -72,8 +72,8 @@ pub(super) fn take_fields(
     buf: &[u8],
     len: usize,
     parsed: &[httparse::Header<'_>],
-    fields: &mut Vec<FieldAt>,
-    facts: &mut Facts,
+    fields: &mut Vec<FieldSpan>,
+    facts: &mut FramingFields,
 ) -> Result<(), Http1Error> {
     fields.clear();
     for field in parsed {
@@ -82,7 +82,7 @@ pub(super) fn take_fields(
             return Err(Http1Error::LineEnd);
         }
         facts.note(field.name.as_bytes(), field.value)?;
-        fields.push(FieldAt {
+        fields.push(FieldSpan {
             name,
             value: Span::of(buf, field.value),
         });

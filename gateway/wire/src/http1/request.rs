@@ -1,8 +1,8 @@
 //! The head of a request.
 
-use super::fields::{FieldAt, Fields, Span};
-use super::framing::{Facts, Framing};
-use super::head::{Progress, SLOTS, Slots, allowed, take_fields, version, window};
+use super::fields::{FieldSpan, HeaderFields, Span};
+use super::framing::{Framing, FramingFields};
+use super::head::{HeaderSlots, ParseProgress, SLOTS, allowed, take_fields, version, window};
 use super::target::Target;
 use super::{Http1Error, Limits, Version};
 
@@ -31,11 +31,11 @@ const LEADING_LINES: usize = 2;
 )]
 #[derive(Debug, Clone)]
 pub struct RequestHead {
-    progress: Progress,
+    progress: ParseProgress,
     method: Span,
     target: Span,
     parts: Target,
-    fields: Vec<FieldAt>,
+    fields: Vec<FieldSpan>,
     version: Version,
     framing: Framing,
     keeps_alive: bool,
@@ -47,7 +47,7 @@ pub struct RequestHead {
 impl Default for RequestHead {
     fn default() -> Self {
         Self {
-            progress: Progress::default(),
+            progress: ParseProgress::default(),
             method: Span::default(),
             target: Span::default(),
             parts: Target::default(),
@@ -72,7 +72,7 @@ impl RequestHead {
         }
         let len = self.parse_whole(buf, limits)?;
         if len.is_some() {
-            self.progress = Progress::default();
+            self.progress = ParseProgress::default();
         }
         Ok(len)
     }
@@ -80,7 +80,7 @@ impl RequestHead {
     fn parse_whole(&mut self, buf: &[u8], limits: Limits) -> Result<Option<usize>, Http1Error> {
         let skipped = leading_lines(buf)?;
         let (head, over) = window(buf.get(skipped..).unwrap_or_default(), limits);
-        let mut slots: Slots<'_> = SLOTS;
+        let mut slots: HeaderSlots<'_> = SLOTS;
         let slots = allowed(&mut slots, limits);
         let mut request = httparse::Request::new(&mut []);
         let len = match request.parse_with_uninit_headers(head, slots) {
@@ -88,7 +88,7 @@ impl RequestHead {
             Ok(httparse::Status::Partial) => return over.map_or(Ok(None), Err),
             Err(error) => return Err(fault(error, head)),
         };
-        let mut facts = Facts::default();
+        let mut facts = FramingFields::default();
         take_fields(buf, len, request.headers, &mut self.fields, &mut facts)?;
         let method = request.method.unwrap_or_default().as_bytes();
         let target = request.path.unwrap_or_default().as_bytes();
@@ -103,7 +103,7 @@ impl RequestHead {
         Ok(Some(len))
     }
 
-    fn settle(&mut self, facts: &Facts, version: Version) -> Result<(), Http1Error> {
+    fn settle(&mut self, facts: &FramingFields, version: Version) -> Result<(), Http1Error> {
         facts.check_host(version)?;
         self.version = version;
         self.framing = facts.framing(version)?.unwrap_or(Framing::None);
@@ -186,8 +186,8 @@ impl<'b> Request<'b> {
     }
 
     /// The header fields.
-    pub fn fields(self) -> Fields<'b> {
-        Fields {
+    pub fn fields(self) -> HeaderFields<'b> {
+        HeaderFields {
             at: &self.head.fields,
             buf: self.buf,
             names_more: self.head.names_more,

@@ -1,18 +1,18 @@
 //! The head of an upstream's answer.
 
-use super::fields::{FieldAt, Fields, Span};
-use super::framing::{Facts, Framing};
-use super::head::{Progress, SLOTS, Slots, allowed, take_fields, version, window};
+use super::fields::{FieldSpan, HeaderFields, Span};
+use super::framing::{Framing, FramingFields};
+use super::head::{HeaderSlots, ParseProgress, SLOTS, allowed, take_fields, version, window};
 use super::{Http1Error, Limits, Version};
 
 /// What was found in the head of an answer. It holds places, no bytes, so the
 /// buffer may move. It belongs to one connection; used again for the next head it allocates nothing.
 #[derive(Debug, Clone)]
 pub struct ResponseHead {
-    progress: Progress,
+    progress: ParseProgress,
     status: u16,
     reason: Span,
-    fields: Vec<FieldAt>,
+    fields: Vec<FieldSpan>,
     version: Version,
     framing: Framing,
     length: Option<u64>,
@@ -23,7 +23,7 @@ pub struct ResponseHead {
 impl Default for ResponseHead {
     fn default() -> Self {
         Self {
-            progress: Progress::default(),
+            progress: ParseProgress::default(),
             status: 0,
             reason: Span::default(),
             fields: Vec::new(),
@@ -52,7 +52,7 @@ impl ResponseHead {
         }
         let len = self.parse_whole(buf, to_head, limits)?;
         if len.is_some() {
-            self.progress = Progress::default();
+            self.progress = ParseProgress::default();
         }
         Ok(len)
     }
@@ -67,7 +67,7 @@ impl ResponseHead {
             return Err(Http1Error::StatusLine);
         }
         let (head, over) = window(buf, limits);
-        let mut slots: Slots<'_> = SLOTS;
+        let mut slots: HeaderSlots<'_> = SLOTS;
         let slots = allowed(&mut slots, limits);
         let mut response = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -80,7 +80,7 @@ impl ResponseHead {
             Ok(httparse::Status::Partial) => return over.map_or(Ok(None), Err),
             Err(error) => return Err(fault(error)),
         };
-        let mut facts = Facts::default();
+        let mut facts = FramingFields::default();
         take_fields(buf, len, response.headers, &mut self.fields, &mut facts)?;
         self.reason = match response.reason {
             Some(reason) if !reason.is_empty() => Span::of(buf, reason.as_bytes()),
@@ -91,7 +91,12 @@ impl ResponseHead {
         Ok(Some(len))
     }
 
-    fn settle(&mut self, facts: &Facts, version: Version, to_head: bool) -> Result<(), Http1Error> {
+    fn settle(
+        &mut self,
+        facts: &FramingFields,
+        version: Version,
+        to_head: bool,
+    ) -> Result<(), Http1Error> {
         match self.status {
             101 => return Err(Http1Error::Switched),
             100..=999 => {}
@@ -166,8 +171,8 @@ impl<'b> Response<'b> {
     }
 
     /// The header fields.
-    pub fn fields(self) -> Fields<'b> {
-        Fields {
+    pub fn fields(self) -> HeaderFields<'b> {
+        HeaderFields {
             at: &self.head.fields,
             buf: self.buf,
             names_more: self.head.names_more,

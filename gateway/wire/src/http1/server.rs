@@ -1,7 +1,9 @@
 //! The order of things on a client's connection.
 
 use super::encode::CONTINUE;
-use super::{BodyDecoder, Decoded, Framing, Http1Error, Limits, Persistence, RequestHead, Version};
+use super::{
+    BodyDecoder, DecodedBody, Framing, Http1Error, Limits, Persistence, RequestHead, Version,
+};
 
 /// Bytes of a request's body that are read past for the sake of the connection
 /// after the answer was given without them. More than that, and closing is
@@ -12,7 +14,7 @@ pub const DRAIN: u64 = 256 << 10;
 /// come next, and how many of the bytes that came are done with.
 ///
 /// ```
-/// use fastllm_wire::http1::{HeadWriter, Limits, Next, RequestHead, Server, Size};
+/// use fastllm_wire::http1::{HeadWriter, Limits, NextAction, RequestHead, Server, BodySize};
 ///
 /// let (mut server, mut head) = (Server::new(Limits::default()), RequestHead::default());
 /// let input = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\n\r\nhiGET / HTTP";
@@ -21,11 +23,11 @@ pub const DRAIN: u64 = 256 << 10;
 /// assert!(part.end);
 /// at += part.consumed;
 ///
-/// let delivery = server.respond(200, Size::Known(2)).unwrap();
+/// let delivery = server.respond(200, BodySize::Known(2)).unwrap();
 /// let mut out = Vec::new();
 /// HeadWriter::response(&mut out, 200).end(delivery.framing, delivery.persistence).unwrap();
 /// out.extend_from_slice(b"ok");
-/// assert_eq!(server.responded(), Next::Head);
+/// assert_eq!(server.responded(), NextAction::Head);
 /// assert_eq!(server.read_head(&input[at..], &mut head), Ok(None));
 /// ```
 #[expect(
@@ -35,8 +37,8 @@ pub const DRAIN: u64 = 256 << 10;
 #[derive(Debug, Clone)]
 pub struct Server {
     limits: Limits,
-    reading: Reading,
-    writing: Writing,
+    reading: ServerReadState,
+    writing: WriteState,
     version: Version,
     is_head: bool,
     expects: bool,
@@ -46,7 +48,7 @@ pub struct Server {
 }
 
 #[derive(Debug, Clone)]
-enum Reading {
+enum ServerReadState {
     /// Between requests, or within a head.
     Head,
     Body(BodyDecoder),
@@ -55,7 +57,7 @@ enum Reading {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writing {
+enum WriteState {
     /// No answer has begun.
     Nothing,
     Answer,
@@ -66,7 +68,7 @@ enum Writing {
 
 /// How long an answer's body is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Size {
+pub enum BodySize {
     /// This many bytes.
     Known(u64),
     /// Nobody knows yet.
@@ -75,7 +77,7 @@ pub enum Size {
 
 /// How an answer has to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Delivery {
+pub struct ResponseFraming {
     /// For [`super::HeadWriter::end`]; [`Framing::Chunked`] says that the body
     /// has to be cut into chunks.
     pub framing: Framing,
@@ -89,7 +91,7 @@ pub struct Delivery {
 
 /// What comes after an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// The next request, of which bytes may already be there.
     Head,
     /// The rest of the request's body, to be given to [`Server::drain`].
@@ -105,16 +107,16 @@ pub enum Next {
 
 /// What was drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainedBody {
     /// How many bytes of the input are done with.
     pub consumed: usize,
     /// What comes next.
-    pub next: Next,
+    pub next: NextAction,
 }
 
 /// What it means that the client sends nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerEnd {
+pub enum ServerEof {
     /// It had nothing under way.
     Idle,
     /// It broke off a request.
@@ -128,8 +130,8 @@ impl Server {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            reading: Reading::Head,
-            writing: Writing::Nothing,
+            reading: ServerReadState::Head,
+            writing: WriteState::Nothing,
             version: Version::Http11,
             is_head: false,
             expects: false,
@@ -161,7 +163,7 @@ impl Server {
                 return Err(error);
             }
         };
-        self.reading = Reading::Body(BodyDecoder::new(head.framing()));
+        self.reading = ServerReadState::Body(BodyDecoder::new(head.framing()));
         self.version = head.version();
         self.is_head = head.is_head();
         self.expects = head.expects_continue();
@@ -171,12 +173,12 @@ impl Server {
 
     /// Whether no request is under way: its head, at most, has begun.
     pub fn is_idle(&self) -> bool {
-        matches!(self.reading, Reading::Head) && self.writing == Writing::Nothing
+        matches!(self.reading, ServerReadState::Head) && self.writing == WriteState::Nothing
     }
 
     /// Reads the body of the request. May be called again after its end.
-    pub fn read_body(&mut self, input: &[u8]) -> Result<Decoded, Http1Error> {
-        let Reading::Body(body) = &mut self.reading else {
+    pub fn read_body(&mut self, input: &[u8]) -> Result<DecodedBody, Http1Error> {
+        let ServerReadState::Body(body) = &mut self.reading else {
             return Err(Http1Error::OutOfOrder);
         };
         match body.decode(input) {
@@ -194,13 +196,13 @@ impl Server {
 
     /// Whether the request is complete.
     pub fn has_request(&self) -> bool {
-        matches!(&self.reading, Reading::Body(body) if body.is_done())
+        matches!(&self.reading, ServerReadState::Body(body) if body.is_done())
     }
 
     /// The interim answer that the client waits for, once, if it does. To be
     /// asked when the body is wanted and no byte of it is there.
     pub fn take_continue(&mut self) -> Option<&'static [u8]> {
-        let due = self.expects && self.writing == Writing::Nothing;
+        let due = self.expects && self.writing == WriteState::Nothing;
         (due && std::mem::take(&mut self.expects)).then_some(CONTINUE)
     }
 
@@ -213,22 +215,22 @@ impl Server {
 
     /// Begins the one answer, also to what could not be read. It may come
     /// before the body of the request was.
-    pub fn respond(&mut self, status: u16, size: Size) -> Result<Delivery, Http1Error> {
-        let begun = !matches!(self.reading, Reading::Head);
-        if self.writing != Writing::Nothing || !begun || status < 200 {
+    pub fn respond(&mut self, status: u16, size: BodySize) -> Result<ResponseFraming, Http1Error> {
+        let begun = !matches!(self.reading, ServerReadState::Head);
+        if self.writing != WriteState::Nothing || !begun || status < 200 {
             return Err(Http1Error::OutOfOrder);
         }
         let bodiless = matches!(status, 204 | 304);
         let framing = match size {
             _ if bodiless || self.is_head => Framing::None,
-            Size::Known(length) => Framing::Length(length),
-            Size::Unknown if self.version == Version::Http11 => Framing::Chunked,
-            Size::Unknown => Framing::UntilClose,
+            BodySize::Known(length) => Framing::Length(length),
+            BodySize::Unknown if self.version == Version::Http11 => Framing::Chunked,
+            BodySize::Unknown => Framing::UntilClose,
         };
         self.keep =
             self.keep && !self.last && framing != Framing::UntilClose && self.drains_to_its_end();
-        self.writing = Writing::Answer;
-        Ok(Delivery {
+        self.writing = WriteState::Answer;
+        Ok(ResponseFraming {
             framing,
             persistence: match (self.keep, self.version) {
                 (false, _) => Persistence::Close,
@@ -237,7 +239,7 @@ impl Server {
             },
             sends_body: framing != Framing::None,
             announces: match size {
-                Size::Known(length) if self.is_head && !bodiless => Some(length),
+                BodySize::Known(length) if self.is_head && !bodiless => Some(length),
                 _ => None,
             },
         })
@@ -246,26 +248,26 @@ impl Server {
     /// Whether what is left of the request is worth reading. A client that
     /// waits in vain for `100 Continue` may send its body or not.
     fn drains_to_its_end(&self) -> bool {
-        let Reading::Body(body) = &self.reading else {
+        let ServerReadState::Body(body) = &self.reading else {
             return false;
         };
         !self.expects && body.left().is_none_or(|left| left <= DRAIN)
     }
 
     /// The answer was written to its end.
-    pub fn responded(&mut self) -> Next {
-        if self.writing == Writing::Answer {
-            self.writing = Writing::Answered;
+    pub fn responded(&mut self) -> NextAction {
+        if self.writing == WriteState::Answer {
+            self.writing = WriteState::Answered;
             self.drain = DRAIN;
         }
         self.next()
     }
 
     /// Reads past the rest of a request's body, after its answer.
-    pub fn drain(&mut self, input: &[u8]) -> Drained {
+    pub fn drain(&mut self, input: &[u8]) -> DrainedBody {
         let mut consumed = 0;
-        while let Reading::Body(body) = &mut self.reading
-            && self.writing == Writing::Answered
+        while let ServerReadState::Body(body) = &mut self.reading
+            && self.writing == WriteState::Answered
         {
             let rest = input.get(consumed..).unwrap_or_default();
             let Ok(decoded) = body.decode(rest) else {
@@ -279,38 +281,38 @@ impl Server {
                 break;
             }
         }
-        Drained {
+        DrainedBody {
             consumed,
             next: self.next(),
         }
     }
 
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> NextAction {
         let done = self.has_request();
-        if self.writing != Writing::Answered || !self.keep || self.last {
-            self.writing = Writing::Closed;
-            return Next::Close { linger: !done };
+        if self.writing != WriteState::Answered || !self.keep || self.last {
+            self.writing = WriteState::Closed;
+            return NextAction::Close { linger: !done };
         }
         if !done {
-            return Next::Drain;
+            return NextAction::Drain;
         }
-        self.reading = Reading::Head;
-        self.writing = Writing::Nothing;
-        Next::Head
+        self.reading = ServerReadState::Head;
+        self.writing = WriteState::Nothing;
+        NextAction::Head
     }
 
     /// The client sends nothing more; `unread` bytes of it are left.
-    pub fn eof(&self, unread: usize) -> ServerEnd {
+    pub fn eof(&self, unread: usize) -> ServerEof {
         match &self.reading {
-            Reading::Head if unread == 0 => ServerEnd::Idle,
-            Reading::Body(body) if body.is_done() => ServerEnd::Gone,
-            Reading::Failed => ServerEnd::Gone,
-            Reading::Head | Reading::Body(_) => ServerEnd::Truncated,
+            ServerReadState::Head if unread == 0 => ServerEof::Idle,
+            ServerReadState::Body(body) if body.is_done() => ServerEof::Gone,
+            ServerReadState::Failed => ServerEof::Gone,
+            ServerReadState::Head | ServerReadState::Body(_) => ServerEof::Truncated,
         }
     }
 
     fn fail(&mut self) {
-        self.reading = Reading::Failed;
+        self.reading = ServerReadState::Failed;
         self.keep = false;
     }
 }

@@ -5,7 +5,7 @@ use memchr::memmem::Finder;
 
 /// How the line before ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Break {
+pub(super) enum LineBreak {
     /// It did not: this is the middle of one.
     None,
     /// Nothing is before: the content begins here.
@@ -17,27 +17,27 @@ pub(super) enum Break {
 
 /// A boundary with its two dashes at the beginning of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Delimiter {
     /// Index of the byte after it.
     pub(super) end: usize,
-    pub(super) before: Break,
+    pub(super) before: LineBreak,
 }
 
 /// Looks for the lines that begin with a boundary. Any kind of line end
 /// counts: what is no delimiter to one parser may be one to another.
 #[derive(Debug, Clone)]
-pub(super) struct Delimiters {
+pub(super) struct DelimiterScanner {
     finder: Finder<'static>,
-    before: Break,
+    before: LineBreak,
     /// How many bytes of a delimiter have come since.
     matched: usize,
 }
 
-impl Delimiters {
+impl DelimiterScanner {
     pub(super) fn new(boundary: &str) -> Self {
         Self {
             finder: Finder::new(&format!("--{boundary}")).into_owned(),
-            before: Break::Start,
+            before: LineBreak::Start,
             matched: 0,
         }
     }
@@ -49,20 +49,20 @@ impl Delimiters {
 
     /// The content of a part begins.
     pub(super) fn restart(&mut self) {
-        self.before = Break::Start;
+        self.before = LineBreak::Start;
         self.matched = 0;
     }
 
     /// The next one that is complete with `read`. The bytes after it are for
     /// another call.
-    pub(super) fn find(&mut self, read: &[u8]) -> Option<Found> {
+    pub(super) fn find(&mut self, read: &[u8]) -> Option<Delimiter> {
         let mut at = 0;
         loop {
-            while self.before != Break::None {
+            while self.before != LineBreak::None {
                 let byte = *read.get(at)?;
                 at += 1;
                 if let Some(before) = self.step(byte) {
-                    return Some(Found { end: at, before });
+                    return Some(Delimiter { end: at, before });
                 }
             }
             at = self.skip(read, at)?;
@@ -93,21 +93,21 @@ impl Delimiters {
 
     /// Takes one byte; the kind of line end before a delimiter that it
     /// completes.
-    fn step(&mut self, byte: u8) -> Option<Break> {
-        if self.before != Break::None && self.needle().get(self.matched) == Some(&byte) {
+    fn step(&mut self, byte: u8) -> Option<LineBreak> {
+        if self.before != LineBreak::None && self.needle().get(self.matched) == Some(&byte) {
             self.matched += 1;
             if self.matched < self.needle().len() {
                 return None;
             }
             self.matched = 0;
-            return Some(std::mem::replace(&mut self.before, Break::None));
+            return Some(std::mem::replace(&mut self.before, LineBreak::None));
         }
         let adjacent = std::mem::take(&mut self.matched) == 0;
         self.before = match byte {
-            b'\r' => Break::Cr,
-            b'\n' if adjacent && self.before == Break::Cr => Break::CrLf,
-            b'\n' => Break::Lf,
-            _ => Break::None,
+            b'\r' => LineBreak::Cr,
+            b'\n' if adjacent && self.before == LineBreak::Cr => LineBreak::CrLf,
+            b'\n' => LineBreak::Lf,
+            _ => LineBreak::None,
         };
         None
     }

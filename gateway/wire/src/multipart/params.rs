@@ -24,7 +24,7 @@ pub(super) struct Params<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unclear;
+pub(super) struct AmbiguousParam;
 
 /// The value without its parameters, and these.
 pub(super) fn split(value: &[u8]) -> (&[u8], Params<'_>) {
@@ -36,15 +36,15 @@ pub(super) fn split(value: &[u8]) -> (&[u8], Params<'_>) {
 impl<'a> Params<'a> {
     /// The next parameter, of a rest that is not empty; nothing after a last
     /// semicolon.
-    fn param(&mut self) -> Result<Option<Param<'a>>, Unclear> {
-        let rest = self.rest.strip_prefix(b";").ok_or(Unclear)?;
+    fn param(&mut self) -> Result<Option<Param<'a>>, AmbiguousParam> {
+        let rest = self.rest.strip_prefix(b";").ok_or(AmbiguousParam)?;
         let rest = rest.trim_ascii_start();
         if rest.is_empty() {
             self.rest = rest;
             return Ok(None);
         }
         let (name, rest) = token(rest)?;
-        let rest = rest.strip_prefix(b"=").ok_or(Unclear)?;
+        let rest = rest.strip_prefix(b"=").ok_or(AmbiguousParam)?;
         let (value, rest) = match rest.strip_prefix(b"\"") {
             Some(inner) => {
                 let (value, rest) = quoted(inner)?;
@@ -59,7 +59,7 @@ impl<'a> Params<'a> {
 }
 
 impl<'a> Iterator for Params<'a> {
-    type Item = Result<Param<'a>, Unclear>;
+    type Item = Result<Param<'a>, AmbiguousParam>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
@@ -73,23 +73,23 @@ impl<'a> Iterator for Params<'a> {
     }
 }
 
-fn token(text: &[u8]) -> Result<(&[u8], &[u8]), Unclear> {
+fn token(text: &[u8]) -> Result<(&[u8], &[u8]), AmbiguousParam> {
     let len = text.iter().take_while(|byte| is_token(**byte)).count();
     if len == 0 {
-        return Err(Unclear);
+        return Err(AmbiguousParam);
     }
     Ok(text.split_at(len))
 }
 
 /// The text up to the closing quote, and what follows it. Whether a backslash
 /// escapes the quote behind it depends on the parser, so there is none.
-fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), Unclear> {
-    let quote = memchr(b'"', text).ok_or(Unclear)?;
+fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), AmbiguousParam> {
+    let quote = memchr(b'"', text).ok_or(AmbiguousParam)?;
     let (inner, rest) = text.split_at(quote);
     let escaped = !crate::json::backslashes(inner).is_multiple_of(2);
     match rest.split_first() {
         Some((_, rest)) if !escaped => Ok((inner, rest)),
-        _ => Err(Unclear),
+        _ => Err(AmbiguousParam),
     }
 }
 

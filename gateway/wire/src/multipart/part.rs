@@ -2,20 +2,20 @@
 
 use memchr::memmem;
 
-use super::params::{self, Param, Unclear, is_token};
+use super::params::{self, AmbiguousParam, Param, is_token};
 use super::{CRLF, malformed};
 use crate::error::ScanError;
 use crate::scan::{MODEL, N, STREAM, folds_to};
 
 /// A part that the gateway acts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum FormField {
     Model,
     Stream,
     N,
 }
 
-impl Field {
+impl FormField {
     const ALL: [Self; 3] = [Self::Model, Self::Stream, Self::N];
 
     pub(super) fn name(self) -> &'static str {
@@ -29,12 +29,12 @@ impl Field {
 
 /// What is wrong with a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum PartError {
     Grammar(&'static str),
     Member(ScanError),
 }
 
-impl Fault {
+impl PartError {
     /// As an error in a part whose head begins at this offset.
     pub(super) fn at(self, at: usize) -> ScanError {
         match self {
@@ -44,15 +44,15 @@ impl Fault {
     }
 }
 
-impl From<Unclear> for Fault {
-    fn from(Unclear: Unclear) -> Self {
+impl From<AmbiguousParam> for PartError {
+    fn from(AmbiguousParam: AmbiguousParam) -> Self {
         Self::Grammar("the parameters of a part's content-disposition are unclear")
     }
 }
 
 /// What the head of a part says.
 #[derive(Debug, Default)]
-struct Head<'a> {
+struct PartHead<'a> {
     name: Option<&'a [u8]>,
     is_file: bool,
     /// A type or coding under which a parser could read another text.
@@ -63,25 +63,27 @@ struct Head<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     /// Which one it is, if the gateway acts on it.
-    pub(super) field: Option<Field>,
+    pub(super) field: Option<FormField>,
     /// It is the file that an audio endpoint listens to.
     pub(super) is_sound: bool,
 }
 
 /// Which part this is, from its head with the blank line that ends it.
-pub(super) fn part(head: &[u8]) -> Result<Part, Fault> {
-    let head = Head::read(head)?;
+pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
+    let head = PartHead::read(head)?;
     let name = head
         .name
-        .ok_or(Fault::Grammar("a part has no content-disposition"))?;
+        .ok_or(PartError::Grammar("a part has no content-disposition"))?;
     if name.is_empty() || !name.iter().copied().all(is_plain) {
-        return Err(Fault::Grammar(
+        return Err(PartError::Grammar(
             "the name of a part may have only letters, digits and `_-.[]`",
         ));
     }
     // By RFC 7578 it would say how all others are to be read.
     if name.eq_ignore_ascii_case(b"_charset_") {
-        return Err(Fault::Grammar("a form may not choose its character set"));
+        return Err(PartError::Grammar(
+            "a form may not choose its character set",
+        ));
     }
     let field = named(name)?;
     if let Some(field) = field
@@ -97,14 +99,14 @@ pub(super) fn part(head: &[u8]) -> Result<Part, Fault> {
 
 /// The field of this name. A name that some parsers take for it is refused:
 /// one in another case, or one with brackets, which stand for a list.
-fn named(name: &[u8]) -> Result<Option<Field>, Fault> {
-    for field in Field::ALL {
+fn named(name: &[u8]) -> Result<Option<FormField>, PartError> {
+    for field in FormField::ALL {
         let member = field.name();
         if name == member.as_bytes() {
             return Ok(Some(field));
         }
         if folds_to(name, member) {
-            return Err(Fault::Member(ScanError::CaseVariant { member }));
+            return Err(PartError::Member(ScanError::CaseVariant { member }));
         }
         let stem = name.split(|byte| *byte == b'[').next().unwrap_or_default();
         if folds_to(stem, member) {
@@ -114,15 +116,15 @@ fn named(name: &[u8]) -> Result<Option<Field>, Fault> {
     Ok(None)
 }
 
-fn not_a_text(field: Field) -> Fault {
-    Fault::Member(ScanError::WrongType {
+fn not_a_text(field: FormField) -> PartError {
+    PartError::Member(ScanError::WrongType {
         member: field.name(),
         expected: "one plain text field",
     })
 }
 
-impl<'a> Head<'a> {
-    fn read(head: &'a [u8]) -> Result<Self, Fault> {
+impl<'a> PartHead<'a> {
+    fn read(head: &'a [u8]) -> Result<Self, PartError> {
         let mut read = Self::default();
         let mut rest = head;
         while let Some(end) = memmem::find(rest, CRLF) {
@@ -137,7 +139,7 @@ impl<'a> Head<'a> {
         Ok(read)
     }
 
-    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Fault> {
+    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), PartError> {
         if name.eq_ignore_ascii_case(b"content-disposition") {
             self.disposition(value)?;
         } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
@@ -151,17 +153,17 @@ impl<'a> Head<'a> {
         Ok(())
     }
 
-    fn disposition(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+    fn disposition(&mut self, value: &'a [u8]) -> Result<(), PartError> {
         let (kind, params) = params::split(value);
         if !kind.eq_ignore_ascii_case(b"form-data") {
-            return Err(Fault::Grammar("a part is no form-data"));
+            return Err(PartError::Grammar("a part is no form-data"));
         }
         let mut given = None;
         for param in params {
             let Param { name, value } = param?;
             if name == b"name" {
                 if given.replace(value).is_some() {
-                    return Err(Fault::Grammar("a part has two names"));
+                    return Err(PartError::Grammar("a part has two names"));
                 }
             } else if name.eq_ignore_ascii_case(b"filename")
                 || name.eq_ignore_ascii_case(b"filename*")
@@ -170,22 +172,22 @@ impl<'a> Head<'a> {
             } else {
                 // RFC 7578 knows no others, and some parsers take `Name`, `name*`
                 // or `names` for a name, or for none.
-                return Err(Fault::Grammar(
+                return Err(PartError::Grammar(
                     "a part has parameters other than `name` and `filename`",
                 ));
             }
         }
-        let given = given.ok_or(Fault::Grammar("a part has no name"))?;
+        let given = given.ok_or(PartError::Grammar("a part has no name"))?;
         if self.name.replace(given).is_some() {
-            return Err(Fault::Grammar("a part has two content-dispositions"));
+            return Err(PartError::Grammar("a part has two content-dispositions"));
         }
         Ok(())
     }
 }
 
 /// The name and the value of one header.
-fn header(line: &[u8]) -> Result<(&[u8], &[u8]), Fault> {
-    let wrong = Fault::Grammar("a header of a part is not valid");
+fn header(line: &[u8]) -> Result<(&[u8], &[u8]), PartError> {
+    let wrong = PartError::Grammar("a header of a part is not valid");
     let name = line.iter().take_while(|byte| is_token(**byte)).count();
     let (name, rest) = line.split_at(name);
     let value = rest.strip_prefix(b":").ok_or(wrong)?;

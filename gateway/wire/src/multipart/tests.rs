@@ -79,7 +79,7 @@ fn the_model_is_found_before_and_after_the_file() {
         let members = read(&body).unwrap();
         assert_eq!(members.model(), "whisper");
         assert_eq!(&body[members.model_at()], b"whisper");
-        assert!(!members.is_stream() && !members.may_ask_usage());
+        assert!(!members.is_stream() && !members.can_request_usage());
         assert_eq!(members.ceiling(), None);
         assert_eq!(members.form_type().map(str::as_bytes), Some(TYPE));
         let out = Splice::new(&members).model("große-v3").to_vec(&body);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn scan(body: &str) -> Result<Members, ScanError> {
-    super::scan(body.as_bytes(), Fields::Completion)
+    super::scan(body.as_bytes(), RequestSchema::Completion)
 }
 
 #[test]
@@ -42,20 +42,20 @@ fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
             members.ceiling(),
         )
     };
-    assert_eq!(read(Fields::Completion), (true, true, Some(5)));
-    assert_eq!(read(Fields::Response), (true, false, Some(5)));
-    assert_eq!(read(Fields::Media), (true, false, None));
-    assert_eq!(read(Fields::ModelOnly), (false, false, None));
+    assert_eq!(read(RequestSchema::Completion), (true, true, Some(5)));
+    assert_eq!(read(RequestSchema::Response), (true, false, Some(5)));
+    assert_eq!(read(RequestSchema::Media), (true, false, None));
+    assert_eq!(read(RequestSchema::ModelOnly), (false, false, None));
 
     // What is not acted on is the upstream's to judge.
     let odd = br#"{"model":"m","stream":"x","STREAM":1,"stream_options":7,"max_tokens":"x"}"#;
-    assert!(super::scan(odd, Fields::ModelOnly).is_ok());
-    assert!(super::scan(odd, Fields::Completion).is_err());
+    assert!(super::scan(odd, RequestSchema::ModelOnly).is_ok());
+    assert!(super::scan(odd, RequestSchema::Completion).is_err());
     for fields in [
-        Fields::Response,
-        Fields::Media,
-        Fields::Speech,
-        Fields::ModelOnly,
+        RequestSchema::Response,
+        RequestSchema::Media,
+        RequestSchema::Speech,
+        RequestSchema::ModelOnly,
     ] {
         assert!(super::scan(br#"{"model":"m","Model":"n"}"#, fields).is_err());
     }
@@ -64,11 +64,11 @@ fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
 #[test]
 fn metadata_is_found_everywhere_and_must_be_clear() {
     let all = [
-        Fields::Completion,
-        Fields::Response,
-        Fields::Media,
-        Fields::Speech,
-        Fields::ModelOnly,
+        RequestSchema::Completion,
+        RequestSchema::Response,
+        RequestSchema::Media,
+        RequestSchema::Speech,
+        RequestSchema::ModelOnly,
     ];
     for fields in all {
         let scan = |body: &str| super::scan(body.as_bytes(), fields);
@@ -89,7 +89,7 @@ fn metadata_is_found_everywhere_and_must_be_clear() {
 fn the_characters_of_speech_are_counted_decoded() {
     let count = |input: &str| {
         let body = format!(r#"{{"model":"m","input":{input}}}"#);
-        let members = super::scan(body.as_bytes(), Fields::Speech).unwrap();
+        let members = super::scan(body.as_bytes(), RequestSchema::Speech).unwrap();
         members.input_characters()
     };
     for input in ["", "hello", "grüß dich", "a\"b\\\n", "😀", "日本語"] {
@@ -101,12 +101,12 @@ fn the_characters_of_speech_are_counted_decoded() {
     }
     assert_eq!(count("[1]"), None);
     let twice = br#"{"model":"m","input":"a","input":"b"}"#;
-    assert!(super::scan(twice, Fields::Speech).is_err());
-    let elsewhere = super::scan(twice, Fields::ModelOnly).unwrap();
+    assert!(super::scan(twice, RequestSchema::Speech).is_err());
+    let elsewhere = super::scan(twice, RequestSchema::ModelOnly).unwrap();
     assert_eq!(elsewhere.input_characters(), None);
 }
 
-fn answers(members: &str, fields: Fields) -> u64 {
+fn answers(members: &str, fields: RequestSchema) -> u64 {
     let body = format!(r#"{{"model":"m",{members}}}"#);
     super::scan(body.as_bytes(), fields).unwrap().answers()
 }
@@ -121,13 +121,21 @@ fn the_answers_to_one_request_are_the_larger_of_n_and_best_of() {
         (r#""best_of":2,"n":128"#, 128),
         (r#""n":null,"best_of":null"#, 1),
     ] {
-        assert_eq!(answers(members, Fields::Completion), expected, "{members}");
+        assert_eq!(
+            answers(members, RequestSchema::Completion),
+            expected,
+            "{members}"
+        );
     }
     let n = r#""n":3,"best_of":7,"prompt":["a","b"]"#;
-    for fields in [Fields::Chat, Fields::Media] {
+    for fields in [RequestSchema::Chat, RequestSchema::Media] {
         assert_eq!(answers(n, fields), 3, "{fields:?}");
     }
-    for fields in [Fields::Response, Fields::Speech, Fields::ModelOnly] {
+    for fields in [
+        RequestSchema::Response,
+        RequestSchema::Speech,
+        RequestSchema::ModelOnly,
+    ] {
         assert_eq!(answers(n, fields), 1, "{fields:?}");
     }
 }
@@ -155,7 +163,7 @@ fn a_number_of_answers_that_is_none_is_one_and_a_large_one_has_a_bound() {
         ("18446744073709551616", most),
         ("1e300", most),
     ] {
-        let found = answers(&format!("\"n\":{value}"), Fields::Completion);
+        let found = answers(&format!("\"n\":{value}"), RequestSchema::Completion);
         assert_eq!(found, expected, "{value}");
     }
 }
@@ -172,30 +180,37 @@ fn each_prompt_of_several_has_answers_of_its_own() {
         ("[[1,2],[3]]", 4),
     ] {
         let members = format!(r#""n":2,"prompt":{prompt}"#);
-        assert_eq!(answers(&members, Fields::Completion), expected, "{prompt}");
+        assert_eq!(
+            answers(&members, RequestSchema::Completion),
+            expected,
+            "{prompt}"
+        );
     }
     let many = format!(r#""n":1e9,"prompt":[{}""]"#, r#""","#.repeat(9_999));
-    assert_eq!(answers(&many, Fields::Completion), 10_000 << 14);
+    assert_eq!(answers(&many, RequestSchema::Completion), 10_000 << 14);
 }
 
 #[test]
 fn every_name_is_looked_for_behind_its_first_byte() {
-    for acted in Acted::ALL {
+    for acted in RequestMember::ALL {
         let first = acted.name().as_bytes()[0];
         for first in [first, first.to_ascii_uppercase()] {
-            assert!(Acted::beginning(first).contains(&acted), "{acted:?}");
+            assert!(
+                RequestMember::beginning(first).contains(&acted),
+                "{acted:?}"
+            );
         }
         // The names that fold to it and begin otherwise.
         for other in ["\u{17F}", "\u{212A}"] {
             let name = format!("{other}{}", &acted.name()[1..]);
-            let found = Acted::beginning(other.as_bytes()[0]).contains(&acted);
+            let found = RequestMember::beginning(other.as_bytes()[0]).contains(&acted);
             assert_eq!(found, folds_to(name.as_bytes(), acted.name()), "{name}");
         }
     }
     let listed = (0..=u8::MAX)
         .filter(|first| !first.is_ascii_uppercase() && *first != 0xC5)
-        .flat_map(Acted::beginning);
-    assert_eq!(listed.count(), Acted::ALL.len());
+        .flat_map(RequestMember::beginning);
+    assert_eq!(listed.count(), RequestMember::ALL.len());
 }
 
 #[test]
@@ -203,18 +218,18 @@ fn usage_is_asked_for_only_where_that_is_known() {
     let may = |body: &str, fields| {
         super::scan(body.as_bytes(), fields)
             .unwrap()
-            .may_ask_usage()
+            .can_request_usage()
     };
     let stream = r#"{"model":"m","stream":true}"#;
-    assert!(may(stream, Fields::Completion));
-    assert!(!may(r#"{"model":"m"}"#, Fields::Completion));
+    assert!(may(stream, RequestSchema::Completion));
+    assert!(!may(r#"{"model":"m"}"#, RequestSchema::Completion));
     let asked = r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#;
-    assert!(!may(asked, Fields::Completion));
+    assert!(!may(asked, RequestSchema::Completion));
     for fields in [
-        Fields::Response,
-        Fields::Media,
-        Fields::Speech,
-        Fields::ModelOnly,
+        RequestSchema::Response,
+        RequestSchema::Media,
+        RequestSchema::Speech,
+        RequestSchema::ModelOnly,
     ] {
         assert!(!may(stream, fields));
         let members = super::scan(stream.as_bytes(), fields).unwrap();
@@ -285,7 +300,7 @@ fn the_model_must_be_a_name() {
         scan(r#"{"model":""}"#),
         Err(ScanError::Empty { member: "model" })
     );
-    let invalid = super::scan(b"{\"model\":\"\xC1\xAD\"}", Fields::Completion).unwrap_err();
+    let invalid = super::scan(b"{\"model\":\"\xC1\xAD\"}", RequestSchema::Completion).unwrap_err();
     assert!(matches!(
         invalid,
         ScanError::WrongType {

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scan::{Fields, scan};
+use crate::scan::{RequestSchema, scan};
 
 fn spliced(body: &str, model: &str, usage: bool) -> String {
-    let members = scan(body.as_bytes(), Fields::Completion).unwrap();
+    let members = scan(body.as_bytes(), RequestSchema::Completion).unwrap();
     let mut splice = Splice::new(&members).model(model);
     if usage {
         splice = splice.include_usage();
@@ -18,12 +18,12 @@ fn spliced(body: &str, model: &str, usage: bool) -> String {
 #[test]
 fn without_an_edit_the_body_is_the_clients() {
     let body = r#"{"model":"m","stream_options":{"include_usage" : true}}"#;
-    let members = scan(body.as_bytes(), Fields::Completion).unwrap();
+    let members = scan(body.as_bytes(), RequestSchema::Completion).unwrap();
     let splice = Splice::new(&members).model("m").include_usage();
     assert!(splice.is_identity());
     assert_eq!(
         splice.pieces(body.len()).collect::<Vec<_>>(),
-        [Piece::Kept(0..body.len())]
+        [Segment::Original(0..body.len())]
     );
 }
 
@@ -94,7 +94,7 @@ proptest! {
             before["stream_options"] = options;
         }
         let body = crate::tests::written(&before, pretty);
-        let members = scan(body.as_bytes(), Fields::Completion).unwrap();
+        let members = scan(body.as_bytes(), RequestSchema::Completion).unwrap();
         let splice = Splice::new(&members).model(&upstream).include_usage();
 
         let mut wanted = before.clone();
@@ -104,8 +104,8 @@ proptest! {
         prop_assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), wanted);
 
         let kept: usize = splice.pieces(body.len()).map(|piece| match piece {
-            Piece::Kept(range) => range.len(),
-            Piece::Written(_) => 0,
+            Segment::Original(range) => range.len(),
+            Segment::Inserted(_) => 0,
         }).sum();
         let replaced = body.len() - kept;
         let values = before["model"].to_string().len() + "false".len();

@@ -9,7 +9,7 @@ const USAGE: &str =
 const DONE: &str = "data: [DONE]\n\n";
 
 /// What the client gets of these reads, and the state at the end.
-fn forwarded(mut tail: StreamTail, reads: &[Vec<u8>]) -> (Vec<u8>, StreamTail) {
+fn forwarded(mut tail: StreamInspector, reads: &[Vec<u8>]) -> (Vec<u8>, StreamInspector) {
     let mut out = Vec::new();
     for read in reads {
         let forward = tail.push(read);
@@ -28,8 +28,11 @@ fn forwarded(mut tail: StreamTail, reads: &[Vec<u8>]) -> (Vec<u8>, StreamTail) {
     (out, tail)
 }
 
-fn whole(hide_usage: bool, stream: &str) -> (String, StreamTail) {
-    let (out, tail) = forwarded(StreamTail::new(hide_usage), &[stream.as_bytes().to_vec()]);
+fn whole(hide_usage: bool, stream: &str) -> (String, StreamInspector) {
+    let (out, tail) = forwarded(
+        StreamInspector::new(hide_usage),
+        &[stream.as_bytes().to_vec()],
+    );
     (String::from_utf8(out).unwrap(), tail)
 }
 
@@ -150,7 +153,7 @@ fn what_resembles_a_usage_event_is_forwarded() {
 
 #[test]
 fn one_read_is_one_run_unless_something_is_held() {
-    let mut tail = StreamTail::new(true);
+    let mut tail = StreamInspector::new(true);
     let plain = [TEXT, TEXT, ": ping\n\n"].concat();
     let forward = tail.push(plain.as_bytes());
     assert!(forward.carried.is_empty());
@@ -170,7 +173,7 @@ fn one_read_is_one_run_unless_something_is_held() {
 
 #[test]
 fn an_event_in_two_reads_leaves_with_the_second() {
-    let mut tail = StreamTail::new(true);
+    let mut tail = StreamInspector::new(true);
     let (one, two) = TEXT.split_at(20);
     assert!(tail.push(one.as_bytes()).is_empty());
     assert_eq!(tail.carried(), 20);
@@ -188,7 +191,7 @@ fn the_line_end_of_a_held_event_is_held() {
     let usage = USAGE.replace('\n', "\r\n");
     let (one, two) = usage.split_at(usage.len() - 1);
     let reads = [one, two, "data: [DONE]\r\n\r", "\n"].map(|read| read.as_bytes().to_vec());
-    let (out, tail) = forwarded(StreamTail::new(true), &reads);
+    let (out, tail) = forwarded(StreamInspector::new(true), &reads);
     assert_eq!(out, b"data: [DONE]\r\n\r\n");
     assert!(tail.usage().is_some());
 }
@@ -214,19 +217,19 @@ fn the_last_usage_counts_and_a_broken_one_does_not() {
 #[test]
 fn an_error_is_told_from_an_answer_once_an_event_is_there() {
     let first = |stream: &str| whole(true, stream).1.first();
-    assert_eq!(first(""), First::Pending);
-    assert_eq!(first(": ping\n\n: ping\n\n\n"), First::Pending);
-    assert_eq!(first(&[": ping\n\n", TEXT].concat()), First::Answer);
-    assert_eq!(first(DONE), First::Answer);
+    assert_eq!(first(""), FirstEvent::Pending);
+    assert_eq!(first(": ping\n\n: ping\n\n\n"), FirstEvent::Pending);
+    assert_eq!(first(&[": ping\n\n", TEXT].concat()), FirstEvent::Answer);
+    assert_eq!(first(DONE), FirstEvent::Answer);
     assert_eq!(
         first("data: {\"error\":null,\"choices\":[]}\n\n"),
-        First::Answer
+        FirstEvent::Answer
     );
     assert_eq!(
         first("data: {\"type\":\"message_start\"}\n\n"),
-        First::Answer
+        FirstEvent::Answer
     );
-    let error = |status| First::Error { status };
+    let error = |status| FirstEvent::Error { status };
     for (event, status) in [
         (
             "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n",
@@ -266,7 +269,7 @@ fn an_error_is_told_from_an_answer_once_an_event_is_there() {
         assert_eq!(first(event), error(status), "{event}");
         assert_eq!(first(&[event, TEXT].concat()), error(status));
         let later = whole(true, &[TEXT, event].concat()).1;
-        assert!(later.first() == First::Answer && later.failed_later());
+        assert!(later.first() == FirstEvent::Answer && later.failed_later());
         assert!(!whole(true, &[event, TEXT].concat()).1.failed_later());
     }
 }
@@ -319,7 +322,7 @@ fn a_stream_of_responses_reports_what_it_used() {
             (Some(4), Some(1))
         );
         assert!(tail.is_complete());
-        assert_eq!(tail.first(), First::Answer);
+        assert_eq!(tail.first(), FirstEvent::Answer);
     }
 }
 
@@ -331,11 +334,11 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
          \"usage\":{{\"input_tokens\":7,\"output_tokens\":3}},\"user\":null}}}}\n\n"
     );
     let stream = [&event, USAGE, DONE].concat();
-    let mut tail = StreamTail::with_limit(true, 1000);
+    let mut tail = StreamInspector::with_limit(true, 1000);
     assert_eq!(tail.push(&event.as_bytes()[..2000]).len(), 2000);
     assert_eq!(
         (tail.first(), tail.events(), tail.carried()),
-        (First::Answer, 1, 0)
+        (FirstEvent::Answer, 1, 0)
     );
     let forward = tail.push(&event.as_bytes()[2000..]);
     assert_eq!(forward.len(), event.len() - 2000);
@@ -343,10 +346,10 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
     assert_eq!((tail.events(), tail.data_bytes()), (1, event.len() as u64));
 
     let reads: Vec<_> = stream.as_bytes().chunks(700).map(<[u8]>::to_vec).collect();
-    let (out, tail) = forwarded(StreamTail::with_limit(true, 1000), &reads);
+    let (out, tail) = forwarded(StreamInspector::with_limit(true, 1000), &reads);
     assert!(out == [&event, DONE].concat().as_bytes());
     let (_, alone) = forwarded(
-        StreamTail::with_limit(true, 1000),
+        StreamInspector::with_limit(true, 1000),
         &reads[..reads.len() - 1],
     );
     assert!(alone.is_complete());
@@ -355,7 +358,7 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
 
 #[test]
 fn something_can_be_put_behind_whole_events_only() {
-    let mut tail = StreamTail::with_limit(false, 10);
+    let mut tail = StreamInspector::with_limit(false, 10);
     assert!(tail.is_between_events());
     // What is not forwarded yet is not in the way.
     assert!(tail.push(b"data: 1").is_empty() && tail.is_between_events());
@@ -391,9 +394,9 @@ proptest! {
             }
         }
         let bytes = stream.as_bytes();
-        let (whole, one) = forwarded(StreamTail::new(hide_usage), &[bytes.to_vec()]);
+        let (whole, one) = forwarded(StreamInspector::new(hide_usage), &[bytes.to_vec()]);
         prop_assert_eq!(&whole, expected.as_bytes());
-        let (parts, many) = forwarded(StreamTail::new(hide_usage), &cut(bytes, &places));
+        let (parts, many) = forwarded(StreamInspector::new(hide_usage), &cut(bytes, &places));
         prop_assert_eq!(parts, whole);
         prop_assert_eq!(one.usage(), many.usage());
         prop_assert_eq!(one.first(), many.first());
@@ -406,7 +409,7 @@ proptest! {
 #[test]
 fn images_and_sound_of_a_stream_are_told() {
     let quantities = |stream: &str, limit, measure| {
-        let mut tail = StreamTail::with_limit(false, limit);
+        let mut tail = StreamInspector::with_limit(false, limit);
         stream
             .as_bytes()
             .chunks(50)

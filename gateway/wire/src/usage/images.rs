@@ -12,7 +12,7 @@ pub(super) struct ImageCounter {
     depth: u32,
     /// The outermost value is an object.
     object: bool,
-    text: Text,
+    text: StringState,
     /// The last name of the outermost object, as far as it could be ours.
     name: [u8; NAME.len()],
     name_len: usize,
@@ -20,12 +20,12 @@ pub(super) struct ImageCounter {
     expects_name: bool,
     /// Within such a name.
     in_name: bool,
-    data: Data,
+    data: ArrayState,
     count: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Text {
+enum StringState {
     #[default]
     Outside,
     Within,
@@ -35,7 +35,7 @@ enum Text {
 
 /// How much of the array has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Data {
+enum ArrayState {
     #[default]
     Nothing,
     Some,
@@ -45,14 +45,14 @@ enum Data {
 impl ImageCounter {
     /// How many there are, once all have come.
     pub(super) fn images(&self) -> Option<u32> {
-        (self.data == Data::All).then_some(self.count)
+        (self.data == ArrayState::All).then_some(self.count)
     }
 
     /// Takes the next bytes of the answer.
     pub(super) fn push(&mut self, part: &[u8]) {
         let mut rest = part;
         while let Some((first, after)) = rest.split_first() {
-            rest = if self.text == Text::Outside {
+            rest = if self.text == StringState::Outside {
                 self.between(*first);
                 after
             } else {
@@ -63,8 +63,8 @@ impl ImageCounter {
 
     /// Steps over the rest of a string, as far as it is there.
     fn text<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
-        if self.text == Text::Escaped {
-            self.text = Text::Within;
+        if self.text == StringState::Escaped {
+            self.text = StringState::Within;
             self.note(rest.get(..1).unwrap_or_default());
             return rest.get(1..).unwrap_or_default();
         }
@@ -73,13 +73,13 @@ impl ImageCounter {
         self.note(text);
         match rest.split_first() {
             Some((b'"', after)) => {
-                self.text = Text::Outside;
+                self.text = StringState::Outside;
                 self.in_name = false;
                 after
             }
             Some((escape, after)) => {
                 self.note(&[*escape]);
-                self.text = Text::Escaped;
+                self.text = StringState::Escaped;
                 after
             }
             None => rest,
@@ -106,7 +106,7 @@ impl ImageCounter {
     fn between(&mut self, byte: u8) {
         match byte {
             b'"' => {
-                self.text = Text::Within;
+                self.text = StringState::Within;
                 if self.depth == 1 && self.expects_name {
                     self.in_name = true;
                     self.name_len = 0;
@@ -115,8 +115,8 @@ impl ImageCounter {
             b'{' | b'[' => self.open(byte),
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
-                if self.depth == 1 && self.data == Data::Some {
-                    self.data = Data::All;
+                if self.depth == 1 && self.data == ArrayState::Some {
+                    self.data = ArrayState::All;
                 }
             }
             b',' if self.depth == 1 => self.expects_name = self.object,
@@ -132,10 +132,10 @@ impl ImageCounter {
                 self.expects_name = true;
             }
             (1, b'[') if self.is_data() => {
-                self.data = Data::Some;
+                self.data = ArrayState::Some;
                 self.count = 0;
             }
-            (2, b'{') if self.data == Data::Some => self.count = self.count.saturating_add(1),
+            (2, b'{') if self.data == ArrayState::Some => self.count = self.count.saturating_add(1),
             _ => {}
         }
         self.depth = self.depth.saturating_add(1);

@@ -65,7 +65,7 @@ pub(super) fn duration_ms(usage: &[u8]) -> Option<u64> {
 
 /// The same of the answer that begins like this: what its `usage` bills, or its
 /// `duration`, a number or a text of one.
-pub(super) fn answer_ms(beginning: &[u8]) -> Option<u64> {
+pub(super) fn response_ms(beginning: &[u8]) -> Option<u64> {
     let mut duration = None;
     for member in Object::open(beginning).ok()?.map_while(Result::ok) {
         match &*member.name {
@@ -105,7 +105,7 @@ fn milliseconds(seconds: f64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Quantities, answer_ms, duration_ms};
+    use super::{Quantities, duration_ms, response_ms};
 
     #[test]
     fn a_duration_is_what_usage_bills_or_else_what_the_answer_says() {
@@ -131,15 +131,15 @@ mod tests {
             (r#"{"x":{"duration":1}}"#, None),
             ("[]", None),
         ] {
-            assert_eq!(answer_ms(answer.as_bytes()), expected, "{answer}");
+            assert_eq!(response_ms(answer.as_bytes()), expected, "{answer}");
         }
         assert_eq!(duration_ms(br#"{"seconds":3}"#), None);
     }
 
     #[test]
     fn a_number_that_is_cut_off_is_not_taken() {
-        assert_eq!(answer_ms(br#"{"duration":8.4"#), None);
-        assert_eq!(answer_ms(br#"{"duration":8.4,"te"#), Some(8400));
+        assert_eq!(response_ms(br#"{"duration":8.4"#), None);
+        assert_eq!(response_ms(br#"{"duration":8.4,"te"#), Some(8400));
     }
 
     #[test]

@@ -17,8 +17,8 @@ fn of(value: &Value) -> Option<Usage> {
     Usage::from_object(value.to_string().as_bytes())
 }
 
-fn kept(body: &[u8], read: usize) -> HeadTail {
-    let mut ends = HeadTail::new();
+fn kept(body: &[u8], read: usize) -> PrefixInspector {
+    let mut ends = PrefixInspector::new();
     body.chunks(read).for_each(|part| ends.push(part));
     assert_eq!(ends.total(), body.len() as u64);
     ends
@@ -89,7 +89,7 @@ fn counts_that_are_none_are_not_trusted() {
 
 #[test]
 fn each_endpoints_answer_is_read() {
-    let answer = |value: Value| Usage::from_answer(value.to_string().as_bytes());
+    let answer = |value: Value| Usage::from_response(value.to_string().as_bytes());
     let embeddings =
         json!({"object": "list", "data": [], "usage": {"prompt_tokens": 8, "total_tokens": 8}});
     assert_eq!(answer(embeddings), Some(tokens(8, Some(0))));
@@ -116,7 +116,7 @@ fn each_endpoints_answer_is_read() {
 #[test]
 fn coheres_meta_is_read_where_there_is_no_usage() {
     let meta = |meta: Value| {
-        Usage::from_answer(json!({"results": [], "meta": meta}).to_string().as_bytes())
+        Usage::from_response(json!({"results": [], "meta": meta}).to_string().as_bytes())
     };
     assert_eq!(
         meta(json!({"billed_units": {"input_tokens": 4}, "tokens": {"input_tokens": 6}})),
@@ -138,7 +138,7 @@ fn coheres_meta_is_read_where_there_is_no_usage() {
     }
     let both = json!({"usage": {"total_tokens": 5}, "meta": {"tokens": {"input_tokens": 6}}});
     assert_eq!(
-        Usage::from_answer(both.to_string().as_bytes()),
+        Usage::from_response(both.to_string().as_bytes()),
         Some(tokens(5, Some(0)))
     );
     // At the end of a long answer, and not if it is only nested in one.

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use fastllm_wire::http1::{
-    Arrived, Client, ClientEnd, Http1Error, Limits, RequestHead, ResponseHead, Server, Size,
-    Version,
+    BodySize, Client, ClientEof, Http1Error, Limits, ReceivedHead, RequestHead, ResponseHead,
+    Server, Version,
 };
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
@@ -45,7 +45,7 @@ fn fields(map: &hyper::HeaderMap) -> Vec<(String, Vec<u8>)> {
 }
 
 fn ours<'b>(
-    fields: impl Iterator<Item = fastllm_wire::http1::Field<'b>>,
+    fields: impl Iterator<Item = fastllm_wire::http1::HeaderField<'b>>,
 ) -> Vec<(String, Vec<u8>)> {
     let lower = |name: &[u8]| String::from_utf8(name.to_ascii_lowercase()).unwrap();
     let mut fields: Vec<_> = fields
@@ -77,8 +77,8 @@ fn requests(mut input: &[u8]) -> Vec<Seen> {
         let complete = seen.body.is_some();
         all.push(seen);
         if !complete
-            || server.respond(200, Size::Known(0)).is_err()
-            || server.responded() != fastllm_wire::http1::Next::Head
+            || server.respond(200, BodySize::Known(0)).is_err()
+            || server.responded() != fastllm_wire::http1::NextAction::Head
         {
             break;
         }
@@ -88,7 +88,7 @@ fn requests(mut input: &[u8]) -> Vec<Seen> {
 
 fn body(
     input: &mut &[u8],
-    mut decode: impl FnMut(&[u8]) -> Result<fastllm_wire::http1::Decoded, Http1Error>,
+    mut decode: impl FnMut(&[u8]) -> Result<fastllm_wire::http1::DecodedBody, Http1Error>,
     until_close: bool,
 ) -> Option<Vec<u8>> {
     let mut body = Vec::new();
@@ -155,14 +155,14 @@ fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
     client.sent();
     let len = loop {
         match client.read_head(input, &mut head).ok()? {
-            Arrived::Nothing => return None,
-            Arrived::Interim(len) => input = &input[len..],
-            Arrived::Answer(len) => break len,
+            ReceivedHead::Nothing => return None,
+            ReceivedHead::Interim(len) => input = &input[len..],
+            ReceivedHead::Answer(len) => break len,
         }
     };
     let fields = ours(head.on(input).fields().iter());
     input = &input[len..];
-    let ends = client.clone().eof(0) == ClientEnd::Complete && !client.has_answer();
+    let ends = client.clone().eof(0) == ClientEof::Complete && !client.has_response();
     Some(Seen {
         first: head.status().to_string(),
         version: head.version(),

@@ -1,4 +1,4 @@
-use super::{Arrived, Client, ClientEnd, INTERIM};
+use super::{Client, ClientEof, INTERIM, ReceivedHead};
 use crate::http1::{Framing, Http1Error, Limits, ResponseHead};
 
 fn asked(is_head: bool) -> (Client, ResponseHead) {
@@ -19,17 +19,20 @@ fn a_connection_is_used_again_and_again() {
         assert_eq!(client.begin(false), Err(Http1Error::OutOfOrder));
         client.sent();
         assert!(!client.is_reusable());
-        assert_eq!(client.read_head(&OK[..9], &mut head), Ok(Arrived::Nothing));
+        assert_eq!(
+            client.read_head(&OK[..9], &mut head),
+            Ok(ReceivedHead::Nothing)
+        );
         assert_eq!(
             client.read_head(OK, &mut head),
-            Ok(Arrived::Answer(OK.len()))
+            Ok(ReceivedHead::Answer(OK.len()))
         );
         assert_eq!(client.read_head(OK, &mut head), Err(Http1Error::OutOfOrder));
         assert!(!client.read_body(b"ab").unwrap().end && !client.is_reusable());
         let last = client.read_body(b"cX").unwrap();
-        assert!(last.end && last.consumed == 1 && client.has_answer());
+        assert!(last.end && last.consumed == 1 && client.has_response());
     }
-    assert_eq!(client.eof(0), ClientEnd::Complete);
+    assert_eq!(client.eof(0), ClientEof::Complete);
     assert!(!client.is_reusable());
 }
 
@@ -41,17 +44,17 @@ fn interim_answers_are_skipped_up_to_a_bound() {
         "HTTP/1.1 103 X\r\nLink: a\r\n\r\n",
     ] {
         let len = client.read_head(text.as_bytes(), &mut head);
-        assert_eq!(len, Ok(Arrived::Interim(text.len())));
-        assert!(head.is_interim() && !client.has_answer());
+        assert_eq!(len, Ok(ReceivedHead::Interim(text.len())));
+        assert!(head.is_interim() && !client.has_response());
         assert_eq!(client.read_body(b""), Err(Http1Error::OutOfOrder));
     }
-    assert_eq!(client.eof(0), ClientEnd::Truncated);
+    assert_eq!(client.eof(0), ClientEof::Truncated);
 
     let (mut client, mut head) = asked(false);
     let interim = b"HTTP/1.1 102 Processing\r\n\r\n";
     for _ in 0..INTERIM {
         let arrived = client.read_head(interim, &mut head).unwrap();
-        assert_eq!(arrived, Arrived::Interim(interim.len()));
+        assert_eq!(arrived, ReceivedHead::Interim(interim.len()));
     }
     assert_eq!(
         client.read_head(interim, &mut head),
@@ -76,7 +79,10 @@ fn a_connection_is_not_used_again_unless_all_is_said() {
     ] {
         let (mut client, mut head) = asked(false);
         client.read_head(head_text.as_bytes(), &mut head).unwrap();
-        assert!(client.has_answer() && !client.is_reusable(), "{head_text}");
+        assert!(
+            client.has_response() && !client.is_reusable(),
+            "{head_text}"
+        );
     }
     // An answer that came before the request was out.
     let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
@@ -84,7 +90,7 @@ fn a_connection_is_not_used_again_unless_all_is_said() {
     client
         .read_head(b"HTTP/1.1 413 X\r\nContent-Length: 0\r\n\r\n", &mut head)
         .unwrap();
-    assert!(client.has_answer() && !client.is_reusable());
+    assert!(client.has_response() && !client.is_reusable());
     client.sent();
     assert!(client.is_reusable());
 
@@ -95,8 +101,8 @@ fn a_connection_is_not_used_again_unless_all_is_said() {
     let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.read_head(chunked, &mut head).unwrap();
     assert_eq!(client.read_body(b"z"), Err(Http1Error::ChunkSize));
-    assert!(!client.is_reusable() && !client.has_answer());
-    assert_eq!(client.eof(0), ClientEnd::Truncated);
+    assert!(!client.is_reusable() && !client.has_response());
+    assert_eq!(client.eof(0), ClientEof::Truncated);
 }
 
 #[test]
@@ -104,27 +110,27 @@ fn an_answer_to_head_has_no_body() {
     let (mut client, mut head) = asked(true);
     client.read_head(OK, &mut head).unwrap();
     assert_eq!(head.framing(), Framing::None);
-    assert!(client.has_answer() && client.is_reusable());
+    assert!(client.has_response() && client.is_reusable());
 }
 
 #[test]
 fn the_end_of_the_upstreams_side_is_told_apart() {
     let mut client = Client::new(Limits::default());
-    assert_eq!(client.eof(0), ClientEnd::Idle);
+    assert_eq!(client.eof(0), ClientEof::Idle);
     assert!(!client.is_reusable());
     let (mut client, _) = asked(false);
-    assert_eq!(client.eof(0), ClientEnd::Unanswered);
+    assert_eq!(client.eof(0), ClientEof::Unanswered);
     let (mut client, _) = asked(false);
-    assert_eq!(client.eof(5), ClientEnd::Truncated);
+    assert_eq!(client.eof(5), ClientEof::Truncated);
     let (mut client, mut head) = asked(false);
     client.read_head(OK, &mut head).unwrap();
     client.read_body(b"ab").unwrap();
-    assert_eq!(client.eof(0), ClientEnd::Truncated);
+    assert_eq!(client.eof(0), ClientEof::Truncated);
     let (mut client, mut head) = asked(false);
     client
         .read_head(b"HTTP/1.1 200 OK\r\n\r\n", &mut head)
         .unwrap();
     assert!(!client.read_body(b"ab").unwrap().end);
-    assert_eq!(client.eof(0), ClientEnd::Complete);
-    assert!(client.has_answer() && !client.is_reusable());
+    assert_eq!(client.eof(0), ClientEof::Complete);
+    assert!(client.has_response() && !client.is_reusable());
 }

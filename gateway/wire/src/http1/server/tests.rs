@@ -1,4 +1,4 @@
-use super::{DRAIN, Delivery, Drained, Next, Server, ServerEnd, Size};
+use super::{BodySize, DRAIN, DrainedBody, NextAction, ResponseFraming, Server, ServerEof};
 use crate::http1::encode::CONTINUE;
 use crate::http1::{Framing, Http1Error, Limits, Persistence, RequestHead};
 
@@ -47,25 +47,25 @@ fn pipelined_requests_are_answered_in_order_and_none_is_lost() {
         if !server.has_request() {
             break;
         }
-        server.respond(200, Size::Known(0)).unwrap();
+        server.respond(200, BodySize::Known(0)).unwrap();
         assert_eq!(
-            server.respond(200, Size::Known(0)),
+            server.respond(200, BodySize::Known(0)),
             Err(Http1Error::OutOfOrder)
         );
-        assert_eq!(server.responded(), Next::Head);
+        assert_eq!(server.responded(), NextAction::Head);
     }
     assert_eq!(seen, ["/abc", "/", "/cde", "/ab"]);
-    assert_eq!(server.eof(0), ServerEnd::Truncated);
+    assert_eq!(server.eof(0), ServerEof::Truncated);
 }
 
-const KNOWN: Size = Size::Known(5);
+const KNOWN: BodySize = BodySize::Known(5);
 
-const ANSWERS: &[(&str, u16, Size, Framing, Persistence, bool)] = &[
+const ANSWERS: &[(&str, u16, BodySize, Framing, Persistence, bool)] = &[
     (GET, 200, KNOWN, Framing::Length(5), Persistence::Keep, true),
     (
         GET,
         200,
-        Size::Unknown,
+        BodySize::Unknown,
         Framing::Chunked,
         Persistence::Keep,
         true,
@@ -74,7 +74,7 @@ const ANSWERS: &[(&str, u16, Size, Framing, Persistence, bool)] = &[
     (
         GET,
         304,
-        Size::Unknown,
+        BodySize::Unknown,
         Framing::None,
         Persistence::Keep,
         false,
@@ -83,7 +83,7 @@ const ANSWERS: &[(&str, u16, Size, Framing, Persistence, bool)] = &[
     (
         HEAD,
         200,
-        Size::Unknown,
+        BodySize::Unknown,
         Framing::None,
         Persistence::Keep,
         false,
@@ -107,7 +107,7 @@ const ANSWERS: &[(&str, u16, Size, Framing, Persistence, bool)] = &[
     (
         OLD_KEPT,
         200,
-        Size::Unknown,
+        BodySize::Unknown,
         Framing::UntilClose,
         Persistence::Close,
         true,
@@ -120,7 +120,7 @@ fn an_answer_is_framed_for_the_one_who_asked() {
         let (mut server, rest) = begun(request);
         server.read_body(rest).unwrap();
         let delivery = server.respond(status, size).unwrap();
-        let expected = Delivery {
+        let expected = ResponseFraming {
             framing,
             persistence,
             sends_body: sends,
@@ -128,9 +128,9 @@ fn an_answer_is_framed_for_the_one_who_asked() {
         };
         assert_eq!(delivery, expected, "{request:?} {status} {size:?}");
         let next = if persistence == Persistence::Close {
-            Next::Close { linger: false }
+            NextAction::Close { linger: false }
         } else {
-            Next::Head
+            NextAction::Head
         };
         assert_eq!(server.responded(), next);
     }
@@ -142,8 +142,8 @@ fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
     assert_eq!(server.take_continue(), Some(CONTINUE));
     assert_eq!(server.take_continue(), None);
     assert!(server.read_body(b"abc").unwrap().end);
-    server.respond(200, Size::Known(0)).unwrap();
-    assert_eq!(server.responded(), Next::Head);
+    server.respond(200, BodySize::Known(0)).unwrap();
+    assert_eq!(server.responded(), NextAction::Head);
 
     let (mut server, _) = begun(WAITS);
     assert!(!server.read_body(b"").unwrap().end);
@@ -155,10 +155,10 @@ fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
 
     // Refused without it: nobody knows whether the body still comes.
     let (mut server, _) = begun(WAITS);
-    let delivery = server.respond(401, Size::Known(0)).unwrap();
+    let delivery = server.respond(401, BodySize::Known(0)).unwrap();
     assert_eq!(delivery.persistence, Persistence::Close);
     assert_eq!(server.take_continue(), None);
-    assert_eq!(server.responded(), Next::Close { linger: true });
+    assert_eq!(server.responded(), NextAction::Close { linger: true });
 
     let (mut server, _) = begun(POST);
     assert_eq!(server.take_continue(), None);
@@ -167,25 +167,25 @@ fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
 #[test]
 fn a_body_that_nobody_read_is_drained_up_to_a_bound() {
     let (mut server, _) = begun(POST);
-    let early = server.respond(401, Size::Known(0)).unwrap();
+    let early = server.respond(401, BodySize::Known(0)).unwrap();
     assert_eq!(early.persistence, Persistence::Keep);
     assert_eq!(
         server.drain(b"ab"),
-        Drained {
+        DrainedBody {
             consumed: 0,
-            next: Next::Close { linger: true }
+            next: NextAction::Close { linger: true }
         },
         "not before the answer is complete"
     );
 
     let (mut server, _) = begun(POST);
-    server.respond(401, Size::Known(0)).unwrap();
-    assert_eq!(server.responded(), Next::Drain);
-    let drained = |consumed, next| Drained { consumed, next };
-    assert_eq!(server.drain(b"ab"), drained(2, Next::Drain));
-    assert_eq!(server.drain(b""), drained(0, Next::Drain));
-    assert_eq!(server.eof(0), ServerEnd::Truncated);
-    assert_eq!(server.drain(b"cGET"), drained(1, Next::Head));
+    server.respond(401, BodySize::Known(0)).unwrap();
+    assert_eq!(server.responded(), NextAction::Drain);
+    let drained = |consumed, next| DrainedBody { consumed, next };
+    assert_eq!(server.drain(b"ab"), drained(2, NextAction::Drain));
+    assert_eq!(server.drain(b""), drained(0, NextAction::Drain));
+    assert_eq!(server.eof(0), ServerEof::Truncated);
+    assert_eq!(server.drain(b"cGET"), drained(1, NextAction::Head));
     assert!(server.is_idle());
 
     let long = format!(
@@ -193,21 +193,21 @@ fn a_body_that_nobody_read_is_drained_up_to_a_bound() {
         DRAIN + 1
     );
     let (mut server, _) = begun(&long);
-    let delivery = server.respond(413, Size::Known(0)).unwrap();
+    let delivery = server.respond(413, BodySize::Known(0)).unwrap();
     assert_eq!(delivery.persistence, Persistence::Close);
-    assert_eq!(server.responded(), Next::Close { linger: true });
+    assert_eq!(server.responded(), NextAction::Close { linger: true });
 
     let (mut server, _) = begun("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
-    server.respond(413, Size::Known(0)).unwrap();
-    assert_eq!(server.responded(), Next::Drain);
+    server.respond(413, BodySize::Known(0)).unwrap();
+    assert_eq!(server.responded(), NextAction::Drain);
     let chunk = format!("100\r\n{}\r\n", "x".repeat(256));
     let mut fed = 0;
-    while server.drain(chunk.as_bytes()) == drained(chunk.len(), Next::Drain) {
+    while server.drain(chunk.as_bytes()) == drained(chunk.len(), NextAction::Drain) {
         fed += chunk.len() as u64;
         assert!(fed <= DRAIN);
     }
     assert!(fed > DRAIN - 600);
-    assert_eq!(server.drain(b"").next, Next::Close { linger: true });
+    assert_eq!(server.drain(b"").next, NextAction::Close { linger: true });
 }
 
 #[test]
@@ -219,45 +219,45 @@ fn what_is_no_http_is_answered_and_closed() {
         server.read_head(b"", &mut head),
         Err(Http1Error::OutOfOrder)
     );
-    let delivery = server.respond(400, Size::Known(2)).unwrap();
+    let delivery = server.respond(400, BodySize::Known(2)).unwrap();
     assert_eq!(delivery.framing, Framing::Length(2));
     assert_eq!(delivery.persistence, Persistence::Close);
-    assert_eq!(server.responded(), Next::Close { linger: true });
+    assert_eq!(server.responded(), NextAction::Close { linger: true });
 
     let (mut server, _) = begun("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(server.read_body(b"x"), Err(Http1Error::ChunkSize));
     assert_eq!(server.read_body(b"0\r\n\r\n"), Err(Http1Error::OutOfOrder));
     assert!(!server.has_request());
-    let delivery = server.respond(400, Size::Known(0)).unwrap();
+    let delivery = server.respond(400, BodySize::Known(0)).unwrap();
     assert_eq!(delivery.persistence, Persistence::Close);
 
     let (mut server, _) = begun("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
-    server.respond(401, Size::Known(0)).unwrap();
-    assert_eq!(server.responded(), Next::Drain);
-    assert_eq!(server.drain(b"x").next, Next::Close { linger: true });
+    server.respond(401, BodySize::Known(0)).unwrap();
+    assert_eq!(server.responded(), NextAction::Drain);
+    assert_eq!(server.drain(b"x").next, NextAction::Close { linger: true });
 }
 
 #[test]
 fn a_refusal_has_a_body_whatever_was_asked_before() {
     let (mut server, _) = begun(HEAD);
-    server.respond(200, Size::Unknown).unwrap();
-    assert_eq!(server.responded(), Next::Head);
+    server.respond(200, BodySize::Unknown).unwrap();
+    assert_eq!(server.responded(), NextAction::Head);
     let error = server.read_head(b"?\r\n\r\n", &mut RequestHead::default());
     assert_eq!(error, Err(Http1Error::RequestLine));
-    assert!(server.respond(400, Size::Known(2)).unwrap().sends_body);
+    assert!(server.respond(400, BodySize::Known(2)).unwrap().sends_body);
 }
 
 #[test]
 fn nothing_is_answered_before_it_is_asked() {
     let mut server = Server::new(Limits::default());
     assert_eq!(
-        server.respond(200, Size::Known(0)),
+        server.respond(200, BodySize::Known(0)),
         Err(Http1Error::OutOfOrder)
     );
     assert_eq!(server.read_body(b"x"), Err(Http1Error::OutOfOrder));
     let (mut server, _) = begun(GET);
     assert_eq!(
-        server.respond(100, Size::Known(0)),
+        server.respond(100, BodySize::Known(0)),
         Err(Http1Error::OutOfOrder)
     );
 }
@@ -269,24 +269,24 @@ fn the_last_request_closes_whenever_that_is_decided() {
         if early {
             server.last_request();
         }
-        let delivery = server.respond(200, Size::Known(0)).unwrap();
+        let delivery = server.respond(200, BodySize::Known(0)).unwrap();
         assert_eq!(delivery.persistence == Persistence::Close, early);
         server.last_request();
-        assert_eq!(server.responded(), Next::Close { linger: false });
+        assert_eq!(server.responded(), NextAction::Close { linger: false });
     }
 }
 
 #[test]
 fn the_end_of_the_clients_side_is_told_apart() {
     let server = Server::new(Limits::default());
-    assert_eq!(server.eof(0), ServerEnd::Idle);
-    assert_eq!(server.eof(1), ServerEnd::Truncated);
+    assert_eq!(server.eof(0), ServerEof::Idle);
+    assert_eq!(server.eof(1), ServerEof::Truncated);
     let (mut server, _) = begun(POST);
-    assert_eq!(server.eof(0), ServerEnd::Truncated);
+    assert_eq!(server.eof(0), ServerEof::Truncated);
     server.read_body(b"abc").unwrap();
-    assert_eq!(server.eof(0), ServerEnd::Gone);
-    server.respond(200, Size::Known(0)).unwrap();
-    assert_eq!(server.eof(9), ServerEnd::Gone);
+    assert_eq!(server.eof(0), ServerEof::Gone);
+    server.respond(200, BodySize::Known(0)).unwrap();
+    assert_eq!(server.eof(9), ServerEof::Gone);
     server.responded();
-    assert_eq!(server.eof(0), ServerEnd::Idle);
+    assert_eq!(server.eof(0), ServerEof::Idle);
 }

@@ -1,5 +1,5 @@
 use super::images::ImageCounter;
-use super::{HeadTail, Measure, Quantities, Usage};
+use super::{Measure, PrefixInspector, Quantities, Usage};
 use crate::estimate::estimated_tokens;
 
 /// What JSON writes around the text of an answer, about, in bytes.
@@ -8,18 +8,18 @@ const FRAME: u64 = 256;
 /// What is remembered of an answer in one piece that is forwarded without being
 /// kept: its ends, and how many images it holds where that is asked.
 #[derive(Debug, Clone)]
-pub struct WholeTail {
-    ends: HeadTail,
+pub struct BodyInspector {
+    ends: PrefixInspector,
     measure: Measure,
     /// Where that is asked.
     images: Option<Box<ImageCounter>>,
 }
 
-impl WholeTail {
+impl BodyInspector {
     /// Nothing has come yet.
     pub fn new(measure: Measure) -> Self {
         Self {
-            ends: HeadTail::new(),
+            ends: PrefixInspector::new(),
             measure,
             images: (measure == Measure::Images).then(Box::default),
         }
@@ -82,11 +82,11 @@ impl WholeTail {
 
 #[cfg(test)]
 mod tests {
-    use super::WholeTail;
+    use super::BodyInspector;
     use crate::usage::{Measure, Quantities};
 
-    fn read(measure: Measure, answer: &[u8]) -> WholeTail {
-        let mut tail = WholeTail::new(measure);
+    fn read(measure: Measure, answer: &[u8]) -> BodyInspector {
+        let mut tail = BodyInspector::new(measure);
         answer.chunks(1000).for_each(|part| tail.push(part));
         tail
     }

@@ -3,7 +3,7 @@
 use memchr::memrchr;
 
 use super::Usage;
-use super::quantities::{answer_ms, duration_ms};
+use super::quantities::{duration_ms, response_ms};
 use crate::json::{Object, backslashes};
 
 /// How much of the beginning is kept, in bytes: some engines write `usage`
@@ -23,7 +23,7 @@ const REACH: usize = 2;
 /// The first 1 KiB and the last 8 KiB of a body. Allocates nothing before the
 /// first byte, and 9 KiB at most.
 #[derive(Debug, Clone, Default)]
-pub struct HeadTail {
+pub struct PrefixInspector {
     /// The head, then the tail; once that is full, the tail is a ring.
     kept: Vec<u8>,
     /// Where in the tail the next byte goes once it is full.
@@ -31,7 +31,7 @@ pub struct HeadTail {
     total: u64,
 }
 
-impl HeadTail {
+impl PrefixInspector {
     /// Empty, without an allocation.
     pub fn new() -> Self {
         Self::default()
@@ -79,7 +79,7 @@ impl HeadTail {
     /// it lies in the part that was not kept.
     pub fn usage(&mut self) -> Option<Usage> {
         if self.is_whole() {
-            return Usage::from_answer(&self.kept);
+            return Usage::from_response(&self.kept);
         }
         let last = last_member(self.tail(), b"usage", 1).and_then(Usage::from_object);
         last.or_else(|| head_usage(self.head()))
@@ -91,10 +91,10 @@ impl HeadTail {
     /// that lies in the part that was not kept.
     pub fn audio_ms(&mut self) -> Option<u64> {
         if self.is_whole() {
-            return answer_ms(&self.kept);
+            return response_ms(&self.kept);
         }
         let billed = last_member(self.tail(), b"usage", 1).and_then(duration_ms);
-        billed.or_else(|| answer_ms(self.head()))
+        billed.or_else(|| response_ms(self.head()))
     }
 
     /// The usage of an event whose data did not fit: that of the event itself
@@ -222,7 +222,7 @@ mod tests {
         #[test]
         fn keeps_exactly_the_ends(len in 0_usize..40_000, read in 1_usize..20_000) {
             let body: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
-            let mut ends = HeadTail::new();
+            let mut ends = PrefixInspector::new();
             body.chunks(read).for_each(|part| ends.push(part));
             prop_assert_eq!(&ends.kept[..len.min(1024)], &body[..len.min(1024)]);
             if len > 9216 {
