@@ -85,8 +85,8 @@ async fn every_subject_has_its_own_limits() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let subjects = subjects(&root).await;
-    for (most, holder) in (1..).zip(&subjects) {
-        let path = format!("{holder}/limits");
+    for (most, subject) in (1..).zip(&subjects) {
+        let path = format!("{subject}/limits");
         assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
         let first = json!({ "requests_per_min": most, "tokens_per_min": 1000 });
         assert_eq!(root.put(&path, first).await.0, 204);
@@ -121,8 +121,8 @@ async fn every_subject_has_its_own_limits() {
     let own = root.get("/admin/limits?principal_id=1").await;
     assert_eq!(own, json!([rows[0], rows[1]]));
 
-    for holder in &subjects {
-        let path = format!("{holder}/limits");
+    for subject in &subjects {
+        let path = format!("{subject}/limits");
         assert_eq!(root.delete(&path).await.0, 204);
         assert_eq!(root.delete(&path).await.0, 204);
     }
@@ -159,8 +159,8 @@ async fn check_listed_limits(root: &Session<'_>) {
 async fn budget_changes_keep_spending() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
-    for holder in &subjects(&root).await {
-        let path = format!("{holder}/budget");
+    for subject in &subjects(&root).await {
+        let path = format!("{subject}/budget");
         assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
         let first = json!({ "tokens_total": 1000, "window": "monthly" });
         assert_eq!(root.put(&path, first).await.0, 204);
@@ -334,11 +334,11 @@ async fn limits_and_budgets_of_every_subject_are_published() {
     let (key, _) = root.key("other", 1).await;
     root.patch("/admin/principals/1", json!({ "team_id": 1 }))
         .await;
-    for (most, holder) in (1_u64..).zip(&subjects) {
+    for (most, subject) in (1_u64..).zip(&subjects) {
         let limits = json!({ "requests_per_min": most });
-        assert_eq!(root.put(&format!("{holder}/limits"), limits).await.0, 204);
+        assert_eq!(root.put(&format!("{subject}/limits"), limits).await.0, 204);
         let budget = json!({ "tokens_total": 10 * most, "window": "daily", "time_zone": "UTC" });
-        assert_eq!(root.put(&format!("{holder}/budget"), budget).await.0, 204);
+        assert_eq!(root.put(&format!("{subject}/budget"), budget).await.0, 204);
     }
     let (snapshot, tag) = whole(&control).await;
     let most = |limits: &Limits| limits.requests_per_min.unwrap().get();
@@ -376,9 +376,9 @@ async fn limits_and_budgets_of_every_subject_are_published() {
     );
 
     same_everywhere(&second, &snapshot, &tag).await;
-    for holder in &subjects {
-        root.delete(&format!("{holder}/limits")).await;
-        root.delete(&format!("{holder}/budget")).await;
+    for subject in &subjects {
+        root.delete(&format!("{subject}/limits")).await;
+        root.delete(&format!("{subject}/budget")).await;
     }
     let (snapshot, _) = whole(&control).await;
     assert!(keys(&snapshot).iter().all(|entry| entry.budget.is_none()));
