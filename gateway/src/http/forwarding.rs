@@ -51,7 +51,7 @@ impl FromStr for ForwardedHeader {
 /// The header fields of a request to an upstream, framing aside.
 pub(crate) struct UpstreamFields<'a> {
     pub(crate) client: ClientFields<'a>,
-    /// HeaderFields that the backend requires. They replace client fields of the same
+    /// Header fields that the backend requires. They replace client fields of the same
     /// name.
     pub(crate) backend: &'a [(HeaderName, HeaderValue)],
     pub(crate) content_type: &'a str,

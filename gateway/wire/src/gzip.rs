@@ -22,7 +22,7 @@ use crate::usage::{BodyInspector, Measure};
 /// to 20, and deflate to 1,032 at most.
 pub const RATIO: u64 = 64;
 
-/// Inspector bytes that are allowed besides: the first few that come may stand
+/// Decoded bytes that are allowed besides: the first few that come may stand
 /// for many.
 pub const ALLOWANCE: u64 = 64 << 10;
 

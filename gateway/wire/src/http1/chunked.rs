@@ -24,7 +24,7 @@ const DIGITS: u8 = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkedState {
     /// In the size, of which this many digits came.
-    BodySize(u8),
+    Size(u8),
     Extension,
     /// After the CR of the line with the size.
     SizeEnd,
@@ -58,7 +58,7 @@ pub(super) struct Chunked {
 impl Chunked {
     pub(super) fn new() -> Self {
         Self {
-            state: ChunkedState::BodySize(0),
+            state: ChunkedState::Size(0),
             left: 0,
             extensions: EXTENSIONS,
             trailers: TRAILERS,
@@ -100,12 +100,10 @@ impl Chunked {
     /// The state after one byte of framing.
     fn next(&mut self, byte: u8) -> Result<ChunkedState, Http1Error> {
         match (self.state, byte) {
-            (ChunkedState::BodySize(0), b'\r' | b';') => Err(Http1Error::ChunkSize),
-            (ChunkedState::BodySize(_) | ChunkedState::Extension, b'\r') => {
-                Ok(ChunkedState::SizeEnd)
-            }
-            (ChunkedState::BodySize(_), b';') => Ok(ChunkedState::Extension),
-            (ChunkedState::BodySize(digits), _) => self.digit(digits, byte),
+            (ChunkedState::Size(0), b'\r' | b';') => Err(Http1Error::ChunkSize),
+            (ChunkedState::Size(_) | ChunkedState::Extension, b'\r') => Ok(ChunkedState::SizeEnd),
+            (ChunkedState::Size(_), b';') => Ok(ChunkedState::Extension),
+            (ChunkedState::Size(digits), _) => self.digit(digits, byte),
             (ChunkedState::Extension, _) => self.extension(byte),
             (ChunkedState::SizeEnd, b'\n') if self.left == 0 => Ok(ChunkedState::Trailer),
             (ChunkedState::SizeEnd, b'\n') => Ok(ChunkedState::Data),
@@ -113,7 +111,7 @@ impl Chunked {
             (ChunkedState::DataEnd, b'\r') => Ok(ChunkedState::DataEndLf),
             (ChunkedState::DataEndLf, b'\n') => {
                 self.left = 0;
-                Ok(ChunkedState::BodySize(0))
+                Ok(ChunkedState::Size(0))
             }
             (ChunkedState::DataEnd | ChunkedState::DataEndLf, _) => Err(Http1Error::ChunkEnd),
             (ChunkedState::Trailer, b'\r') => Ok(ChunkedState::LastLf),
@@ -143,7 +141,7 @@ impl Chunked {
             return Err(Http1Error::ChunkSize);
         }
         self.left = self.left << 4 | u64::from(value);
-        Ok(ChunkedState::BodySize(digits + 1))
+        Ok(ChunkedState::Size(digits + 1))
     }
 
     fn extension(&mut self, byte: u8) -> Result<ChunkedState, Http1Error> {
