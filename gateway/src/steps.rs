@@ -16,7 +16,7 @@ use crate::control_plane::usage_queue;
 use crate::http::Head;
 use crate::pipeline::prompt::Prompt;
 use crate::request_log::{AccountingConfig, RequestLog};
-use crate::telemetry::{ACCESS_TARGET, AccessLine, BackendMetrics, Metrics, Outcome};
+use crate::telemetry::{ACCESS_TARGET, AccessLine, Metrics, Outcome};
 
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
 const TOOK: Duration = Duration::from_millis(750);
@@ -54,10 +54,10 @@ fn time_metrics(metrics: &Metrics, tables: &RoutingState) {
         .time("metrics", || {
             metrics.forwarded(StatusCode::OK);
             metrics.finished(Outcome::Ok, black_box(TOOK));
-            let series = BackendMetrics::of(backend);
+            let series = backend.metrics();
             if let Some(series) = &series {
-                series.answered(TOOK);
-                series.tokens(250, 64);
+                series.record_response(TOOK);
+                series.record_tokens(250, 64);
             }
         })
         .unwrap();

@@ -6,8 +6,6 @@ mod traces;
 
 pub(crate) use access::{AccessLine, Displayed, TARGET as ACCESS_TARGET};
 pub use metrics::MetadataLabels;
-pub(crate) use metrics::{
-    BackendMetrics, CacheUse, DropReason, Metrics, Observed, OpenConnection, Outcome,
-};
+pub(crate) use metrics::{CacheUse, DropReason, Metrics, Observed, OpenConnection, Outcome};
 pub use traces::OtelProtocol;
 pub(crate) use traces::{FinishedRequest, Trace, TraceExporter, TraceId, Tracer, TracingConfig};

@@ -40,7 +40,7 @@ pub use cache::{
 pub use caller::{Caller, Identified, Principal, hash_key};
 pub use identify::identify;
 pub use pool::{
-    Backend, BackendState, Boundary, Extension, InFlight, InvalidBackend, InvalidHealthCheck,
+    Backend, BackendMetrics, BackendState, Boundary, InFlight, InvalidBackend, InvalidHealthCheck,
     InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext, Pool, Probe, SlotWait, Tuning,
     check_health_check, is_reserved_header,
 };

@@ -47,10 +47,10 @@ impl RequestLog {
         let metrics = &self.sink.metrics;
         metrics.finished(end.outcome, took);
         if let (true, Some(backend)) = (end.has_response(), self.route.backend_metrics()) {
-            backend.answered(took);
+            backend.record_response(took);
             let usage = self.usage.reported.as_ref();
             if let Some(usage) = usage {
-                backend.tokens(usage.prompt_tokens, usage.completion_tokens.unwrap_or(0));
+                backend.record_tokens(usage.prompt_tokens, usage.completion_tokens.unwrap_or(0));
             }
             metrics.used(self.usage.metadata.as_ref(), usage);
         }

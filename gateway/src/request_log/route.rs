@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::Backend;
+use fastllm_engine::{Backend, BackendMetrics};
 use fastllm_wire::Measure;
 
 use crate::http::ProxiedEndpoint;
-use crate::telemetry::{BackendMetrics, CacheUse};
+use crate::telemetry::CacheUse;
 
 /// Where a request went.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Route {
 pub(super) struct AttemptedBackend {
     pub(super) id: BackendId,
     pub(super) api_base: Arc<str>,
-    metrics: Option<Arc<BackendMetrics>>,
+    metrics: Option<Arc<dyn BackendMetrics>>,
 }
 
 impl Route {
@@ -56,7 +56,7 @@ impl Route {
         let attempted = AttemptedBackend {
             id: backend.id(),
             api_base: Arc::clone(backend.api_base()),
-            metrics: BackendMetrics::of(backend),
+            metrics: backend.metrics().cloned(),
         };
         self.earlier_backends
             .extend(self.backend.replace(attempted));
@@ -124,7 +124,7 @@ impl Route {
     }
 
     /// The metrics of the backend.
-    pub(super) fn backend_metrics(&self) -> Option<&BackendMetrics> {
+    pub(super) fn backend_metrics(&self) -> Option<&dyn BackendMetrics> {
         self.backend.as_ref()?.metrics.as_deref()
     }
 

@@ -9,14 +9,13 @@ mod usage;
 
 pub(crate) use cache::CacheUse;
 pub(crate) use connections::OpenConnection;
-pub(crate) use labelled::BackendMetrics;
 pub(crate) use observed::Observed;
 pub use usage::MetadataLabels;
 
 use std::time::Duration;
 
 use fastllm_contract::{Metadata, ProcessCounters};
-use fastllm_engine::{Category, RoutingState};
+use fastllm_engine::{BackendMetrics, Category, RoutingState};
 use fastllm_wire::Usage;
 use http::StatusCode;
 use prometheus::core::{AtomicU64, GenericGauge};
@@ -354,10 +353,10 @@ impl Metrics {
     }
 
     /// The first event of a stream is there.
-    pub(crate) fn first_event(&self, series: Option<&BackendMetrics>, after: Duration) {
+    pub(crate) fn first_event(&self, series: Option<&dyn BackendMetrics>, after: Duration) {
         self.requests.first_token.observe(after.as_secs_f64());
         if let Some(series) = series {
-            series.first_event(after);
+            series.record_first_event(after);
         }
     }
 

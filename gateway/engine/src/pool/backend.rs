@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fastllm_contract::{Backend as Described, BackendId, Concurrency, Protocol};
@@ -7,7 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::target::{InvalidTemplate, Location};
-use super::{BackendState, Extension, InFlight, InvalidHealthCheck, Probe, headers};
+use super::{BackendMetrics, BackendState, InFlight, InvalidHealthCheck, Probe, headers};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Backend {
     limit: Option<ConcurrencyLimit>,
     probe: Option<Probe>,
     state: Arc<BackendState>,
-    extension: Extension,
+    metrics: OnceLock<Arc<dyn BackendMetrics>>,
 }
 
 /// Concurrency limit and queue of a backend.
@@ -116,7 +116,7 @@ impl Backend {
             probe: Probe::of(&described.health, &location)?,
             location,
             state,
-            extension: Extension::default(),
+            metrics: OnceLock::new(),
         })
     }
 
@@ -224,9 +224,14 @@ impl Backend {
         &self.state
     }
 
-    /// Data that the gateway attaches to the backend.
-    pub fn extension(&self) -> &Extension {
-        &self.extension
+    /// The metrics of the backend. `None` before [`Self::attach_metrics`].
+    pub fn metrics(&self) -> Option<&Arc<dyn BackendMetrics>> {
+        self.metrics.get()
+    }
+
+    /// Attaches metrics, unless some are attached.
+    pub fn attach_metrics(&self, make: impl FnOnce() -> Arc<dyn BackendMetrics>) {
+        self.metrics.get_or_init(make);
     }
 
     /// The request target for `sub_path` (`/chat/completions`), which must be

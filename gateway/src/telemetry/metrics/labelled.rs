@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_engine::{Backend, RoutingState};
+use fastllm_engine::{BackendMetrics, RoutingState};
 use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
@@ -19,10 +19,9 @@ pub(super) struct LabelledMetrics {
     backend_duration: HistogramVec,
 }
 
-/// The metrics of one backend's model and address, kept with the backend, so
-/// that a request looks nothing up.
+/// The metrics of one backend's model and address.
 #[derive(Debug)]
-pub(crate) struct BackendMetrics {
+struct LabelledBackendMetrics {
     requests: IntCounter,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
@@ -34,27 +33,19 @@ pub(crate) struct BackendMetrics {
 /// The kinds of tokens that are counted.
 const KINDS: [&str; 2] = ["prompt", "completion"];
 
-impl BackendMetrics {
-    /// What a backend is counted in; nothing before a snapshot was published.
-    pub(crate) fn of(backend: &Backend) -> Option<Arc<Self>> {
-        backend.extension().get()
-    }
-
-    /// It answered, completely or in part.
-    pub(crate) fn answered(&self, took: Duration) {
-        let seconds = took.as_secs_f64();
+impl BackendMetrics for LabelledBackendMetrics {
+    fn record_response(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
         self.requests.inc();
         self.duration.observe(seconds);
         self.backend_duration.observe(seconds);
     }
 
-    /// The first event of a stream is there.
-    pub(super) fn first_event(&self, after: Duration) {
+    fn record_first_event(&self, after: Duration) {
         self.first_token.observe(after.as_secs_f64());
     }
 
-    /// An answer reported what it used.
-    pub(crate) fn tokens(&self, prompt: u64, completion: u64) {
+    fn record_tokens(&self, prompt: u64, completion: u64) {
         self.prompt_tokens.inc_by(prompt);
         self.completion_tokens.inc_by(completion);
     }
@@ -92,14 +83,14 @@ impl LabelledMetrics {
         })
     }
 
-    /// Gives every backend its metrics.
+    /// Attaches its metrics to every backend.
     pub(super) fn attach(&self, tables: &RoutingState) {
         for (model, backend) in tables.backends() {
             let model = &[model.as_str()];
             let [prompt, completion] = KINDS.map(|kind| [model[0], kind]);
             let address: &[&str] = &[backend.api_base()];
-            backend.extension().fill(|| {
-                Arc::new(BackendMetrics {
+            backend.attach_metrics(|| {
+                Arc::new(LabelledBackendMetrics {
                     requests: self.requests.with_label_values(model),
                     prompt_tokens: self.tokens.with_label_values(&prompt),
                     completion_tokens: self.tokens.with_label_values(&completion),

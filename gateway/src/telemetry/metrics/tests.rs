@@ -6,10 +6,10 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
     RequestOptions, Section, Snapshot,
 };
-use fastllm_engine::{CacheUsage, Category, RoutingState, Tuning};
+use fastllm_engine::{BackendMetrics, CacheUsage, Category, RoutingState, Tuning};
 use http::StatusCode;
 
-use super::{BackendMetrics, CacheUse, DropReason, Metrics, Observed, Outcome, SpanLoss};
+use super::{CacheUse, DropReason, Metrics, Observed, Outcome, SpanLoss};
 
 fn tables(models: &[(&str, &str)]) -> RoutingState {
     tables_after(None, models)
@@ -62,12 +62,12 @@ fn serve(metrics: &Metrics, tables: &RoutingState) {
 }
 
 /// What the first backend of a model is counted in.
-fn series(tables: &RoutingState, model: &str) -> Arc<BackendMetrics> {
+fn series(tables: &RoutingState, model: &str) -> Arc<dyn BackendMetrics> {
     let (_, backend) = tables
         .backends()
         .find(|(name, _)| name.as_str() == model)
         .unwrap();
-    BackendMetrics::of(backend).unwrap()
+    Arc::clone(backend.metrics().unwrap())
 }
 
 fn text(metrics: &Metrics, tables: &RoutingState) -> String {
@@ -91,9 +91,9 @@ fn moved() -> String {
     metrics.retried();
     metrics.failed_over();
     metrics.fallback_used();
-    series.answered(Duration::from_millis(3));
-    series.tokens(5, 6);
-    metrics.first_event(Some(&series), Duration::from_millis(2));
+    series.record_response(Duration::from_millis(3));
+    series.record_tokens(5, 6);
+    metrics.first_event(Some(&*series), Duration::from_millis(2));
     metrics.usage_lost(DropReason::QueueFull, 2);
     metrics.used(None, None);
     metrics.usage_spilled(500, 200_000);
@@ -198,14 +198,14 @@ fn labels_of_what_is_gone_go_with_the_snapshot() {
     ]);
     serve(&metrics, &both);
     let gone = series(&both, "vanished");
-    gone.answered(Duration::ZERO);
-    gone.tokens(1, 1);
+    gone.record_response(Duration::ZERO);
+    gone.record_tokens(1, 1);
     assert!(text(&metrics, &both).contains("vanished"));
 
     let one = tables_after(Some(&both), &[("kept", "http://kept/v1")]);
     serve(&metrics, &one);
     // A request that is still under way brings no label back.
-    gone.answered(Duration::ZERO);
+    gone.record_response(Duration::ZERO);
     assert!(!text(&metrics, &one).contains("vanished"));
 }
 
@@ -245,7 +245,7 @@ fn label_values_are_escaped() {
     let metrics = Metrics::new().unwrap();
     let odd = tables(&[("a\"b\\c", "http://a/v1")]);
     serve(&metrics, &odd);
-    series(&odd, "a\"b\\c").answered(Duration::ZERO);
+    series(&odd, "a\"b\\c").record_response(Duration::ZERO);
     assert_line(
         &text(&metrics, &odd),
         "fastllm_model_requests_total{model=\"a\\\"b\\\\c\"} 1",
