@@ -14,7 +14,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::probes;
 use crate::api::{self, ApiError, ErrorCode};
 use crate::app::AppState;
-use crate::machine;
+use crate::gateway_api;
 
 /// Longest time that an answer may take; waiting for a change has its own.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     let router = api
         .layer(from_fn(api::same_origin))
         .layer(from_fn(in_time))
-        .merge(machine::routes())
+        .merge(gateway_api::routes())
         .merge(probes::routes())
         .route("/openapi.json", openapi)
         .fallback(|| async { ApiError::new(ErrorCode::NotFound, "there is no such route") })

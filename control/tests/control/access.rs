@@ -310,7 +310,7 @@ async fn proxy_token_grants_access_to_gateway_routes_only() {
         assert_eq!(answer(bare).await.0, 401, "{path}");
     }
     assert_eq!(
-        answer(control.machine(Method::GET, "/admin/models"))
+        answer(control.as_gateway(Method::GET, "/admin/models"))
             .await
             .0,
         401

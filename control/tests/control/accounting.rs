@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use crate::harness::{Control, PASSWORD, answer, started};
 
 pub(crate) async fn send(control: &Control, batch: &Value) -> (u16, Value) {
-    answer(control.machine(Method::POST, "/usage").json(batch)).await
+    answer(control.as_gateway(Method::POST, "/usage").json(batch)).await
 }
 
 pub(crate) fn event(model: &str) -> Value {
@@ -281,9 +281,13 @@ async fn every_replica_shows_the_whole_fleet() {
         })
     };
     let say = async |control: &Control, report: &Value| {
-        answer(control.machine(Method::POST, "/health-report").json(report))
-            .await
-            .0
+        answer(
+            control
+                .as_gateway(Method::POST, "/health-report")
+                .json(report),
+        )
+        .await
+        .0
     };
     assert_eq!(say(&first, &report("gateway-0", 1)).await, 204);
     assert_eq!(say(&second, &report("gateway-1", 1)).await, 204);

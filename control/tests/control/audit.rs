@@ -139,7 +139,7 @@ async fn secrets_are_never_returned_or_logged() {
         }
     }
     // Only gateways receive the credential.
-    let (_, snapshot) = answer(control.machine(Method::GET, "/snapshot")).await;
+    let (_, snapshot) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!(
         snapshot["models"]["items"][0]["backends"][0]["api_key"],
         "canary-upstream-2"

@@ -218,7 +218,7 @@ impl Control {
     }
 
     /// A request of a gateway.
-    pub(crate) fn machine(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(crate) fn as_gateway(&self, method: Method, path: &str) -> RequestBuilder {
         self.client
             .request(method, format!("{}{path}", self.base))
             .bearer_auth(TOKEN)

@@ -28,7 +28,7 @@ async fn without_a_database_it_is_up_and_becomes_ready_when_there_is_one() {
     .await;
     assert_eq!(status, 503, "{body}");
     assert_eq!(answer(control.get("/livez")).await.0, 200);
-    let (status, body) = answer(control.machine(Method::GET, "/snapshot")).await;
+    let (status, body) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!((status, &body["code"]), (503, &json!("no_snapshot")));
     proxy.open().await;
     control.ready().await;
@@ -43,7 +43,7 @@ async fn the_database_may_go_and_come_back() {
     control.ready().await;
     let root = control.session("root", PASSWORD).await;
     root.model("before").await;
-    let snapshot = answer(control.machine(Method::GET, "/snapshot")).await;
+    let snapshot = answer(control.as_gateway(Method::GET, "/snapshot")).await;
 
     proxy.cut().await;
     let body = eventually("it notices", async || {
@@ -59,11 +59,11 @@ async fn the_database_may_go_and_come_back() {
     );
     // Gateways are served on; one that knows more keeps what it has.
     assert_eq!(
-        answer(control.machine(Method::GET, "/snapshot")).await,
+        answer(control.as_gateway(Method::GET, "/snapshot")).await,
         snapshot
     );
     let ahead = control
-        .machine(Method::GET, "/snapshot?wait=100ms")
+        .as_gateway(Method::GET, "/snapshot?wait=100ms")
         .header(header::IF_NONE_MATCH, "\"999999-0123456789abcdef\"");
     let ahead = ahead.send().await.unwrap();
     assert_eq!(ahead.status(), StatusCode::NOT_MODIFIED);
@@ -76,7 +76,7 @@ async fn the_database_may_go_and_come_back() {
         (503, &json!("database_unavailable"))
     );
     let empty = json!({ "replica": "r", "boot_id": "b", "sequence": 1, "events": [] });
-    let usage = control.machine(Method::POST, "/usage").json(&empty);
+    let usage = control.as_gateway(Method::POST, "/usage").json(&empty);
     assert_eq!(
         usage.send().await.unwrap().status(),
         StatusCode::SERVICE_UNAVAILABLE
@@ -88,7 +88,7 @@ async fn the_database_may_go_and_come_back() {
     })
     .await;
     root.model("after").await;
-    let (_, snapshot) = answer(control.machine(Method::GET, "/snapshot")).await;
+    let (_, snapshot) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!(snapshot["models"]["items"].as_array().unwrap().len(), 2);
 }
 
@@ -99,14 +99,14 @@ async fn a_termination_is_announced_before_the_port_closes() {
     control.ready().await;
     let (_, tag) = {
         let response = control
-            .machine(Method::GET, "/snapshot")
+            .as_gateway(Method::GET, "/snapshot")
             .send()
             .await
             .unwrap();
         (response.status(), response.headers()[header::ETAG].clone())
     };
     let waiting = control
-        .machine(Method::GET, "/snapshot?wait=60s")
+        .as_gateway(Method::GET, "/snapshot?wait=60s")
         .header(header::IF_NONE_MATCH, tag)
         .send();
     let draining = async {

@@ -96,7 +96,7 @@ async fn cache_ttl_is_published() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let published = async |control: &Control| {
-        let answer = control.machine(Method::GET, "/snapshot").send();
+        let answer = control.as_gateway(Method::GET, "/snapshot").send();
         let snapshot: Snapshot = answer.await.unwrap().json().await.unwrap();
         snapshot.models.items.unwrap()[0].cache_ttl_seconds
     };

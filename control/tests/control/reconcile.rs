@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use crate::harness::{Control, Database, PASSWORD, answer, eventually, started};
 
 async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply {
-    let request = control.machine(Method::POST, "/limits/reconcile");
+    let request = control.as_gateway(Method::POST, "/limits/reconcile");
     let response = request.json(report).send().await.unwrap();
     let status = response.status();
     let text = response.text().await.unwrap();
@@ -103,7 +103,7 @@ async fn other_releases_are_understood() {
     let send = async |body: &serde_json::Value| {
         answer(
             control
-                .machine(Method::POST, "/limits/reconcile")
+                .as_gateway(Method::POST, "/limits/reconcile")
                 .json(body),
         )
         .await
@@ -698,7 +698,7 @@ async fn limits_state(
     control: &Control,
     held: Option<&str>,
 ) -> (StatusCode, String, Option<LimitsState>) {
-    let mut request = control.machine(Method::GET, "/limits-state?of=later");
+    let mut request = control.as_gateway(Method::GET, "/limits-state?of=later");
     if let Some(held) = held {
         request = request.header(header::IF_NONE_MATCH, held);
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{Control, PASSWORD, Session, answer, started};
 
 async fn snapshot(control: &Control) -> Value {
-    answer(control.machine(Method::GET, "/snapshot")).await.1
+    answer(control.as_gateway(Method::GET, "/snapshot")).await.1
 }
 
 /// As gateways parse them.

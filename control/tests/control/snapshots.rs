@@ -13,7 +13,7 @@ use crate::harness::{Control, KEY, PASSWORD, command, eventually, started};
 const SOON: Duration = Duration::from_secs(5);
 
 pub(crate) async fn fetch(control: &Control, held: Option<&str>, wait: &str) -> Response {
-    let mut request = control.machine(Method::GET, &format!("/snapshot?wait={wait}"));
+    let mut request = control.as_gateway(Method::GET, &format!("/snapshot?wait={wait}"));
     if let Some(held) = held {
         request = request.header(header::IF_NONE_MATCH, held);
     }

@@ -28,7 +28,7 @@ const TOLERATED: &[Tolerated] = &[
         reason: "to be rewritten",
     },
     Tolerated {
-        start: "control/src/machine/reconcile.rs",
+        start: "control/src/gateway_api/reconcile.rs",
         count: 1,
         reason: "to be rewritten",
     },

@@ -32,7 +32,7 @@ pub(crate) struct ControlReceived {
     pub(crate) differences: usize,
 }
 
-/// Plays the control plane's machine endpoints.
+/// Plays the gateway API of the control plane.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) address: SocketAddr,
