@@ -22,26 +22,26 @@ INSERT INTO config_state (config_version, change_id) VALUES (1, gen_random_uuid(
 
 -- Increments the version once per transaction. The row lock serializes changes
 -- of the configuration.
-CREATE FUNCTION raise_config_version() RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION bump_config_version() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     here text := pg_current_xact_id()::text;
-    raised bigint;
+    bumped bigint;
 BEGIN
-    IF current_setting('fastllm.raised_in', true) = here THEN
-        SELECT config_version INTO raised FROM config_state;
-        RETURN raised;
+    IF current_setting('fastllm.bumped_in', true) = here THEN
+        SELECT config_version INTO bumped FROM config_state;
+        RETURN bumped;
     END IF;
     UPDATE config_state
        SET config_version = config_version + 1, change_id = gen_random_uuid()
-    RETURNING config_version INTO raised;
-    PERFORM set_config('fastllm.raised_in', here, true);
-    PERFORM pg_notify('fastllm_config', raised::text);
-    RETURN raised;
+    RETURNING config_version INTO bumped;
+    PERFORM set_config('fastllm.bumped_in', here, true);
+    PERFORM pg_notify('fastllm_config', bumped::text);
+    RETURN bumped;
 END $$;
 
 CREATE FUNCTION config_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM raise_config_version();
+    PERFORM bump_config_version();
     RETURN NULL;
 END $$;
 
@@ -110,7 +110,7 @@ CREATE FUNCTION key_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     touched smallint[] := '{}';
 BEGIN
-    PERFORM raise_config_version();
+    PERFORM bump_config_version();
     IF TG_OP <> 'INSERT' THEN
         touched := touched || OLD.shard;
     END IF;
@@ -129,7 +129,7 @@ CREATE TRIGGER api_keys_changed
 -- A disabled principal disables its keys in the snapshot.
 CREATE FUNCTION principal_disabled() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM raise_config_version();
+    PERFORM bump_config_version();
     UPDATE key_shards AS s SET change_id = c.change_id
       FROM config_state AS c
      WHERE s.shard IN (SELECT k.shard FROM api_keys AS k WHERE k.principal_id = NEW.id)

@@ -64,7 +64,7 @@ CREATE FUNCTION allowance_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     touched bigint[] := '{}';
 BEGIN
-    PERFORM raise_config_version();
+    PERFORM bump_config_version();
     IF TG_OP <> 'INSERT' THEN
         touched := touched || OLD.key_id;
     END IF;
@@ -125,12 +125,12 @@ CREATE TABLE limit_replicas (
 
 -- Recent demand per gateway and subject: sums with exponential decay.
 CREATE TABLE limit_counts (
-    holder text NOT NULL,
+    subject text NOT NULL,
     replica text NOT NULL REFERENCES limit_replicas ON DELETE CASCADE,
     requests double precision NOT NULL,
     tokens double precision NOT NULL,
     reported_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (holder, replica)
+    PRIMARY KEY (subject, replica)
 );
 CREATE INDEX limit_counts_by_time ON limit_counts (reported_at);
 
@@ -227,7 +227,7 @@ CREATE INDEX usage_events_by_metadata ON usage_events USING gin (metadata jsonb_
 
 -- Rejected events, for inspection: a bounded number, without the members that
 -- clients can set.
-CREATE TABLE usage_poison (
+CREATE TABLE rejected_usage (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     received_at timestamptz NOT NULL DEFAULT now(),
     replica text NOT NULL,
@@ -236,4 +236,4 @@ CREATE TABLE usage_poison (
     reason text NOT NULL,
     event jsonb NOT NULL
 );
-CREATE INDEX usage_poison_by_time ON usage_poison (received_at);
+CREATE INDEX rejected_usage_by_time ON rejected_usage (received_at);

@@ -1,12 +1,12 @@
 //! What usage events say and what they add to budgets, without the database.
 
 mod event;
-mod poison;
+mod rejected;
 mod spending;
 
 use crate::clock::moment;
 
 pub(crate) use crate::clock::timestamp;
 pub(crate) use event::{Event, read};
-pub(crate) use poison::Poison;
+pub(crate) use rejected::RejectedEvent;
 pub(crate) use spending::{AppliedBudget, Spending, Used};

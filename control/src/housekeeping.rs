@@ -25,10 +25,10 @@ async fn prune(db: &Db) -> Result<u64, DbError> {
     let mut connection = db.acquire().await?;
     let sessions = sessions::prune(&mut connection).await?;
     let reporters = usage::prune_reporters(&mut connection).await?;
-    let poison = usage::prune_poison(&mut connection).await?;
+    let rejected = usage::prune_rejected(&mut connection).await?;
     let gateways = gateways::prune(&mut connection).await?;
     let counts = reconcile::prune_counts(&mut connection).await?;
     let windows = spending::prune(&mut connection).await?;
     let shares = shares::prune(&mut connection).await?;
-    Ok(sessions + reporters + poison + gateways + counts + windows + shares)
+    Ok(sessions + reporters + rejected + gateways + counts + windows + shares)
 }

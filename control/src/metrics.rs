@@ -88,7 +88,7 @@ pub(crate) struct EventCounts {
     /// Of unknown principals or models.
     pub(crate) dropped: u64,
     /// Set aside.
-    pub(crate) poisoned: u64,
+    pub(crate) rejected: u64,
     /// Kept without it.
     pub(crate) metadata_dropped: u64,
 }
@@ -170,13 +170,13 @@ impl Metrics {
             accepted,
             unpriced,
             dropped,
-            poisoned,
+            rejected,
             metadata_dropped,
         } = counts;
         for (outcome, count) in [
             ("accepted", accepted),
             ("dropped", dropped),
-            ("poisoned", poisoned),
+            ("rejected", rejected),
         ] {
             self.requests
                 .usage_events

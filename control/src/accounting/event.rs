@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use time::{Duration, OffsetDateTime};
 
-use super::{Poison, moment, timestamp};
+use super::{RejectedEvent, moment, timestamp};
 
 /// How far a gateway's clock may be ahead before its times are not believed.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
@@ -27,12 +27,12 @@ pub(crate) struct Event {
 
 /// Reads one event of a batch: what is wrong with one is nothing to the others.
 /// A time that cannot be is taken for `now`.
-pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, Poison> {
+pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, RejectedEvent> {
     let (mut usage, mut metadata_dropped) = match parse(raw.get()) {
         Ok(usage) => (usage, false),
         Err(reason) => match without_metadata(raw.get()) {
             Some(usage) => (usage, true),
-            None => return Err(Poison::new(reason, raw.get())),
+            None => return Err(RejectedEvent::new(reason, raw.get())),
         },
     };
     if usage.metadata.as_ref().is_some_and(|all| !is_storable(all)) {

@@ -47,7 +47,7 @@ impl Change {
         )
         .fetch_one(&mut *transaction)
         .await?;
-        let version = sqlx::query_scalar!(r#"SELECT raise_config_version() AS "version!""#)
+        let version = sqlx::query_scalar!(r#"SELECT bump_config_version() AS "version!""#)
             .fetch_one(&mut *transaction)
             .await?;
         Ok(Self {

@@ -5,24 +5,32 @@ use time::OffsetDateTime;
 use super::DbError;
 use crate::clock;
 
-/// A gateway that has not asked for its shares for so long has none.
+/// A gateway that has not reconciled for this long has no shares.
 pub(crate) const LIVE_SECONDS: f64 = 30.0;
-/// A count that is older is not worth to be kept.
+/// Older counts have decayed to almost nothing and are deleted.
 const COUNTS_KEPT_MINUTES: i32 = 60;
 
-/// Which gateways share what there is.
+/// The gateways that share limits and budgets.
 pub(crate) struct Fleet {
-    /// How many, the one that asked included.
+    /// The number of live gateways, including the one that reconciles.
     pub(crate) live: usize,
-    /// How many of them have the name of the one that asked: more than one is a
-    /// mistake.
-    pub(crate) namesakes: usize,
-    /// The database's clock.
+    /// The number of live gateways with the name of the one that reconciles. More
+    /// than one is a misconfiguration.
+    pub(crate) duplicates: usize,
+    /// The time of the database.
     pub(crate) now: Timestamp,
 }
 
-/// Notes that a gateway asks, and forgets those that have not for long.
-pub(crate) async fn seen(
+/// One start of a gateway, and when it was last seen.
+struct GatewayStart<'a> {
+    replica: &'a str,
+    boot_id: &'a str,
+    seen_at: OffsetDateTime,
+}
+
+/// Registers that a gateway reconciles, and deletes gateways that have not
+/// reconciled for `LIVE_SECONDS`.
+pub(crate) async fn register(
     connection: &mut PgConnection,
     replica: &str,
     boot_id: &str,
@@ -40,9 +48,14 @@ pub(crate) async fn seen(
     if let (Some(last), Some(seen_at)) = (last.boot_id, last.seen_at)
         && last != boot_id
     {
-        succeed(connection, replica, (&last, seen_at), boot_id).await?;
+        let previous = GatewayStart {
+            replica,
+            boot_id: &last,
+            seen_at,
+        };
+        replace_start(connection, &previous, boot_id).await?;
     }
-    // Somebody else may be at it.
+    // SKIP LOCKED: another transaction may be deleting the same rows.
     sqlx::query!(
         "DELETE FROM limit_replicas WHERE replica IN \
             (SELECT replica FROM limit_replicas WHERE seen_at < now() - make_interval(secs => $1) \
@@ -54,27 +67,32 @@ pub(crate) async fn seen(
     fleet(connection, Some(replica)).await
 }
 
-/// Another start of a gateway asks than the last time: it began anew, or has
-/// asked before that one did, and runs beside it.
-async fn succeed(
+/// Moves the previous start of a gateway to `duplicate_gateways`. If the new
+/// `boot_id` is already there, both starts run concurrently; otherwise the
+/// gateway was restarted.
+async fn replace_start(
     connection: &mut PgConnection,
-    replica: &str,
-    (last, seen_at): (&str, OffsetDateTime),
+    previous: &GatewayStart<'_>,
     boot_id: &str,
 ) -> Result<(), DbError> {
     sqlx::query!(
-        "DELETE FROM limit_rivals WHERE (replica, boot_id) IN \
-            (SELECT replica, boot_id FROM limit_rivals \
+        "DELETE FROM duplicate_gateways WHERE (replica, boot_id) IN \
+            (SELECT replica, boot_id FROM duplicate_gateways \
               WHERE seen_at < now() - make_interval(secs => $1) FOR UPDATE SKIP LOCKED)",
         LIVE_SECONDS,
     )
     .execute(&mut *connection)
     .await?;
+    let &GatewayStart {
+        replica,
+        boot_id: last,
+        seen_at,
+    } = previous;
     let returned = sqlx::query!(
-        r#"UPDATE limit_rivals SET beside_at = now() WHERE replica = $1 AND boot_id = $2
-           RETURNING NOT EXISTS (SELECT FROM limit_rivals AS b
+        r#"UPDATE duplicate_gateways SET concurrent_at = now() WHERE replica = $1 AND boot_id = $2
+           RETURNING NOT EXISTS (SELECT FROM duplicate_gateways AS b
                                   WHERE b.replica = $1
-                                    AND b.beside_at >= now() - make_interval(secs => $3))
+                                    AND b.concurrent_at >= now() - make_interval(secs => $3))
                      AS "first!""#,
         replica,
         boot_id,
@@ -82,12 +100,13 @@ async fn succeed(
     )
     .fetch_optional(&mut *connection)
     .await?;
-    // What came in between runs as well as the one that is back.
+    // If the new start is an earlier one that returned, the previous start runs
+    // concurrently with it.
     sqlx::query!(
-        "INSERT INTO limit_rivals AS v (replica, boot_id, seen_at, beside_at) \
+        "INSERT INTO duplicate_gateways AS v (replica, boot_id, seen_at, concurrent_at) \
          VALUES ($1, $2, $3, CASE WHEN $4 THEN now() END) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
-            SET seen_at = excluded.seen_at, beside_at = coalesce(excluded.beside_at, v.beside_at)",
+            SET seen_at = excluded.seen_at, concurrent_at = coalesce(excluded.concurrent_at, v.concurrent_at)",
         replica,
         last,
         seen_at,
@@ -98,22 +117,22 @@ async fn succeed(
     if returned.is_some_and(|returned| returned.first) {
         tracing::warn!(
             replica,
-            "two gateways report under one name; give each a name of its own"
+            "two gateways use the same replica name; names must be unique"
         );
     }
     Ok(())
 }
 
-/// Which gateways ask, without asking; with the name of one of them, how many
-/// share it.
+/// The live gateways, without registering one. With `replica`, `duplicates` is
+/// the number of live gateways of that name.
 pub(crate) async fn fleet(
     connection: &mut PgConnection,
     replica: Option<&str>,
 ) -> Result<Fleet, DbError> {
     let row = sqlx::query!(
-        r#"SELECT count(*) AS "live!", count(*) FILTER (WHERE replica = $2) AS "namesakes!",
+        r#"SELECT count(*) AS "live!", count(*) FILTER (WHERE replica = $2) AS "duplicates!",
                   now() AS "now!"
-             FROM limit_starts WHERE seen_at >= now() - make_interval(secs => $1)"#,
+             FROM gateway_starts WHERE seen_at >= now() - make_interval(secs => $1)"#,
         LIVE_SECONDS,
         replica,
     )
@@ -123,33 +142,33 @@ pub(crate) async fn fleet(
     let at_least_one = |count| usize::try_from(count).unwrap_or(1).max(1);
     Ok(Fleet {
         live: at_least_one(row.live),
-        namesakes: at_least_one(row.namesakes),
+        duplicates: at_least_one(row.duplicates),
         now: clock::timestamp(now),
     })
 }
 
-/// What one gateway let one holder ask for lately.
+/// The recent demand of one subject at one gateway.
 pub(crate) struct CountRow {
-    pub(crate) holder: String,
+    pub(crate) subject: String,
     pub(crate) replica: String,
     pub(crate) requests: f64,
     pub(crate) tokens: f64,
-    /// Since it was written.
+    /// Age of the row in seconds.
     pub(crate) age_seconds: f64,
 }
 
-/// Of the gateways that are live.
+/// The counts of live gateways for these subjects.
 pub(crate) async fn counts(
     connection: &mut PgConnection,
-    holders: &[String],
+    subjects: &[String],
 ) -> Result<Vec<CountRow>, DbError> {
     let rows = sqlx::query_as!(
         CountRow,
-        r#"SELECT c.holder, c.replica, c.requests, c.tokens,
+        r#"SELECT c.subject, c.replica, c.requests, c.tokens,
                   extract(epoch FROM now() - c.reported_at)::float8 AS "age_seconds!"
              FROM limit_counts AS c JOIN limit_replicas AS r USING (replica)
-            WHERE c.holder = ANY ($1) AND r.seen_at >= now() - make_interval(secs => $2)"#,
-        holders,
+            WHERE c.subject = ANY ($1) AND r.seen_at >= now() - make_interval(secs => $2)"#,
+        subjects,
         LIVE_SECONDS,
     )
     .fetch_all(connection)
@@ -157,11 +176,11 @@ pub(crate) async fn counts(
     Ok(rows)
 }
 
-/// The counts of one gateway: one value of each for each holder.
+/// The counts of one gateway, as columns with one value per subject.
 #[derive(Default)]
 pub(crate) struct NewCounts {
-    /// Sorted, each once.
-    pub(crate) holders: Vec<String>,
+    /// Sorted and unique.
+    pub(crate) subjects: Vec<String>,
     pub(crate) requests: Vec<f64>,
     pub(crate) tokens: Vec<f64>,
 }
@@ -172,18 +191,18 @@ pub(crate) async fn put_counts(
     counts: &NewCounts,
 ) -> Result<(), DbError> {
     let NewCounts {
-        holders,
+        subjects,
         requests,
         tokens,
     } = counts;
     sqlx::query!(
-        "INSERT INTO limit_counts (holder, replica, requests, tokens) \
-         SELECT c.holder, $1, c.requests, c.tokens \
-           FROM unnest($2::text[], $3::float8[], $4::float8[]) AS c (holder, requests, tokens) \
-         ON CONFLICT (holder, replica) DO UPDATE \
+        "INSERT INTO limit_counts (subject, replica, requests, tokens) \
+         SELECT c.subject, $1, c.requests, c.tokens \
+           FROM unnest($2::text[], $3::float8[], $4::float8[]) AS c (subject, requests, tokens) \
+         ON CONFLICT (subject, replica) DO UPDATE \
             SET requests = excluded.requests, tokens = excluded.tokens, reported_at = now()",
         replica,
-        holders,
+        subjects,
         requests,
         tokens,
     )

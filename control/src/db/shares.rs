@@ -128,7 +128,7 @@ impl Ledger {
                       r.replica IS NOT NULL AS "live!"
                  FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start)
                  JOIN budget_shares AS s USING (budget_id, window_start)
-                 LEFT JOIN limit_starts AS r
+                 LEFT JOIN gateway_starts AS r
                         ON r.replica = s.replica AND r.boot_id = s.boot_id
                        AND r.seen_at >= now() - make_interval(secs => $3)
                 WHERE r.replica IS NOT NULL
@@ -245,7 +245,7 @@ pub(crate) async fn in_use(
     let rows = sqlx::query!(
         r#"SELECT DISTINCT s.budget_id, s.window_start
              FROM budget_shares AS s
-             JOIN limit_starts AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
+             JOIN gateway_starts AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
             WHERE (s.replica, s.boot_id) <> ($1, $4)
               AND s.reported_at >= now() - make_interval(secs => $2)
               AND r.seen_at >= now() - make_interval(secs => $2)

@@ -1,6 +1,6 @@
 //! Usage events: how they are stored, priced and shown.
 
-mod poison;
+mod rejected;
 mod report;
 mod resolve;
 mod spending;
@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 
 use super::{DbError, Page};
 
-pub(crate) use poison::prune as prune_poison;
+pub(crate) use rejected::prune as prune_rejected;
 pub(crate) use report::{Grouping, UsageTotal, totals};
 pub(crate) use store::{Batch, BatchId, BatchOutcome, Stored, store};
 

@@ -34,7 +34,7 @@ pub(super) async fn post(
         budgets,
     } = check(report)?;
     let mut connection = app.db.acquire().await?;
-    let fleet = reconcile::seen(&mut connection, &replica_id, &boot_id).await?;
+    let fleet = reconcile::register(&mut connection, &replica_id, &boot_id).await?;
     let allowances = limit_shares(&mut connection, &replica_id, counts, &fleet).await?;
     let budgets = with_others(&mut connection, (&replica_id, &boot_id), budgets).await?;
     let uses = known(&mut connection, budgets, &fleet).await?;
@@ -52,7 +52,7 @@ pub(super) async fn post(
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
         allowances,
         budgets: shares,
-        duplicate_replica: fleet.namesakes > 1,
+        duplicate_replica: fleet.duplicates > 1,
     }))
 }
 
@@ -107,11 +107,11 @@ async fn limit_shares(
         demand.requests += float(count.requests);
         demand.tokens += float(count.tokens);
     }
-    let holders: Vec<String> = asked.keys().cloned().collect();
+    let subjects: Vec<String> = asked.keys().cloned().collect();
     let mut others: BTreeMap<String, Vec<Demand>> = BTreeMap::new();
-    for row in reconcile::counts(connection, &holders).await? {
+    for row in reconcile::counts(connection, &subjects).await? {
         let CountRow {
-            holder: subject,
+            subject,
             replica: whose,
             requests,
             tokens,
@@ -133,11 +133,11 @@ async fn limit_shares(
     for (key, (subject, own)) in asked {
         let others = others.remove(&key).unwrap_or_default();
         let of = |part: fn(&Demand) -> f64| {
-            // Counts are kept by name: of what namesakes ask for each has an even
+            // Counts are kept by name: of what duplicates ask for each has an even
             // part.
-            let own = part(&own) / float(fleet.namesakes as u64);
+            let own = part(&own) / float(fleet.duplicates as u64);
             let others = others.iter().map(part);
-            let others: Vec<f64> = others.chain(repeat_n(own, fleet.namesakes - 1)).collect();
+            let others: Vec<f64> = others.chain(repeat_n(own, fleet.duplicates - 1)).collect();
             share(own, &others, fleet.live)
         };
         shares.push(LimitShare {
@@ -145,7 +145,7 @@ async fn limit_shares(
             requests_share: of(|demand| demand.requests),
             tokens_share: of(|demand| demand.tokens),
         });
-        new.holders.push(key);
+        new.subjects.push(key);
         new.requests.push(own.requests);
         new.tokens.push(own.tokens);
     }

@@ -44,13 +44,13 @@ pub(super) async fn post(
             sequence: i64::try_from(sequence).unwrap_or(i64::MAX),
         },
         events: Vec::with_capacity(events.len()),
-        poison: Vec::new(),
+        rejected: Vec::new(),
     };
     let now = clock::now();
     for raw in events {
         match accounting::read(raw, now) {
             Ok(event) => batch.events.push(event),
-            Err(poison) => batch.poison.push(poison),
+            Err(rejected) => batch.rejected.push(rejected),
         }
     }
     let outcome = store(&app.db, &batch)
@@ -72,7 +72,7 @@ pub(super) async fn post(
             tell(&replica, &counts);
             UsageReply {
                 accepted: counts.accepted,
-                dropped: counts.dropped + counts.poisoned,
+                dropped: counts.dropped + counts.rejected,
                 duplicate: false,
             }
         }
@@ -83,29 +83,29 @@ fn counts(batch: &Batch<'_>, count: u64, stored: Stored) -> EventCounts {
     let Stored {
         accepted,
         unpriced,
-        poisoned,
+        rejected,
     } = stored;
     let without_metadata = batch.events.iter().filter(|event| event.metadata_dropped);
     EventCounts {
         accepted,
         unpriced,
-        dropped: count.saturating_sub(accepted + poisoned),
-        poisoned,
+        dropped: count.saturating_sub(accepted + rejected),
+        rejected,
         metadata_dropped: without_metadata.count() as u64,
     }
 }
 
 fn tell(replica: &str, counts: &EventCounts) {
     let EventCounts {
-        dropped, poisoned, ..
+        dropped, rejected, ..
     } = *counts;
     if dropped > 0 {
         tracing::warn!(replica, dropped, "usage of unknown principals or models");
     }
-    if poisoned > 0 {
+    if rejected > 0 {
         tracing::warn!(
             replica,
-            poisoned,
+            rejected,
             "usage that cannot be stored is set aside"
         );
     }

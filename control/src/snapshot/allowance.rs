@@ -18,16 +18,16 @@ impl From<AllowanceRows> for Allowances {
     fn from(rows: AllowanceRows) -> Self {
         let AllowanceRows { limits, budgets } = rows;
         let mut by_holder = Self::default();
-        for (holder, limits) in limits {
-            match holder {
+        for (subject, limits) in limits {
+            match subject {
                 Subject::Model(id, model) => by_holder.model(id, model).limits = Some(limits),
                 other => {
                     by_holder.limits.insert(other, limits);
                 }
             }
         }
-        for (holder, budget) in budgets {
-            match holder {
+        for (subject, budget) in budgets {
+            match subject {
                 Subject::Model(id, model) => by_holder.model(id, model).budget = Some(budget),
                 other => {
                     by_holder.budgets.insert(other, budget);
@@ -51,8 +51,8 @@ impl Allowances {
             })
     }
 
-    fn of(&mut self, holder: &Subject) -> (Option<Limits>, Option<Budget>) {
-        (self.limits.remove(holder), self.budgets.remove(holder))
+    fn of(&mut self, subject: &Subject) -> (Option<Limits>, Option<Budget>) {
+        (self.limits.remove(subject), self.budgets.remove(subject))
     }
 
     /// A principal's, and those of its use of single models, by model.

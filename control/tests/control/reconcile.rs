@@ -324,19 +324,21 @@ async fn two_gateways_under_one_name_are_told_and_share() {
     // One of them ends.
     silent(&database, "b", 31.0).await;
     database
-        .execute("UPDATE limit_rivals SET seen_at = seen_at - interval '31 s', beside_at = beside_at - interval '31 s'")
+        .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s', concurrent_at = concurrent_at - interval '31 s'")
         .await;
     let (replicas, taken, share, _) = ask(&second, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (1, false, 1.0));
     // Nobody keeps what is long over: only the last two are known.
     for boot_id in ["boot-4", "boot-5"] {
         database
-            .execute("UPDATE limit_rivals SET seen_at = seen_at - interval '31 s'")
+            .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s'")
             .await;
         assert_eq!(ask(&second, "a", boot_id).await.0, 1);
     }
     assert_eq!(
-        database.number("SELECT count(*) FROM limit_rivals").await,
+        database
+            .number("SELECT count(*) FROM duplicate_gateways")
+            .await,
         1
     );
 }
@@ -575,7 +577,7 @@ async fn no_order_of_events_spends_more_than_there_is() {
         database
             .execute(
                 "DELETE FROM budget_shares; DELETE FROM budget_spending; \
-                 DELETE FROM limit_replicas; DELETE FROM limit_rivals",
+                 DELETE FROM limit_replicas; DELETE FROM duplicate_gateways",
             )
             .await;
         let gateway = |number| Gateway {
@@ -792,7 +794,7 @@ async fn what_nobody_asks_for_any_more_is_taken_out() {
                FROM budgets; \
              INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, reported_at) \
              SELECT id, now() - interval '3 days', 'late', 'x', now() FROM budgets; \
-             INSERT INTO limit_counts (holder, replica, requests, tokens, reported_at) \
+             INSERT INTO limit_counts (subject, replica, requests, tokens, reported_at) \
              VALUES ('old', 'gateway', 1, 1, now() - interval '61 min')",
         )
         .await;

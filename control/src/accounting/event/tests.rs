@@ -90,9 +90,9 @@ fn what_is_no_event_says_why_without_its_values() {
     nobody.as_object_mut().unwrap().remove("principal_id");
     assert_eq!(reason(&nobody), "principal_id is missing");
     assert_eq!(reason(&json!(["canary"])), "[0] cannot be read");
-    let poison = read(
+    let rejected = read(
         RawValue::from_string(r#"{"model": "\ud800"}"#.to_owned()).unwrap(),
         clock::now(),
     );
-    assert_eq!(poison.unwrap_err().reason, "model cannot be read");
+    assert_eq!(rejected.unwrap_err().reason, "model cannot be read");
 }

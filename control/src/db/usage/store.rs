@@ -6,8 +6,8 @@ use sqlx::{Acquire, PgConnection, PgTransaction};
 use time::OffsetDateTime;
 
 use super::resolve::{Known, resolve};
-use super::{poison, spending};
-use crate::accounting::{Event, Poison, Used};
+use super::{rejected, spending};
+use crate::accounting::{Event, RejectedEvent, Used};
 use crate::db::{Db, DbError};
 
 /// Which batch of which start of which gateway.
@@ -22,7 +22,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) id: BatchId<'a>,
     pub(crate) events: Vec<Event>,
     /// What could not be read.
-    pub(crate) poison: Vec<Poison>,
+    pub(crate) rejected: Vec<RejectedEvent>,
 }
 
 /// What became of a batch.
@@ -42,7 +42,7 @@ pub(crate) struct Stored {
     /// Of those that are accepted, the ones whose cost nobody knows.
     pub(crate) unpriced: u64,
     /// Neither readable nor storable, and set aside.
-    pub(crate) poisoned: u64,
+    pub(crate) rejected: u64,
 }
 
 /// Stores a batch once, however often and from however many connections it
@@ -88,9 +88,9 @@ async fn attempt(db: &Db, batch: &Batch<'_>, how: Insert) -> Result<BatchOutcome
         }
         Insert::Apart => apart(&mut transaction, replica, rows).await?,
     };
-    let poison: Vec<&Poison> = batch.poison.iter().chain(&refused).collect();
-    if !poison.is_empty() {
-        poison::insert(&mut transaction, &batch.id, &poison).await?;
+    let rejected: Vec<&RejectedEvent> = batch.rejected.iter().chain(&refused).collect();
+    if !rejected.is_empty() {
+        rejected::insert(&mut transaction, &batch.id, &rejected).await?;
     }
     // Last, since other batches of the same budgets wait from here on.
     let used: Vec<Used> = rows.iter().filter_map(Row::used).collect();
@@ -104,7 +104,7 @@ async fn attempt(db: &Db, batch: &Batch<'_>, how: Insert) -> Result<BatchOutcome
     Ok(BatchOutcome::Stored(Stored {
         accepted: rows.len() as u64,
         unpriced: unpriced.count() as u64,
-        poisoned: poison.len() as u64,
+        rejected: rejected.len() as u64,
     }))
 }
 
@@ -232,7 +232,7 @@ async fn apart<'a>(
     transaction: &mut PgTransaction<'static>,
     replica: &str,
     rows: Vec<Row<'a>>,
-) -> Result<(Vec<Row<'a>>, Vec<Poison>), DbError> {
+) -> Result<(Vec<Row<'a>>, Vec<RejectedEvent>), DbError> {
     let mut stored = Vec::with_capacity(rows.len());
     let mut refused = Vec::new();
     for row in rows {
@@ -244,7 +244,7 @@ async fn apart<'a>(
             }
             Err(error) if error.is_about_values() => {
                 savepoint.rollback().await?;
-                refused.push(Poison::new(error.to_string(), row.raw.get()));
+                refused.push(RejectedEvent::new(error.to_string(), row.raw.get()));
             }
             Err(error) => return Err(error),
         }

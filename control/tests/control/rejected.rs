@@ -42,7 +42,7 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
         ),
         // It is stored, without what the client wrote.
         with("m", json!({ "metadata": { "nested": canary } })),
-        // Not poison: nobody knows the model.
+        // Not rejected: nobody knows the model.
         event("never"),
         event("m"),
     ];
@@ -54,29 +54,29 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
     assert_eq!(stored, 3);
     let raised = "SELECT sum(tokens_used)::bigint FROM budget_spending";
     assert_eq!(database.number(raised).await, 3 * 1500);
-    let poison = "SELECT jsonb_agg(jsonb_build_array(reason, event -> 'request_id', \
-                  jsonb_typeof(event)) ORDER BY id) FROM usage_poison \
+    let rejected = "SELECT jsonb_agg(jsonb_build_array(reason, event -> 'request_id', \
+                  jsonb_typeof(event)) ORDER BY id) FROM rejected_usage \
                   WHERE replica = 'gateway-0' AND boot_id = 'boot-1' AND sequence = 1";
-    let poison: Value = sqlx::query_scalar(poison)
+    let rejected: Value = sqlx::query_scalar(rejected)
         .fetch_one(&database.pool)
         .await
         .unwrap();
     assert_eq!(
-        poison,
+        rejected,
         json!([
             ["prompt_tokens cannot be read", null, "object"],
             [". cannot be read", null, "null"],
             ["a value is not allowed (unlucky)", "r-13", "object"],
         ])
     );
-    let told = "SELECT count(*) FROM usage_poison WHERE reason || event::text LIKE '%canary%'";
+    let told = "SELECT count(*) FROM rejected_usage WHERE reason || event::text LIKE '%canary%'";
     assert_eq!(database.number(told).await, 0);
     assert!(!control.log().contains("canary-4711"));
     let metrics = metrics(&control).await;
     for line in [
         "fastllm_control_usage_events_total{outcome=\"accepted\"} 3\n",
         "fastllm_control_usage_events_total{outcome=\"dropped\"} 1\n",
-        "fastllm_control_usage_events_total{outcome=\"poisoned\"} 3\n",
+        "fastllm_control_usage_events_total{outcome=\"rejected\"} 3\n",
         "fastllm_control_usage_metadata_dropped_total 1\n",
     ] {
         assert!(metrics.contains(line), "{line} {metrics}");
@@ -90,20 +90,20 @@ async fn what_is_set_aside_has_a_bound_and_an_end() {
     root.model("m").await;
     database
         .execute(
-            "INSERT INTO usage_poison (received_at, replica, boot_id, sequence, reason, event) \
+            "INSERT INTO rejected_usage (received_at, replica, boot_id, sequence, reason, event) \
              SELECT now() - interval '31 days' * (n % 2), 'r', 'b', 1, 'r', 'null' \
                FROM generate_series(1, 10000) AS n",
         )
         .await;
     let bad = batch(1, &[json!({}), event("m")]);
     assert_eq!(send(&control, &bad).await, reply(1, 1, false));
-    let count = "SELECT count(*) FROM usage_poison";
+    let count = "SELECT count(*) FROM rejected_usage";
     assert_eq!(database.number(count).await, 10_000);
     // A control plane that starts tidies up.
     let _second = Control::start(&database).await;
     eventually("only young ones are left, and not many", async || {
         let old =
-            "SELECT count(*) FROM usage_poison WHERE received_at < now() - interval '30 days'";
+            "SELECT count(*) FROM rejected_usage WHERE received_at < now() - interval '30 days'";
         let left = (database.number(old).await, database.number(count).await);
         (left == (0, 500)).then_some(())
     })

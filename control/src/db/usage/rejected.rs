@@ -1,7 +1,7 @@
 use sqlx::PgConnection;
 
 use super::BatchId;
-use crate::accounting::Poison;
+use crate::accounting::RejectedEvent;
 use crate::db::DbError;
 
 const KEPT_DAYS: i32 = 30;
@@ -14,15 +14,15 @@ const MOST: i64 = 10_000;
 pub(super) async fn insert(
     connection: &mut PgConnection,
     batch: &BatchId<'_>,
-    poison: &[&Poison],
+    rejected: &[&RejectedEvent],
 ) -> Result<(), DbError> {
-    let reasons: Vec<String> = poison.iter().map(|one| one.reason.clone()).collect();
-    let events: Vec<serde_json::Value> = poison.iter().map(|one| one.excerpt.clone()).collect();
+    let reasons: Vec<String> = rejected.iter().map(|one| one.reason.clone()).collect();
+    let events: Vec<serde_json::Value> = rejected.iter().map(|one| one.excerpt.clone()).collect();
     sqlx::query!(
-        "INSERT INTO usage_poison (replica, boot_id, sequence, reason, event) \
+        "INSERT INTO rejected_usage (replica, boot_id, sequence, reason, event) \
          SELECT $1, $2, $3, p.reason, p.event \
            FROM unnest($4::text[], $5::jsonb[]) AS p (reason, event) \
-          WHERE (SELECT count(*) FROM (SELECT FROM usage_poison LIMIT $6) AS held) < $6",
+          WHERE (SELECT count(*) FROM (SELECT FROM rejected_usage LIMIT $6) AS held) < $6",
         batch.replica,
         batch.boot_id,
         batch.sequence,
@@ -38,9 +38,9 @@ pub(super) async fn insert(
 /// Deletes what is old, or more than anybody would look at.
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
     let done = sqlx::query!(
-        "DELETE FROM usage_poison \
+        "DELETE FROM rejected_usage \
           WHERE received_at < now() - make_interval(days => $1) \
-             OR id <= (SELECT id FROM usage_poison ORDER BY id DESC OFFSET $2 LIMIT 1)",
+             OR id <= (SELECT id FROM rejected_usage ORDER BY id DESC OFFSET $2 LIMIT 1)",
         KEPT_DAYS,
         KEPT,
     )

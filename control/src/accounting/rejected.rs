@@ -2,7 +2,7 @@ use serde_json::Value;
 
 /// An event that cannot be stored, and what may be shown of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Poison {
+pub(crate) struct RejectedEvent {
     /// Why; no value of the event is in it.
     pub(crate) reason: String,
     /// Those members that cannot hold a secret; `null` where it is not even an
@@ -10,7 +10,7 @@ pub(crate) struct Poison {
     pub(crate) excerpt: Value,
 }
 
-impl Poison {
+impl RejectedEvent {
     pub(crate) fn new(reason: impl Into<String>, event: &str) -> Self {
         Self {
             reason: reason.into(),
@@ -131,9 +131,9 @@ mod tests {
             "request_id": "canary-9\u{0}",
             "status": 200,
         });
-        let poison = Poison::new("x", &event.to_string());
+        let rejected = RejectedEvent::new("x", &event.to_string());
         assert_eq!(
-            poison.excerpt,
+            rejected.excerpt,
             json!({
                 "principal_id": "(a text)",
                 "model": "(an object)",
@@ -144,7 +144,7 @@ mod tests {
             })
         );
         for text in ["\"sk-canary\"", "[1]", "{\"model\": \"\\ud800\"}", "1e999"] {
-            assert_eq!(Poison::new("x", text).excerpt, Value::Null, "{text}");
+            assert_eq!(RejectedEvent::new("x", text).excerpt, Value::Null, "{text}");
         }
     }
 }
