@@ -18,11 +18,6 @@ use crate::{Finding, Tree, members};
 /// Files in which such shapes are tolerated.
 const TOLERATED: &[Tolerated] = &[
     Tolerated {
-        start: "control/src/db/reconcile.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
         start: "control/src/db/shares.rs",
         count: 1,
         reason: "to be rewritten",

@@ -54,16 +54,6 @@ pub(super) const TOLERATED: &[Tolerated] = &[
         reason: "to be rewritten",
     },
     Tolerated {
-        start: "migrations/0007_allowances.sql",
-        count: 5,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "migrations/0008_gateway_names.sql",
-        count: 2,
-        reason: "to be rewritten",
-    },
-    Tolerated {
         start: "operator/src/lease",
         count: 6,
         reason: "holder of a Lease, as in Kubernetes' API",
