@@ -7,8 +7,10 @@ mod forwarded_response;
 mod idle_timer;
 mod outgoing;
 mod response_stream;
+mod retry;
 mod slot;
 mod upload;
+mod upstream_response;
 
 pub(crate) use attempts::{Config, Forwarder};
 pub(crate) use forwarded_response::{ForwardedResponse, StreamStep};

@@ -1,28 +1,20 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, BackendState, Chain, InFlight, NoSlot, Pool, Refusal};
+use fastllm_engine::{Backend, Chain, NoSlot, Pool, Refusal};
 use fastllm_wire::FirstEvent;
 use http::StatusCode;
 use tokio::time::sleep;
 
-use super::AttemptError;
-use super::forwarded_response::Unfinished;
 use super::outgoing::{Outgoing, Payload};
 use super::response_stream::{ResponseStream, StreamEnd};
+use super::retry::{AttemptFailure, FullPool, RetryState};
 use super::slot::{Slot, wait_for_slot};
-use super::{ForwardedResponse, IdleTimeouts, back_off};
-use crate::cache::{CacheableResponse, PendingEntry};
+use super::upstream_response::{Attempt, UpstreamResponse};
+use super::{AttemptError, IdleTimeouts, back_off};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
-use crate::runtime::clock;
-use crate::upstream::ExchangeError;
-use crate::upstream::Upstreams;
-
-/// However long a chain and whatever is allowed per model: the most attempts
-/// that one request costs.
-const MOST_ATTEMPTS: u32 = 32;
+use crate::upstream::{ExchangeError, Upstreams};
 
 /// All attempts together may wait this many times as long as one may.
 const TOTAL_TIMEOUT_FACTOR: u32 = 2;
@@ -65,52 +57,6 @@ pub(crate) struct Forwarder {
     idle_timeouts: IdleTimeouts,
 }
 
-/// An answer that goes to the client unless a better one comes.
-#[derive(Debug)]
-pub(crate) struct UpstreamResponse {
-    status: StatusCode,
-    stream: ResponseStream,
-    attempt: Attempt,
-    model: ModelName,
-    backend: BackendId,
-    api_base: Arc<str>,
-}
-
-/// One request under way at a backend.
-#[derive(Debug)]
-pub(super) struct Attempt {
-    live: Arc<BackendState>,
-    /// Until it is known that a better answer is looked for.
-    slot: Option<InFlight>,
-    began: Instant,
-    stream: bool,
-    /// How many answers are asked for.
-    choices: u64,
-}
-
-/// What a request may still cost, and what it has brought so far.
-#[derive(Debug)]
-struct RetryState<'d> {
-    until: Instant,
-    left: u32,
-    best: Option<UpstreamResponse>,
-    last: Option<AttemptError>,
-    /// The first model that had no place: its place in the chain, and which of
-    /// its backends were tried before.
-    full: Option<(usize, Vec<usize>)>,
-    deadline: &'d mut Deadline,
-}
-
-/// How an attempt failed.
-#[derive(Debug, Clone, Copy, Default)]
-struct AttemptFailure {
-    status: Option<StatusCode>,
-    /// What the upstream asked for.
-    wait: Option<Duration>,
-    /// The same backend may well answer soon.
-    may_pass: bool,
-}
-
 impl Forwarder {
     /// The first answer that is not worth a retry; else the most useful one
     /// that came; else a refusal. Nothing of it has left for the client.
@@ -121,15 +67,7 @@ impl Forwarder {
         log: &mut RequestLog,
         deadline: &mut Deadline,
     ) -> Result<UpstreamResponse, Refusal> {
-        let until = clock::now() + self.timeout * TOTAL_TIMEOUT_FACTOR;
-        let mut retry_state = RetryState {
-            until: deadline.request_end().map_or(until, |end| until.min(end)),
-            left: MOST_ATTEMPTS,
-            best: None,
-            last: None,
-            full: None,
-            deadline,
-        };
+        let mut retry_state = RetryState::new(self.timeout * TOTAL_TIMEOUT_FACTOR, deadline);
         let last = chain.pools().len().saturating_sub(1);
         for (index, pool) in chain.pools().iter().enumerate() {
             if index > 0 {
@@ -167,7 +105,7 @@ impl Forwarder {
         log: &mut RequestLog,
         retry_state: &mut RetryState<'_>,
     ) -> Option<UpstreamResponse> {
-        let (index, tried) = retry_state.full.as_mut()?;
+        let FullPool { index, tried } = retry_state.full.as_mut()?;
         let (index, tried) = (*index, std::mem::take(tried));
         let pool = chain.pools().get(index)?;
         if retry_state.left == 0 {
@@ -213,7 +151,8 @@ impl Forwarder {
                 Err(NoSlot::Exhausted) => return None,
                 Err(NoSlot::Full) => {
                     let tried = std::mem::take(&mut attempts.tried);
-                    retry_state.full.get_or_insert((attempts.index, tried));
+                    let index = attempts.index;
+                    retry_state.full.get_or_insert(FullPool { index, tried });
                     return None;
                 }
             };
@@ -337,188 +276,5 @@ impl PoolAttempts<'_, '_> {
         }
         self.tried.clear();
         Some(wait.max(asked_for))
-    }
-}
-
-impl RetryState<'_> {
-    fn remaining(&self) -> Duration {
-        self.until.saturating_duration_since(clock::now())
-    }
-
-    fn is_spent_after(&self, wait: Duration) -> bool {
-        self.left == 0 || self.remaining() <= wait
-    }
-
-    fn is_spent(&self) -> bool {
-        self.is_spent_after(Duration::ZERO)
-    }
-
-    /// Keeps the answer that tells the client most; of equal ones the last.
-    fn offer(&mut self, mut response: UpstreamResponse) {
-        // It has failed: further attempts, its own among them, must not wait
-        // for the place that it had.
-        response.attempt.slot = None;
-        let before = self.best.as_ref().map(UpstreamResponse::usefulness);
-        if before.is_none_or(|before| response.usefulness() >= before) {
-            self.best = Some(response);
-        }
-    }
-
-    /// Nothing where the client's body has ended the request, whatever was
-    /// answered before.
-    fn check(
-        &mut self,
-        outgoing: &Outgoing<'_, '_>,
-        outcome: Result<UpstreamResponse, AttemptError>,
-    ) -> Option<Result<UpstreamResponse, AttemptError>> {
-        if !outgoing.can_replay() {
-            self.left = 0;
-        }
-        if let Err(refused @ AttemptError::Refused(_)) = outcome {
-            self.left = 0;
-            self.best = None;
-            self.last = Some(refused);
-            return None;
-        }
-        Some(outcome)
-    }
-
-    /// Nothing helped: the best that there is.
-    fn finish(self, log: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
-        if self.deadline.request_is_over() {
-            return Err(Refusal::UpstreamTimeout);
-        }
-        match (self.best, self.last) {
-            (Some(best), _) => {
-                log.route
-                    .set_responding_backend(&best.model, best.backend, &best.api_base);
-                Ok(best)
-            }
-            (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
-            // Coming again is what helps, whatever else went wrong.
-            (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
-            (None, Some(AttemptError::Exchange(ExchangeError::Timeout))) => {
-                Err(Refusal::UpstreamTimeout)
-            }
-            (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
-            (None, _) => Err(Refusal::UpstreamUnavailable),
-        }
-    }
-}
-
-impl AttemptFailure {
-    fn of(outcome: &Result<UpstreamResponse, AttemptError>) -> Self {
-        match outcome {
-            Ok(response) => {
-                let status = response.real_status();
-                Self {
-                    status: Some(status),
-                    wait: response.stream.head().and_then(|head| {
-                        back_off::asked_for(status, |name| head.fields().get(name))
-                    }),
-                    may_pass: matches!(status.as_u16(), 429 | 502 | 503),
-                }
-            }
-            // One that broke off may have been what broke the upstream.
-            Err(error) => Self {
-                may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
-                ..Self::default()
-            },
-        }
-    }
-
-    /// Lets the choices of other requests know.
-    fn record(self, live: &BackendState) {
-        if self.status.is_none_or(|status| status.is_server_error()) {
-            live.record_failure(clock::timestamp());
-        } else {
-            live.record_success();
-        }
-        if let Some(wait) = self.wait {
-            live.back_off(clock::timestamp(), wait);
-        }
-    }
-}
-
-impl Attempt {
-    fn new(backend: &Backend, slot: InFlight, outgoing: &Outgoing<'_, '_>) -> Self {
-        Self {
-            live: Arc::clone(backend.state()),
-            slot: Some(slot),
-            began: clock::now(),
-            stream: outgoing.members.is_stream(),
-            choices: outgoing.members.answers(),
-        }
-    }
-
-    /// The answer began well, and broke off or ended with an error.
-    pub(super) fn failed(&self) {
-        self.live.record_failure(clock::timestamp());
-    }
-
-    /// The answer was good, and has come to its end, with so many tokens where
-    /// that is known. None at all say nothing of other answers: it was no text, or
-    /// was not looked into.
-    pub(super) fn succeeded(&self, tokens: Option<u64>) {
-        let took = clock::now().saturating_duration_since(self.began);
-        self.live.record_latency(self.stream, took);
-        if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
-            self.live
-                .record_completion_tokens(tokens.div_ceil(self.choices));
-        }
-    }
-}
-
-impl UpstreamResponse {
-    /// The status that counts: that of an error under a good status, if it
-    /// names one.
-    fn real_status(&self) -> StatusCode {
-        match self.stream.first() {
-            FirstEvent::Error { status } => status
-                .and_then(|status| StatusCode::from_u16(status).ok())
-                .unwrap_or(StatusCode::BAD_GATEWAY),
-            FirstEvent::Answer | FirstEvent::Pending => self.status,
-        }
-    }
-
-    fn is_worth_a_retry(&self) -> bool {
-        let status = self.real_status();
-        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
-    }
-
-    /// 429 says what to do, other errors only that something is wrong.
-    fn usefulness(&self) -> u8 {
-        u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
-    }
-
-    /// The header fields of a good answer that is no stream, and how many bytes
-    /// it has where that is known; nothing where only the connection's end would
-    /// be that of the answer.
-    pub(crate) fn cacheable(&self) -> Option<CacheableResponse<'_>> {
-        let head = self.stream.in_one_piece()?;
-        let good = self.status == StatusCode::OK;
-        good.then(|| CacheableResponse {
-            model: &self.model,
-            fields: head.fields(),
-            length: self.stream.length(),
-        })
-    }
-
-    /// The client's response, which may be cached. The log goes with it and ends
-    /// with it.
-    pub(crate) fn into_forwarded(
-        self,
-        mut log: Box<RequestLog>,
-        pending_entry: Option<PendingEntry>,
-    ) -> ForwardedResponse {
-        log.record_response_start();
-        log.metrics().forwarded(self.status);
-        let status = self.status.as_u16();
-        let unfinished = Unfinished {
-            log,
-            attempt: self.attempt,
-            pending_entry,
-        };
-        ForwardedResponse::new(self.stream, status, unfinished)
     }
 }

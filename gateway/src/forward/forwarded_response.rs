@@ -4,8 +4,8 @@ use fastllm_wire::FirstEvent;
 use fastllm_wire::http1::HeaderField;
 use http::header::HeaderValue;
 
-use super::attempts::Attempt;
 use super::response_stream::{ResponseStream, StreamEnd};
+use super::upstream_response::Attempt;
 use crate::cache::PendingEntry;
 use crate::http::CACHE;
 use crate::http::REQUEST_ID;

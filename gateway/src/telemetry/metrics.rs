@@ -189,26 +189,20 @@ impl Requests {
                 "Proxied requests that ended in an error",
             )?,
             outcomes: register.fixed(
-                (
-                    "fastllm_request_outcomes_total",
-                    "Proxied requests by outcome",
-                ),
+                "fastllm_request_outcomes_total",
+                "Proxied requests by outcome",
                 "outcome",
                 Outcome::ALL.map(|(_, label)| label),
             )?,
             rejections: register.fixed(
-                (
-                    "fastllm_rejections_total",
-                    "Requests refused by the gateway",
-                ),
+                "fastllm_rejections_total",
+                "Requests refused by the gateway",
                 "reason",
                 Category::ALL.map(Category::as_str),
             )?,
             upstream_status: register.fixed(
-                (
-                    "fastllm_upstream_status_total",
-                    "Upstream answers that were forwarded",
-                ),
+                "fastllm_upstream_status_total",
+                "Upstream answers that were forwarded",
                 "class",
                 Class::ALL.map(|(_, label)| label),
             )?,
@@ -254,15 +248,14 @@ impl Metrics {
                 "Spans that the collector took",
             )?,
             spans_lost: register.fixed(
-                ("fastllm_trace_spans_dropped_total", "Spans that were lost"),
+                "fastllm_trace_spans_dropped_total",
+                "Spans that were lost",
                 "reason",
                 SpanLoss::ALL.map(|(_, label)| label),
             )?,
             usage_dropped: register.fixed(
-                (
-                    "fastllm_usage_reports_dropped_total",
-                    "Usage events that were lost",
-                ),
+                "fastllm_usage_reports_dropped_total",
+                "Usage events that were lost",
                 "reason",
                 DropReason::ALL.map(|(_, label)| label),
             )?,

@@ -105,7 +105,7 @@ async fn both_versions_of_http_are_given_the_same() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     let first = gateway.chat(BODY).await;
-    chat_over_http2(&gateway, ("https://page.example", BODY), async |response| {
+    chat_over_http2(&gateway, "https://page.example", BODY, async |response| {
         assert_eq!(response.status(), 200);
         let field = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
         assert_eq!(field("x-fastllm-cache"), "hit");
@@ -121,15 +121,11 @@ async fn both_versions_of_http_are_given_the_same() {
     .await;
     // The other way round.
     let other: &str = "{\"model\":\"small\",\"n\":2}";
-    chat_over_http2(
-        &gateway,
-        ("https://page.example", other),
-        async |response| {
-            assert_eq!(response.headers()["x-fastllm-cache"], "miss");
-            let mut body = response.into_body();
-            while next_data(&mut body).await.is_some() {}
-        },
-    )
+    chat_over_http2(&gateway, "https://page.example", other, async |response| {
+        assert_eq!(response.headers()["x-fastllm-cache"], "miss");
+        let mut body = response.into_body();
+        while next_data(&mut body).await.is_some() {}
+    })
     .await;
     assert_eq!(told(&gateway.chat(other).await), (2, HIT));
 }

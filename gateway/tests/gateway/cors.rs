@@ -116,7 +116,7 @@ async fn all_pages_may_be_allowed() {
 #[tokio::test]
 async fn http2_answers_say_the_same() {
     let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
-    chat_over_http2(&gateway, (PAGE, BODY), async |answer| {
+    chat_over_http2(&gateway, PAGE, BODY, async |answer| {
         let headers = answer.headers();
         let origins = headers.get_all("access-control-allow-origin");
         assert!(origins.iter().eq([PAGE]));

@@ -94,7 +94,7 @@ async fn there_are_none_within_an_event_or_in_another_answer() {
 #[tokio::test]
 async fn http2_has_them_too() {
     let (gateway, _upstream, barrier) = pausing(&[ONE], &[DONE]).await;
-    chat_over_http2(&gateway, ("null", BODY), async |answer| {
+    chat_over_http2(&gateway, "null", BODY, async |answer| {
         let mut body = answer.into_body();
         for part in [ONE, HEARTBEAT, HEARTBEAT] {
             assert_eq!(next_data(&mut body).await.unwrap().unwrap(), part);

@@ -119,7 +119,7 @@ async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
 #[tokio::test]
 async fn http2_clients_have_no_more_time() {
     let (_upstream, gateway) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
-    chat_over_http2(&gateway, ("null", STREAMED), async |answer| {
+    chat_over_http2(&gateway, "null", STREAMED, async |answer| {
         let mut body = answer.into_body();
         assert_eq!(next_data(&mut body).await.unwrap().unwrap(), EVENT);
         let last = next_data(&mut body).await.unwrap().unwrap();
@@ -129,7 +129,7 @@ async fn http2_clients_have_no_more_time() {
     })
     .await;
     let (_upstream, gateway) = stuck_after(REQUEST_TIME, half()).await;
-    chat_over_http2(&gateway, ("null", WHOLE), async |answer| {
+    chat_over_http2(&gateway, "null", WHOLE, async |answer| {
         let mut body = answer.into_body();
         assert!(next_data(&mut body).await.unwrap().is_ok());
         assert!(next_data(&mut body).await.unwrap().is_err());

@@ -40,7 +40,8 @@ impl CacheMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         Ok(Self {
             uses: register.fixed(
-                ("fastllm_cache_total", "Uses of the response cache"),
+                "fastllm_cache_total",
+                "Uses of the response cache",
                 "kind",
                 CacheUse::ALL.map(CacheUse::as_str),
             )?,

@@ -68,7 +68,8 @@ impl Register {
     /// One counter for each of the label's values, from zero.
     pub(super) fn fixed(
         &self,
-        (name, help): (&str, &str),
+        name: &str,
+        help: &str,
         label: &str,
         values: impl IntoIterator<Item = &'static str>,
     ) -> Registered<Vec<IntCounter>> {

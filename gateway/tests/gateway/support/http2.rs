@@ -9,7 +9,8 @@ use super::{KEY, TestGateway, soon};
 /// origin; `read` gets the answer.
 pub(crate) async fn chat_over_http2(
     gateway: &TestGateway,
-    (origin, body): (&str, &'static str),
+    origin: &str,
+    body: &'static str,
     read: impl AsyncFnOnce(Response<RecvStream>),
 ) {
     let stream = TcpStream::connect(gateway.address).await.unwrap();

@@ -1,0 +1,163 @@
+//! Which attempts may follow, and what remains of those that failed.
+
+use std::time::{Duration, Instant};
+
+use fastllm_engine::{BackendState, Refusal};
+use http::StatusCode;
+
+use super::outgoing::Outgoing;
+use super::upstream_response::UpstreamResponse;
+use super::{AttemptError, back_off};
+use crate::request_log::RequestLog;
+use crate::runtime::{Deadline, clock};
+use crate::upstream::ExchangeError;
+
+/// The most attempts of one request, however long its chain is.
+const MOST_ATTEMPTS: u32 = 32;
+
+/// The attempts that a request has left, and the best response so far.
+#[derive(Debug)]
+pub(super) struct RetryState<'d> {
+    /// When the attempts have to end.
+    pub(super) until: Instant,
+    /// Attempts that are left.
+    pub(super) left: u32,
+    best: Option<UpstreamResponse>,
+    pub(super) last: Option<AttemptError>,
+    /// The first model whose backends were full.
+    pub(super) full: Option<FullPool>,
+    pub(super) deadline: &'d mut Deadline,
+}
+
+/// A model whose backends are full.
+#[derive(Debug)]
+pub(super) struct FullPool {
+    /// Its position in the chain.
+    pub(super) index: usize,
+    /// Its backends that were attempted before.
+    pub(super) tried: Vec<usize>,
+}
+
+/// How an attempt failed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct AttemptFailure {
+    pub(super) status: Option<StatusCode>,
+    /// What the upstream asked for.
+    pub(super) wait: Option<Duration>,
+    /// The same backend may well answer soon.
+    pub(super) may_pass: bool,
+}
+
+impl<'d> RetryState<'d> {
+    /// Attempts that may take as long as `timeout` together, within the time of
+    /// the request.
+    pub(super) fn new(timeout: Duration, deadline: &'d mut Deadline) -> Self {
+        let until = clock::now() + timeout;
+        Self {
+            until: deadline.request_end().map_or(until, |end| until.min(end)),
+            left: MOST_ATTEMPTS,
+            best: None,
+            last: None,
+            full: None,
+            deadline,
+        }
+    }
+
+    pub(super) fn remaining(&self) -> Duration {
+        self.until.saturating_duration_since(clock::now())
+    }
+
+    pub(super) fn is_spent_after(&self, wait: Duration) -> bool {
+        self.left == 0 || self.remaining() <= wait
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent_after(Duration::ZERO)
+    }
+
+    /// Keeps the answer that tells the client most; of equal ones the last.
+    pub(super) fn offer(&mut self, mut response: UpstreamResponse) {
+        // It has failed: further attempts, its own among them, must not wait
+        // for the place that it had.
+        response.attempt.slot = None;
+        let before = self.best.as_ref().map(UpstreamResponse::usefulness);
+        if before.is_none_or(|before| response.usefulness() >= before) {
+            self.best = Some(response);
+        }
+    }
+
+    /// Nothing where the client's body has ended the request, whatever was
+    /// answered before.
+    pub(super) fn check(
+        &mut self,
+        outgoing: &Outgoing<'_, '_>,
+        outcome: Result<UpstreamResponse, AttemptError>,
+    ) -> Option<Result<UpstreamResponse, AttemptError>> {
+        if !outgoing.can_replay() {
+            self.left = 0;
+        }
+        if let Err(refused @ AttemptError::Refused(_)) = outcome {
+            self.left = 0;
+            self.best = None;
+            self.last = Some(refused);
+            return None;
+        }
+        Some(outcome)
+    }
+
+    /// Nothing helped: the best that there is.
+    pub(super) fn finish(self, log: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
+        if self.deadline.request_is_over() {
+            return Err(Refusal::UpstreamTimeout);
+        }
+        match (self.best, self.last) {
+            (Some(best), _) => {
+                log.route
+                    .set_responding_backend(&best.model, best.backend, &best.api_base);
+                Ok(best)
+            }
+            (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
+            // Coming again is what helps, whatever else went wrong.
+            (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
+            (None, Some(AttemptError::Exchange(ExchangeError::Timeout))) => {
+                Err(Refusal::UpstreamTimeout)
+            }
+            (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
+            (None, _) => Err(Refusal::UpstreamUnavailable),
+        }
+    }
+}
+
+impl AttemptFailure {
+    pub(super) fn of(outcome: &Result<UpstreamResponse, AttemptError>) -> Self {
+        match outcome {
+            Ok(response) => {
+                let status = response.real_status();
+                Self {
+                    status: Some(status),
+                    wait: response.stream.head().and_then(|head| {
+                        back_off::asked_for(status, |name| head.fields().get(name))
+                    }),
+                    may_pass: matches!(status.as_u16(), 429 | 502 | 503),
+                }
+            }
+            // One that broke off may have been what broke the upstream.
+            Err(error) => Self {
+                may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// Lets the choices of other requests know.
+    pub(super) fn record(self, live: &BackendState) {
+        if self.status.is_none_or(|status| status.is_server_error()) {
+            live.record_failure(clock::timestamp());
+        } else {
+            live.record_success();
+        }
+        if let Some(wait) = self.wait {
+            live.back_off(clock::timestamp(), wait);
+        }
+    }
+}
