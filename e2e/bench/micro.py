@@ -12,8 +12,6 @@ from e2e.bench import processes, report
 from e2e.bench.rig import Tools
 from tools import paths, progress
 
-_TEST = "steps::costs"
-
 _BEGINNING = '{"step":'
 
 
@@ -74,7 +72,7 @@ def run(tools: Tools, rounds: int, out: Path | None) -> None:
     with progress.step("steps in the crates without sockets"):
         lines = _lines([tools.program("bench-steps"), f"--rounds={rounds}"], core)
     with progress.step("steps in the gateway crate"):
-        lines += _lines([_test_program(), "--ignored", "--exact", _TEST], core)
+        lines += _lines([_gateway_program()], core)
     timed = {one["step"]: one for one in lines}
     check(timed)
     print(table(timed))
@@ -104,7 +102,7 @@ def table(timed: dict[str, dict]) -> str:
 
 
 def _lines(command: list[str | Path], core: int) -> list[dict]:
-    """The measurements that a program prints, on one core. The first one may follow the name of a test."""
+    """The measurements that a program prints, on one core."""
     words = ["taskset", "--cpu-list", str(core), *map(str, command)]
     # Standard error contains only the access log lines of the measurement.
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
@@ -119,9 +117,9 @@ def figures(output: str) -> list[dict]:
     return [json.loads(_BEGINNING + rest) for _, mark, rest in found if mark]
 
 
-def _test_program() -> Path:
-    """The gateway's unit tests, of which one times what no other crate can see."""
-    command = ["cargo", "test", "--release", "--locked", "-p", "fastllm-gateway", "--lib", "--no-run"]
+def _gateway_program() -> Path:
+    """The benchmark of the gateway's own crate, which measures what no other crate can access."""
+    command = ["cargo", "build", "--release", "--locked", "-p", "fastllm-gateway", "--features=bench", "--bench=steps"]
     done = subprocess.run(
         [*command, "--message-format=json"],
         cwd=paths.CHECKOUT,
@@ -130,7 +128,7 @@ def _test_program() -> Path:
         check=False,
     )
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    programs = [one["executable"] for one in messages if one.get("executable")]
+    programs = [one["executable"] for one in messages if one.get("target", {}).get("kind") == ["bench"]]
     if done.returncode or len(programs) != 1:
-        raise progress.StepFailed("the gateway's unit tests cannot be built; the errors of cargo are above")
+        raise progress.StepFailed("the gateway's benchmark cannot be built; the errors of cargo are above")
     return Path(programs[0])

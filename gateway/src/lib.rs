@@ -6,6 +6,8 @@
 //! database or a resolver; `snapshot`, `report` and `probe` run beside it.
 
 mod app;
+#[cfg(feature = "bench")]
+pub mod bench;
 mod cache;
 pub mod cli;
 mod control_plane;
@@ -16,8 +18,6 @@ mod request_log;
 mod runtime;
 mod serve;
 mod snapshot;
-#[cfg(test)]
-mod steps;
 mod telemetry;
 mod tls;
 mod upstream;
