@@ -38,7 +38,7 @@ use crate::upstream::{Connector, Prober, Resolver, Upstreams};
 /// Protocols that are offered to clients over TLS.
 const CLIENT_PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Why a gateway does not start, or ends by itself.
+/// Why a gateway does not start, or exits by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A port cannot be opened.
@@ -50,21 +50,21 @@ pub enum Error {
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A client library refuses its settings.
+    /// A library refuses its settings.
     #[error("cannot set up {what}: {reason}")]
     Setup {
-        /// What.
+        /// What could not be set up.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Something that should run for ever has ended.
+    /// A task ended that should run until shutdown.
     #[error("{0} has ended unexpectedly")]
     Ended(&'static str),
 }
 
 impl Error {
-    /// Whether the flags are at fault, so that another start would not help.
+    /// Whether the configuration is at fault, so that a restart would not help.
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Tls(_) | Self::File(_) => true,
@@ -73,7 +73,7 @@ impl Error {
     }
 }
 
-/// A gateway whose ports are open, but which does not serve yet.
+/// A gateway whose ports are open, but which does not serve requests yet.
 #[derive(Debug)]
 pub struct Gateway {
     config: Config,
@@ -217,7 +217,7 @@ fn observe(metrics: &Metrics, usage: UsageQueue, cached: Arc<CachedResponses>) {
     });
 }
 
-/// A random text per start.
+/// A random ID of this start.
 fn boot_id() -> Result<Arc<str>, ring::error::Unspecified> {
     let mut bytes = [0_u8; 8];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes)?;
@@ -243,12 +243,12 @@ impl Gateway {
         })
     }
 
-    /// Where clients are served.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.public.address()
     }
 
-    /// Where the status is served, if on a port of its own.
+    /// The address for status requests, where it is a separate one.
     pub fn status_address(&self) -> Option<SocketAddr> {
         self.status.as_ref().map(Listener::address)
     }
@@ -269,8 +269,8 @@ impl Gateway {
         );
     }
 
-    /// Serves until `shutdown` resolves, then ends in order: unready, wait,
-    /// close the ports, let running answers finish, send the last usage.
+    /// Serves until `shutdown` resolves, then shuts down in order: turn unready,
+    /// wait, close the ports, finish running responses, send the last usage.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
         self.announce();
         let Self {

@@ -1,5 +1,5 @@
-//! Answers that are given again: which requests may have one, what is kept of
-//! an answer, and what of it a client gets later.
+//! The response cache: which requests use it, what is stored of a response, and
+//! what a client gets of a cached one.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::request_log::{RequestLog, UsageSummary};
 use crate::runtime::clock;
 use crate::telemetry::CacheUse;
 
-/// What a client says there.
+/// The value with which a client skips the cache.
 const SKIP: &[u8] = b"skip";
 
-/// A longer request is neither looked up nor kept, in bytes: to hash it would
-/// hold up the others of its thread.
+/// The longest request body that is looked up or cached, in bytes: hashing a
+/// longer one would delay the other requests of its thread.
 const LONGEST_REQUEST: usize = 1 << 20;
 
-/// What is kept of an answer's header: what its body is read by, and what says
-/// which release of a model gave it. All else is of the one request that was
-/// answered: its id, its time, its sender's limits and cookies.
+/// The header fields that are cached: those that describe the body, and the
+/// release of the model. All others belong to one request: its ID, its time, the
+/// limits and cookies of its caller.
 const KEPT_FIELDS: [HeaderName; 5] = [
     http::header::CONTENT_TYPE,
     http::header::CONTENT_ENCODING,
@@ -128,7 +128,7 @@ impl CachedResponses {
             CacheControl::NoCache => false,
             CacheControl::NoStore => return None,
         };
-        // Few requests have them, and all would be larger by them.
+        // Boxed, since few requests have a policy and all would be larger by it.
         Some(Box::new(CachePolicy {
             cached: Arc::clone(self),
             audience: CacheScope::of(caller, self.shared),
@@ -138,14 +138,14 @@ impl CachedResponses {
     }
 }
 
-/// What a client says about its answer.
+/// What a client requests of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CacheControl {
-    /// It may have been given before.
+    /// A cached response is fine.
     Allow,
-    /// It must not have been, and may be given again.
+    /// The response must not come from the cache, but may be cached.
     NoCache,
-    /// Neither.
+    /// The response must neither come from the cache nor be cached.
     NoStore,
 }
 
@@ -176,8 +176,8 @@ fn has_directive(fields: HeaderFields<'_>, directive: &[u8]) -> bool {
     })
 }
 
-/// Whether asking changes what the upstream knows, so that to ask again is to
-/// ask something else: a turn of a conversation that it keeps.
+/// Whether the request adds a turn to a conversation that the upstream stores,
+/// so that its repetition is a different request.
 fn extends_conversation(endpoint: ProxiedEndpoint, body: &[u8]) -> bool {
     let members = Object::open(body)
         .ok()
@@ -189,19 +189,19 @@ fn extends_conversation(endpoint: ProxiedEndpoint, body: &[u8]) -> bool {
         .any(|member| &*member.name == b"conversation" && member.value != b"null")
 }
 
-/// What one request has to do with the cache.
+/// How the cache applies to one request.
 #[derive(Debug)]
 pub(crate) struct CachePolicy {
     cached: Arc<CachedResponses>,
     audience: CacheScope,
-    /// An answer that was kept is welcome.
+    /// The response may come from the cache.
     may_look_up: bool,
-    /// Under which key one was looked for.
+    /// The key that was looked up.
     looked_up: Option<CacheKey>,
 }
 
 impl CachePolicy {
-    /// The kept answer of the model that would be asked first.
+    /// The cached response of the first model of the chain.
     pub(crate) fn look_up(
         &mut self,
         chain: &Chain,
@@ -217,7 +217,7 @@ impl CachePolicy {
         hit
     }
 
-    /// The name of this model's answer.
+    /// The key of this model's response.
     fn key(
         &self,
         caching: &ModelCaching,
@@ -234,7 +234,7 @@ impl CachePolicy {
         for (name, value) in client.deciding() {
             key.header(name, value);
         }
-        // Whichever name it was asked for by.
+        // The same key for each name of the model.
         let splice = Splice::new(members).model(model.as_str());
         key.finish(splice.pieces(body.len()).map(|piece| match piece {
             Segment::Original(range) => body.get(range).unwrap_or_default(),
@@ -242,8 +242,8 @@ impl CachePolicy {
         }))
     }
 
-    /// What keeps an answer that has begun, under the model that gives it;
-    /// nothing where it shall not be kept.
+    /// Starts to cache a response that has begun; nothing where it must not be
+    /// cached.
     pub(crate) fn begin_entry(
         &self,
         chain: &Chain,
@@ -289,7 +289,7 @@ fn kept_fields(fields: HeaderFields<'_>) -> Option<HeaderMap> {
     Some(kept)
 }
 
-/// An answer that is kept if it comes to its end.
+/// A response that is cached once it is complete.
 #[derive(Debug)]
 pub(crate) struct PendingEntry {
     cached: Arc<CachedResponses>,
@@ -298,14 +298,14 @@ pub(crate) struct PendingEntry {
 }
 
 impl PendingEntry {
-    /// Takes what has come of it; nothing where it has become too large.
+    /// Takes a part of the body; nothing where the response is too large now.
     #[must_use]
     pub(crate) fn take(mut self, part: &[u8]) -> Option<Self> {
         self.capture.push(part)?;
         Some(self)
     }
 
-    /// All of it has come. True where it can be given again from now on.
+    /// Caches the complete response. False where it must not be cached.
     pub(crate) fn complete(self, usage: UsageSummary) -> bool {
         let Self {
             cached,
@@ -319,9 +319,9 @@ impl PendingEntry {
     }
 }
 
-/// Whether an answer is one, and the last word: some engines tell errors under a
-/// good status, and work may go on behind an answer. What is no JSON object says
-/// nothing of that.
+/// Whether a response is final and no error: some engines report errors with
+/// status 200, and some responses describe work that continues. A body that is
+/// not a JSON object is final.
 fn is_final(body: &[u8]) -> bool {
     const UNFINISHED: [&[u8]; 4] = [
         b"\"queued\"",
@@ -342,7 +342,7 @@ fn is_final(body: &[u8]) -> bool {
     })
 }
 
-/// The answer to a client, and the end of its record.
+/// The response to a client; ends the log of its request.
 pub(crate) fn cached_response(hit: &Hit, log: Box<RequestLog>) -> LocalResponse {
     let mut response = Response::new(hit.body().clone());
     let headers = response.headers_mut();

@@ -1,9 +1,13 @@
 //! The data plane: sockets, upstream connections, snapshot sources, reports,
-//! telemetry. Every decision about a request is [`fastllm_engine`]'s.
+//! telemetry. Every decision about a request is made by [`fastllm_engine`].
 //!
-//! A request goes through `serve`, then through the rooms that `pipeline` walks
-//! in order, then through `forward`. Nothing on that path touches a file, a
-//! database or a resolver; `snapshot`, `report` and `probe` run beside it.
+//! A request is accepted by `serve`, then authenticated and admitted by
+//! `pipeline`, then sent by `forward` over a connection of `upstream`. Nothing on
+//! that path touches a file, a database or a resolver; `control_plane`, the
+//! sources in `snapshot`, and the probes and DNS lookups of `upstream` run beside
+//! it. `runtime`, `http` and `telemetry` are used by all of them. Each component
+//! is built from its own `Config`; `app` ties them together, and only `cli` knows
+//! the flags.
 
 mod app;
 #[cfg(feature = "bench")]
@@ -31,8 +35,7 @@ pub use telemetry::{MetadataLabels, OtelProtocol};
 use std::future::Future;
 use std::io;
 
-/// The runtime for what runs beside the requests, which have threads of their
-/// own.
+/// The runtime of background tasks. Requests have threads of their own.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -40,7 +43,7 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-/// Runs a gateway until `shutdown` resolves and running answers have finished.
+/// Runs a gateway until `shutdown` resolves and running responses have finished.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
     Gateway::bind(config)?.serve(shutdown).await
 }

@@ -1,6 +1,6 @@
-//! Is this one of our endpoints? The accept loop, the endpoint table, bodies
-//! in and out, error bodies, status, graceful shutdown. `http1` and `http2`
-//! know the wire; behind them a request is the same whichever it came by.
+//! Serves clients' connections: the accept loop, HTTP/1.1 (`http1`) and HTTP/2
+//! (`http2`), the status endpoints, and graceful shutdown. Requests of both
+//! protocols are handled in the same way.
 
 mod accept;
 mod connection;
@@ -19,7 +19,7 @@ use crate::http::{Cors, CorsOrigin, Head, RequestContext, local_response};
 use crate::pipeline::{ClientResponse, Pipeline};
 use crate::telemetry::{Metrics, OpenConnection};
 
-/// A client that takes nothing of its answer for this long is taken for gone.
+/// A client that reads nothing of its response for this long is disconnected.
 const STALLED: Duration = Duration::from_mins(5);
 
 /// How clients' connections are served.
@@ -37,7 +37,7 @@ pub(crate) struct Config {
 /// What a listener serves.
 #[derive(Debug, Clone)]
 pub(crate) enum Service {
-    /// Clients; with `detailed` this port tells the whole status, too.
+    /// Clients; with `detailed` this port serves the full status as well.
     Public {
         pipeline: Arc<Pipeline>,
         status: Arc<Status>,
@@ -50,7 +50,7 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// A connection was accepted; clients' are counted.
+    /// Counts a client's connection that was accepted.
     fn connected(&self) -> Option<OpenConnection> {
         match self {
             Self::Public { metrics, .. } => Some(metrics.client_connected()),
@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// The answer to a request; nothing where the client has left.
+    /// The response to a request; nothing where the client has disconnected.
     pub(crate) async fn handle(
         &self,
         head: &Head,

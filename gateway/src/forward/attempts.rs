@@ -16,11 +16,10 @@ use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::upstream::{ExchangeError, Upstreams};
 
-/// All attempts together may wait this many times as long as one may.
+/// All attempts together may take this many times as long as one.
 const TOTAL_TIMEOUT_FACTOR: u32 = 2;
 
-/// The longest that a client is kept waiting because an upstream asked to be
-/// left alone.
+/// The longest `retry-after` of an upstream that is waited for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// How requests are forwarded.
@@ -58,8 +57,8 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// The first answer that is not worth a retry; else the most useful one
-    /// that came; else a refusal. Nothing of it has left for the client.
+    /// The first response that is not worth a retry, else the most useful one,
+    /// else a refusal. Nothing of it has been sent to the client.
     pub(crate) async fn send(
         &self,
         chain: &Chain,
@@ -97,7 +96,8 @@ impl Forwarder {
         retry_state.finish(log)
     }
 
-    /// No model could answer, and one of them had no place: waits for one there.
+    /// Waits for a slot of the first model whose backends were full, where no
+    /// model responded.
     async fn wait(
         &self,
         chain: &Chain,
@@ -248,7 +248,7 @@ impl Forwarder {
 
 /// The attempts at one model of a chain.
 struct PoolAttempts<'a, 'c> {
-    /// Its place in the chain.
+    /// Its position in the chain.
     index: usize,
     pool: &'a Pool,
     outgoing: &'a Outgoing<'a, 'c>,
@@ -261,10 +261,10 @@ struct PoolAttempts<'a, 'c> {
 }
 
 impl PoolAttempts<'_, '_> {
-    /// How long to wait before the next attempt; nothing where there is none.
+    /// The back-off before the next attempt; nothing where there is none.
     ///
-    /// Each backend is asked once. Where none is left, and no other model
-    /// either, one is asked again if what was wrong may pass.
+    /// Each backend is attempted once. Where no other backend and no other model
+    /// is left, one is attempted again if the failure may be temporary.
     fn wait(&mut self, retry: u32, failure: AttemptFailure) -> Option<Duration> {
         let wait = back_off::before_retry(retry, failure.status);
         if self.pool.has_another(&self.tried) {

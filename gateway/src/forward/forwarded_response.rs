@@ -15,9 +15,8 @@ use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::telemetry::CacheUse;
 
-/// The last event of a stream that did not come to its end: what came before it
-/// is all that there is. It begins with a blank line, since the break may be in
-/// an event.
+/// The last event of a stream that is incomplete. It begins with a blank line,
+/// since the stream may have been cut within an event.
 const fn last_event(end: &StreamEnd) -> &'static [u8] {
     match end {
         StreamEnd::Complete => b"",
@@ -36,35 +35,35 @@ const fn last_event(end: &StreamEnd) -> &'static [u8] {
     }
 }
 
-/// How far an answer is.
+/// The progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamStep {
     /// More follows.
     More,
-    /// All of it was given out.
+    /// The response is complete.
     End,
-    /// It broke off: the client's connection must not end as if it was
-    /// complete.
+    /// The response was aborted: the client's connection must not end as if it
+    /// was complete.
     Aborted,
 }
 
-/// A client's answer, straight from an upstream. Dropping it stops the
-/// upstream, and stands for a client that left.
+/// The response of an upstream on its way to the client. Dropping it cancels the
+/// upstream request, and stands for a client that disconnected.
 #[derive(Debug)]
 pub(crate) struct ForwardedResponse {
     stream: ResponseStream,
     status: u16,
     request_id: HeaderValue,
-    /// In place of what the upstream says about it.
+    /// Replace the CORS fields of the upstream.
     cors: Option<CorsFields>,
-    /// Likewise.
+    /// Replace the rate limit fields of the upstream.
     rates: Option<Box<RateLimitFields>>,
-    /// Whether the cache had it, where that is said.
+    /// The outcome of the cache lookup, where it is reported.
     cache: Option<CacheUse>,
     unfinished: Option<Unfinished>,
 }
 
-/// What is held until the answer has ended.
+/// What is held until the response has ended.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     pub(super) log: Box<RequestLog>,
@@ -92,7 +91,7 @@ impl ForwardedResponse {
         self.status
     }
 
-    /// Says to browsers whose pages may read it; the upstream does not.
+    /// Sets the CORS fields, which replace those of the upstream.
     pub(crate) fn share(&mut self, fields: CorsFields) {
         self.cors = Some(fields);
     }
@@ -148,7 +147,7 @@ impl ForwardedResponse {
         let Some(end) = self.stream.end().cloned() else {
             return Poll::Ready(StreamStep::More);
         };
-        // What was held has left by now, and the end comes with it.
+        // Held bytes are sent by now, together with the end.
         deadline.disarm();
         self.settle(&end);
         self.stream.release();
@@ -176,7 +175,7 @@ impl ForwardedResponse {
             return;
         };
         self.record_usage(&mut log);
-        // An error in the first event was told to the backend when it came.
+        // An error in the first event was recorded when it arrived.
         let began = !matches!(self.stream.first(), FirstEvent::Error { .. });
         let failed = *end != StreamEnd::Complete || self.stream.failed_later();
         let complete = began && !failed && self.stream.is_whole();
@@ -196,8 +195,8 @@ impl ForwardedResponse {
         log.finish_forwarded(self.status, complete);
     }
 
-    /// Says what was used, as far as it is known by now: as the answer says, or
-    /// else as much of it as came.
+    /// Records the usage so far: as reported, or else estimated from the part that
+    /// arrived.
     fn record_usage(&mut self, log: &mut RequestLog) {
         log.usage.set_reported(self.stream.usage());
         log.usage
@@ -212,7 +211,7 @@ impl ForwardedResponse {
 
 impl Drop for ForwardedResponse {
     fn drop(&mut self) {
-        // A client that left: what was seen until then is still known.
+        // The client disconnected: the usage until then is known.
         if let Some(mut unfinished) = self.unfinished.take() {
             self.record_usage(&mut unfinished.log);
         }

@@ -1,4 +1,4 @@
-//! What goes upstream.
+//! Requests to upstreams.
 
 use bytes::Bytes;
 use fastllm_engine::{Backend, Boundary, PickContext};
@@ -21,7 +21,7 @@ use crate::upstream::{BufferedRequest, Lease};
 /// sending it in several pieces.
 const COPIED: usize = 16 << 10;
 
-/// What is sent, whichever backend gets it.
+/// A request, independent of the backend that it is sent to.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) endpoint: ProxiedEndpoint,
@@ -30,17 +30,17 @@ pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
     pub(crate) prompt: &'a [Boundary],
-    /// Ask for usage where the client did not, and keep it from the client;
-    /// where the upstream compresses its answer all the same, it passes.
+    /// Request usage although the client did not, and remove it from the response.
+    /// It is not removed from a compressed response.
     pub(crate) ask_usage: bool,
 }
 
-/// The body of what is sent.
+/// The body of a request.
 #[derive(Debug)]
 pub(crate) enum Payload<'a, 'c> {
-    /// All of it.
+    /// A complete body.
     Whole(Bytes),
-    /// One of which the rest still comes.
+    /// A body that is still arriving.
     Upload(&'a Mutex<Upload<'c>>),
 }
 
@@ -66,7 +66,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    /// What this backend's body differs in from the client's.
+    /// The changes to the client's body for this backend.
     fn splice(&self, backend: &Backend) -> Splice<'_> {
         let splice = Splice::new(self.members).model(backend.upstream_model());
         if self.ask_usage {
@@ -76,7 +76,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    /// The head of the request as this backend gets it.
+    /// The head of the request to this backend.
     fn head(
         &self,
         backend: &Backend,
@@ -92,8 +92,8 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         if let Some((name, value)) = backend.auth() {
             head.field(name.as_str().as_bytes(), value.as_bytes());
         }
-        // Under another type than it was authorised as, an upstream might read
-        // another model from the same bytes.
+        // With a content type other than the one that was authorised, an upstream
+        // might read another model from the same bytes.
         let fields = UpstreamFields {
             client: self.client,
             backend: backend.extra_headers(),
@@ -107,7 +107,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         Ok(first)
     }
 
-    /// The request as this backend gets it.
+    /// The request to this backend.
     pub(super) fn request(
         &self,
         backend: &Backend,
@@ -129,7 +129,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         Ok(BufferedRequest::new(first, Vec::new()))
     }
 
-    /// The request with as much as there is of its body.
+    /// The request to this backend, with the part of the body that has arrived.
     pub(super) fn uploading(
         &self,
         backend: &Backend,
@@ -143,7 +143,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
             .ok_or_else(|| AttemptError::Request("its body is gone".to_owned()))
     }
 
-    /// Whether there can be another attempt.
+    /// Whether another attempt is possible.
     pub(super) fn can_replay(&self) -> bool {
         match &self.payload {
             Payload::Whole(_) => true,
@@ -151,7 +151,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    /// What is used of the request itself, as far as it has been sent.
+    /// The usage of the request itself, as far as it has been sent.
     pub(crate) fn sent(&self) -> Quantities {
         let audio_bytes = || match &self.payload {
             Payload::Whole(_) => self.members.file_bytes(),

@@ -42,9 +42,9 @@ pub(super) struct FullPool {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AttemptFailure {
     pub(super) status: Option<StatusCode>,
-    /// What the upstream asked for.
+    /// The `retry-after` of the upstream.
     pub(super) wait: Option<Duration>,
-    /// The same backend may well answer soon.
+    /// The failure may be temporary.
     pub(super) may_pass: bool,
 }
 
@@ -75,10 +75,10 @@ impl<'d> RetryState<'d> {
         self.is_spent_after(Duration::ZERO)
     }
 
-    /// Keeps the answer that tells the client most; of equal ones the last.
+    /// Keeps the response that is most useful to the client; of equal ones the
+    /// last.
     pub(super) fn offer(&mut self, mut response: UpstreamResponse) {
-        // It has failed: further attempts, its own among them, must not wait
-        // for the place that it had.
+        // The attempt has failed: its slot must be free for further attempts.
         response.attempt.slot = None;
         let before = self.best.as_ref().map(UpstreamResponse::usefulness);
         if before.is_none_or(|before| response.usefulness() >= before) {
@@ -86,8 +86,7 @@ impl<'d> RetryState<'d> {
         }
     }
 
-    /// Nothing where the client's body has ended the request, whatever was
-    /// answered before.
+    /// Nothing where the client's body is at fault, which ends the request.
     pub(super) fn check(
         &mut self,
         outgoing: &Outgoing<'_, '_>,
@@ -105,7 +104,7 @@ impl<'d> RetryState<'d> {
         Some(outcome)
     }
 
-    /// Nothing helped: the best that there is.
+    /// The best response of all attempts, or else a refusal.
     pub(super) fn finish(self, log: &mut RequestLog) -> Result<UpstreamResponse, Refusal> {
         if self.deadline.request_is_over() {
             return Err(Refusal::UpstreamTimeout);
@@ -117,7 +116,7 @@ impl<'d> RetryState<'d> {
                 Ok(best)
             }
             (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
-            // Coming again is what helps, whatever else went wrong.
+            // A later request may succeed, whatever else failed.
             (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
             (None, Some(AttemptError::Exchange(ExchangeError::Timeout))) => {
                 Err(Refusal::UpstreamTimeout)
@@ -141,7 +140,7 @@ impl AttemptFailure {
                     may_pass: matches!(status.as_u16(), 429 | 502 | 503),
                 }
             }
-            // One that broke off may have been what broke the upstream.
+            // A broken connection may be due to the request itself.
             Err(error) => Self {
                 may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
                 ..Self::default()
@@ -149,7 +148,7 @@ impl AttemptFailure {
         }
     }
 
-    /// Lets the choices of other requests know.
+    /// Records the outcome for the choices of other requests.
     pub(super) fn record(self, live: &BackendState) {
         if self.status.is_none_or(|status| status.is_server_error()) {
             live.record_failure(clock::timestamp());

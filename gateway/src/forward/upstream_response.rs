@@ -48,14 +48,14 @@ impl Attempt {
         }
     }
 
-    /// The answer began well, and broke off or ended with an error.
+    /// The response began successfully, and was aborted or ended with an error.
     pub(super) fn failed(&self) {
         self.live.record_failure(clock::timestamp());
     }
 
-    /// The answer was good, and has come to its end, with so many tokens where
-    /// that is known. None at all say nothing of other answers: it was no text, or
-    /// was not looked into.
+    /// The response was successful and is complete, with this many tokens where
+    /// they are known. Zero tokens are ignored: the response was no text, or was
+    /// not inspected.
     pub(super) fn succeeded(&self, tokens: Option<u64>) {
         let took = clock::now().saturating_duration_since(self.began);
         self.live.record_latency(self.stream, took);
@@ -67,8 +67,8 @@ impl Attempt {
 }
 
 impl UpstreamResponse {
-    /// The status that counts: that of an error under a good status, if it
-    /// names one.
+    /// The effective status: that of an error event in a successful response, if
+    /// the event has one.
     pub(super) fn real_status(&self) -> StatusCode {
         match self.stream.first() {
             FirstEvent::Error { status } => status
@@ -83,14 +83,13 @@ impl UpstreamResponse {
         status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
     }
 
-    /// 429 says what to do, other errors only that something is wrong.
+    /// A 429 tells the client what to do, other errors do not.
     pub(super) fn usefulness(&self) -> u8 {
         u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// The header fields of a good answer that is no stream, and how many bytes
-    /// it has where that is known; nothing where only the connection's end would
-    /// be that of the answer.
+    /// What may be cached of the response; nothing for errors, streams, and
+    /// responses that end with the connection.
     pub(crate) fn cacheable(&self) -> Option<CacheableResponse<'_>> {
         let head = self.stream.in_one_piece()?;
         let good = self.status == StatusCode::OK;

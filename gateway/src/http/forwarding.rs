@@ -1,4 +1,4 @@
-//! Which headers cross the gateway.
+//! Which header fields are forwarded, to upstreams and to clients.
 
 use std::str::FromStr;
 
@@ -8,10 +8,10 @@ use http::header::{HeaderName, HeaderValue};
 
 use super::{CACHE, REQUEST_ID, TRACEPARENT};
 
-/// What an upstream may see of a client's headers: those that describe the
-/// request, and nothing that says who the client is. `openai-beta` turns
-/// features on; its neighbours that choose an organisation or project stay
-/// here: they would act under the operator's credential.
+/// The client header fields that upstreams see: those that describe the request,
+/// and none that identifies the client. `openai-beta` enables features; its
+/// relatives that select an organisation or project are stripped, since they
+/// would apply to the operator's credential.
 const UPSTREAM: [&str; 5] = [
     "accept",
     "user-agent",
@@ -20,14 +20,14 @@ const UPSTREAM: [&str; 5] = [
     "openai-beta",
 ];
 
-/// A further header of clients that upstreams may see.
+/// A client header that is forwarded in addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardedHeader(HeaderName);
 
 impl FromStr for ForwardedHeader {
     type Err = String;
 
-    /// Credentials, cookies and what frames a message never go upstream.
+    /// Credentials, cookies and framing fields are never forwarded.
     fn from_str(text: &str) -> Result<Self, String> {
         const NEVER: [&str; 6] = [
             "authorization",
@@ -115,8 +115,8 @@ impl<'a> ClientFields<'a> {
     }
 }
 
-/// Whether a client sees this field of an upstream's answer; those of the
-/// connection are left out already.
+/// Whether this field of an upstream's response is forwarded to the client.
+/// Fields of the connection are stripped before.
 pub(crate) fn passes_to_client(name: &[u8]) -> bool {
     let ours = match name.len() {
         7 => "alt-svc",
@@ -128,14 +128,14 @@ pub(crate) fn passes_to_client(name: &[u8]) -> bool {
     !name.eq_ignore_ascii_case(ours.as_bytes())
 }
 
-/// Whether a field of an answer tells browsers who may read it.
+/// Whether a field of a response is a CORS field.
 pub(crate) fn is_cors(name: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"access-control-";
     name.get(..BEGINNING.len())
         .is_some_and(|beginning| beginning.eq_ignore_ascii_case(BEGINNING))
 }
 
-/// Whether a body is a stream of events that can be read.
+/// Whether a body is a stream of server-sent events.
 pub(crate) fn is_event_stream(fields: HeaderFields<'_>) -> bool {
     let Some(kind) = fields.get("content-type") else {
         return false;
@@ -144,18 +144,18 @@ pub(crate) fn is_event_stream(fields: HeaderFields<'_>) -> bool {
     kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-/// How a body is compressed, against our wish.
+/// The content coding of a response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// It comes as it is meant.
+    /// Not compressed.
     Identity,
     Gzip,
-    /// In a way that nobody here reads, or in several.
+    /// A coding that cannot be decoded here, or several.
     Other,
 }
 
 impl Coding {
-    /// What the header of an answer says of its body.
+    /// The coding that the header of a response states.
     pub(crate) fn of(fields: HeaderFields<'_>) -> Self {
         let mut coding = Self::Identity;
         for value in fields.all("content-encoding") {

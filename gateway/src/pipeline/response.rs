@@ -1,17 +1,17 @@
 use crate::forward::ForwardedResponse;
 use crate::http::{CorsFields, LocalResponse};
 
-/// What a client gets.
+/// The response to a client.
 #[derive(Debug)]
 pub(crate) enum ClientResponse {
-    /// The gateway's own.
+    /// A response of the gateway itself.
     Local(Box<LocalResponse>),
-    /// An upstream's, as it comes.
+    /// The response of an upstream, forwarded as it arrives.
     Forwarded(Box<ForwardedResponse>),
 }
 
 impl ClientResponse {
-    /// The same, with what its browser has to know.
+    /// Adds CORS fields.
     pub(crate) fn shared(mut self, fields: CorsFields) -> Self {
         match &mut self {
             Self::Local(own) => own.headers_mut().extend(fields.named()),

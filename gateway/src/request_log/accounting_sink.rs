@@ -52,9 +52,9 @@ impl AccountingConfig {
 }
 
 impl AccountingSink {
-    /// The client's own request id where it is usable, else a new one.
+    /// The client's own request ID where it is valid, else a new one.
     pub(super) fn request_id(&self, head: &Head) -> HeaderValue {
-        /// Longest request id that is taken from a client, in bytes.
+        /// The longest request ID that is accepted from a client, in bytes.
         const LONGEST: usize = 128;
         let given = head.field(REQUEST_ID).filter(|value| {
             (1..=LONGEST).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
@@ -63,7 +63,7 @@ impl AccountingSink {
             return given;
         }
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        // As long as it will be, so that it is not moved again.
+        // The final length, so that the text is not reallocated.
         let digits = 16 - number.leading_zeros() as usize / 4;
         let mut id = String::with_capacity(self.boot_id.len() + 1 + digits.max(1));
         let written = write!(id, "{}-{number:x}", self.boot_id).ok();

@@ -2,7 +2,7 @@ use fastllm_contract::{Timestamp, Tokens, UsageEvent};
 use fastllm_engine::pricing::charge;
 use fastllm_engine::{ActualUsage, RateLimits, Reservation};
 
-/// What a request has taken, and what its client is told of it.
+/// What is reserved for a request, and the rate limits to report to its client.
 #[derive(Debug)]
 pub(super) struct ReservedLimits {
     pub(super) reservation: Reservation,
@@ -10,9 +10,9 @@ pub(super) struct ReservedLimits {
 }
 
 impl ReservedLimits {
-    /// Puts what was used in the place of what was taken. A refusal by the
-    /// gateway gives all of it back; what an upstream never answered, or not to
-    /// be known what it used, leaves the rates debited.
+    /// Replaces the reserved amounts by the used ones. A rejection by the gateway
+    /// releases all of them. Without a response, or without known usage, the rate
+    /// limits stay debited.
     pub(super) fn settle(self, rejected: bool, event: Option<&UsageEvent>, at: Timestamp) {
         let Self { reservation, .. } = self;
         if rejected {
@@ -25,7 +25,7 @@ impl ReservedLimits {
         let tokens = Tokens(prompt.saturating_add(completion));
         let known = event.usage_reported || event.estimated;
         let prices = reservation.prices(&event.model);
-        // Images and sound may have a price where nobody counts tokens.
+        // Images and audio may have a price even if no tokens are counted.
         let cost = charge(event, prices.as_ref()).cost;
         if known || cost.is_some() {
             reservation.settle(&ActualUsage {
