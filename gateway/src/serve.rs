@@ -78,10 +78,10 @@ impl Service {
                 } else if let Some(preflight) = cors.and_then(|cors| cors.preflight(head)) {
                     preflight
                 } else {
-                    let answer = pipeline.handle(head, context).await?;
+                    let response = pipeline.handle(head, context).await?;
                     return Some(match cors {
-                        Some(cors) => answer.shared(cors.fields(head)),
-                        None => answer,
+                        Some(cors) => response.shared(cors.fields(head)),
+                        None => response,
                     });
                 }
             }

@@ -139,24 +139,24 @@ impl ControlClient {
         timeout: Duration,
         limit: usize,
     ) -> Result<(u16, Bytes), ControlError> {
-        let answer = self
+        let response = self
             .request(Method::POST, name, timeout)
             .header(header::CONTENT_TYPE, "application/json")
             .body(json)
             .send()
             .await?;
-        let status = answer.status().as_u16();
-        Ok((status, read_limited(answer, limit).await?))
+        let status = response.status().as_u16();
+        Ok((status, read_limited(response, limit).await?))
     }
 }
 
 /// Reads a body of at most `limit` bytes.
 pub(crate) async fn read_limited(
-    mut answer: Response,
+    mut response: Response,
     limit: usize,
 ) -> Result<Bytes, ControlError> {
     let mut body = BytesMut::new();
-    while let Some(chunk) = answer.chunk().await? {
+    while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > limit {
             return Err(ControlError::TooLarge(limit));
         }

@@ -91,15 +91,15 @@ impl LimitsStateSource {
         if let Some(etag) = etag {
             request = request.header(header::IF_NONE_MATCH, etag);
         }
-        let answer = request.send().await?;
-        match answer.status() {
+        let response = request.send().await?;
+        match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_MODIFIED => return Ok(None),
             other => return Err(ControlError::Status(other.as_u16())),
         }
-        let etag = answer.headers().get(header::ETAG);
+        let etag = response.headers().get(header::ETAG);
         let etag = etag.and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        let body = read_limited(answer, LIMIT).await?;
+        let body = read_limited(response, LIMIT).await?;
         let limits_state = serde_json::from_slice(&body)
             .map_err(|error| ControlError::Unreadable(error.to_string()))?;
         Ok(Some((limits_state, etag)))

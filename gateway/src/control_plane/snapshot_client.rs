@@ -56,14 +56,14 @@ impl SnapshotClient {
                 .header(header::IF_NONE_MATCH, etag),
             None => self.client.request(Method::GET, "snapshot", FETCH_TIMEOUT),
         };
-        let answer = request.send().await?;
-        match answer.status().as_u16() {
+        let response = request.send().await?;
+        match response.status().as_u16() {
             304 => Ok(Fetched::Unchanged {
-                etag: etag_of(&answer),
+                etag: etag_of(&response),
             }),
             200 => {
-                let etag = etag_of(&answer);
-                let body = read_limited(answer, LIMIT).await?;
+                let etag = etag_of(&response);
+                let body = read_limited(response, LIMIT).await?;
                 Ok(Fetched::Changed { etag, body })
             }
             status => Err(ControlError::Status(status)),
@@ -71,7 +71,7 @@ impl SnapshotClient {
     }
 }
 
-fn etag_of(answer: &Response) -> Option<String> {
-    let etag = answer.headers().get(header::ETAG)?;
+fn etag_of(response: &Response) -> Option<String> {
+    let etag = response.headers().get(header::ETAG)?;
     etag.to_str().ok().map(str::to_owned)
 }

@@ -166,7 +166,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     }
 
     pub(super) fn usage_tap(&self, lease: &Lease) -> UsageTap {
-        let fields = lease.connection.answer().fields();
+        let fields = lease.connection.response_head().fields();
         if !(200..300).contains(&lease.connection.status()) {
             return UsageTap::Blind;
         }

@@ -128,7 +128,7 @@ impl ResponseStream {
 
     /// The head of the answer, until it is released.
     pub(super) fn head(&self) -> Option<Response<'_>> {
-        Some(self.lease.as_ref()?.connection.answer())
+        Some(self.lease.as_ref()?.connection.response_head())
     }
 
     /// How many bytes leave, where that is known.
@@ -144,7 +144,7 @@ impl ResponseStream {
     pub(super) fn in_one_piece(&self) -> Option<Response<'_>> {
         let lease = self.lease.as_ref().filter(|_| !self.is_stream())?;
         let delimited = lease.connection.is_delimited();
-        delimited.then(|| lease.connection.answer())
+        delimited.then(|| lease.connection.response_head())
     }
 
     /// How it ended, once it has. Held bytes may still wait.

@@ -25,7 +25,7 @@ pub(super) async fn serve(
     let mut head = Head::default();
     let mut deadline = Deadline::default();
     loop {
-        let answer = match connection
+        let response = match connection
             .next_head(&mut head, &mut deadline, closing)
             .await
         {
@@ -39,14 +39,14 @@ pub(super) async fn serve(
             Err(connection::NoHead::Closed) => None,
             Err(connection::NoHead::Malformed(error)) => Some(malformed(error)),
         };
-        let Some(answer) = answer else {
+        let Some(response) = response else {
             // The client has left, or never asked.
             return connection.end(&mut deadline).await;
         };
         if closing.is_cancelled() {
             connection.last_request();
         }
-        let next = match answer {
+        let next = match response {
             ClientResponse::Local(own) => connection.send_local(&own, &mut deadline).await,
             ClientResponse::Forwarded(mut relay) => {
                 connection.send_forwarded(&mut relay, &mut deadline).await

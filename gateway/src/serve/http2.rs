@@ -108,7 +108,7 @@ pub(super) async fn serve(
         async move {
             let (parts, body) = request.into_parts();
             match respond(&service, parts, body).await {
-                Some(answer) => Ok::<_, Infallible>(answer),
+                Some(response) => Ok::<_, Infallible>(response),
                 // The stream was reset; nobody waits for what comes.
                 None => pending().await,
             }
@@ -154,7 +154,7 @@ async fn respond(
 ) -> Option<Response<ResponseBody>> {
     let mut deadline = Deadline::default();
     let mut client = RequestStream(body);
-    let answer = match head(&parts).and_then(Head::read) {
+    let response = match head(&parts).and_then(Head::read) {
         Ok(head) => {
             let context = RequestContext {
                 client: &mut client,
@@ -165,7 +165,7 @@ async fn respond(
         Err(error) => ClientResponse::Local(Box::new(local_response::malformed(error))),
     };
     stall::note(stall::StreamProgress::Progressed);
-    Some(match answer {
+    Some(match response {
         ClientResponse::Local(own) => dated(own.map(ResponseBody::Local)),
         ClientResponse::Forwarded(relay) => relayed(relay, deadline),
     })

@@ -52,8 +52,8 @@ pub(crate) enum NoResponse {
 }
 
 impl From<NoResponse> for ExchangeError {
-    fn from(no_answer: NoResponse) -> Self {
-        match no_answer {
+    fn from(no_response: NoResponse) -> Self {
+        match no_response {
             NoResponse::Closed => Self::Broken("closed".to_owned()),
             NoResponse::Broken(reason) => Self::Broken(reason),
         }
@@ -174,7 +174,7 @@ impl UpstreamConnection {
     }
 
     /// The head of the answer that has come.
-    pub(crate) fn answer(&self) -> Response<'_> {
+    pub(crate) fn response_head(&self) -> Response<'_> {
         self.head.on(&self.inbox)
     }
 

@@ -204,13 +204,13 @@ async fn send_probe(client: &reqwest::Client, probe_request: &ProbeRequest) -> R
         request = request.header(name, value.clone());
     }
     let reason = |error: reqwest::Error| error.without_url().to_string();
-    let mut answer = request.send().await.map_err(reason)?;
-    let status = answer.status().as_u16();
+    let mut response = request.send().await.map_err(reason)?;
+    let status = response.status().as_u16();
     if !probe_request.probe.expects(status) {
         return Err(format!("status {status}"));
     }
     let mut read = 0;
-    while let Some(chunk) = answer.chunk().await.map_err(reason)? {
+    while let Some(chunk) = response.chunk().await.map_err(reason)? {
         read += chunk.len();
         if read > BODY_LIMIT {
             break;

@@ -26,8 +26,8 @@ thread_local! {
 }
 
 /// To be called within the stream's poll, by its answer.
-pub(super) fn note(answer: StreamProgress) {
-    LAST.set(answer);
+pub(super) fn note(response: StreamProgress) {
+    LAST.set(response);
 }
 
 /// Runs a stream to its end, or drops it when its client has taken nothing of
@@ -75,8 +75,8 @@ mod tests {
     async fn is_dropped(polls: &[StreamProgress]) -> bool {
         let mut at = 0;
         let stream = poll_fn(|cx| {
-            if let Some(answer) = polls.get(at).or(polls.last()) {
-                note(*answer);
+            if let Some(response) = polls.get(at).or(polls.last()) {
+                note(*response);
             }
             if at < polls.len() {
                 at += 1;

@@ -112,26 +112,26 @@ impl Collector {
             OtelProtocol::Grpc => framed(&batch),
             OtelProtocol::Http => batch,
         };
-        let answer = match self.client.post(self.url.clone()).body(body).send().await {
-            Ok(answer) => answer,
+        let response = match self.client.post(self.url.clone()).body(body).send().await {
+            Ok(response) => response,
             Err(error) => return SendOutcome::Away(without_address(error)),
         };
-        let (head, body) = http::Response::<Body>::from(answer).into_parts();
+        let (head, body) = http::Response::<Body>::from(response).into_parts();
         let status = head.status.as_u16();
         match status {
             200..=299 => {}
             429 | 502 | 503 | 504 => return SendOutcome::Away(format!("status {status}")),
             _ => return SendOutcome::Refused(format!("status {status}")),
         }
-        let (answer, trailers) = match read(body).await {
+        let (response, trailers) = match read(body).await {
             Ok(read) => read,
             Err(error) => return SendOutcome::Away(without_address(error)),
         };
         match self.protocol {
-            OtelProtocol::Http => taken(&answer),
+            OtelProtocol::Http => taken(&response),
             // A call without an answer has its status among the headers.
             OtelProtocol::Grpc => match grpc_status(&trailers).or(grpc_status(&head.headers)) {
-                Some(0) => taken(answer.get(5..).unwrap_or_default()),
+                Some(0) => taken(response.get(5..).unwrap_or_default()),
                 Some(code @ (1 | 4 | 8 | 10 | 11 | 14 | 15)) => {
                     SendOutcome::Away(format!("gRPC status {code}"))
                 }
@@ -189,10 +189,10 @@ fn grpc_status(headers: &HeaderMap) -> Option<u32> {
 }
 
 /// A batch was taken; the answer tells of spans that were not.
-fn taken(answer: &[u8]) -> SendOutcome {
-    let partial = ExportTraceServiceResponse::decode(answer)
+fn taken(response: &[u8]) -> SendOutcome {
+    let partial = ExportTraceServiceResponse::decode(response)
         .ok()
-        .and_then(|answer| answer.partial_success)
+        .and_then(|response| response.partial_success)
         .filter(|partial| partial.rejected_spans > 0);
     match partial {
         None => SendOutcome::Taken,
