@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastllm_contract::{BudgetUsage, Grant, LimitReport, LimitReportReply, LimitsState};
 use fastllm_engine::Accounts;
+use fastllm_process::error::Chain;
 use http::{StatusCode, header};
 use reqwest::Method;
 use tokio::time::{Instant, sleep, timeout};
@@ -73,7 +74,7 @@ impl LimitsStateSource {
             Ok(Ok(kept)) => kept.unwrap_or_default(),
             Ok(Err(error)) => {
                 let path = self.path.display();
-                tracing::error!(%path, %error, "what was spent is not known from disk");
+                tracing::error!(%path, error = %Chain(&error), "what was spent is not known from disk");
                 LimitsState::default()
             }
             Err(_) => LimitsState::default(),
@@ -109,7 +110,7 @@ impl LimitsStateSource {
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || write_json(&path, &limits_state));
         match written.await {
-            Ok(written) => written.map_err(|error| error.to_string()),
+            Ok(written) => written.map_err(|error| Chain(&error).to_string()),
             Err(_) => Err("writing was interrupted".to_owned()),
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fastllm_contract::Snapshot;
+use fastllm_process::error::Chain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
@@ -20,9 +21,9 @@ pub(crate) struct SnapshotFile {
 /// Why the copy on disk cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("it is not what was written: {0}")]
+    #[error("the content is not valid")]
     Unreadable(#[from] serde_json::Error),
     #[error("writing was interrupted")]
     Interrupted,
@@ -140,7 +141,7 @@ impl SnapshotWriter {
         match result {
             Err(error) if !failed_before => tracing::warn!(
                 path = %self.cache.path().display(),
-                %error,
+                error = %Chain(&error),
                 "the snapshot cannot be kept on disk; a restart without control would lack it"
             ),
             _ => {}

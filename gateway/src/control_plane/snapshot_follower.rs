@@ -4,6 +4,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fastllm_contract::{MissingSection, Snapshot};
 use fastllm_process::back_off::{self, BackOff, Jitter};
+use fastllm_process::error::Chain;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -35,13 +36,13 @@ pub(crate) struct SnapshotFollower {
 /// Why a fetched snapshot is not served.
 #[derive(Debug, thiserror::Error)]
 enum FollowError {
-    #[error("{0}")]
+    #[error(transparent)]
     ControlClient(#[from] ControlError),
-    #[error("the snapshot is not understood: {0}")]
+    #[error("the snapshot is not valid")]
     Unreadable(#[from] serde_json::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Invalid(#[from] fastllm_engine::InvalidSnapshot),
-    #[error("{0}")]
+    #[error(transparent)]
     Incomplete(#[from] MissingSection),
     #[error("building was interrupted")]
     Interrupted,
@@ -99,7 +100,9 @@ impl SnapshotFollower {
                 self.metrics.control_answered();
                 match self.take(fetched).await {
                     Ok(_) => return,
-                    Err(error) => tracing::warn!(%error, "control's snapshot cannot be used"),
+                    Err(error) => {
+                        tracing::warn!(error = %Chain(&error), "control's snapshot cannot be used");
+                    }
                 }
             }
             Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
@@ -109,9 +112,11 @@ impl SnapshotFollower {
         let (cache, current) = (self.cache.clone(), Arc::clone(&self.current));
         let path = self.cache.path().display().to_string();
         let read = tokio::task::spawn_blocking(move || {
-            let snapshot = cache.read().map_err(|error| error.to_string())?;
+            let snapshot = cache.read().map_err(|error| Chain(&error).to_string())?;
             snapshot
-                .map(|snapshot| complete(&current, snapshot).map_err(|error| error.to_string()))
+                .map(|snapshot| {
+                    complete(&current, snapshot).map_err(|error| Chain(&error).to_string())
+                })
                 .transpose()
         });
         match read.await {
@@ -133,7 +138,7 @@ impl SnapshotFollower {
         back_off: &mut BackOff,
     ) -> Duration {
         self.metrics.poll_failed();
-        let text = error.to_string();
+        let text = Chain(error).to_string();
         if text != *last_error {
             tracing::warn!(error = text, "the snapshot is not up to date; trying again");
             *last_error = text;

@@ -42,7 +42,7 @@ const WORTH: u64 = 4 << 20;
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpillError {
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("another process uses it")]
     Locked,
