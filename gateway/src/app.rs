@@ -180,7 +180,7 @@ impl Components {
             .map(|tracing| tracing.build(tls.clone(), &metrics))
             .transpose()
             .map_err(|error| setup("traces")(&error))?;
-        let (tracer, traces) = tracing.unzip();
+        let (tracer, exporter) = tracing.unzip();
         let accounting = AccountingConfig {
             metrics: Arc::clone(&metrics),
             usage,
@@ -203,7 +203,7 @@ impl Components {
                 .transpose()?,
             certificate,
             workers: Arc::new(Workers::start(threads).map_err(|error| setup("threads")(&error))?),
-            traces,
+            traces: exporter,
             boot_id,
         })
     }
@@ -286,7 +286,7 @@ impl Gateway {
         let mut background = BackgroundTasks::default();
         let detailed = status_port.is_none();
         let public_worker_set =
-            components.public_worker_set(&config, &status, detailed, background.stop());
+            components.public_worker_set(&config, &status, detailed, &background.stop());
         let (public_shutdown, status_shutdown) = (Shutdown::default(), Shutdown::default());
         let mut listeners = BackgroundTasks::default();
         listeners.spawn(
@@ -330,7 +330,7 @@ impl Components {
         config: &Config,
         status: &Arc<Status>,
         detailed: bool,
-        stop: CancellationToken,
+        stop: &CancellationToken,
     ) -> WorkerSet {
         let bodies = config.pipeline.body_limits();
         let max_idle = config.upstream.max_idle_per_thread(self.workers.len());

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::Secret;
+use tokio_util::sync::CancellationToken;
 
 use crate::runtime::BackgroundTasks;
 use crate::snapshot::CurrentSnapshot;
@@ -120,11 +121,21 @@ impl ControlPlaneTasks {
             poll: snapshot_poll,
             etag: None,
         };
-        background.spawn("the snapshot's follower", async move {
-            if let Some(first) = stop.run_until_cancelled(limits_state.first()).await {
-                follower.current.begin_with(first);
-            }
-            follower.run(stop).await;
-        });
+        background.spawn(
+            "the snapshot's follower",
+            follow(follower, limits_state, stop),
+        );
     }
+}
+
+/// Follows snapshots once the first state of limits is known, until `stop`.
+async fn follow(
+    follower: SnapshotFollower,
+    limits_state: LimitsStateSource,
+    stop: CancellationToken,
+) {
+    if let Some(first) = stop.run_until_cancelled(limits_state.first()).await {
+        follower.current.begin_with(first);
+    }
+    follower.run(stop).await;
 }

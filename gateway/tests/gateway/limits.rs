@@ -386,9 +386,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     );
     gateway
         .control
-        .wait_for("a report before its time", |told| {
-            told.reconciles.len() == 2
-        })
+        .wait_for("an early report", |told| told.reconciles.len() == 2)
         .await;
     let report = gateway.control.told().reconciles.remove(1);
     let used = report.budgets[0];
