@@ -10,19 +10,19 @@ use fastllm_wire::ScanError;
 
 use crate::runtime::Deadline;
 
-/// What the memory for one body grows to ahead of its bytes, at most.
+/// The most memory that is allocated for a body before it arrives, in bytes.
 const AHEAD: u64 = 1 << 20;
 
-/// The bounds on request bodies: of each, and of all that are held at once.
+/// The bounds on request bodies: on each, and on all that are held at once.
 #[derive(Debug)]
 pub(crate) struct BodyLimits {
     each: u64,
-    /// How long a client may take between two parts.
+    /// The longest pause between two parts.
     timeout: Duration,
     left: Arc<AtomicU64>,
 }
 
-/// A share of the memory for request bodies. Dropping it gives it back.
+/// A share of the memory for request bodies. Dropping it releases the memory.
 #[derive(Debug)]
 pub(crate) struct MemoryShare {
     left: Arc<AtomicU64>,
@@ -37,20 +37,19 @@ pub(crate) struct ReceivedBody {
     share: MemoryShare,
 }
 
-/// The client of one request: sends its body, and may leave.
+/// The client of one request: sends the body, and may disconnect.
 pub(crate) trait BodySource: Send {
-    /// How many bytes the body has, where that is known before it has come.
+    /// The length of the body, where it is known in advance.
     fn content_length(&self) -> Option<u64>;
 
-    /// Adds to `body` what one read brings; true at its end. An error stands
-    /// for a body that cannot be read.
+    /// Reads once and appends to `body`; true at the end of the body.
     fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         body: &mut BytesMut,
     ) -> Poll<Result<bool, UnreadableBody>>;
 
-    /// Ready once the client has left, to be asked when its body is complete.
+    /// Ready once the client has disconnected. Polled when its body is complete.
     fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
@@ -70,7 +69,7 @@ impl From<UnreadableBody> for Refusal {
     }
 }
 
-/// What a client is told whose body does not say what it must.
+/// The rejection of a body that lacks required members or is not valid.
 pub(crate) fn invalid_body(error: ScanError) -> Refusal {
     Refusal::InvalidRequest {
         message: error.to_string().into(),
@@ -83,9 +82,8 @@ impl BodyLimits {
     /// The least memory for all request bodies together, in bytes.
     const ALL: u64 = 256 << 20;
 
-    /// At most `each` bytes per body; for all together as much as four of them,
-    /// and not less than 256 MiB. A client may take as long as `timeout` between
-    /// two parts.
+    /// At most `each` bytes per body; for all together four times as much, and at
+    /// least 256 MiB. `timeout` is the longest pause between two parts.
     pub(crate) fn new(each: u64, timeout: Duration) -> Self {
         Self {
             each,
@@ -94,18 +92,18 @@ impl BodyLimits {
         }
     }
 
-    /// How long a client may take between two parts.
+    /// The longest pause between two parts.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// How many bytes may still be held.
+    /// The memory that is left, in bytes.
     #[cfg(test)]
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// An error for a body that has grown to more bytes than one may have.
+    /// Rejects a body of this length if it is too long.
     pub(crate) fn check(&self, length: u64) -> Result<(), Refusal> {
         if length > self.each {
             return Err(Refusal::PayloadTooLarge { limit: self.each });
@@ -113,7 +111,7 @@ impl BodyLimits {
         Ok(())
     }
 
-    /// Reads all of a body.
+    /// Reads a complete body.
     pub(crate) async fn read(
         &self,
         context: &mut RequestContext<'_>,
@@ -121,8 +119,8 @@ impl BodyLimits {
         self.read_until(context, |_| Ok(false)).await
     }
 
-    /// Reads a body up to its end, or until `enough` says so. It is shown each
-    /// read.
+    /// Reads a body to its end, or until `enough` returns true. `enough` gets each
+    /// part.
     pub(crate) async fn read_until(
         &self,
         context: &mut RequestContext<'_>,
@@ -172,7 +170,7 @@ impl MemoryShare {
         }
     }
 
-    /// Takes so many bytes more.
+    /// Takes this many bytes more.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let take = |left: u64| left.checked_sub(bytes);
         self.left
@@ -190,17 +188,17 @@ impl Drop for MemoryShare {
 }
 
 impl ReceivedBody {
-    /// What has come of the body; cheap.
+    /// The part of the body that has arrived. Cheap.
     pub(crate) fn bytes(&self) -> Bytes {
         self.bytes.clone()
     }
 
-    /// Whether that is all of it.
+    /// Whether the body is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// What has come, and the memory that it takes.
+    /// The bytes, and the memory that they take.
     pub(crate) fn into_parts(self) -> (Bytes, MemoryShare) {
         (self.bytes, self.share)
     }

@@ -1,6 +1,6 @@
-//! Whose web pages may use the gateway from a browser (CORS, as the Fetch
-//! standard has it). Credentials that a browser adds by itself play no part: a
-//! page has to send its key.
+//! Cross-origin resource sharing (CORS): which web pages may use the gateway from
+//! a browser. Pages have to send their key themselves; credentials that a browser
+//! adds are not allowed.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use url::Url;
 use super::LocalResponse;
 use super::{Endpoint, Head};
 
-/// Longest list of header names that is granted to a page, in bytes.
+/// The longest list of header names that is allowed to a page, in bytes.
 const LONGEST_REQUEST: usize = 4 << 10;
 
-/// What a page may send if it does not say what it wants to.
+/// The headers that are allowed to a page that requests none.
 const REQUEST_HEADERS: &str = "authorization, content-type, x-api-key, x-request-id, \
 openai-beta, openai-organization, openai-project, traceparent, tracestate";
 
-/// What a page may read beside what every page may.
+/// The response headers that a page may read, besides those of the Fetch standard.
 const EXPOSED: &str = "x-request-id, retry-after, x-ratelimit-limit-requests, \
 x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, \
 x-ratelimit-reset, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, x-fastllm-cache";
 
-/// Seconds for which a browser may remember a permission: as long as the most
-/// restrictive of them does.
+/// Seconds for which a browser may cache a preflight response: the maximum of the
+/// most restrictive browser.
 const MAX_AGE: &str = "7200";
 
-/// An origin whose pages may use the gateway, as it is in the `origin` header,
-/// or `*` for all.
+/// An origin whose pages may use the gateway, as in the `origin` header, or `*`
+/// for all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CorsOrigin(HeaderValue);
 
-/// Who may.
+/// The allowed origins.
 #[derive(Debug)]
 pub(crate) struct Cors {
     origins: Vec<(CorsOrigin, CorsFields)>,
-    /// What everybody else is told.
+    /// The fields for all other origins.
     others: CorsFields,
 }
 
-/// What answers say about it.
+/// The CORS fields of a response.
 #[derive(Debug, Clone)]
 pub(crate) struct CorsFields(Arc<HeaderMap>);
 
@@ -55,7 +55,7 @@ impl CorsOrigin {
     }
 }
 
-/// Why a text names no origin.
+/// A text is not a valid origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected * or an origin: scheme://host, or scheme://host:port, and no path")]
 pub struct InvalidOrigin;
@@ -63,8 +63,8 @@ pub struct InvalidOrigin;
 impl FromStr for CorsOrigin {
     type Err = InvalidOrigin;
 
-    /// Takes what a browser would send: host names in lower case and without
-    /// the usual port, which is what other spellings are brought to.
+    /// Normalizes the origin to what a browser sends: the host name in lower case,
+    /// without the default port.
     fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
         if text == Self::ANY {
             return Ok(Self(HeaderValue::from_static(Self::ANY)));
@@ -76,7 +76,7 @@ impl FromStr for CorsOrigin {
             return Err(InvalidOrigin);
         }
         let origin = url.origin();
-        // Those of extensions and apps are known to browsers only.
+        // Origins of extensions and apps have no standard form.
         let origin = if origin.is_tuple() {
             origin.ascii_serialization()
         } else {
@@ -89,7 +89,7 @@ impl FromStr for CorsOrigin {
 }
 
 impl Cors {
-    /// Nothing where nobody may.
+    /// Nothing where no origin is allowed.
     pub(crate) fn new(origins: &[CorsOrigin]) -> Option<Self> {
         let any = origins.iter().find(|origin| origin.is_any());
         let named = origins.iter().filter(|_| any.is_none());
@@ -100,7 +100,7 @@ impl Cors {
         })
     }
 
-    /// What the answer to this request says.
+    /// The fields of the response to this request.
     pub(crate) fn fields(&self, head: &Head) -> CorsFields {
         let asks = head.field("origin").unwrap_or_default();
         let known = self
@@ -110,8 +110,8 @@ impl Cors {
         known.map_or(&self.others, |(_, fields)| fields).clone()
     }
 
-    /// The answer to a browser that asks beforehand, which it does without a
-    /// key; nothing where this is something else.
+    /// The response to a preflight request, which has no key; nothing where the
+    /// request is no preflight.
     pub(crate) fn preflight(&self, head: &Head) -> Option<LocalResponse> {
         const METHOD: &str = "access-control-request-method";
         let asks = head.method() == b"OPTIONS"
@@ -137,8 +137,8 @@ impl Cors {
     }
 }
 
-/// The headers that the page wants to send: client libraries have many of their
-/// own, and rules may look at any.
+/// The headers that the page requests: client libraries send many of their own,
+/// and rules may match any of them.
 fn wanted_headers(head: &Head) -> HeaderValue {
     let is_list = |value: &&[u8]| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_., ".contains(byte);
@@ -151,10 +151,10 @@ fn wanted_headers(head: &Head) -> HeaderValue {
 }
 
 impl CorsFields {
-    /// `origin` is whose pages may read an answer, if some may.
+    /// `origin` is the origin whose pages may read the response, if any.
     fn new(origin: Option<&CorsOrigin>) -> Self {
         let mut fields = HeaderMap::new();
-        // A cache must not show to one page what was said to another.
+        // A cache must not use a response for a page of another origin.
         fields.insert(header::VARY, HeaderValue::from_static("origin"));
         if let Some(CorsOrigin(origin)) = origin {
             fields.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -168,13 +168,13 @@ impl CorsFields {
         self.0.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN)
     }
 
-    /// For an answer of the gateway's own.
+    /// The fields for a response of the gateway itself.
     pub(crate) fn named(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         let fields = self.0.iter();
         fields.map(|(name, value)| (name.clone(), value.clone()))
     }
 
-    /// For an answer that is written as it came.
+    /// The fields for a forwarded response.
     pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
         self.0.iter().map(|(name, value)| HeaderField {
             name: name.as_str().as_bytes(),
@@ -192,7 +192,7 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    /// Whose page may read an answer to a page of this origin.
+    /// The origin that may read a response to a page of this origin.
     fn allowed(cors: &Cors, origin: &str) -> Option<String> {
         let fields = cors.fields(&Head::with(&format!("origin: {origin}\r\n")));
         let found = fields

@@ -4,18 +4,18 @@ use fastllm_wire::{Measure, RequestSchema};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
-/// What clients with a key can ask for.
+/// The endpoints for clients with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Endpoint<'a> {
     /// `GET /v1/models`
     Models,
     /// `GET /v1/models/{id}`, with the id decoded.
     Model(Cow<'a, str>),
-    /// What is sent on to an upstream.
+    /// Forwarded to an upstream.
     Proxied(ProxiedEndpoint),
 }
 
-/// The endpoints whose requests go to an upstream; all are `POST`.
+/// The endpoints whose requests are forwarded to an upstream; all are `POST`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProxiedEndpoint {
     ChatCompletions,
@@ -32,10 +32,10 @@ pub(crate) enum ProxiedEndpoint {
     Moderations,
 }
 
-/// How the body of a request is written.
+/// The format of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BodyKind {
-    /// JSON, in which the gateway acts on these members.
+    /// JSON with the members of this schema.
     Json(RequestSchema),
     /// `multipart/form-data`.
     Form,
@@ -57,7 +57,7 @@ impl ProxiedEndpoint {
         Self::Moderations,
     ];
 
-    /// The path below `/v1`, which is what an upstream's address is followed by.
+    /// The path below `/v1`, which is appended to an upstream's base URL.
     pub(crate) fn sub_path(self) -> &'static str {
         match self {
             Self::ChatCompletions => "/chat/completions",
@@ -75,8 +75,8 @@ impl ProxiedEndpoint {
         }
     }
 
-    /// Whether its answers are text, so that their bytes tell their tokens
-    /// roughly.
+    /// Whether its responses are text, so that their tokens can be estimated from
+    /// their bytes.
     pub(crate) fn writes_text(self) -> bool {
         match self {
             Self::ChatCompletions
@@ -94,7 +94,7 @@ impl ProxiedEndpoint {
         }
     }
 
-    /// Whether its answers have tokens of their own to be counted.
+    /// Whether its responses have completion tokens.
     pub(crate) fn has_completion(self) -> bool {
         !matches!(
             self,
@@ -102,7 +102,7 @@ impl ProxiedEndpoint {
         )
     }
 
-    /// What its use is told by, beside tokens.
+    /// What its usage is measured in, besides tokens.
     pub(crate) fn measure(self) -> Measure {
         match self {
             Self::ImageGenerations | Self::ImageEdits => Measure::Images,
@@ -118,8 +118,8 @@ impl ProxiedEndpoint {
         }
     }
 
-    /// How its requests are written. That says, too, where the gateway may ask
-    /// for usage: only where the fields have the option.
+    /// The format of its request body. The schema also decides whether the gateway
+    /// may request usage.
     pub(crate) fn body(self) -> BodyKind {
         match self {
             Self::ChatCompletions => BodyKind::Json(RequestSchema::Chat),
@@ -136,14 +136,14 @@ impl ProxiedEndpoint {
 }
 
 impl<'a> Endpoint<'a> {
-    /// Whether some method finds an endpoint at this path.
+    /// Whether there is an endpoint at this path, with any method.
     pub(crate) fn is_at(path: &'a str) -> bool {
         [Method::POST, Method::GET]
             .iter()
             .any(|method| Self::find(method, path).is_some())
     }
 
-    /// Looks up a request; `/v1` in front is optional.
+    /// Finds the endpoint of a request; the prefix `/v1` is optional.
     pub(crate) fn find(method: &Method, path: &'a str) -> Option<Self> {
         let path = path
             .strip_prefix("/v1")

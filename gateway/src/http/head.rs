@@ -2,8 +2,8 @@ use fastllm_engine::HeaderFields;
 use fastllm_wire::http1::{self, Http1Error, Limits, Request, RequestHead};
 use http::HeaderName;
 
-/// The head of a request, whatever version of HTTP it came in, with its bytes.
-/// It is used again for the next one.
+/// The head of a request in any version of HTTP, with its bytes. Its memory is
+/// reused for the next request.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     bytes: Vec<u8>,
@@ -11,13 +11,13 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Takes over the bytes that `parsed` was parsed from.
+    /// Stores the bytes that `parsed` was parsed from.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Reads a complete head.
+    /// Parses a complete head.
     pub(crate) fn read(bytes: Vec<u8>) -> Result<Self, Http1Error> {
         let mut head = Self {
             bytes,
@@ -41,12 +41,12 @@ impl Head {
         self.parsed.on(&self.bytes)
     }
 
-    /// The method, in its own case.
+    /// The method, in its original case.
     pub(crate) fn method(&self) -> &[u8] {
         self.request().method()
     }
 
-    /// The path, nothing of it decoded; it is ASCII.
+    /// The path without percent-decoding; it is ASCII.
     pub(crate) fn path(&self) -> &str {
         str::from_utf8(self.request().path()).unwrap_or_default()
     }

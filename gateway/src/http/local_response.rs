@@ -1,4 +1,4 @@
-//! Answers of the gateway's own.
+//! Responses of the gateway itself: errors and model lists.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::REQUEST_ID;
 use super::RateLimitFields;
 
-/// An answer of the gateway's own.
+/// A response of the gateway itself.
 pub(crate) type LocalResponse = Response<Bytes>;
 
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ impl<'a> ModelEntry<'a> {
     }
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> LocalResponse {
     let (status, text) = match serde_json::to_vec(value) {
         Ok(text) => (status, text),
@@ -65,7 +65,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> LocalResponse 
     bytes(status, HeaderValue::from_static("application/json"), text)
 }
 
-/// An answer of any type.
+/// A response of any content type.
 pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> LocalResponse {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
@@ -73,7 +73,7 @@ pub(crate) fn bytes(status: StatusCode, kind: HeaderValue, body: Vec<u8>) -> Loc
     response
 }
 
-/// The one place where a refusal becomes a response.
+/// The one place where a refusal, such as a 429, becomes a response.
 pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> LocalResponse {
     let message = refusal.to_string();
     let body = ErrorBody {
@@ -101,12 +101,12 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> LocalRespo
     response
 }
 
-/// Rounded up: a client that comes back then does not come too soon.
+/// Rounded up, so that a client does not retry too early.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// The answer to what is no HTTP that can be served.
+/// The response to a malformed request.
 pub(crate) fn malformed(error: Http1Error) -> LocalResponse {
     let message = error.to_string();
     let body = ErrorBody {
@@ -123,7 +123,7 @@ pub(crate) fn malformed(error: Http1Error) -> LocalResponse {
     )
 }
 
-/// The answer to `GET /v1/models`.
+/// The response to `GET /v1/models`.
 pub(crate) fn model_list<'a>(
     models: impl Iterator<Item = &'a str>,
     request_id: &HeaderValue,
@@ -135,7 +135,7 @@ pub(crate) fn model_list<'a>(
     named(json(StatusCode::OK, &list), request_id)
 }
 
-/// The answer to `GET /v1/models/{id}`.
+/// The response to `GET /v1/models/{id}`.
 pub(crate) fn model(id: &str, request_id: &HeaderValue) -> LocalResponse {
     named(json(StatusCode::OK, &ModelEntry::new(id)), request_id)
 }
@@ -147,7 +147,7 @@ fn named(mut response: LocalResponse, request_id: &HeaderValue) -> LocalResponse
     response
 }
 
-/// The status port's answer to anything that it does not know.
+/// The response of the status port to unknown paths.
 pub(crate) fn not_found() -> LocalResponse {
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NOT_FOUND;

@@ -1,17 +1,17 @@
-//! What clients are told of their limits.
+//! The rate limit fields of responses.
 
 use fastllm_engine::{RateLimit, RateLimits};
 use fastllm_wire::http1::HeaderField;
 use http::header::{HeaderName, HeaderValue};
 
-/// The fields of an answer that speak of limits, their values written once.
+/// The rate limit fields of a response, with their values as text.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimitFields {
     fields: [(&'static str, Digits); 5],
     count: usize,
 }
 
-/// A number in decimal digits, without an allocation.
+/// A decimal number, without an allocation.
 #[derive(Debug, Clone, Copy, Default)]
 struct Digits {
     text: [u8; 20],
@@ -81,7 +81,7 @@ impl RateLimitFields {
         }
     }
 
-    /// As they are written.
+    /// The fields for a forwarded response.
     pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
         self.fields
             .iter()
@@ -92,7 +92,7 @@ impl RateLimitFields {
             })
     }
 
-    /// For an answer of the gateway's own.
+    /// The fields for a response of the gateway itself.
     pub(crate) fn named(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         let fields = self.fields.iter().take(self.count);
         fields.filter_map(|(name, value)| {
@@ -102,7 +102,7 @@ impl RateLimitFields {
     }
 }
 
-/// Whether a field of an answer speaks of limits.
+/// Whether a field of a response is a rate limit field.
 pub(crate) fn is_rate_limit_field(name: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"x-ratelimit-";
     name.get(..BEGINNING.len())

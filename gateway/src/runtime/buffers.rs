@@ -1,15 +1,15 @@
-//! Buffers that all connections of a thread share. A connection keeps bytes of
-//! its own only while a message is incomplete, so that an idle one costs little.
+//! Buffers that all connections of a thread share. A connection holds bytes only
+//! while a message is incomplete, so that an idle one takes little memory.
 
 use std::cell::Cell;
 
-/// Bytes that one read can bring at most.
+/// The most bytes of one read.
 pub(crate) const READ: usize = 64 << 10;
 
-/// A buffer that has grown beyond this is not kept.
+/// Larger buffers are not kept, in bytes.
 const KEPT: usize = 128 << 10;
 
-/// Buffers for writing that a thread keeps at most.
+/// The most write buffers that a thread keeps.
 const SPARE: usize = 16;
 
 thread_local! {
@@ -17,7 +17,8 @@ thread_local! {
     static SPARES: Cell<Vec<Vec<u8>>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lends the thread's buffer of [`READ`] bytes; what is in it means nothing.
+/// Runs `work` with the thread's read buffer of [`READ`] bytes, whose content is
+/// undefined.
 pub(crate) fn with_read_buffer<R>(work: impl FnOnce(&mut [u8]) -> R) -> R {
     let mut buffer = READING.take();
     buffer.resize(READ, 0);
@@ -26,7 +27,7 @@ pub(crate) fn with_read_buffer<R>(work: impl FnOnce(&mut [u8]) -> R) -> R {
     result
 }
 
-/// An empty buffer to write into; best given back.
+/// An empty write buffer. It should be recycled.
 pub(crate) fn take() -> Vec<u8> {
     let mut spares = SPARES.take();
     let buffer = spares.pop().unwrap_or_default();
@@ -34,7 +35,7 @@ pub(crate) fn take() -> Vec<u8> {
     buffer
 }
 
-/// Keeps a buffer for whoever writes next.
+/// Keeps a buffer for reuse.
 pub(crate) fn recycle(mut buffer: Vec<u8>) {
     if buffer.capacity() == 0 || buffer.capacity() > KEPT {
         return;

@@ -1,11 +1,11 @@
-//! The only place of this crate that reads a clock.
+//! The only module of this crate that reads a clock.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fastllm_contract::Timestamp;
 
-/// How long the time of day is counted on from one reading of it.
+/// How long the time of day is derived from one reading of the system clock.
 const ANCHORED: Duration = Duration::from_secs(1);
 
 thread_local! {
@@ -13,7 +13,7 @@ thread_local! {
     static ANCHOR: Cell<Option<(Instant, i64)>> = const { Cell::new(None) };
 }
 
-/// Now, for measuring.
+/// Now, for measuring durations.
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn now() -> Instant {
     let now = Instant::now();
@@ -21,19 +21,19 @@ pub(crate) fn now() -> Instant {
     now
 }
 
-/// The last reading of this thread: only where [`now`] was asked a few steps
+/// The last reading of this thread. Use it only where [`now`] was called shortly
 /// before, and nothing was awaited since.
 pub(crate) fn recent() -> Instant {
     LAST.get().unwrap_or_else(now)
 }
 
-/// Now, for expiry and for usage events.
+/// The current time of day.
 pub(crate) fn timestamp() -> Timestamp {
     timestamp_of(now())
 }
 
-/// The time of day at a moment of the last second: counted on from a reading
-/// that is a second old at most.
+/// The time of day at a moment of the last second, derived from a reading of the
+/// system clock that is at most a second old.
 pub(crate) fn timestamp_of(moment: Instant) -> Timestamp {
     let anchored = ANCHOR.get().and_then(|(anchor, at)| {
         let since = moment.checked_duration_since(anchor)?;
@@ -68,7 +68,7 @@ mod tests {
         let second = timestamp().0;
         let after = time_of_day();
         assert!(before - 1000 <= first && first <= second && second <= after + 1000);
-        // Beyond what it is counted on for, it is read again.
+        // Later, the system clock is read again.
         let later = timestamp_of(now() + ANCHORED * 3).0;
         assert!((second..after + 1_000_000).contains(&later), "{later}");
     }

@@ -1,4 +1,4 @@
-//! One timer for all the waits of a connection.
+//! One timer for all timeouts of a connection.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,15 +9,15 @@ use tokio::time::{Sleep, sleep_until};
 
 use super::clock;
 
-/// A point in time that moves with every step of a connection, and is never
-/// later than the end of the time that the whole request has.
+/// A deadline that moves with every step of a connection, and is never later than
+/// the timeout of the whole request.
 ///
-/// Moving it costs a store: the timer behind it is set again only where it is
-/// set too late, and where it goes off too early.
+/// Moving it costs a store: the timer is reset only if it would fire too late, or
+/// has fired too early.
 #[derive(Debug, Default)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
-    /// When the request's own time is over.
+    /// When the request times out.
     until: Option<Instant>,
     timer: Option<Timer>,
 }
@@ -25,54 +25,54 @@ pub(crate) struct Deadline {
 #[derive(Debug)]
 struct Timer {
     sleep: Pin<Box<Sleep>>,
-    /// Who is woken when it goes off.
+    /// The waker that the timer has.
     waker: Option<Waker>,
 }
 
 impl Deadline {
-    /// From now on it is this far away.
+    /// Sets the deadline to this long after now.
     pub(crate) fn arm(&mut self, after: Duration) {
         self.arm_from(clock::now(), after);
     }
 
-    /// From now on it is this far away from a moment.
+    /// Sets the deadline to this long after a moment.
     pub(crate) fn arm_from(&mut self, moment: Instant, after: Duration) {
         self.at = Some(moment + after);
     }
 
-    /// Arms it unless it is.
+    /// Sets the deadline unless it is set.
     pub(crate) fn arm_once(&mut self, after: Duration) {
         if self.at.is_none() {
             self.arm(after);
         }
     }
 
-    /// It is not reached before the request's own time is over.
+    /// Removes the deadline; only the timeout of the request remains.
     pub(crate) fn disarm(&mut self) {
         self.at = None;
     }
 
-    /// From now on the request has this much time, where it is limited.
+    /// Starts the timeout of a request, if it has one.
     pub(crate) fn begin_request(&mut self, limit: Option<Duration>) {
         self.until = limit.map(|limit| clock::now() + limit);
     }
 
-    /// What comes now is part of no request.
+    /// Removes the timeout of the request.
     pub(crate) fn end_request(&mut self) {
         self.until = None;
     }
 
-    /// When the request's own time is over.
+    /// When the request times out.
     pub(crate) fn request_end(&self) -> Option<Instant> {
         self.until
     }
 
-    /// Whether the request's own time is over.
+    /// Whether the request has timed out.
     pub(crate) fn request_is_over(&self) -> bool {
         self.until.is_some_and(|until| clock::now() >= until)
     }
 
-    /// Ready once it is reached.
+    /// Ready once the deadline is reached.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let at = match (self.at, self.until) {
             (Some(at), Some(until)) => at.min(until),
@@ -82,7 +82,7 @@ impl Deadline {
         self.poll_at(cx, at)
     }
 
-    /// Ready once the request's own time is over.
+    /// Ready once the request has timed out.
     pub(crate) fn poll_request(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.until {
             Some(until) => self.poll_at(cx, until),
@@ -107,7 +107,7 @@ impl Deadline {
         Poll::Pending
     }
 
-    /// What a future brings, or nothing if the deadline is reached before.
+    /// The output of a future, or nothing if the deadline is reached first.
     pub(crate) async fn before<F: Future>(&mut self, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
         std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(deadline.before(ready(7)).await, Some(7));
         deadline.arm(MOMENT);
         assert_eq!(deadline.before(pending::<()>()).await, None);
-        // Earlier than its timer, then later than it.
+        // Earlier than the timer, then later.
         deadline.arm(MOMENT);
         deadline.arm(MOMENT * 3);
         poll_fn(|cx| deadline.poll(cx)).await;

@@ -10,8 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// A silent connection is asked whether anybody is there after this long: a
-/// peer that vanished without a word must not be waited for.
+/// The idle time before TCP keep-alive probes, which detect a peer that vanished.
 const KEEPALIVE: Duration = Duration::from_mins(1);
 
 /// An open connection. Dropping it closes it at once.
@@ -21,7 +20,7 @@ pub(crate) enum Socket {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Sends what is written at once, and notices a peer that is gone.
+/// Disables Nagle's algorithm, and enables keep-alive probes.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -38,18 +37,19 @@ impl Socket {
         }
     }
 
-    /// Whether its end has to be said: a peer takes silence for a cut.
+    /// Whether closing needs a TLS `close_notify`; without it, a peer assumes that
+    /// the connection was cut.
     pub(crate) fn needs_close_notify(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// From now on, dropping it breaks the connection, so that the peer cannot
-    /// take its end for that of a message.
+    /// Makes dropping reset the connection, so that the peer does not mistake its
+    /// end for that of a message.
     pub(crate) fn reset_on_drop(&self) -> io::Result<()> {
         SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO))
     }
 
-    /// Reads what is there, as [`AsyncRead::poll_read`], and says how much.
+    /// Reads like [`AsyncRead::poll_read`], and returns the number of bytes.
     pub(crate) fn poll_read_some(
         &mut self,
         cx: &mut Context<'_>,
@@ -61,7 +61,7 @@ impl Socket {
             .map_ok(|()| read.filled().len())
     }
 
-    /// Writes a part of `bytes` and sends it off.
+    /// Writes a part of `bytes`, and returns the number of bytes.
     pub(crate) fn poll_write_some(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! Tasks with an owner that sees them end.
+//! Tasks with an owner that waits for their end.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Tasks that belong to one room, counted. Cheap to clone.
+/// The tasks of one component, counted. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tasks(TaskTracker);
 
@@ -21,17 +21,17 @@ impl Tasks {
         self.0.spawn_on(task, handle);
     }
 
-    /// Counts a task among these that runs elsewhere.
+    /// Counts a task that runs elsewhere.
     pub(crate) fn count<F: Future>(&self, task: F) -> impl Future<Output = F::Output> + use<F> {
         self.0.track_future(task)
     }
 
-    /// How many run.
+    /// How many tasks run.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Waits until none runs, at most `limit`; says how many are left.
+    /// Waits until no task runs, at most `limit`; returns how many are left.
     pub(crate) async fn drained(&self, limit: Duration) -> usize {
         self.0.close();
         match tokio::time::timeout(limit, self.0.wait()).await {
@@ -41,8 +41,8 @@ impl Tasks {
     }
 }
 
-/// The tasks that run as long as the gateway does. One that ends before it was
-/// told to ends the gateway.
+/// The tasks that run until shutdown. If one of them ends before, the gateway
+/// exits.
 #[derive(Debug, Default)]
 pub(crate) struct BackgroundTasks {
     tasks: JoinSet<&'static str>,
@@ -50,17 +50,17 @@ pub(crate) struct BackgroundTasks {
     late: CancellationToken,
 }
 
-/// How long tasks may take to note what they leave undone.
+/// Time for tasks to record what they could not finish.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl BackgroundTasks {
-    /// Cancelled when the tasks shall end.
+    /// Cancelled when the tasks have to end.
     pub(crate) fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Cancelled some time after [`BackgroundTasks::stop`]: what is not finished by
-    /// then never will be.
+    /// Cancelled some time after [`BackgroundTasks::stop`], when unfinished work is
+    /// abandoned.
     pub(crate) fn late(&self) -> CancellationToken {
         self.late.clone()
     }
@@ -75,7 +75,7 @@ impl BackgroundTasks {
         });
     }
 
-    /// Resolves when one of the tasks ends, with its name.
+    /// Resolves with the name of a task when it ends.
     pub(crate) async fn ended(&mut self) -> &'static str {
         match self.tasks.join_next().await {
             Some(Ok(name)) => name,
@@ -84,7 +84,7 @@ impl BackgroundTasks {
         }
     }
 
-    /// Tells them to end and waits, at most `limit` and a moment.
+    /// Stops the tasks and waits for them, little longer than `limit`.
     pub(crate) async fn finish(mut self, limit: Duration) {
         self.stop.cancel();
         if self.all_ended(limit).await {

@@ -1,4 +1,4 @@
-//! The threads that serve requests: one current-thread runtime each, so that a
+//! The threads that serve requests, each with a current-thread runtime, so that a
 //! request never changes threads.
 
 use std::future::Future;
@@ -19,7 +19,7 @@ pub(crate) struct Workers {
     stop: CancellationToken,
 }
 
-/// One of the threads.
+/// A thread that serves requests.
 #[derive(Debug)]
 pub(crate) struct Worker {
     handle: Handle,
@@ -27,12 +27,12 @@ pub(crate) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A connection that a worker serves, for as long as it is held.
+/// Counts a connection of a worker while it is held.
 #[derive(Debug)]
 pub(crate) struct ConnectionCount(Arc<AtomicUsize>);
 
 impl Workers {
-    /// Starts so many threads.
+    /// Starts this many threads.
     pub(crate) fn start(count: usize) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let list = (0..count)
@@ -41,17 +41,17 @@ impl Workers {
         Ok(Self { list, stop })
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// All of them.
+    /// All workers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Worker> {
         self.list.iter()
     }
 
-    /// The number of the one that serves the fewest connections.
+    /// The worker with the fewest connections, and its number.
     pub(crate) fn least_loaded(&self) -> Option<(usize, &Worker)> {
         self.list
             .iter()
@@ -96,7 +96,7 @@ impl Worker {
         tasks.spawn_on(task, &self.handle);
     }
 
-    /// Counts one connection more.
+    /// Counts a connection.
     pub(crate) fn begin(&self) -> ConnectionCount {
         self.load.fetch_add(1, Ordering::Relaxed);
         ConnectionCount(Arc::clone(&self.load))
