@@ -47,26 +47,6 @@ const TOLERATED: &[Tolerated] = &[
         count: 1,
         reason: "to be rewritten",
     },
-    Tolerated {
-        start: "gateway/src/control_plane/snapshot_file.rs",
-        count: 2,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/src/control_plane/snapshot_follower.rs",
-        count: 4,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/src/control_plane/usage/spill.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/src/telemetry/metrics/register.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
 ];
 
 /// Finds shapes that the style bans. Tuples as parameters are allowed in tests.
