@@ -353,7 +353,7 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
                 largest = largest.max(ceiling(name, member.value)?);
             }
             RequestMember::Metadata => {
-                rare.metadata = (member.value != b"null").then_some(member.at)
+                rare.metadata = (member.value != b"null").then_some(member.at);
             }
             RequestMember::Input => rare.input_characters = characters(member.value),
             RequestMember::N | RequestMember::BestOf => each = answers(member.value).max(each),
