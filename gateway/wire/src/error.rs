@@ -1,33 +1,33 @@
-//! The one error of this crate: a request body that is refused.
+//! The error type of this crate: the reasons to reject a request body.
 
 use thiserror::Error;
 
-/// Why a request body is not forwarded. `Display` is the text for the client;
-/// it never repeats what the client sent.
+/// Why a request body is rejected. `Display` is the message for the client and
+/// never contains client input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScanError {
     /// The body does not begin with an object.
     #[error("the request body must be a JSON object")]
     NotAnObject,
-    /// The outermost object breaks JSON's grammar.
+    /// The outermost object violates the JSON grammar.
     #[error("the request body is not valid JSON (near byte {at})")]
     Malformed {
         /// Offset into the body, in bytes.
         at: usize,
     },
-    /// Something other than white space follows the object.
+    /// The object is followed by something other than white space.
     #[error("the request body goes on after its JSON object (at byte {at})")]
     Trailing {
         /// Offset into the body, in bytes.
         at: usize,
     },
-    /// The `content-type` is none under which a form can be read.
+    /// The `content-type` is not that of a form that can be parsed.
     #[error(
         "the content-type must be multipart/form-data with one `boundary` of 1 to 70 characters"
     )]
     NotAForm,
-    /// The form breaks the grammar, or two parsers could read it in two ways.
+    /// The form violates the grammar, or is ambiguous between parsers.
     #[error("the form data is not valid (near byte {at}): {why}")]
     MalformedForm {
         /// Offset into the body, in bytes.
@@ -35,52 +35,53 @@ pub enum ScanError {
         /// What is wrong.
         why: &'static str,
     },
-    /// A member that the gateway needs is absent.
+    /// A required member is absent.
     #[error("`{member}` is required")]
     Missing {
         /// The member.
         member: &'static str,
     },
-    /// A member that the gateway acts on is there twice: engines differ in
-    /// which one they take.
+    /// A member that the gateway uses occurs twice: engines differ in which one
+    /// they use.
     #[error("`{member}` is given more than once")]
     Duplicate {
         /// The member.
         member: &'static str,
     },
-    /// A name differs from a member that the gateway acts on in case alone:
-    /// some engines would take it for that member.
+    /// A name differs only in case from a member that the gateway uses: some
+    /// engines would treat it as that member.
     #[error("a member differs from `{member}` only in upper and lower case")]
     CaseVariant {
-        /// The member that it would be taken for.
+        /// The member that it would be treated as.
         member: &'static str,
     },
-    /// A member has a value of another type.
+    /// The value of a member has the wrong type.
     #[error("`{member}` must be {expected}")]
     WrongType {
         /// The member.
         member: &'static str,
-        /// What its value may be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// A string that must say something is empty.
+    /// A string that must not be empty is empty.
     #[error("`{member}` must not be empty")]
     Empty {
         /// The member.
         member: &'static str,
     },
-    /// A string is longer than any name that could be configured.
+    /// A string is longer than any configurable name.
     #[error("`{member}` is longer than {limit} bytes")]
     TooLong {
         /// The member.
         member: &'static str,
-        /// The most bytes that it may have, decoded.
+        /// Maximum length of the decoded string, in bytes.
         limit: usize,
     },
 }
 
 impl ScanError {
-    /// The member at fault, for the `param` field of an error body.
+    /// The member that caused the error, for the `param` member of an error
+    /// body.
     pub fn member(&self) -> Option<&'static str> {
         match *self {
             Self::NotAnObject
@@ -97,7 +98,7 @@ impl ScanError {
         }
     }
 
-    /// A stable name of the kind, for the `code` field of an error body.
+    /// A stable identifier of the kind, for the `code` member of an error body.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotAnObject | Self::Malformed { .. } | Self::Trailing { .. } => "invalid_json",
@@ -109,7 +110,7 @@ impl ScanError {
         }
     }
 
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub fn status(&self) -> u16 {
         400
     }

@@ -1,4 +1,5 @@
-//! How many tokens a text may be, where nothing says so.
+//! Estimates the number of tokens in a text when the upstream does not report
+//! it.
 
 use std::sync::LazyLock;
 
@@ -8,24 +9,24 @@ use memchr::memmem::Finder;
 /// Bytes of text per token, times two: 3.5.
 const HALF_BYTES_PER_TOKEN: u64 = 7;
 
-/// A body that is shorter holds no sound worth looking for, in bytes.
+/// A shorter body contains no audio worth searching for, in bytes.
 const LEAST_WITH_SOUND: usize = 4 << 10;
 
-/// What stands between the type of a data URL and its bytes.
+/// Separates the media type of a data URL from its bytes.
 static DATA_URL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b";base64,"));
 
 static SOUND: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"input_audio\""));
 
 static DATA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"data\""));
 
-/// A rough count of the tokens of so many bytes of text: one for 3.5 of them,
+/// Estimates the number of tokens in so many bytes of text: one per 3.5 bytes,
 /// rounded down.
 pub fn estimated_tokens(text_bytes: u64) -> u64 {
     text_bytes.saturating_mul(2) / HALF_BYTES_PER_TOKEN
 }
 
-/// The bytes of a JSON body, without what it holds of files in base64: data
-/// URLs, and the `data` of an `input_audio`.
+/// The bytes of a JSON body without embedded base64 files: data URLs, and the
+/// `data` of an `input_audio`.
 pub fn text_bytes(body: &[u8]) -> u64 {
     let files = data_urls(body) + sound(body);
     body.len().saturating_sub(files) as u64
@@ -59,30 +60,31 @@ fn sound(body: &[u8]) -> usize {
     bytes
 }
 
-/// What follows the quote that opens the `data` of the object behind the name.
+/// The text after the quote that opens the `data` of the object that follows
+/// the name.
 fn sound_data(behind: &[u8]) -> Option<&[u8]> {
-    /// How far it may be, in bytes.
+    /// Maximum distance, in bytes.
     const REACH: usize = 256;
-    // The name may be a type's value as well.
+    // The name may also be the value of `type`.
     let object = next(behind, b':').and_then(|value| next(value, b'{'))?;
     let near = object.get(..REACH).unwrap_or(object);
     let value = object.get(DATA.find(near)? + DATA.needle().len()..)?;
     next(value, b':').and_then(|value| next(value, b'"'))
 }
 
-/// What follows this byte, where it is the next.
+/// The text after this byte, if it is the next one.
 fn next(text: &[u8], byte: u8) -> Option<&[u8]> {
     text.trim_ascii_start().strip_prefix(&[byte])
 }
 
-/// The length of base64 in a string, and what follows it. It has no space, so
-/// that a text that only speaks of files ends here.
+/// The length of the base64 at the start of a string, and the text after it.
+/// Base64 has no spaces, so text that merely mentions files ends here.
 fn base64(data: &[u8]) -> (usize, &[u8]) {
     let length = memchr2(b'"', b' ', data).unwrap_or(data.len());
     (length, data.get(length..).unwrap_or_default())
 }
 
-/// What follows the first place where something is found.
+/// The text after the first occurrence.
 fn after<'a>(finder: &Finder<'_>, text: &'a [u8]) -> Option<&'a [u8]> {
     text.get(finder.find(text)? + finder.needle().len()..)
 }

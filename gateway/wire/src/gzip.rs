@@ -1,14 +1,13 @@
-//! Looks into an answer that comes compressed, while its bytes pass as they
-//! are.
+//! Inspects a compressed response while its bytes are forwarded unchanged.
 //!
-//! The gateway asks for answers that are not. For one that comes in gzip all
-//! the same, a decoder stands beside it, of which nothing is forwarded. So what
-//! only the gateway asked for cannot be kept from the client: the request has
-//! been sent by then, and its usage event passes with the rest.
+//! The gateway requests uncompressed responses. If an upstream sends gzip
+//! anyway, the response is also decoded for inspection only. A usage event that
+//! only the gateway requested can then not be hidden from the client: it is
+//! forwarded with the rest.
 //!
-//! What is decoded has a bound of [`RATIO`] bytes for each that came: beyond
-//! that nothing is looked into any more, and what was used is unknown, as it is
-//! where the bytes are no gzip.
+//! The decoded output is limited to [`RATIO`] bytes per received byte. Beyond
+//! that, and for bytes that are not gzip, inspection stops and the usage is
+//! unknown.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,12 +17,12 @@ use flate2::write::GzDecoder;
 use crate::stream::StreamInspector;
 use crate::usage::{BodyInspector, Measure};
 
-/// How many bytes are decoded for each that came. Answers of models come to 5
-/// to 20, and deflate to 1,032 at most.
+/// Maximum number of decoded bytes per received byte. Model responses reach 5
+/// to 20, deflate at most 1,032.
 pub const RATIO: u64 = 64;
 
-/// Decoded bytes that are allowed besides: the first few that come may stand
-/// for many.
+/// Decoded bytes that are allowed in addition, because the first few received
+/// bytes may decode to many.
 pub const ALLOWANCE: u64 = 64 << 10;
 
 /// What the decoded bytes are.
@@ -33,10 +32,10 @@ enum Inspector {
     Whole(BodyInspector),
 }
 
-/// Where the decoder writes.
+/// The writer of the decoder.
 struct Sink {
     decoded: Inspector,
-    /// How many bytes more it may write.
+    /// Remaining number of bytes that it may write.
     left: u64,
 }
 
@@ -56,11 +55,11 @@ impl Write for Sink {
     }
 }
 
-/// Remembers what the accounting needs of an answer in gzip. Takes about
-/// 100 KiB beside what the answer's kind takes; what follows the first member
-/// is not looked into.
+/// Inspects a gzip response for accounting. Uses about 100 KiB in addition to
+/// the inspector of the decoded response; anything after the first gzip member
+/// is ignored.
 pub struct Gunzip {
-    /// Nothing once it was given up.
+    /// `None` after inspection was abandoned.
     decoder: Option<GzDecoder<Sink>>,
 }
 
@@ -73,12 +72,12 @@ impl fmt::Debug for Gunzip {
 }
 
 impl Gunzip {
-    /// A stream of events.
+    /// An event stream.
     pub fn events() -> Self {
         Self::new(Inspector::Events(Box::new(StreamInspector::new(false))))
     }
 
-    /// An answer in one piece.
+    /// A response in one piece.
     pub fn whole(measure: Measure) -> Self {
         Self::new(Inspector::Whole(BodyInspector::new(measure)))
     }
@@ -93,7 +92,7 @@ impl Gunzip {
         }
     }
 
-    /// Takes the next bytes of the answer.
+    /// Processes the next bytes of the response.
     pub fn push(&mut self, part: &[u8]) {
         let Some(decoder) = &mut self.decoder else {
             return;
@@ -106,8 +105,8 @@ impl Gunzip {
         }
     }
 
-    /// Takes the end of the answer. Where its sums are wrong, nothing that was
-    /// decoded is believed.
+    /// Processes the end of the response. If its checksums do not match, all
+    /// decoded data is discarded.
     pub fn finish(&mut self) {
         let Some(decoder) = &mut self.decoder else {
             return;
@@ -119,8 +118,8 @@ impl Gunzip {
         }
     }
 
-    /// What is remembered of the events; nothing for another answer, and once
-    /// it was given up.
+    /// The inspector of the event stream; `None` for other responses and after
+    /// inspection was abandoned.
     pub fn stream(&self) -> Option<&StreamInspector> {
         match &self.decoder.as_ref()?.get_ref().decoded {
             Inspector::Events(tail) => Some(tail),
@@ -128,7 +127,7 @@ impl Gunzip {
         }
     }
 
-    /// What is remembered of an answer in one piece, likewise.
+    /// The inspector of a response in one piece; `None` in the same cases.
     pub fn piece(&mut self) -> Option<&mut BodyInspector> {
         match &mut self.decoder.as_mut()?.get_mut().decoded {
             Inspector::Whole(tail) => Some(tail),
@@ -199,7 +198,7 @@ mod tests {
             assert_eq!(usage(&mut gunzip), expected());
             assert_eq!(gunzip.piece().unwrap().total(), ANSWER.len() as u64);
         }
-        // What follows the first member is nobody's.
+        // Bytes after the first member are ignored.
         let followed = [packed.as_slice(), b"and more", &packed].concat();
         let mut gunzip = read(&followed, Gunzip::whole(Measure::Tokens), 9);
         assert_eq!(usage(&mut gunzip), expected());
@@ -263,7 +262,8 @@ mod tests {
                  \"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":null}}]}}\n\n"
             )
         };
-        // Even where the model says the same word for ever, each on its own.
+        // Even if the model repeats one word indefinitely, each in its own
+        // event.
         let events = vec![event(" word"); 5000];
         let mut parts: Vec<&[u8]> = events.iter().map(String::as_bytes).collect();
         let last = format!("data: {ANSWER}\n\n");

@@ -1,25 +1,25 @@
-//! HTTP/1.1 at both ends: heads in and out, body framing, and the order of a
-//! connection. No I/O: the caller owns sockets and buffers, and every function
-//! here says exactly how many of the bytes that it was given are done with, so
-//! that pipelined bytes stay where they are.
+//! HTTP/1.1 for clients and servers: parsing and writing of heads, body
+//! framing, and the state of a connection. No I/O: the caller owns sockets and
+//! buffers, and every function returns the number of bytes that it consumed, so
+//! that pipelined bytes stay in the buffer.
 //!
-//! | module | question it answers |
+//! | module | purpose |
 //! | --- | --- |
-//! | [`request`] | what does a client ask for? |
-//! | [`response`] | what does an upstream answer? |
-//! | [`fields`] | which header fields has a head, and which end here? |
-//! | [`framing`] | how is the body of a message delimited? |
-//! | [`body`] | which bytes are the body's, and where does it end? |
-//! | [`encode`] | how is a head or a chunk written? |
-//! | [`server`] | what may happen next on a client's connection? |
-//! | [`client`] | what may happen next on an upstream's connection? |
+//! | [`request`] | the head of a client's request |
+//! | [`response`] | the head of an upstream's response |
+//! | [`fields`] | header fields, and which of them are hop-by-hop |
+//! | [`framing`] | the framing of a message body |
+//! | [`body`] | the content of a body, and its end |
+//! | [`encode`] | writing of heads and chunks |
+//! | [`server`] | the state of a client's connection |
+//! | [`client`] | the state of an upstream's connection |
 //!
-//! Where RFC 9112 lets a recipient repair a message, this codec refuses it:
-//! two parsers that repair differently are how requests are smuggled.
+//! Where RFC 9112 allows a recipient to repair a message, this codec rejects
+//! it: two parsers that repair differently enable request smuggling.
 //!
-//! Invariant: a message that is accepted has one reading. It has one way to
-//! find the end of its body, lines that end with CRLF, and values without
-//! control characters.
+//! Invariant: an accepted message has one interpretation. The end of its body
+//! is unambiguous, its lines end with CRLF, and its values have no control
+//! characters.
 
 pub mod body;
 mod chunked;
@@ -44,22 +44,22 @@ pub use request::{Request, RequestHead};
 pub use response::{Response, ResponseHead};
 pub use server::{BodySize, DrainedBody, NextAction, ResponseFraming, Server, ServerEof};
 
-/// The most header fields that any head may have, whatever [`Limits`] say.
+/// Maximum number of header fields of any head, whatever [`Limits`] allow.
 pub const MAX_FIELDS: usize = 100;
 
-/// What a head may be at most.
+/// Limits of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a head, its blank line included.
+    /// Maximum size of a head, including its blank line, in bytes.
     pub head: usize,
-    /// Bytes of the first line.
+    /// Maximum size of the first line, in bytes.
     pub line: usize,
-    /// Header fields; no more than [`MAX_FIELDS`].
+    /// Maximum number of header fields; at most [`MAX_FIELDS`].
     pub fields: usize,
 }
 
 impl Default for Limits {
-    /// 64 KiB, of which the first line takes 8 KiB at most; 100 fields.
+    /// 64 KiB, of which the first line takes at most 8 KiB; 100 fields.
     fn default() -> Self {
         Self {
             head: 64 << 10,
@@ -69,7 +69,7 @@ impl Default for Limits {
     }
 }
 
-/// The version that a message was sent in.
+/// The HTTP version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Version {
     /// HTTP/1.0

@@ -1,9 +1,9 @@
-//! Walks the outermost object of a JSON text without parsing what is in it.
+//! Iterates over the outermost object of a JSON text without parsing nested
+//! values.
 //!
-//! Strings are skipped by looking for quotes and counting the backslashes in
-//! front of them, nested values by counting brackets outside strings. On a
-//! valid text the walk is exact; whether what is nested is valid is for the
-//! one who parses it to judge.
+//! Strings are skipped by searching for quotes and counting the backslashes
+//! before them, nested values by counting brackets outside strings. On valid
+//! JSON the result is exact; nested values are not validated.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use crate::quotes::string_end;
 /// One member of the outermost object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// The name, decoded. It was not checked to be UTF-8.
+    /// The decoded name. It is not validated as UTF-8.
     pub name: Cow<'a, [u8]>,
-    /// Where its value lies in the text, without surrounding white space.
+    /// The range of its value in the text, without surrounding white space.
     pub at: Range<usize>,
-    /// The value as it was written.
+    /// The value as written.
     pub value: &'a [u8],
 }
 
@@ -33,7 +33,7 @@ enum ObjectState {
 }
 
 /// An iterator over the members of the outermost object. It ends after the
-/// first error; an object that is followed by anything but white space gives
+/// first error; an object that is followed by anything but white space yields
 /// [`ScanError::Trailing`] as its last item.
 #[derive(Debug, Clone)]
 pub struct Object<'a> {
@@ -47,7 +47,8 @@ impl<'a> Object<'a> {
     /// Starts at the beginning of `text`.
     ///
     /// # Errors
-    /// [`ScanError::NotAnObject`] if the first byte after white space is no `{`.
+    /// [`ScanError::NotAnObject`] if the first byte after white space is not
+    /// `{`.
     pub fn open(text: &'a [u8]) -> Result<Self, ScanError> {
         let start = skip_space(text, 0);
         if text.get(start) != Some(&b'{') {
@@ -95,13 +96,13 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Steps over the comma or the brace that follows a member.
+    /// Advances past the comma or brace after a member.
     fn separator(&mut self) -> Result<(), usize> {
         match self.text.get(self.pos) {
             Some(b',') => {
                 self.pos = skip_space(self.text, self.pos + 1);
                 self.state = ObjectState::Next;
-                // A comma promises a member: `{"a":1,}` is not JSON.
+                // A comma requires another member: `{"a":1,}` is not JSON.
                 if self.text.get(self.pos) == Some(&b'"') {
                     Ok(())
                 } else {
@@ -137,9 +138,8 @@ impl<'a> Iterator for Object<'a> {
     }
 }
 
-/// An iterator over the elements of an array, as they were written. It ends
-/// where the text is no array any more: that is for the one who parses it to
-/// judge.
+/// An iterator over the elements of an array, as written. It ends where the
+/// text stops being an array; validation is left to the parser.
 #[derive(Debug, Clone)]
 pub struct Array<'a> {
     text: &'a [u8],
@@ -147,7 +147,8 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Starts at the beginning of `text`; nothing where that is no array.
+    /// Starts at the beginning of `text`; yields nothing if that is not an
+    /// array.
     pub fn open(text: &'a [u8]) -> Option<Self> {
         let start = skip_space(text, 0);
         (text.get(start) == Some(&b'[')).then_some(Self {
@@ -167,15 +168,15 @@ impl<'a> Iterator for Array<'a> {
         let after = skip_space(self.text, to);
         self.pos = match self.text.get(after) {
             Some(b',') => after + 1,
-            // Nothing comes after the last element.
+            // Nothing follows the last element.
             _ => self.text.len(),
         };
         Some(element)
     }
 }
 
-/// The text between the quotes of a string token, escapes decoded. `None` if
-/// an escape is wrong.
+/// The text between the quotes of a string token, with escapes decoded. `None`
+/// if an escape is invalid.
 fn name(token: &[u8]) -> Option<Cow<'_, [u8]>> {
     let [b'"', inner @ .., b'"'] = token else {
         return None;
@@ -187,14 +188,15 @@ fn name(token: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(name.into_bytes()))
 }
 
-/// Index of the first byte at or after `from` that is no white space.
+/// Index of the first byte at or after `from` that is not white space.
 pub(crate) fn skip_space(text: &[u8], from: usize) -> usize {
     let rest = text.get(from..).unwrap_or_default();
     from + rest.iter().take_while(|byte| is_space(**byte)).count()
 }
 
-/// Whether `key`, quotes included, may be in `text` with a value that begins
-/// like this. Quotes within a string are escaped, so content cannot look like it.
+/// Whether `text` may contain `key` (with its quotes) and a value that begins
+/// with this prefix. Quotes within a string are escaped, so string content
+/// cannot match.
 pub(crate) fn mentions(text: &[u8], key: &Finder<'_>, opening: u8) -> bool {
     key.find_iter(text).any(|at| {
         let colon = skip_space(text, at + key.needle().len());
@@ -203,12 +205,12 @@ pub(crate) fn mentions(text: &[u8], key: &Finder<'_>, opening: u8) -> bool {
     })
 }
 
-/// JSON's four kinds of white space.
+/// The four white space characters of JSON.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// How many backslashes `text` ends with.
+/// Number of backslashes at the end of `text`.
 pub(crate) fn backslashes(text: &[u8]) -> usize {
     text.iter().rev().take_while(|byte| **byte == b'\\').count()
 }
@@ -227,7 +229,7 @@ fn value_end(text: &[u8], from: usize) -> Option<usize> {
 }
 
 /// Bytes of numbers, `true`, `false` and `null` (and of the `NaN` and
-/// `Infinity` that some engines take).
+/// `Infinity` that some engines accept).
 fn is_scalar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
 }
@@ -252,7 +254,7 @@ fn nested_end(text: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Whether `value` is an array or object without anything in it.
+/// Whether `value` is an empty array or object.
 pub(crate) fn is_empty(value: &[u8]) -> bool {
     match value {
         [b'[', inner @ .., b']'] | [b'{', inner @ .., b'}'] => inner.iter().copied().all(is_space),

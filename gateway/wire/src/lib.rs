@@ -1,21 +1,22 @@
-//! What crosses a socket, as bytes in and bytes out. No I/O, no clock, no
-//! tasks: every part is a function of the bytes that it was given.
+//! Wire formats as pure functions of bytes: no I/O, no clock, no tasks.
 //!
-//! | module | question it answers |
+//! | module | purpose |
 //! | --- | --- |
-//! | [`mod@scan`] | which model, streamed or not, how many answers, what ceiling does this JSON body name? |
-//! | [`multipart`] | which model does this form name, and where? |
-//! | [`splice`] | what does the upstream get, with as few bytes changed as possible? |
-//! | [`sse`] | where does each event of a stream end, whatever the reads? |
-//! | [`usage`] | what did the answer say that it used? |
-//! | [`estimate`] | how many tokens may it be, where nothing says so? |
-//! | [`mod@gzip`] | what did it say, where it is compressed? |
-//! | [`stream`] | which bytes of a streamed answer does the client get? |
-//! | [`http1`] | where do the messages of an HTTP/1.1 connection begin and end? |
-//! | [`json`] | which members has the outermost object of this text? |
+//! | [`mod@scan`] | the members of a JSON request body that the gateway uses |
+//! | [`multipart`] | the model in a form, and its position |
+//! | [`splice`] | the request body for the upstream, with as few changed bytes
+//! as possible |
+//! | [`sse`] | the events of a stream, independent of read boundaries |
+//! | [`usage`] | the usage that a response reports |
+//! | [`estimate`] | estimated tokens if the response reports none |
+//! | [`mod@gzip`] | the usage of a compressed response |
+//! | [`stream`] | the bytes of a streamed response that are forwarded to the
+//! client |
+//! | [`http1`] | message boundaries of an HTTP/1.1 connection |
+//! | [`json`] | the members of the outermost object of a JSON text |
 //!
 //! Invariant: nothing here keeps more than a stated number of bytes, and
-//! nothing recurses on what a peer sent.
+//! nothing recurses on peer input.
 
 pub mod error;
 pub mod estimate;

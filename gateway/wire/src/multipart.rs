@@ -1,15 +1,15 @@
-//! The model that a `multipart/form-data` body names, and where it lies.
+//! The model in a `multipart/form-data` body, and its position.
 //!
-//! The form is watched to its end, whatever the reads, and nothing of it is
-//! kept but the head of the current part. Parsers of forms differ in what they
-//! forgive, so that a body could name one model to the gateway and another to
-//! the engine. Only what all of them read alike is taken: lines end with CRLF,
-//! a delimiter has nothing around it, names are plain, and `model` is there
+//! The form is checked to its end, independent of read boundaries; only the
+//! head of the current part is kept. Form parsers differ in what they tolerate,
+//! so a body could name one model to the gateway and another to the engine.
+//! Only forms that all parsers read alike are accepted: lines end with CRLF,
+//! delimiters have nothing around them, names are plain, and `model` occurs
 //! once.
 //!
-//! A caller that sends the body on while it still comes pushes each read
-//! before it forwards it, and breaks the upstream request off if one is
-//! refused: without its end a form is no form.
+//! A caller that forwards the body while it is still being received pushes each
+//! read before it forwards it, and aborts the upstream request if a read is
+//! rejected: a form without its end is invalid.
 
 mod content_type;
 mod delimiter;
@@ -25,19 +25,19 @@ use content_type::ContentType;
 use delimiter::{DelimiterScanner, LineBreak};
 use part::{FormField, Part};
 
-/// The most bytes that the head of one part may have.
+/// Maximum size of the head of one part, in bytes.
 pub const HEAD_LIMIT: usize = 4 << 10;
 
-/// The most parts that a form may have.
+/// Maximum number of parts in a form.
 pub const PART_LIMIT: usize = 128;
 
 const CRLF: &[u8] = b"\r\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FormState {
-    /// At the beginning; so many bytes of the first delimiter have come.
+    /// At the beginning; this many bytes of the first delimiter were received.
     Opening(usize),
-    /// After a delimiter's boundary, with the byte that followed it.
+    /// After the boundary of a delimiter, with the byte that followed it.
     Delimited(Option<u8>),
     Head,
     Content,
@@ -46,7 +46,7 @@ enum FormState {
     Refused(ScanError),
 }
 
-/// Reads a form as it comes.
+/// Reads a form incrementally.
 ///
 /// ```
 /// use fastllm_wire::{FormReader, Splice};
@@ -65,22 +65,22 @@ pub struct FormReader {
     content_type: String,
     delimiters: DelimiterScanner,
     state: FormState,
-    /// How many bytes have come.
+    /// Number of bytes received.
     pos: usize,
     parts: usize,
-    /// The head of the current part, as far as it has come.
+    /// The head of the current part, as received so far.
     head: Vec<u8>,
-    /// The current part, if the gateway acts on it.
+    /// The current part, if the gateway uses it.
     field: Option<FormField>,
-    /// Its value, as far as it has come.
+    /// Its value, as received so far.
     value: Vec<u8>,
-    /// Where the current part's head or content begins.
+    /// Offset of the head or content of the current part.
     from: usize,
     stream: Option<bool>,
     answers: Option<u64>,
     /// The current part is a `file`.
     is_sound: bool,
-    /// The bytes of those that are complete.
+    /// Total size of the complete `file` parts, in bytes.
     file_bytes: Option<u64>,
     members: Option<Members>,
 }
@@ -110,10 +110,11 @@ impl FormReader {
         })
     }
 
-    /// Takes one read of the body.
+    /// Processes one read of the body.
     ///
     /// # Errors
-    /// [`ScanError`], always an answer of status 400, and the same from then on.
+    /// [`ScanError`], always a response with status 400; later calls return the
+    /// same error.
     pub fn push(&mut self, read: &[u8]) -> Result<(), ScanError> {
         let mut rest = read;
         while !rest.is_empty() {
@@ -131,16 +132,16 @@ impl FormReader {
         Ok(())
     }
 
-    /// What is known so far: nothing before the part `model` is complete. Parts
-    /// `stream` and `n` that come later still count.
+    /// What is known so far: `None` before the part `model` is complete. Parts
+    /// `stream` and `n` that are received later still count.
     pub fn members(&self) -> Option<&Members> {
         self.members.as_ref()
     }
 
-    /// Takes the end of the body.
+    /// Processes the end of the body.
     ///
     /// # Errors
-    /// [`ScanError`], also where the form breaks off or names no model.
+    /// [`ScanError`], also if the form is incomplete or has no model.
     pub fn finish(self) -> Result<Members, ScanError> {
         match self.state {
             FormState::Closed => {
@@ -153,7 +154,8 @@ impl FormReader {
         }
     }
 
-    /// Takes the beginning of `rest`, which is not empty; how much of it.
+    /// Processes the beginning of `rest`, which is not empty; returns the
+    /// number of bytes consumed.
     fn advance(&mut self, rest: &[u8]) -> Result<usize, ScanError> {
         let first = rest.first().copied().unwrap_or_default();
         match self.state {
@@ -252,7 +254,7 @@ impl FormReader {
         Ok(used)
     }
 
-    /// Keeps a part of a value, and with the last one the delimiter.
+    /// Stores a part of a value; the last one includes the delimiter.
     fn keep(&mut self, field: FormField, part: &[u8]) -> Result<(), ScanError> {
         let limit = MODEL_LIMIT + CRLF.len() + self.delimiters.needle().len();
         if self.value.len() + part.len() > limit {
@@ -262,7 +264,7 @@ impl FormReader {
         Ok(())
     }
 
-    /// Takes a complete value.
+    /// Processes a complete value.
     fn take(&mut self, field: FormField, at: Range<usize>) -> Result<(), ScanError> {
         self.value.truncate(at.len());
         if self.value.len() > MODEL_LIMIT {

@@ -1,14 +1,14 @@
-//! Where a JSON string ends, sixty-four bytes at a time.
+//! Finds the end of a JSON string, 64 bytes at a time.
 //!
-//! Prompts are full of escaped quotes, and a search that stops at each of them
-//! costs more than looking at every byte once.
+//! Prompts contain many escaped quotes, and a search that stops at each of them
+//! is slower than examining every byte once.
 
 use wide::u8x16;
 
-/// Bytes that are looked at together.
+/// Number of bytes that are examined together.
 const BLOCK: usize = 64;
 
-/// Bytes of a vector.
+/// Number of bytes in a vector.
 const PART: usize = 16;
 
 /// Index of the closing quote of a string whose text begins at `start`.
@@ -26,13 +26,12 @@ pub(crate) fn string_end(text: &[u8], start: usize) -> Option<usize> {
     Some(start + blocks.len() * BLOCK + at)
 }
 
-/// Index of the first quote in the block that no backslash escapes.
-/// `escaped_first` tells whether the block's first byte is escaped, and is set
-/// for the next block.
+/// Index of the first unescaped quote in the block. `escaped_first` is whether
+/// the first byte of the block is escaped, and is updated for the next block.
 fn end_in(block: &[u8; BLOCK], escaped_first: &mut bool) -> Option<usize> {
     let (quotes, backslashes) = masks(block);
     let after = backslashes << 1 | u64::from(*escaped_first);
-    // Where no two backslashes stand together, each escapes what follows it.
+    // If no two backslashes are adjacent, each escapes the next byte.
     let escaped = if backslashes & after == 0 {
         *escaped_first = backslashes >> (BLOCK - 1) == 1;
         after
@@ -43,7 +42,7 @@ fn end_in(block: &[u8; BLOCK], escaped_first: &mut bool) -> Option<usize> {
     (ends != 0).then_some(ends.trailing_zeros() as usize)
 }
 
-/// The bytes that are escaped: in a row of backslashes every other one is.
+/// The escaped bytes: every second one in a sequence of backslashes.
 fn escaped(backslashes: u64, escaped_first: &mut bool) -> u64 {
     let mut escaped = 0;
     for index in 0..BLOCK {
@@ -56,7 +55,7 @@ fn escaped(backslashes: u64, escaped_first: &mut bool) -> u64 {
     escaped
 }
 
-/// The quotes and the backslashes of a block, a bit for each byte.
+/// The quotes and the backslashes of a block, one bit per byte.
 fn masks(block: &[u8; BLOCK]) -> (u64, u64) {
     let (parts, _) = block.as_chunks::<PART>();
     let mut masks = (0, 0);
@@ -75,7 +74,7 @@ mod tests {
 
     use super::{BLOCK, masks, string_end};
 
-    /// What the end of a string is, said in the plainest way.
+    /// Reference implementation of the end of a string.
     fn plainly(text: &[u8], start: usize) -> Option<usize> {
         let mut escaped = false;
         for (index, byte) in text.iter().enumerate().skip(start) {

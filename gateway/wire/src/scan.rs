@@ -1,8 +1,8 @@
-//! The members of a request body that the gateway acts on.
+//! The members of a request body that the gateway uses.
 //!
-//! The body is walked, not parsed: names are compared decoded, and anything
-//! that two decoders could read in two ways (a member twice, or in another
-//! case) is refused, so that no model is authorised while another is served.
+//! The body is scanned, not parsed: names are compared after decoding, and
+//! anything ambiguous between decoders (a duplicate member, or one in another
+//! case) is rejected, so that the authorized model is the served model.
 
 mod values;
 
@@ -14,7 +14,7 @@ use crate::json::{self, Object};
 pub(crate) use values::answers_in;
 use values::{answers, ceiling, characters, flag, model_name, prompts};
 
-/// The most bytes that a model's name may have, decoded.
+/// Maximum length of a decoded model name, in bytes.
 pub const MODEL_LIMIT: usize = 256;
 
 /// A byte may be written as `\u00XX`, and the token has two quotes.
@@ -24,7 +24,7 @@ pub(crate) const MODEL: &str = "model";
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const N: &str = "n";
 
-/// The member in which clients say what a request is for.
+/// The member in which clients describe the purpose of a request.
 pub const METADATA: &str = "metadata";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl RequestMember {
         Self::Prompt,
     ];
 
-    /// Those whose names may begin with this byte, in whichever case: most
-    /// members are told from all of them by it.
+    /// The candidates whose names may begin with this byte, in either case: the
+    /// first byte rules out all candidates for most members.
     fn beginning(first: u8) -> &'static [Self] {
         match first.to_ascii_lowercase() {
             b'm' => &[
@@ -98,19 +98,19 @@ impl RequestMember {
 const INCLUDE_USAGE: &str = "include_usage";
 const INCLUDE_USAGE_PATH: &str = "stream_options.include_usage";
 
-/// What a JSON body may say, beside `model` and `metadata`, that the gateway acts on. A
-/// member that the endpoint does not know is the upstream's to judge.
+/// The members of a JSON body, besides `model` and `metadata`, that the gateway
+/// uses. All others are left to the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestSchema {
-    /// `stream`, `stream_options`, a ceiling, and `n`: chat completions.
+    /// `stream`, `stream_options`, a token limit, and `n`: chat completions.
     Chat,
     /// The same, `best_of` and the number of prompts: completions.
     Completion,
-    /// `stream` and a ceiling, but usage comes unasked: responses.
+    /// `stream` and a token limit, with usage reported by default: responses.
     Response,
     /// `stream` and `n`: images.
     Media,
-    /// `stream`, and the `input` that is read aloud: speech.
+    /// `stream`, and the `input` to synthesize: speech.
     Speech,
     /// Nothing: embeddings, rerank, score, moderations.
     ModelOnly,
@@ -134,7 +134,8 @@ impl RequestSchema {
     }
 }
 
-/// Where the body asks for a usage event, or could be made to.
+/// Where the body requests a usage event, or where such a request can be
+/// inserted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UsageOption {
     /// The endpoint has no such option.
@@ -143,28 +144,28 @@ pub(crate) enum UsageOption {
         /// Offset of the byte after the body's opening brace.
         inside: usize,
     },
-    /// `stream_options` is `null`, here.
+    /// `stream_options` is `null`, at this range.
     Null(Range<usize>),
     /// `stream_options` is an object.
     Object {
         /// Offset of the byte after its opening brace.
         inside: usize,
         empty: bool,
-        /// The value of `include_usage` (`null` is `None`) and where it lies.
+        /// The value of `include_usage` (`null` is `None`) and its range.
         include_usage: Option<(Option<bool>, Range<usize>)>,
     },
 }
 
-/// How the body is written.
+/// The format of the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BodyEncoding {
     Json,
     Form { content_type: String },
 }
 
-/// What the gateway knows of a request's body: what [`scan`] found in JSON, or
-/// [`crate::FormReader`] in a form. The offsets that it keeps refer to the body
-/// that was read; [`crate::Splice`] wants the same body.
+/// The result of scanning a request body: by [`scan`] for JSON, or by
+/// [`crate::FormReader`] for a form. The offsets refer to the scanned body;
+/// [`crate::Splice`] requires the same body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     model: String,
@@ -176,14 +177,14 @@ pub struct Members {
     rare: Option<Box<RareMembers>>,
 }
 
-/// What few requests have: kept apart, since each is held in several places
-/// while it is served.
+/// Rarely set values: boxed, because several copies of `Members` are held while
+/// a request is served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct RareMembers {
     metadata: Option<Range<usize>>,
     input_characters: Option<u64>,
     file_bytes: Option<u64>,
-    /// Where it is not one.
+    /// Set if it is not one.
     answers: Option<u64>,
 }
 
@@ -194,7 +195,7 @@ impl RareMembers {
 }
 
 impl Members {
-    /// Those of a form, of which the gateway knows no further members.
+    /// The members of a form.
     pub(crate) fn from_form(model: String, model_at: Range<usize>, content_type: String) -> Self {
         Self {
             model,
@@ -225,23 +226,24 @@ impl Members {
         self.stream = stream;
     }
 
-    /// The model that the client asked for: 1 to [`MODEL_LIMIT`] bytes.
+    /// The model that the client requested: 1 to [`MODEL_LIMIT`] bytes.
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Where the value of `model` lies in the body: in JSON quotes included.
+    /// The range of the value of `model` in the body, including the quotes in
+    /// JSON.
     pub fn model_at(&self) -> Range<usize> {
         self.model_at.clone()
     }
 
-    /// Whether the client wants a stream. Absent and `null` are no.
+    /// Whether the client requests a stream. Absent and `null` mean no.
     pub fn is_stream(&self) -> bool {
         self.stream
     }
 
-    /// Whether the client itself asked for a usage event, so that it may see
-    /// one.
+    /// Whether the client itself requested a usage event, which is then
+    /// forwarded to it.
     pub fn wants_usage(&self) -> bool {
         matches!(
             self.usage_option,
@@ -252,48 +254,47 @@ impl Members {
         )
     }
 
-    /// Whether the gateway may ask for a usage event: of a stream, at an
-    /// endpoint that knows the option, where the client did not.
+    /// Whether the gateway may request a usage event: for a stream, at an
+    /// endpoint that has the option, if the client did not.
     pub fn can_request_usage(&self) -> bool {
         self.stream && self.usage_option != UsageOption::Unknown && !self.wants_usage()
     }
 
-    /// The most tokens that the answer may have, of `max_tokens`,
-    /// `max_completion_tokens` and `max_output_tokens`. Engines differ in which
-    /// spelling wins, so the largest one counts.
+    /// The maximum number of tokens of the response: the largest of
+    /// `max_tokens`, `max_completion_tokens` and `max_output_tokens`, because
+    /// engines differ in which one takes precedence.
     pub fn ceiling(&self) -> Option<u64> {
         self.ceiling
     }
 
-    /// How many answers are asked for, at least one: the larger of `n` and
-    /// `best_of`, for each text in `prompt`. Of a form only what has come is
-    /// known.
+    /// The number of requested choices, at least one: the larger of `n` and
+    /// `best_of`, for each text in `prompt`. For a form, based on what was
+    /// received so far.
     pub fn answers(&self) -> u64 {
         let rare = self.rare.as_ref();
         rare.and_then(|rare| rare.answers).unwrap_or(1)
     }
 
-    /// Where the value of `metadata` lies in a JSON body; nothing where it is
-    /// absent or `null`. It was not looked into.
+    /// The range of the value of `metadata` in a JSON body; `None` if it is
+    /// absent or `null`. The value is not validated.
     pub fn metadata_at(&self) -> Option<Range<usize>> {
         self.rare.as_ref()?.metadata.clone()
     }
 
-    /// The characters (Unicode scalar values) of the `input` of speech, where
-    /// that is a text.
+    /// Number of characters (Unicode scalar values) in the `input` of speech,
+    /// if it is a string.
     pub fn input_characters(&self) -> Option<u64> {
         self.rare.as_ref()?.input_characters
     }
 
-    /// The bytes of a form's parts `file`; nothing where there is none, or the
-    /// form has not come to its end.
+    /// Total size of the `file` parts of a form, in bytes; `None` if there is
+    /// none, or the form is incomplete.
     pub fn file_bytes(&self) -> Option<u64> {
         self.rare.as_ref()?.file_bytes
     }
 
-    /// The `content-type` of a form under which an upstream reads from it what
-    /// was read here: parameters that could change that are left out. Nothing
-    /// for JSON.
+    /// The `content-type` of a form with which an upstream reads the same
+    /// values: parameters that could change them are left out. `None` for JSON.
     pub fn form_type(&self) -> Option<&str> {
         match &self.encoding {
             BodyEncoding::Json => None,
@@ -310,15 +311,15 @@ impl Members {
     }
 }
 
-/// Finds the members that the gateway acts on in a JSON body. The rest of the
-/// body is the upstream's to judge.
+/// Finds the members that the gateway uses in a JSON body. The rest of the body
+/// is left to the upstream.
 ///
-/// `stream` and the ceilings may be `null`, which is absent; a negative
-/// ceiling is none (some engines take -1 for that). A number of answers that is
-/// none counts as one.
+/// `stream` and the token limits may be `null`, which means absent; a negative
+/// limit means none (some engines accept -1 for that). An invalid number of
+/// choices counts as one.
 ///
 /// # Errors
-/// [`ScanError`], always an answer of status 400.
+/// [`ScanError`], always a response with status 400.
 pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
     let mut object = Object::open(body)?;
     let mut usage_option = if fields.has(RequestMember::StreamOptions) {
@@ -389,9 +390,9 @@ fn acted(name: &[u8], fields: RequestSchema) -> Result<Option<RequestMember>, Sc
     Ok(None)
 }
 
-/// Whether a decoder that ignores case, as Go's `encoding/json` does, would
-/// take `name` for `member` (lower case ASCII). By Unicode's simple folding
-/// two characters outside ASCII fold into it: U+017F to `s`, U+212A to `k`.
+/// Whether a decoder that ignores case, such as Go's `encoding/json`, would
+/// treat `name` as `member` (lower case ASCII). By Unicode's simple folding two
+/// non-ASCII characters fold into ASCII: U+017F to `s`, U+212A to `k`.
 pub(crate) fn folds_to(name: &[u8], member: &str) -> bool {
     let mut rest = name;
     for want in member.bytes() {

@@ -1,4 +1,4 @@
-//! The body that the upstream gets: the client's bytes with at most two cuts.
+//! The upstream request body: the client's bytes with at most two edits.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,7 +20,7 @@ struct Edit {
     with: Cow<'static, [u8]>,
 }
 
-/// The edits of one request. Without any, the body goes on as it came.
+/// The edits of one request. Without edits the body is forwarded unchanged.
 ///
 /// ```
 /// use fastllm_wire::{RequestSchema, Splice, scan};
@@ -41,8 +41,8 @@ pub struct Splice<'m> {
 }
 
 impl<'m> Splice<'m> {
-    /// No edit yet. `members` must come from the body that the other methods
-    /// are given.
+    /// Without edits. `members` must come from the body that is passed to the
+    /// other methods.
     pub fn new(members: &'m Members) -> Self {
         Self {
             members,
@@ -51,8 +51,8 @@ impl<'m> Splice<'m> {
         }
     }
 
-    /// Names the model as the upstream knows it; no edit if that is how the
-    /// client named it.
+    /// Replaces the model with the upstream's name; no edit if the client used
+    /// that name.
     #[must_use]
     pub fn model(mut self, upstream: &str) -> Self {
         self.model = (upstream != self.members.model()).then(|| Edit {
@@ -65,9 +65,10 @@ impl<'m> Splice<'m> {
         self
     }
 
-    /// Asks for a usage event at the end of the stream; no edit if the client
-    /// did, or if the endpoint does not know the option. Only for a streamed
-    /// request ([`Members::can_request_usage`]): engines refuse the option otherwise.
+    /// Requests a usage event at the end of the stream; no edit if the client
+    /// did so itself, or if the endpoint does not have the option. Only for a
+    /// streamed request ([`Members::can_request_usage`]): engines reject the
+    /// option otherwise.
     #[must_use]
     pub fn include_usage(mut self) -> Self {
         self.usage = match self.members.usage_option() {
@@ -100,13 +101,13 @@ impl<'m> Splice<'m> {
         self
     }
 
-    /// Whether the body goes on as it came.
+    /// Whether the body is forwarded unchanged.
     pub fn is_identity(&self) -> bool {
         self.model.is_none() && self.usage.is_none()
     }
 
-    /// The parts of the upstream's body, in order and none of them empty, for
-    /// a client's body of `len` bytes.
+    /// The segments of the upstream body, in order and none of them empty, for
+    /// a client body of `len` bytes.
     pub fn pieces(&self, len: usize) -> impl Iterator<Item = Segment<'_>> {
         let mut edits = [self.model.as_ref(), self.usage.as_ref()];
         edits.sort_by_key(|edit| edit.map(|edit| edit.at.start));
@@ -125,8 +126,8 @@ impl<'m> Splice<'m> {
         })
     }
 
-    /// How many bytes the upstream's body has, for its `content-length`, if
-    /// the client's has `len`.
+    /// Length of the upstream body, for its `content-length`, if the client's
+    /// has `len` bytes.
     pub fn len(&self, len: usize) -> usize {
         self.pieces(len)
             .map(|piece| match piece {
@@ -136,7 +137,7 @@ impl<'m> Splice<'m> {
             .sum()
     }
 
-    /// The upstream's body in one piece.
+    /// The upstream body in one piece.
     pub fn to_vec(&self, body: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len(body.len()));
         for piece in self.pieces(body.len()) {

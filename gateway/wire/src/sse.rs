@@ -1,22 +1,22 @@
-//! Finds the events of a `text/event-stream`, whatever the reads.
+//! Finds the events of a `text/event-stream`, independent of read boundaries.
 //!
-//! Lines end with LF, CRLF or CR, an event with a blank line. The framer gives
-//! the raw bytes of each event with its terminator, so that what is forwarded
-//! is what came; fields are looked at only if someone asks.
+//! Lines end with LF, CRLF or CR, and an event ends with a blank line. The
+//! framer yields the raw bytes of each event with its terminator, so that they
+//! can be forwarded unchanged; fields are parsed only on demand.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// The most bytes that an event may have before it is no longer gathered.
+/// Maximum size of an event that is buffered, in bytes.
 pub const EVENT_LIMIT: usize = 1 << 20;
 
-/// What an idle carry buffer may keep of its capacity, in bytes.
+/// Capacity that an idle carry buffer may keep, in bytes.
 const CARRY_KEPT: usize = 16 << 10;
 
 const BOM: &[u8] = "\u{FEFF}".as_bytes();
 
-/// One event (or a comment, or a stray blank line), as it came.
+/// One event (or a comment, or a stray blank line), as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event<'a> {
     raw: &'a [u8],
@@ -24,12 +24,12 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// An event whose bytes are already whole, terminator included or not.
+    /// An event whose bytes are already complete, with or without terminator.
     pub fn new(raw: &'a [u8]) -> Self {
         Self { raw, text: raw }
     }
 
-    /// The bytes as they came, terminator included.
+    /// The bytes as received, including the terminator.
     pub fn raw(&self) -> &'a [u8] {
         self.raw
     }
@@ -61,15 +61,15 @@ impl<'a> Event<'a> {
 
     /// Whether its data is the `[DONE]` that ends an OpenAI stream.
     pub fn is_done(&self) -> bool {
-        // The mark is short; a long event need not be looked into. Where reads
-        // are cut, its line end may not be with it.
+        // The marker is short, so a long event is not examined. Read boundaries
+        // may separate its line end from it.
         self.raw.trim_ascii_end().len() <= 128
             && self
                 .data()
                 .is_some_and(|data| data.trim_ascii() == b"[DONE]")
     }
 
-    /// The values of all lines of one field, in order.
+    /// The values of all lines with this field name, in order.
     fn values(&self, field: &'static [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut rest = self.text;
         std::iter::from_fn(move || {
@@ -111,23 +111,23 @@ pub enum FrameKind {
     /// The LF of a CRLF whose CR already ended the previous frame.
     LineEnd,
     /// A part of an event that is longer than the limit; `last` ends it. The
-    /// last part is empty if the stream broke off in such an event.
+    /// last part is empty if the stream ended within such an event.
     Overlong {
         /// Whether the event ends here.
         last: bool,
     },
 }
 
-/// What the framer gives out. The bytes of all frames, put together, are the
+/// An output of the framer. The bytes of all frames, concatenated, are the
 /// stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Where the bytes lie in the read that was pushed; `None` if they had to
-    /// be gathered from several.
+    /// The range of the bytes in the pushed read; `None` if they were buffered
+    /// from several reads.
     pub at: Option<usize>,
     opens_stream: bool,
 }
@@ -147,18 +147,18 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Looks for the blank line, across reads.
+/// Finds the blank line, across reads.
 #[derive(Debug, Clone)]
 struct EventBoundary {
-    /// The current line has no byte yet.
+    /// The current line is empty so far.
     blank: bool,
     /// The last byte was a CR that ended a line: an LF now belongs to it.
     after_cr: bool,
 }
 
 impl EventBoundary {
-    /// Index after the terminator of the event that `bytes`, of which there is
-    /// one at least, goes on with.
+    /// Index after the terminator of the event that `bytes` (not empty)
+    /// continues.
     fn find(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut from = 0;
         if std::mem::take(&mut self.after_cr) {
@@ -187,8 +187,8 @@ impl EventBoundary {
     }
 }
 
-/// Cuts a stream into events. It keeps at most `limit` bytes of an event that
-/// is not complete; of a longer one it gives the parts as they come.
+/// Splits a stream into events. It keeps at most `limit` bytes of an incomplete
+/// event; a longer one is yielded in parts as received.
 #[derive(Debug, Clone)]
 pub struct Framer {
     limit: usize,
@@ -196,7 +196,7 @@ pub struct Framer {
     carry: Vec<u8>,
     /// Within an event that is longer than the limit.
     overlong: bool,
-    /// No frame was given out yet.
+    /// No frame has been yielded yet.
     at_start: bool,
 }
 
@@ -207,7 +207,7 @@ impl Default for Framer {
 }
 
 impl Framer {
-    /// A framer that gathers events of up to `limit` bytes.
+    /// A framer that buffers events of up to `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -221,12 +221,12 @@ impl Framer {
         }
     }
 
-    /// How many bytes of an incomplete event are kept.
+    /// Number of buffered bytes of an incomplete event.
     pub fn carried(&self) -> usize {
         self.carry.len()
     }
 
-    /// Takes one read. Every event that is complete with it is given to `sink`
+    /// Processes one read. Every event that it completes is passed to `sink`
     /// before this returns.
     pub fn push(&mut self, input: &[u8], mut sink: impl FnMut(Frame<'_>)) {
         let mut at = 0;
@@ -253,7 +253,7 @@ impl Framer {
         }
     }
 
-    /// Takes the end of the stream: gives out an event without a blank line.
+    /// Processes the end of the stream: yields an event without a blank line.
     pub fn finish(&mut self, mut sink: impl FnMut(Frame<'_>)) {
         if std::mem::take(&mut self.overlong) {
             self.give(FrameKind::Overlong { last: true }, &[], None, &mut sink);
@@ -267,7 +267,7 @@ impl Framer {
         };
     }
 
-    /// Whether no byte of the next event has come.
+    /// Whether no byte of the next event was received.
     fn between(&self) -> bool {
         self.carry.is_empty() && !self.overlong
     }
@@ -295,7 +295,7 @@ impl Framer {
         }
     }
 
-    /// Gives out what was gathered of an event that became too long.
+    /// Yields the buffered bytes of an event that became too long.
     fn release(&mut self, sink: &mut impl FnMut(Frame<'_>)) {
         if !self.carry.is_empty() {
             self.give_carry(FrameKind::Overlong { last: false }, sink);

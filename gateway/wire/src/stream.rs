@@ -1,8 +1,7 @@
-//! Which bytes of a streamed answer the client gets.
+//! The bytes of a streamed response that are forwarded to the client.
 //!
-//! What is forwarded is what came, and an event leaves with the read that
-//! completes it. One kind is held back: the usage event that only the gateway
-//! asked for.
+//! Bytes are forwarded unchanged, each event with the read that completes it.
+//! Only one kind is held back: the usage event that only the gateway requested.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -16,32 +15,33 @@ use crate::json::{Object, mentions};
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage};
 
-/// What is in nearly every error, and hardly ever in anything else.
+/// Occurs in nearly every error, and rarely in anything else.
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
 static FINISH_REASON: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 
-/// The most of an event's data that is taken for its frame, in bytes.
+/// Maximum number of bytes of an event's data that count as its frame.
 const LARGEST_FRAME: u64 = 512;
 
-/// What the first event with data was. Until the caller knows it, an error can
-/// still fail over, so it should hold what [`StreamInspector::push`] gives it.
+/// The kind of the first event with data. Until it is known, an error can still
+/// fail over, so the caller should hold the output of
+/// [`StreamInspector::push`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstEvent {
-    /// Only comments have come, or nothing.
+    /// Only comments were received, or nothing.
     Pending,
-    /// An event of the answer.
+    /// An event of the response.
     Answer,
-    /// An error that was sent under a good status.
+    /// An error that was sent with a success status.
     Error {
-        /// The HTTP status that the error names as its `code`, if it names one.
+        /// The HTTP status in the `code` of the error, if present.
         status: Option<u16>,
     },
 }
 
-/// The bytes to forward after one read: first what was carried over from
-/// earlier reads, then runs of this one.
+/// The bytes to forward after one read: first the bytes carried over from
+/// earlier reads, then ranges of this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Passthrough {
     /// Bytes of earlier reads, with the end of their event.
@@ -51,8 +51,8 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    /// The parts of the read to forward, in order and none of them empty;
-    /// neighbours are merged, so nearly always there is one.
+    /// The ranges of the read to forward, in order and none of them empty;
+    /// adjacent ranges are merged, so there is usually one.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
         std::iter::once(&self.run)
             .chain(&self.more)
@@ -65,7 +65,7 @@ impl Passthrough {
         self.carried.is_empty() && self.run.is_empty()
     }
 
-    /// How many bytes there are to forward.
+    /// Number of bytes to forward.
     pub fn len(&self) -> usize {
         self.carried.len() + self.runs().map(|run| run.len()).sum::<usize>()
     }
@@ -95,8 +95,8 @@ impl Passthrough {
     }
 }
 
-/// Frames a streamed answer, decides what the client gets of it, and remembers
-/// what the accounting needs.
+/// Frames a streamed response, selects the bytes for the client, and collects
+/// the data for accounting.
 ///
 /// ```
 /// use fastllm_wire::{FirstEvent, StreamInspector};
@@ -127,26 +127,26 @@ struct StreamState {
     complete: bool,
     events: u64,
     data_bytes: u64,
-    /// Of them, those that seem to be files.
+    /// The part of them that seems to be files.
     file_bytes: u64,
-    /// The fewest bytes of data of one of those events that does not end a
-    /// choice.
+    /// The smallest data size, in bytes, of one of those events that does not
+    /// end a choice.
     shortest: u64,
     /// The last event was held back, so the rest of its line end is, too.
     held: bool,
-    /// The event that is too long to be looked into.
+    /// The event that is too long to be inspected.
     overlong: Option<Box<PrefixInspector>>,
 }
 
 impl StreamInspector {
-    /// `hide_usage`: only the gateway asked for usage, so the client does not
-    /// get the event that carries nothing else.
+    /// `hide_usage`: only the gateway requested usage, so an event that
+    /// contains nothing else is not forwarded.
     pub fn new(hide_usage: bool) -> Self {
         Self::with_limit(hide_usage, EVENT_LIMIT)
     }
 
-    /// Gathers an event that comes in several reads up to `limit` bytes; a
-    /// longer one passes through as it comes.
+    /// Buffers an event that is received in several reads up to `limit` bytes;
+    /// a longer one is forwarded as received.
     pub fn with_limit(hide_usage: bool, limit: usize) -> Self {
         Self {
             framer: Framer::new(limit),
@@ -168,7 +168,7 @@ impl StreamInspector {
         }
     }
 
-    /// Takes one read of the body and says what of it is forwarded now.
+    /// Processes one read of the body and returns what is forwarded now.
     pub fn push(&mut self, input: &[u8]) -> Passthrough {
         let mut forward = Passthrough::default();
         self.framer.push(input, |frame| {
@@ -179,8 +179,8 @@ impl StreamInspector {
         forward
     }
 
-    /// Takes the end of the body: an event without a blank line is forwarded
-    /// (in [`Passthrough::carried`]) and counts like any other.
+    /// Processes the end of the body: an event without a blank line is
+    /// forwarded (in [`Passthrough::carried`]) and counts like any other.
     pub fn finish(&mut self) -> Passthrough {
         let mut forward = Passthrough::default();
         self.framer.finish(|frame| {
@@ -191,12 +191,12 @@ impl StreamInspector {
         forward
     }
 
-    /// What the first event with data was.
+    /// The kind of the first event with data.
     pub fn first(&self) -> FirstEvent {
         self.seen.first
     }
 
-    /// Whether an error came after the first event.
+    /// Whether an error was received after the first event.
     pub fn failed_later(&self) -> bool {
         self.seen.later_errors > 0
     }
@@ -206,51 +206,51 @@ impl StreamInspector {
         self.seen.usage
     }
 
-    /// What the stream told beside tokens so far. Images count when they are
+    /// The quantities besides tokens so far. Images count when they are
     /// complete.
     pub fn quantities(&self, measure: Measure) -> Quantities {
         let mut told = Quantities::default();
         match measure {
             Measure::Images => told.images = self.seen.complete.then_some(self.seen.images),
             Measure::Heard => told.audio_ms = self.seen.audio_ms,
-            // The sound of a stream is written as text.
+            // The audio of a stream is base64 text.
             Measure::Tokens | Measure::Spoken => {}
         }
         told
     }
 
-    /// Whether the end came: the `[DONE]` mark, or the event that ends a stream
-    /// of the responses, transcription, speech or image API; for engines that
-    /// send none, a reason to finish or the usage. Without one the stream broke
-    /// off.
+    /// Whether the end was received: the `[DONE]` marker, or the event that
+    /// ends a stream of the responses, transcription, speech or image API; for
+    /// engines that send neither, a finish reason or the usage. Without any of
+    /// them the stream was aborted.
     pub fn is_complete(&self) -> bool {
         self.seen.complete
     }
 
-    /// Whether what was forwarded ends where an event does, so that something
-    /// of one's own can be put behind it.
+    /// Whether the forwarded bytes end at the end of an event, so that the
+    /// caller can append its own event.
     pub fn is_between_events(&self) -> bool {
         self.seen.overlong.is_none()
     }
 
-    /// How many events with data came, without `[DONE]`, usage-only ones, and
-    /// those of the responses API that repeat or announce. Most engines send
-    /// one for each token or two.
+    /// Number of events with data, without `[DONE]`, usage-only events, and
+    /// responses API events that repeat or announce content. Most engines send
+    /// one per token or two.
     pub fn events(&self) -> u64 {
         self.seen.events
     }
 
-    /// The bytes of the data of those events (of an overlong one, of all of it).
+    /// Total data size of those events, in bytes (including oversized events).
     pub fn data_bytes(&self) -> u64 {
         self.seen.data_bytes
     }
 
-    /// A rough count of the tokens of the answer so far, for one that does not
-    /// say it: one for each event, or, where that is more, one for 3.5 bytes of
-    /// what their data holds beside its frame. A frame is as long as the shortest
-    /// event's data, 512 bytes at most; one that ends a choice is often shorter
-    /// than those that bring text, and is not taken for it. Of an event that is
-    /// too long to be looked into, what seems to be a file is left out.
+    /// Estimated number of tokens of the response so far, if it does not report
+    /// them: one per event or, if that is more, one per 3.5 bytes of data
+    /// outside the frames. A frame is as long as the smallest event's data, at
+    /// most 512 bytes; an event that ends a choice is often smaller than those
+    /// with text and is not used for this. In an event that is too long to be
+    /// inspected, apparent files are left out.
     pub fn estimated_tokens(&self) -> u64 {
         let frame = self.seen.shortest.min(LARGEST_FRAME);
         let frames = self.seen.events.saturating_mul(frame);
@@ -259,14 +259,14 @@ impl StreamInspector {
         estimated_tokens(text).max(self.seen.events)
     }
 
-    /// How many bytes of an incomplete event are held.
+    /// Number of buffered bytes of an incomplete event.
     pub fn carried(&self) -> usize {
         self.framer.carried()
     }
 }
 
 impl StreamState {
-    /// Takes note of a frame; `false` keeps it from the client.
+    /// Processes a frame; `false` keeps it from the client.
     fn passes(&mut self, frame: &Frame<'_>) -> bool {
         match (frame.kind, frame.event()) {
             (FrameKind::Overlong { last }, _) => {
@@ -330,7 +330,7 @@ impl StreamState {
         }
     }
 
-    /// Takes note of an event's name.
+    /// Processes the name of an event.
     fn named(&mut self, name: Option<&[u8]>) {
         self.complete = self.complete || is_last(name);
         if name.is_some_and(|name| IMAGE.contains(&name)) {
@@ -364,7 +364,7 @@ const LAST: [&[u8]; 7] = [
     IMAGE[1],
 ];
 
-/// Those that bring an image.
+/// The events that contain an image.
 const IMAGE: [&[u8]; 2] = [b"image_generation.completed", b"image_edit.completed"];
 
 /// Whether the event ends its stream, by its name: its `event` line or the
@@ -373,21 +373,20 @@ fn is_last(name: Option<&[u8]>) -> bool {
     name.is_some_and(|name| LAST.contains(&name))
 }
 
-/// Whether the event may bring more of the answer. The responses API repeats the
-/// request at the beginning, and what it has brought at each end; so do
-/// transcripts.
+/// Whether the event may contain new content. The responses API repeats the
+/// request at the beginning and the content at each end; so do transcripts.
 fn brings_more(name: Option<&[u8]>) -> bool {
     let repeats = |name: &[u8]| name.starts_with(b"response.") || name.starts_with(b"transcript.");
     name.is_none_or(|name| !repeats(name) || name.ends_with(b".delta"))
 }
 
-/// Whether a choice says why it ends.
+/// Whether a choice has a finish reason.
 fn is_finish(data: &[u8]) -> bool {
     mentions(data, &FINISH_REASON, b'"')
 }
 
-/// The value of `type` where it is the first member: all events of those
-/// streams are written so, and others need not be looked into.
+/// The value of `type` if it is the first member: all events of those streams
+/// are written this way, so others need not be parsed.
 fn leading_type(data: &[u8]) -> Option<&[u8]> {
     let rest = data.trim_ascii_start().strip_prefix(b"{")?;
     let rest = rest.trim_ascii_start().strip_prefix(b"\"type\"")?;
@@ -396,7 +395,7 @@ fn leading_type(data: &[u8]) -> Option<&[u8]> {
     rest.get(..memchr(b'"', rest)?)
 }
 
-/// Where engines put the status of an error: a number or a string of one.
+/// Where engines put the status of an error: a number, or a number in a string.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ErrorStatus {
@@ -414,9 +413,9 @@ struct FailedResponse {
     error: Option<ErrorBody>,
 }
 
-/// Tells an error from an answer: a member `error` that is not null, or an
-/// object that calls itself an error, or a failed response, by its `type`, its
-/// `object` or its event.
+/// Distinguishes an error from a response: a member `error` that is not null,
+/// or an object that is an error or a failed response by its `type`, its
+/// `object` or its event name.
 fn first(kind: Option<&[u8]>, data: &[u8]) -> FirstEvent {
     let mut is_error = is_kind_of_error(kind);
     let mut status = None;
@@ -458,8 +457,8 @@ fn is_kind_of_error(kind: Option<&[u8]>) -> bool {
     kind.is_some_and(|kind| kind == b"error" || kind == b"response.failed")
 }
 
-/// As [`first`], for the events after it: looks closer only where there may be
-/// something to see.
+/// Like [`first`], for later events: parses the data only if it may contain
+/// something relevant.
 fn is_error(kind: Option<&[u8]>, data: &[u8]) -> bool {
     let may_be = is_kind_of_error(kind) || ERROR.find(data).is_some();
     may_be && matches!(first(kind, data), FirstEvent::Error { .. })

@@ -1,10 +1,10 @@
-//! What an answer says that it used.
+//! The usage that a response reports.
 //!
-//! Figures are taken from the `usage` object of an OpenAI-shaped answer, in
-//! its chat spelling (`prompt_tokens`) or that of the responses, transcription
-//! and image APIs (`input_tokens`); rerankers of Cohere's shape have `meta`
-//! instead. Absent is unknown, never zero: a transcription that is charged by
-//! its duration has no token counts, but [`Quantities`].
+//! The values come from the `usage` object of an OpenAI-style response, with
+//! the names of chat (`prompt_tokens`) or of the responses, transcription and
+//! image APIs (`input_tokens`); Cohere-style rerankers have `meta` instead.
+//! Absent means unknown, never zero: a transcription that is charged by
+//! duration has no token counts, but [`Quantities`].
 
 mod body_inspector;
 mod images;
@@ -26,41 +26,41 @@ use quantities::duration_ms;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 
-/// Token counts and cost, as the upstream reported them.
+/// Token counts and cost as reported by the upstream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Tokens of the prompt, cached ones included.
+    /// Prompt tokens, including cached ones.
     pub prompt_tokens: u64,
-    /// Tokens of the answer, reasoning included. `None` if neither it nor a
-    /// total was reported.
+    /// Tokens of the response, including reasoning. `None` if neither they nor
+    /// a total were reported.
     pub completion_tokens: Option<u64>,
-    /// Those of the prompt that came from the upstream's cache.
+    /// Prompt tokens read from the upstream's cache.
     pub cached_tokens: Option<u64>,
-    /// Those of the prompt that were written to the upstream's cache.
+    /// Prompt tokens written to the upstream's cache.
     pub cache_write_tokens: Option<u64>,
-    /// Those of the answer that were spent on reasoning.
+    /// Response tokens spent on reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// Those of the prompt that are sound.
+    /// Audio tokens of the prompt.
     pub audio_prompt_tokens: Option<u64>,
-    /// Those of the answer that are sound.
+    /// Audio tokens of the response.
     pub audio_completion_tokens: Option<u64>,
-    /// What the upstream charged, in millionths of its currency unit.
+    /// The upstream's charge, in millionths of its currency unit.
     pub cost_micros: Option<u64>,
 }
 
-/// What an event with a `usage` object is.
+/// An event with a `usage` object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventUsage {
-    /// The figures; `None` if the object holds none that can be trusted.
+    /// The usage; `None` if the object has no trustworthy counts.
     pub usage: Option<Usage>,
-    /// How long the sound was that it bills, in milliseconds.
+    /// The billed duration of the audio, in milliseconds.
     pub audio_ms: Option<u64>,
-    /// Whether the event exists for its usage only: `choices` is an empty
-    /// array and `usage` an object.
+    /// Whether the event contains only usage: `choices` is an empty array and
+    /// `usage` an object.
     pub only: bool,
 }
 
-/// A part that may be missing or of another shape without spoiling the rest.
+/// A value that may be missing or malformed without affecting the others.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]
 enum Lenient<T> {
@@ -103,7 +103,7 @@ struct ReportedUsage {
     cache_creation_input_tokens: Option<Lenient<u64>>,
     prompt_tokens_details: Option<Lenient<TokenDetails>>,
     input_tokens_details: Option<Lenient<TokenDetails>>,
-    // The spelling of transcriptions.
+    // The names of the transcription API.
     input_token_details: Option<Lenient<TokenDetails>>,
     completion_tokens_details: Option<Lenient<TokenDetails>>,
     output_tokens_details: Option<Lenient<TokenDetails>>,
@@ -143,14 +143,14 @@ impl ReportedUsage {
     }
 }
 
-/// The first spelling that can be read.
+/// The first name that can be read.
 fn first(spellings: [Option<Lenient<TokenDetails>>; 3]) -> Option<TokenDetails> {
     spellings.into_iter().flatten().find_map(Lenient::read)
 }
 
 impl Usage {
-    /// Reads the value of a `usage` member. `None` if it is no object, names
-    /// no prompt tokens, or has a count that is negative or not whole.
+    /// Parses the value of a `usage` member. `None` if it is not an object, has
+    /// no prompt tokens, or has a negative or fractional count.
     pub fn from_object(value: &[u8]) -> Option<Self> {
         if value.first() != Some(&b'{') {
             return None;
@@ -180,8 +180,8 @@ impl Usage {
         })
     }
 
-    /// Reads the value of Cohere's `meta` member: the units that were billed,
-    /// or else the tokens. What is not listed there was not used.
+    /// Parses the value of Cohere's `meta` member: the billed units, or else
+    /// the tokens. Units that are not listed were not used.
     pub(crate) fn from_meta(value: &[u8]) -> Option<Self> {
         if value.first() != Some(&b'{') {
             return None;
@@ -199,8 +199,8 @@ impl Usage {
         })
     }
 
-    /// Reads a whole JSON answer: the `usage` of its outermost object, or else
-    /// its `meta`.
+    /// Parses a whole JSON response: the `usage` of its outermost object, or
+    /// else its `meta`.
     pub fn from_response(body: &[u8]) -> Option<Self> {
         let mut meta = None;
         for member in Object::open(body).ok()?.map_while(Result::ok) {
@@ -215,8 +215,8 @@ impl Usage {
 }
 
 impl EventUsage {
-    /// Looks into the data of an event; `None` if it has no `usage` object, of
-    /// its own or of the `response` that it carries.
+    /// Parses the data of an event; `None` if it has no `usage` object, at its
+    /// top level or in its `response`.
     pub fn from_data(data: &[u8]) -> Option<Self> {
         if !mentions_usage(data) {
             return None;
@@ -228,7 +228,7 @@ impl EventUsage {
             match &*member.name {
                 b"usage" if member.value.starts_with(b"{") => found = Some(member.value),
                 b"choices" => no_choices = json::is_empty(member.value),
-                // The responses API, and Groq, wrap it once.
+                // The responses API and Groq wrap it once.
                 b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_response(member.value)),
                 _ => {}
             }
@@ -253,14 +253,15 @@ impl EventUsage {
     }
 }
 
-/// Whether a key `usage` with an object for its value may be in `text`.
+/// Whether `text` may contain a key `usage` with an object as its value.
 pub(crate) fn mentions_usage(text: &[u8]) -> bool {
     json::mentions(text, &USAGE_KEY, b'{')
 }
 
-/// Millionths, rounded to the nearest; `None` for what is no amount.
+/// Millionths, rounded to the nearest; `None` for an invalid amount.
 fn micros(cost: f64) -> Option<u64> {
-    /// Above it (9 billion units) an `f64` no longer holds every millionth.
+    /// Above it (9 billion units) an `f64` no longer represents every
+    /// millionth.
     const MOST: f64 = 9e15;
     let micros = (cost * 1e6).round();
     #[expect(

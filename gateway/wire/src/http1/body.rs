@@ -1,17 +1,18 @@
-//! The bytes of a body among those that came, without a copy.
+//! Extracts the content of a body from received bytes, without a copy.
 
 use std::ops::Range;
 
 use super::chunked::Chunked;
 use super::{Framing, Http1Error};
 
-/// What one call of [`BodyDecoder::decode`] found.
+/// The result of one call of [`BodyDecoder::decode`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedBody {
-    /// How many bytes of the input are done with. Those after them have to be
-    /// given again; after the end they belong to the next message.
+    /// Number of consumed bytes. The caller passes the bytes after them again;
+    /// after the end they belong to the next message.
     pub consumed: usize,
-    /// Where in the input the next bytes of the body lie. Empty if none came.
+    /// The range of the next content bytes in the input. Empty if there are
+    /// none.
     pub data: Range<usize>,
     /// Whether the body is complete.
     pub end: bool,
@@ -27,10 +28,10 @@ impl DecodedBody {
     }
 }
 
-/// Finds the bytes of one body, however it is cut.
+/// Decodes one body, independent of read boundaries.
 ///
-/// Trailers and chunk extensions are checked, and discarded: nothing that they
-/// say could be acted on by both ends in the same way.
+/// Trailers and chunk extensions are validated and discarded: the two ends
+/// could not process them in the same way.
 ///
 /// ```
 /// use fastllm_wire::http1::{BodyDecoder, Framing};
@@ -74,7 +75,7 @@ impl BodyDecoder {
         }
     }
 
-    /// How many bytes are still to come, where that is known.
+    /// Number of remaining bytes, if known.
     pub fn left(&self) -> Option<u64> {
         match &self.0 {
             BodyState::Length(left) => Some(*left),
@@ -84,8 +85,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Takes what came and gives the next bytes of the body. Input of which
-    /// nothing is consumed is either empty or lies after the end.
+    /// Decodes the next content bytes from `input`. If nothing is consumed, the
+    /// input is empty or lies after the end.
     pub fn decode(&mut self, input: &[u8]) -> Result<DecodedBody, Http1Error> {
         match &mut self.0 {
             BodyState::Length(left) => {
@@ -101,7 +102,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Takes the end of the connection: an error unless the body is complete.
+    /// Processes the end of the connection: an error unless the body is
+    /// complete.
     pub fn eof(&mut self) -> Result<(), Http1Error> {
         if let BodyState::UntilClose { closed } = &mut self.0 {
             *closed = true;

@@ -1,5 +1,5 @@
-//! The chunked coding, one byte of framing after the other, so that it may be
-//! cut anywhere and nothing of it is kept.
+//! The chunked transfer coding, processed byte by byte, so that it may be split
+//! anywhere and nothing is buffered.
 
 use std::ops::Range;
 
@@ -7,23 +7,24 @@ use super::Http1Error;
 use super::body::DecodedBody;
 use super::fields::{is_text, is_token};
 
-/// Bytes of extensions that a body may have in all of its chunks together.
-/// They are ignored; without a bound they could carry a body of their own.
+/// Maximum size of the extensions in all chunks of a body together, in bytes.
+/// They are ignored; without a limit they could carry unlimited data.
 pub(super) const EXTENSIONS: u16 = 16 << 10;
 
-/// Bytes of trailers that a body may have, without line ends. They are
-/// discarded.
+/// Maximum size of the trailers of a body, without line ends, in bytes. They
+/// are discarded.
 pub(super) const TRAILERS: u16 = 8 << 10;
 
-/// Trailers that a body may have: other peers hold no more than some of them.
+/// Maximum number of trailers of a body: other implementations accept only a
+/// few.
 pub(super) const TRAILER_LINES: u8 = 64;
 
-/// Sixteen digits are what 64 bits can hold.
+/// 64 bits hold sixteen hexadecimal digits.
 const DIGITS: u8 = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkedState {
-    /// In the size, of which this many digits came.
+    /// In the size, after this many digits.
     Size(u8),
     Extension,
     /// After the CR of the line with the size.
@@ -44,11 +45,11 @@ enum ChunkedState {
     Done,
 }
 
-/// Where in a chunked body the decoder is.
+/// The position of the decoder in a chunked body.
 #[derive(Debug, Clone)]
 pub(super) struct Chunked {
     state: ChunkedState,
-    /// Bytes of data that the chunk still has, or its size as far as it came.
+    /// Remaining bytes of the chunk's data, or its size as parsed so far.
     left: u64,
     extensions: u16,
     trailers: u16,

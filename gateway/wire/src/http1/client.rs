@@ -1,12 +1,12 @@
-//! The order of things on an upstream's connection.
+//! The state of an upstream's connection.
 
 use super::{BodyDecoder, DecodedBody, Http1Error, Limits, ResponseHead};
 
-/// Interim answers that are skipped before one request's answer.
+/// Maximum number of interim responses that are skipped per request.
 const INTERIM: u8 = 16;
 
-/// One connection to an upstream. The caller reads and writes; this says what
-/// may come next, and whether the connection can be used again.
+/// One connection to an upstream. The caller reads and writes; this tracks what
+/// may follow, and whether the connection can be reused.
 ///
 /// ```
 /// use fastllm_wire::http1::{ReceivedHead, Client, Limits, ResponseHead};
@@ -39,35 +39,35 @@ pub struct Client {
 
 #[derive(Debug, Clone)]
 enum ClientReadState {
-    /// No request is under way.
+    /// No request is in progress.
     Nothing,
     Head,
     Body(BodyDecoder),
     Failed,
 }
 
-/// Which head came, with the number of its bytes.
+/// The received head, with its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceivedHead {
-    /// None that is complete.
+    /// No complete head.
     Nothing,
-    /// One that is to be skipped: another follows.
+    /// An interim response: another head follows.
     Interim(usize),
-    /// That of the answer.
+    /// The final response.
     Answer(usize),
 }
 
-/// What it means that the upstream sends nothing more.
+/// The meaning of an end of the upstream's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientEof {
-    /// No request was under way.
+    /// No request was in progress.
     Idle,
-    /// Not a byte of the answer came: on a connection that was used before, the
-    /// request may be sent once more.
+    /// No byte of the response was received: on a reused connection the request
+    /// may be retried.
     Unanswered,
-    /// This is how the answer's body ends.
+    /// The end of the connection delimits the response body.
     Complete,
-    /// It broke off its answer.
+    /// The upstream aborted the response.
     Truncated,
 }
 
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Begins a request; `is_head` says that it is a HEAD.
+    /// Begins a request; `is_head`: the method is HEAD.
     pub fn begin(&mut self, is_head: bool) -> Result<(), Http1Error> {
         if !self.is_reusable() {
             return Err(Http1Error::OutOfOrder);
@@ -96,12 +96,13 @@ impl Client {
         Ok(())
     }
 
-    /// The request was written to its end.
+    /// The request was written completely.
     pub fn sent(&mut self) {
         self.sent = true;
     }
 
-    /// Reads one head of the answer from the beginning of `input`, into `head`.
+    /// Reads one head of the response from the beginning of `input`, into
+    /// `head`.
     pub fn read_head(
         &mut self,
         input: &[u8],
@@ -138,7 +139,7 @@ impl Client {
         Ok(ReceivedHead::Answer(len))
     }
 
-    /// Reads the body of the answer. May be called again after its end.
+    /// Reads the body of the response. May be called again after its end.
     pub fn read_body(&mut self, input: &[u8]) -> Result<DecodedBody, Http1Error> {
         let ClientReadState::Body(body) = &mut self.reading else {
             return Err(Http1Error::OutOfOrder);
@@ -150,21 +151,21 @@ impl Client {
         decoded
     }
 
-    /// Whether the answer is complete.
+    /// Whether the response is complete.
     pub fn has_response(&self) -> bool {
         matches!(&self.reading, ClientReadState::Body(body) if body.is_done())
     }
 
-    /// Whether another request may be sent: the answer is complete, the request
-    /// was, too, and the upstream keeps the connection. Bytes that are left
-    /// unread then are an answer to nothing, and the connection must be closed.
+    /// Whether another request may be sent: the request and the response are
+    /// complete, and the upstream keeps the connection. If unread bytes are
+    /// left then, they belong to no request, and the connection must be closed.
     pub fn is_reusable(&self) -> bool {
         self.keep
             && self.sent
             && (matches!(self.reading, ClientReadState::Nothing) || self.has_response())
     }
 
-    /// The upstream sends nothing more; `unread` bytes of it are left.
+    /// Processes the end of the upstream's data, with `unread` bytes left.
     pub fn eof(&mut self, unread: usize) -> ClientEof {
         self.keep = false;
         match &mut self.reading {

@@ -1,5 +1,4 @@
-//! Heads and chunks as they are written, into a buffer of the caller's that is
-//! used again and again.
+//! Writes heads and chunks into a buffer that the caller reuses.
 
 use std::num::NonZeroUsize;
 
@@ -14,10 +13,10 @@ pub const CHUNK_END: &[u8] = b"\r\n";
 /// What ends a chunked body, after the end of its last chunk.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
-/// The interim answer that lets a client send its body.
+/// The interim response that allows the client to send its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The line before a chunk's data; the data follows it, and [`CHUNK_END`] that.
+/// The line before a chunk's data, which is followed by [`CHUNK_END`].
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -33,10 +32,10 @@ pub struct ChunkLine {
 }
 
 impl ChunkLine {
-    /// Sixteen digits and the line's end.
+    /// Sixteen digits and the line end.
     const ROOM: usize = 18;
 
-    /// The line for so many bytes of data; none at all would end the body.
+    /// The line for this many bytes of data; a size of zero would end the body.
     pub fn new(len: NonZeroUsize) -> Self {
         const HEX: &[u8; 16] = b"0123456789abcdef";
         let mut text = *b"0000000000000000\r\n";
@@ -53,14 +52,14 @@ impl ChunkLine {
         Self { text, from }
     }
 
-    /// The bytes of the line, its end included.
+    /// The bytes of the line, including its end.
     pub fn as_bytes(&self) -> &[u8] {
         self.text.get(self.from..).unwrap_or_default()
     }
 }
 
-/// Writes one head. Unless [`HeadWriter::end`] returns `Ok`, nothing is left of
-/// it in the buffer.
+/// Writes one head. Unless [`HeadWriter::end`] returns `Ok`, the buffer is
+/// restored.
 ///
 /// ```
 /// use fastllm_wire::http1::{Framing, HeadWriter, Persistence};
@@ -86,8 +85,8 @@ pub struct HeadWriter<'v> {
 }
 
 impl<'v> HeadWriter<'v> {
-    /// The head of a request, after what `out` has already. The caller adds
-    /// `host`, which HTTP/1.1 requires.
+    /// Starts the head of a request, appended to `out`. The caller adds `host`,
+    /// which HTTP/1.1 requires.
     pub fn request(out: &'v mut Vec<u8>, method: &[u8], target: &[u8]) -> Self {
         let writable = !method.is_empty()
             && method.iter().all(|byte| is_token(*byte))
@@ -100,7 +99,7 @@ impl<'v> HeadWriter<'v> {
         Self::begun(out, start, writable)
     }
 
-    /// The head of an answer, after what `out` has already.
+    /// Starts the head of a response, appended to `out`.
     pub fn response(out: &'v mut Vec<u8>, status: u16) -> Self {
         let start = out.len();
         out.extend_from_slice(b"HTTP/1.1 ");
@@ -121,9 +120,9 @@ impl<'v> HeadWriter<'v> {
         }
     }
 
-    /// Adds a field. A name that is no token, a value with a line end or a NUL,
-    /// and a field that [`HeadWriter::end`] writes or that belongs to the
-    /// connection make the end fail.
+    /// Adds a field. A name that is not a token, a value with a line end or a
+    /// NUL, and a hop-by-hop field or one that [`HeadWriter::end`] writes make
+    /// `end` fail.
     pub fn field(&mut self, name: &[u8], value: &[u8]) -> &mut Self {
         if is_writable(name, value) {
             line(self.out, name, value);
@@ -133,15 +132,15 @@ impl<'v> HeadWriter<'v> {
         self
     }
 
-    /// Adds a field that stands in a parsed head and is end to end (see
-    /// [`super::HeaderFields::end_to_end`]): nothing of it has to be checked again.
+    /// Adds an end-to-end field of a parsed head (see
+    /// [`super::HeaderFields::end_to_end`]), which is already validated.
     pub fn copy(&mut self, field: HeaderField<'_>) -> &mut Self {
         line(self.out, field.name, field.value);
         self
     }
 
-    /// Adds `content-length` where no body of that length follows: to answer a
-    /// HEAD. Such a head ends with [`Framing::None`].
+    /// Adds `content-length` without a body of that length: in the response to
+    /// a HEAD. Such a head ends with [`Framing::None`].
     pub fn announce(&mut self, length: u64) -> &mut Self {
         self.writable &= !std::mem::replace(&mut self.announced, true);
         self.out.extend_from_slice(b"content-length: ");
@@ -150,8 +149,8 @@ impl<'v> HeadWriter<'v> {
         self
     }
 
-    /// Writes how the body is delimited and what becomes of the connection, and
-    /// the blank line. A body that the connection's end delimits needs
+    /// Writes the framing, the persistence of the connection, and the blank
+    /// line. A body that is delimited by the end of the connection requires
     /// [`Persistence::Close`].
     pub fn end(mut self, framing: Framing, persistence: Persistence) -> Result<(), Http1Error> {
         match framing {
@@ -217,7 +216,7 @@ fn decimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(text.get(from..).unwrap_or_default());
 }
 
-/// The phrase after a status; nobody may act on it.
+/// The reason phrase of a status; recipients ignore it.
 fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -251,7 +250,7 @@ fn reason(status: u16) -> &'static str {
         424 => "Failed Dependency",
         425 => "Too Early",
         429 => "Too Many Requests",
-        431 => "Request Header HeaderFields Too Large",
+        431 => "Request Header Fields Too Large",
         500 => "Internal Server Error",
         501 => "Not Implemented",
         502 => "Bad Gateway",

@@ -1,9 +1,9 @@
 use thiserror::Error;
 
-/// Why a message is refused. `Display` never repeats what the peer sent.
+/// Why a message is rejected. `Display` never contains peer input.
 ///
-/// After any of these the connection cannot go on: where its next message
-/// begins is not known.
+/// After any of these the connection cannot be used any further: the start of
+/// its next message is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum Http1Error {
@@ -19,23 +19,23 @@ pub enum Http1Error {
     /// The first line of a request is not `METHOD target HTTP/1.x`.
     #[error("the request line is malformed")]
     RequestLine,
-    /// The first line of an answer is not `HTTP/1.x code reason`.
+    /// The first line of a response is not `HTTP/1.x code reason`.
     #[error("the status line is malformed")]
     StatusLine,
-    /// HTTP, but neither 1.0 nor 1.1.
-    #[error("only HTTP/1.1 and HTTP/1.0 are spoken here")]
+    /// An HTTP version other than 1.0 and 1.1.
+    #[error("only HTTP/1.1 and HTTP/1.0 are supported")]
     Version,
     /// The target is neither a path nor an absolute `http` or `https` URI.
     #[error("the request target is not valid")]
     Target,
-    /// A line ends with something else than CRLF.
+    /// A line ends with something other than CRLF.
     #[error("a line of the head does not end with CR LF")]
     LineEnd,
-    /// A field's name is no token: this includes white space before the colon
-    /// and lines that are folded.
+    /// The name of a field is not a token: this includes white space before the
+    /// colon and folded lines.
     #[error("the name of a header field is not valid")]
     FieldName,
-    /// A field's value has a control character.
+    /// The value of a field has a control character.
     #[error("the value of a header field is not valid")]
     FieldValue,
     /// An HTTP/1.1 request without `host`.
@@ -44,19 +44,19 @@ pub enum Http1Error {
     /// More than one `host`.
     #[error("the request has several hosts")]
     HostRepeated,
-    /// A `host` that is none.
+    /// An invalid `host`.
     #[error("the host is not valid")]
     HostInvalid,
-    /// A `content-length` that is not a row of digits, or overflows.
+    /// A `content-length` that is not a sequence of digits, or overflows.
     #[error("the content length is not valid")]
     LengthInvalid,
-    /// More than one `content-length`, even if all say the same.
+    /// More than one `content-length`, even with equal values.
     #[error("the content length is given more than once")]
     LengthRepeated,
     /// Both `content-length` and `transfer-encoding`.
     #[error("both a content length and a transfer coding are given")]
     LengthAndCoding,
-    /// A `transfer-encoding` that names something else than `chunked`.
+    /// A `transfer-encoding` that names something other than `chunked`.
     #[error("the transfer coding is not supported")]
     CodingUnsupported,
     /// A `transfer-encoding` that is empty, or names `chunked` twice.
@@ -68,17 +68,16 @@ pub enum Http1Error {
     /// An `expect` other than `100-continue`.
     #[error("the expectation cannot be met")]
     Expectation,
-    /// An upstream switches to a protocol that nobody asked for.
-    #[error("the protocol was switched")]
+    /// An upstream switches to a protocol that was not requested.
+    #[error("the upstream switched protocols")]
     Switched,
-    /// An upstream sends interim answers without an end.
-    #[error("too many interim answers")]
+    /// An upstream sends too many interim responses.
+    #[error("too many interim responses")]
     TooManyInterim,
-    /// A chunk's size is not a row of at most 16 hexadecimal digits.
+    /// A chunk size is not a sequence of at most 16 hexadecimal digits.
     #[error("the size of a chunk is not valid")]
     ChunkSize,
-    /// Chunk extensions with control characters, or more of them than the
-    /// limit.
+    /// Chunk extensions with control characters, or longer than the limit.
     #[error("a chunk extension is not valid")]
     ChunkExtension,
     /// A chunk does not end with CRLF.
@@ -90,17 +89,16 @@ pub enum Http1Error {
     /// The connection ended within a message.
     #[error("the message is incomplete")]
     Truncated,
-    /// Bytes, or a call, out of the order that the protocol asks for.
+    /// Bytes or a call out of the order that the protocol requires.
     #[error("out of order")]
     OutOfOrder,
-    /// A field that was to be written is not valid, or is one that only the
-    /// codec writes.
+    /// A field to write is not valid, or is one that only the codec writes.
     #[error("a header field cannot be written")]
     Unwritable,
 }
 
 impl Http1Error {
-    /// The status with which a server answers a request that has this fault.
+    /// The status with which a server responds to a request with this error.
     pub fn status(self) -> u16 {
         match self {
             Self::LineTooLong => 414,
@@ -113,7 +111,8 @@ impl Http1Error {
         }
     }
 
-    /// A stable name of the fault, for logs and the `code` of an error body.
+    /// A stable identifier of the error, for logs and the `code` of an error
+    /// body.
     pub fn code(self) -> &'static str {
         match self {
             Self::HeadTooLong => "head_too_long",

@@ -1,15 +1,15 @@
-//! The header fields of a head, found where they lie in the buffer.
+//! The header fields of a head, as ranges of the buffer.
 
 use memchr::memchr;
 
-/// A place in the buffer of a head.
+/// A range in the buffer of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Span {
     from: u32,
     to: u32,
 }
 
-/// Where one field lies.
+/// The ranges of one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FieldSpan {
     pub(super) name: Span,
@@ -18,7 +18,7 @@ pub(super) struct FieldSpan {
 
 impl Span {
     pub(super) fn new(from: usize, to: usize) -> Self {
-        // Heads have a limit far below four GiB.
+        // The size limit of heads is far below 4 GiB.
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         Self {
             from: place(from),
@@ -26,7 +26,7 @@ impl Span {
         }
     }
 
-    /// Where `part` lies, which is a part of `whole`.
+    /// The range of `part`, a subslice of `whole`.
     pub(super) fn of(whole: &[u8], part: &[u8]) -> Self {
         let from = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
         Self::new(from, from.saturating_add(part.len()))
@@ -49,35 +49,34 @@ impl Span {
     }
 }
 
-/// One header field. The name is a token, the value without white space at its
-/// ends and without control characters other than tabs.
+/// One header field. The name is a token, the value has no white space at its
+/// ends and no control characters other than tabs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeaderField<'b> {
-    /// As it was sent; compare with [`HeaderField::is`].
+    /// As received; compare with [`HeaderField::is`].
     pub name: &'b [u8],
-    /// As it was sent; it may be empty, and need not be UTF-8.
+    /// As received; it may be empty, and need not be UTF-8.
     pub value: &'b [u8],
 }
 
 impl HeaderField<'_> {
-    /// Whether it has this name, whatever the case.
+    /// Whether it has this name, ignoring case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
-/// The fields of a head, in order. Cheap to copy; nothing is allocated by any
-/// look-up.
+/// The fields of a head, in order. Cheap to copy; lookups do not allocate.
 #[derive(Debug, Clone, Copy)]
 pub struct HeaderFields<'b> {
     pub(super) at: &'b [FieldSpan],
     pub(super) buf: &'b [u8],
-    /// `connection` names something else than `close` and `keep-alive`.
+    /// `connection` names something other than `close` and `keep-alive`.
     pub(super) names_more: bool,
 }
 
 impl<'b> HeaderFields<'b> {
-    /// How many there are.
+    /// Number of fields.
     pub fn len(self) -> usize {
         self.at.len()
     }
@@ -87,7 +86,7 @@ impl<'b> HeaderFields<'b> {
         self.at.is_empty()
     }
 
-    /// All of them.
+    /// All fields.
     pub fn iter(self) -> impl ExactSizeIterator<Item = HeaderField<'b>> + use<'b> {
         self.at.iter().map(move |at| HeaderField {
             name: at.name.on(self.buf),
@@ -107,8 +106,8 @@ impl<'b> HeaderFields<'b> {
         self.all(name).next()
     }
 
-    /// Whether a field belongs to this connection alone and must not be
-    /// forwarded: by its name, or because `connection` names it.
+    /// Whether a field is hop-by-hop and must not be forwarded: by its name, or
+    /// because `connection` names it.
     pub fn is_hop_by_hop(self, name: &[u8]) -> bool {
         is_hop_by_hop(name)
             || self.names_more
@@ -118,8 +117,8 @@ impl<'b> HeaderFields<'b> {
                     .any(|token| token.eq_ignore_ascii_case(name))
     }
 
-    /// The fields that may be forwarded: all but those of the connection and
-    /// those that delimit the body, which whoever writes the next head decides.
+    /// The fields that may be forwarded: all except hop-by-hop fields and those
+    /// that delimit the body, which the writer of the next head adds.
     pub fn end_to_end(self) -> impl Iterator<Item = HeaderField<'b>> + use<'b> {
         self.iter().filter(move |field| {
             !field.name.eq_ignore_ascii_case(b"content-length") && !self.is_hop_by_hop(field.name)
@@ -127,8 +126,7 @@ impl<'b> HeaderFields<'b> {
     }
 }
 
-/// Whether a field of this name belongs to one connection, whatever that
-/// connection says.
+/// Whether a field with this name is always hop-by-hop.
 pub fn is_hop_by_hop(name: &[u8]) -> bool {
     let known: &[&[u8]] = match name.len() {
         2 => &[b"te"],
@@ -143,8 +141,8 @@ pub fn is_hop_by_hop(name: &[u8]) -> bool {
     known.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// The elements of a comma-separated list, without white space around them;
-/// empty ones are left in.
+/// The elements of a comma-separated list, without surrounding white space;
+/// empty ones are included.
 pub(super) fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(list);
     std::iter::from_fn(move || {
@@ -158,7 +156,7 @@ pub(super) fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// HTTP's optional white space is spaces and tabs, nothing else.
+/// Optional white space (OWS) of HTTP: spaces and tabs only.
 pub(super) fn trim(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = text {
         text = rest;
@@ -169,12 +167,12 @@ pub(super) fn trim(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Whether this may stand in a field's value.
+/// Whether this byte may occur in a field value.
 pub(super) fn is_text(byte: u8) -> bool {
     byte == b'\t' || byte >= b' ' && byte != 0x7f
 }
 
-/// Whether this may stand in a field's name.
+/// Whether this byte may occur in a field name.
 pub(super) fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let marks = b"!#$%&'*+-.^_`|~";

@@ -1,39 +1,36 @@
-//! How the body of a message is delimited, and whether the connection outlives
-//! the message: RFC 9112, sections 6.3 and 9.3, less what it lets a recipient
-//! repair.
+//! The framing of a message body and the persistence of the connection: RFC
+//! 9112, sections 6.3 and 9.3, without the repairs that it allows a recipient.
 
 use super::fields::tokens;
 use super::{Http1Error, Version, target};
 
-/// How the end of a body is found.
+/// How the end of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     /// There is no body.
     None,
-    /// It has this many bytes, of which there may be none.
+    /// This many bytes, possibly zero.
     Length(u64),
-    /// It comes in chunks.
+    /// The chunked transfer coding.
     Chunked,
-    /// It ends with the connection; answers only.
+    /// Until the connection ends; responses only.
     UntilClose,
 }
 
-/// What becomes of a connection after a message.
+/// Whether a connection is kept after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// It stays open, as HTTP/1.1 has it where nothing is said.
+    /// It is kept, the default of HTTP/1.1.
     Keep,
-    /// It stays open, and an HTTP/1.0 peer has to be told.
+    /// It is kept, with an explicit `connection: keep-alive` for an HTTP/1.0
+    /// peer.
     KeepSaid,
     /// It is closed.
     Close,
 }
 
-/// What the fields of a head say about framing and connection.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact, and any may go with any"
-)]
+/// The header fields that control framing and persistence.
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 #[derive(Debug, Default)]
 pub(super) struct FramingFields {
     pub(super) length: Option<u64>,
@@ -46,7 +43,7 @@ pub(super) struct FramingFields {
 }
 
 impl FramingFields {
-    /// Takes note of one field; most are told apart by the length of the name.
+    /// Processes one field; most are distinguished by the length of the name.
     #[inline]
     pub(super) fn note(&mut self, name: &[u8], value: &[u8]) -> Result<(), Http1Error> {
         match name.len() {
@@ -118,7 +115,7 @@ impl FramingFields {
         Ok(())
     }
 
-    /// What was sent as the body, if nothing else decides.
+    /// The body framing, unless something else determines it.
     pub(super) fn framing(&self, version: Version) -> Result<Option<Framing>, Http1Error> {
         match (self.chunked, self.length, version) {
             (true, _, Version::Http10) => Err(Http1Error::CodingVersion),
@@ -128,7 +125,7 @@ impl FramingFields {
         }
     }
 
-    /// Whether the sender lets the connection live on. `close` wins.
+    /// Whether the sender keeps the connection. `close` takes precedence.
     pub(super) fn keeps_alive(&self, version: Version) -> bool {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
@@ -141,7 +138,8 @@ impl FramingFields {
         }
     }
 
-    /// Whether `100 Continue` is waited for. HTTP/1.0 has no expectations.
+    /// Whether the sender waits for `100 Continue`. HTTP/1.0 has no
+    /// expectations.
     pub(super) fn expects_continue(&self, version: Version) -> Result<bool, Http1Error> {
         match (self.expect, version) {
             (None, _) | (_, Version::Http10) => Ok(false),
@@ -151,8 +149,8 @@ impl FramingFields {
     }
 }
 
-/// A row of digits and nothing else, of a length that every peer can count:
-/// `str::parse` would take a sign.
+/// Digits only, of a length that every peer can parse: `str::parse` would
+/// accept a sign.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! What the heads of requests and of answers have in common.
+//! Code shared by the heads of requests and responses.
 
 use std::mem::MaybeUninit;
 
@@ -8,12 +8,12 @@ use super::fields::{FieldSpan, Span};
 use super::framing::FramingFields;
 use super::{Http1Error, Limits, MAX_FIELDS, Version};
 
-/// Room for the fields of any head, on the stack and not zeroed.
+/// Storage for the fields of any head, on the stack and uninitialized.
 pub(super) type HeaderSlots<'b> = [MaybeUninit<httparse::Header<'b>>; MAX_FIELDS];
 
 pub(super) const SLOTS: HeaderSlots<'static> = [const { MaybeUninit::uninit() }; MAX_FIELDS];
 
-/// As many of the slots as the limits leave.
+/// As many of the slots as the limits allow.
 pub(super) fn allowed<'s, 'b>(
     slots: &'s mut HeaderSlots<'b>,
     limits: Limits,
@@ -23,8 +23,8 @@ pub(super) fn allowed<'s, 'b>(
         .unwrap_or_default()
 }
 
-/// What is known of a head that was not complete at the last look. Parsing it
-/// anew at every read would let a peer that sends single bytes cost much.
+/// The state of a head that was incomplete at the last parse. Parsing it again
+/// at every read would be expensive for a peer that sends single bytes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ParseProgress {
     pub(super) parsed: usize,
@@ -32,8 +32,8 @@ pub(super) struct ParseProgress {
 }
 
 impl ParseProgress {
-    /// Whether another parse of `buf` can tell more: it has a blank line now,
-    /// it is twice as long as at the last parse, or at the limit.
+    /// Whether another parse of `buf` can succeed: it has a blank line now, is
+    /// twice as long as at the last parse, or has reached the limit.
     pub(super) fn is_due(&mut self, buf: &[u8], limit: usize) -> bool {
         let from = self.seen.saturating_sub(2);
         self.seen = buf.len();
@@ -51,8 +51,7 @@ impl ParseProgress {
     }
 }
 
-/// The part of `buf` that may be looked at, and the error if no head ends in
-/// it.
+/// The part of `buf` that may be parsed, and the error if no head ends in it.
 pub(super) fn window(buf: &[u8], limits: Limits) -> (&[u8], Option<Http1Error>) {
     if let Some(line) = buf.get(..limits.line)
         && memchr(b'\n', line).is_none()
@@ -65,9 +64,9 @@ pub(super) fn window(buf: &[u8], limits: Limits) -> (&[u8], Option<Http1Error>) 
     }
 }
 
-/// Takes over the fields of a parsed head of `len` bytes. What httparse is
-/// lenient about, line ends without a CR, is refused here: a CR LF stands
-/// before each name and twice at the end.
+/// Takes the fields of a parsed head of `len` bytes. Line ends without a CR,
+/// which httparse accepts, are rejected here: a CRLF precedes each name, and
+/// two end the head.
 pub(super) fn take_fields(
     buf: &[u8],
     len: usize,

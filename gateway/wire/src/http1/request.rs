@@ -6,12 +6,13 @@ use super::head::{HeaderSlots, ParseProgress, SLOTS, allowed, take_fields, versi
 use super::target::Target;
 use super::{Http1Error, Limits, Version};
 
-/// Blank lines that may precede a request: some clients end a body with one.
+/// Maximum number of blank lines before a request: some clients end a body with
+/// one.
 const LEADING_LINES: usize = 2;
 
-/// What was found in the head of a request. It holds places, no bytes, so the
-/// buffer may move; it belongs to one connection, and is meant to be used again for the next head, and then
-/// allocates nothing.
+/// The parsed head of a request. It holds ranges, not bytes, so the buffer may
+/// move. It belongs to one connection and is reused for the next head without
+/// allocating.
 ///
 /// ```
 /// use fastllm_wire::http1::{Framing, Limits, RequestHead};
@@ -25,10 +26,7 @@ const LEADING_LINES: usize = 2;
 /// assert_eq!(head.framing(), Framing::Length(2));
 /// assert_eq!(&bytes[len..], b"{}GET ");
 /// ```
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact, and any may go with any"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 #[derive(Debug, Clone)]
 pub struct RequestHead {
     progress: ParseProgress,
@@ -63,9 +61,9 @@ impl Default for RequestHead {
 }
 
 impl RequestHead {
-    /// Parses the head that `buf` begins with and tells how many bytes it has;
-    /// `None` if it is not complete, and then `buf` must begin with the same
-    /// bytes at the next call.
+    /// Parses the head at the beginning of `buf` and returns its length in
+    /// bytes; `None` if it is incomplete, and then `buf` must begin with the
+    /// same bytes at the next call.
     pub fn parse(&mut self, buf: &[u8], limits: Limits) -> Result<Option<usize>, Http1Error> {
         if !self.progress.is_due(buf, limits.head) {
             return Ok(None);
@@ -119,22 +117,22 @@ impl RequestHead {
         Request { head: self, buf }
     }
 
-    /// The version that the client speaks.
+    /// The HTTP version of the client.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// How the body is delimited.
+    /// The framing of the body.
     pub fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Whether the method is HEAD, so that the answer has no body.
+    /// Whether the method is HEAD, so that the response has no body.
     pub fn is_head(&self) -> bool {
         self.is_head
     }
 
-    /// Whether the client would send another request.
+    /// Whether the client keeps the connection for another request.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
@@ -158,12 +156,12 @@ impl<'b> Request<'b> {
         self.head.method.on(self.buf)
     }
 
-    /// The target as it was sent.
+    /// The target as received.
     pub fn target(self) -> &'b [u8] {
         self.head.target.on(self.buf)
     }
 
-    /// The path, which begins with a slash. Nothing is decoded.
+    /// The path, which begins with a slash. It is not decoded.
     pub fn path(self) -> &'b [u8] {
         match self.head.parts.path.on(self.target()) {
             [] => b"/",
@@ -171,13 +169,13 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// What follows the question mark.
+    /// The query, without the question mark.
     pub fn query(self) -> Option<&'b [u8]> {
         Some(self.head.parts.query?.on(self.target()))
     }
 
-    /// Host and port: those of the target if it is a whole URI, or else those
-    /// of the `host` field.
+    /// Host and port: of the target if it is an absolute URI, or else of the
+    /// `host` field.
     pub fn authority(self) -> Option<&'b [u8]> {
         match self.head.parts.authority {
             Some(authority) => Some(authority.on(self.target())),
@@ -195,7 +193,7 @@ impl<'b> Request<'b> {
     }
 }
 
-/// How many bytes of blank lines precede the request.
+/// Number of bytes of blank lines before the request.
 fn leading_lines(buf: &[u8]) -> Result<usize, Http1Error> {
     let mut rest = buf;
     for _ in 0..LEADING_LINES {
@@ -221,7 +219,7 @@ fn fault(error: httparse::Error, head: &[u8]) -> Http1Error {
     }
 }
 
-/// Whether the third word of the first line is HTTP in some version.
+/// Whether the third word of the first line is any HTTP version.
 fn names_http(head: &[u8]) -> bool {
     let third = head.splitn(3, |byte| *byte == b' ').nth(2);
     third

@@ -1,12 +1,13 @@
-//! The head of an upstream's answer.
+//! The head of an upstream's response.
 
 use super::fields::{FieldSpan, HeaderFields, Span};
 use super::framing::{Framing, FramingFields};
 use super::head::{HeaderSlots, ParseProgress, SLOTS, allowed, take_fields, version, window};
 use super::{Http1Error, Limits, Version};
 
-/// What was found in the head of an answer. It holds places, no bytes, so the
-/// buffer may move. It belongs to one connection; used again for the next head it allocates nothing.
+/// The parsed head of a response. It holds ranges, not bytes, so the buffer may
+/// move. It belongs to one connection and is reused for the next head without
+/// allocating.
 #[derive(Debug, Clone)]
 pub struct ResponseHead {
     progress: ParseProgress,
@@ -37,10 +38,10 @@ impl Default for ResponseHead {
 }
 
 impl ResponseHead {
-    /// Parses the head that `buf` begins with, interim ones like any other, and
-    /// tells how many bytes it has; `None` if it is not complete, and then `buf`
-    /// must begin with the same bytes at the next call. `to_head` says that the
-    /// request was a HEAD, whose answer has no body whatever its fields say.
+    /// Parses the head at the beginning of `buf`, including interim ones, and
+    /// returns its length in bytes; `None` if it is incomplete, and then `buf`
+    /// must begin with the same bytes at the next call. `to_head`: the request
+    /// was a HEAD, whose response has no body whatever its fields are.
     pub fn parse(
         &mut self,
         buf: &[u8],
@@ -112,8 +113,8 @@ impl ResponseHead {
         };
         self.length = facts.length;
         self.names_more = facts.names_more;
-        // A 204 with a length or a coding comes from somebody who may send a
-        // body after all; what follows cannot be told from an answer.
+        // A peer that sends a 204 with a length or a coding may send a body
+        // after all, which could be mistaken for the next response.
         let trusted = self.status != 204 || matches!(sent, None | Some(Framing::Length(0)));
         self.keeps_alive =
             trusted && self.framing != Framing::UntilClose && facts.keeps_alive(version);
@@ -135,29 +136,29 @@ impl ResponseHead {
         self.status < 200
     }
 
-    /// The version that the upstream speaks.
+    /// The HTTP version of the upstream.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// How the body is delimited.
+    /// The framing of the body.
     pub fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// What `content-length` says: for a HEAD or a 304 that is not the length
-    /// of what follows.
+    /// The value of `content-length`: for a HEAD or a 304 that is not the
+    /// length of what follows.
     pub fn announced(&self) -> Option<u64> {
         self.length
     }
 
-    /// Whether the upstream would take another request.
+    /// Whether the upstream keeps the connection for another request.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive
     }
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug, Clone, Copy)]
 pub struct Response<'b> {
     head: &'b ResponseHead,
@@ -165,7 +166,7 @@ pub struct Response<'b> {
 }
 
 impl<'b> Response<'b> {
-    /// The reason phrase; empty if there is none, or it is not ASCII.
+    /// The reason phrase; empty if it is absent or not ASCII.
     pub fn reason(self) -> &'b [u8] {
         self.head.reason.on(self.buf)
     }

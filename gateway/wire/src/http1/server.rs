@@ -1,17 +1,16 @@
-//! The order of things on a client's connection.
+//! The state of a client's connection.
 
 use super::encode::CONTINUE;
 use super::{
     BodyDecoder, DecodedBody, Framing, Http1Error, Limits, Persistence, RequestHead, Version,
 };
 
-/// Bytes of a request's body that are read past for the sake of the connection
-/// after the answer was given without them. More than that, and closing is
-/// cheaper.
+/// Maximum number of bytes of a request body that are discarded after the
+/// response to keep the connection. For more, closing it is cheaper.
 pub const DRAIN: u64 = 256 << 10;
 
-/// One client's connection. The caller reads and writes; this says what may
-/// come next, and how many of the bytes that came are done with.
+/// One connection of a client. The caller reads and writes; this tracks what
+/// may follow, and how many of the received bytes are consumed.
 ///
 /// ```
 /// use fastllm_wire::http1::{HeadWriter, Limits, NextAction, RequestHead, Server, BodySize};
@@ -30,10 +29,7 @@ pub const DRAIN: u64 = 256 << 10;
 /// assert_eq!(server.responded(), NextAction::Head);
 /// assert_eq!(server.read_head(&input[at..], &mut head), Ok(None));
 /// ```
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "facts of the request beside the two states"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent")]
 #[derive(Debug, Clone)]
 pub struct Server {
     limits: Limits,
@@ -52,76 +48,76 @@ enum ServerReadState {
     /// Between requests, or within a head.
     Head,
     Body(BodyDecoder),
-    /// What came is no HTTP; nothing more is read.
+    /// The input was not HTTP; nothing more is read.
     Failed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteState {
-    /// No answer has begun.
+    /// No response has begun.
     Nothing,
     Answer,
-    /// It is complete; the request may not be.
+    /// The response is complete; the request may not be.
     Answered,
     Closed,
 }
 
-/// How long an answer's body is.
+/// The length of a response body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodySize {
     /// This many bytes.
     Known(u64),
-    /// Nobody knows yet.
+    /// Unknown.
     Unknown,
 }
 
-/// How an answer has to be written.
+/// How a response has to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseFraming {
-    /// For [`super::HeadWriter::end`]; [`Framing::Chunked`] says that the body
-    /// has to be cut into chunks.
+    /// For [`super::HeadWriter::end`]; with [`Framing::Chunked`] the body has
+    /// to be sent in chunks.
     pub framing: Framing,
     /// For [`super::HeadWriter::end`].
     pub persistence: Persistence,
-    /// Whether the body is sent at all.
+    /// Whether the body is sent.
     pub sends_body: bool,
-    /// The length to announce although no body follows.
+    /// The `content-length` to send without a body.
     pub announces: Option<u64>,
 }
 
-/// What comes after an answer.
+/// The next action after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextAction {
-    /// The next request, of which bytes may already be there.
+    /// Read the next request, of which bytes may already be received.
     Head,
-    /// The rest of the request's body, to be given to [`Server::drain`].
+    /// Pass the rest of the request body to [`Server::drain`].
     Drain,
-    /// The end of the connection.
+    /// Close the connection.
     Close {
         /// The client may still be sending this request: unless its bytes are
         /// read for a while after the FIN, the kernel's reset could destroy the
-        /// answer. The same holds if the next request is there already.
+        /// response. The same holds if the next request was already received.
         linger: bool,
     },
 }
 
-/// What was drained.
+/// The result of draining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainedBody {
-    /// How many bytes of the input are done with.
+    /// Number of consumed bytes.
     pub consumed: usize,
-    /// What comes next.
+    /// The next action.
     pub next: NextAction,
 }
 
-/// What it means that the client sends nothing more.
+/// The meaning of an end of the client's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerEof {
-    /// It had nothing under way.
+    /// No request was in progress.
     Idle,
-    /// It broke off a request.
+    /// The client aborted a request.
     Truncated,
-    /// It left before its answer was complete.
+    /// The client disconnected before its response was complete.
     Gone,
 }
 
@@ -142,8 +138,8 @@ impl Server {
     }
 
     /// Reads the head of the next request from the beginning of `input`, into
-    /// `head`. Tells how many bytes it has; `None` if it is not complete. After
-    /// an error only [`Server::respond`] is left.
+    /// `head`. Returns its length in bytes; `None` if it is incomplete. After
+    /// an error only [`Server::respond`] may be called.
     pub fn read_head(
         &mut self,
         input: &[u8],
@@ -156,7 +152,7 @@ impl Server {
             Ok(Some(len)) => len,
             Ok(None) => return Ok(None),
             Err(error) => {
-                // What the last request was says nothing of this one.
+                // Flags of the previous request do not apply to this one.
                 self.is_head = false;
                 self.version = Version::Http11;
                 self.fail();
@@ -171,7 +167,8 @@ impl Server {
         Ok(Some(len))
     }
 
-    /// Whether no request is under way: its head, at most, has begun.
+    /// Whether no request is in progress: at most a part of its head was
+    /// received.
     pub fn is_idle(&self) -> bool {
         matches!(self.reading, ServerReadState::Head) && self.writing == WriteState::Nothing
     }
@@ -183,7 +180,7 @@ impl Server {
         };
         match body.decode(input) {
             Ok(decoded) => {
-                // A client that does not wait has its way.
+                // A client that does not wait needs no `100 Continue`.
                 self.expects &= decoded.consumed == 0;
                 Ok(decoded)
             }
@@ -199,22 +196,22 @@ impl Server {
         matches!(&self.reading, ServerReadState::Body(body) if body.is_done())
     }
 
-    /// The interim answer that the client waits for, once, if it does. To be
-    /// asked when the body is wanted and no byte of it is there.
+    /// The interim response that the client waits for, once, if it does. To be
+    /// called when the body is needed and no byte of it was received.
     pub fn take_continue(&mut self) -> Option<&'static [u8]> {
         let due = self.expects && self.writing == WriteState::Nothing;
         (due && std::mem::take(&mut self.expects)).then_some(CONTINUE)
     }
 
-    /// The request under way, or the next one if there is none, is the last on
-    /// this connection. An answer that has begun already said otherwise, and
-    /// the connection is closed after it none the less.
+    /// The current request, or the next one if there is none, is the last on
+    /// this connection. If a response has already begun, its head stays the
+    /// same and the connection is still closed after it.
     pub fn last_request(&mut self) {
         self.last = true;
     }
 
-    /// Begins the one answer, also to what could not be read. It may come
-    /// before the body of the request was.
+    /// Begins the final response, also to a request that could not be parsed.
+    /// It may precede the body of the request.
     pub fn respond(&mut self, status: u16, size: BodySize) -> Result<ResponseFraming, Http1Error> {
         let begun = !matches!(self.reading, ServerReadState::Head);
         if self.writing != WriteState::Nothing || !begun || status < 200 {
@@ -245,8 +242,8 @@ impl Server {
         })
     }
 
-    /// Whether what is left of the request is worth reading. A client that
-    /// waits in vain for `100 Continue` may send its body or not.
+    /// Whether the rest of the request is worth reading. A client that got no
+    /// `100 Continue` may or may not send its body.
     fn drains_to_its_end(&self) -> bool {
         let ServerReadState::Body(body) = &self.reading else {
             return false;
@@ -254,7 +251,7 @@ impl Server {
         !self.expects && body.left().is_none_or(|left| left <= DRAIN)
     }
 
-    /// The answer was written to its end.
+    /// The response was written completely.
     pub fn responded(&mut self) -> NextAction {
         if self.writing == WriteState::Answer {
             self.writing = WriteState::Answered;
@@ -263,7 +260,7 @@ impl Server {
         self.next()
     }
 
-    /// Reads past the rest of a request's body, after its answer.
+    /// Discards the rest of a request body, after its response.
     pub fn drain(&mut self, input: &[u8]) -> DrainedBody {
         let mut consumed = 0;
         while let ServerReadState::Body(body) = &mut self.reading
@@ -301,7 +298,7 @@ impl Server {
         NextAction::Head
     }
 
-    /// The client sends nothing more; `unread` bytes of it are left.
+    /// Processes the end of the client's data, with `unread` bytes left.
     pub fn eof(&self, unread: usize) -> ServerEof {
         match &self.reading {
             ServerReadState::Head if unread == 0 => ServerEof::Idle,

@@ -1,24 +1,24 @@
-//! The target of a request: a path, or a whole URI as proxies are sent it.
+//! The target of a request: a path, or an absolute URI as sent to proxies.
 
 use memchr::memchr;
 
 use super::Http1Error;
 use super::fields::Span;
 
-/// Where the parts of a target lie in it.
+/// The ranges of the parts of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Target {
-    /// The authority of a whole URI.
+    /// The authority of an absolute URI.
     pub(super) authority: Option<Span>,
-    /// The path; empty if a whole URI has none.
+    /// The path; empty if an absolute URI has none.
     pub(super) path: Span,
-    /// What follows the question mark.
+    /// The query, without the question mark.
     pub(super) query: Option<Span>,
 }
 
 impl Target {
-    /// Takes a target apart. `*` and `host:port` are refused, since neither
-    /// names anything that a gateway serves.
+    /// Splits a target. `*` and `host:port` are rejected, because the gateway
+    /// serves neither.
     pub(super) fn parse(target: &[u8]) -> Result<Self, Http1Error> {
         if !target.iter().all(|byte| is_uri_byte(*byte)) {
             return Err(Http1Error::Target);
@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// How long the scheme with its `://` is.
+/// Length of the scheme including `://`.
 fn scheme(target: &[u8]) -> Option<usize> {
     ["http://", "https://"].into_iter().find_map(|scheme| {
         let start = target.get(..scheme.len())?;
@@ -55,7 +55,7 @@ fn scheme(target: &[u8]) -> Option<usize> {
     })
 }
 
-/// RFC 3986's characters without the mark of a fragment, which no target has.
+/// The characters of RFC 3986 except `#`, which a target must not contain.
 fn is_uri_byte(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~')
         && !matches!(
@@ -64,8 +64,9 @@ fn is_uri_byte(byte: u8) -> bool {
         )
 }
 
-/// Whether this is `host` or `host:port`, the host a name or an address. What
-/// URIs could have besides (user names, escapes, marks) no host of ours has.
+/// Whether this is `host` or `host:port`, with a name or an address as the
+/// host. Other parts of URIs (user names, escapes, sub-delimiters) are not
+/// accepted.
 pub(super) fn is_authority(text: &[u8]) -> bool {
     let (host_ok, port) = if let [b'[', rest @ ..] = text {
         let Some(end) = memchr(b']', rest) else {

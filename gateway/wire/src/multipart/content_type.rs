@@ -2,11 +2,11 @@
 
 use super::params::{self, is_token};
 
-/// The most characters that a boundary may have (RFC 2046).
+/// Maximum length of a boundary (RFC 2046), in characters.
 const BOUNDARY_LIMIT: usize = 70;
 
-/// A `content-type` with its boundary. Its other parameters are dropped: a
-/// `charset` would tell some parsers to read other names than were read here.
+/// A `content-type` with its boundary. Other parameters are dropped: a
+/// `charset` could make some parsers read different names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ContentType<'a> {
     boundary: &'a str,
@@ -26,7 +26,7 @@ impl<'a> ContentType<'a> {
                     return None;
                 }
             } else if param.name.to_ascii_lowercase().starts_with(b"boundary") {
-                // `boundary*` and `boundary*0` are other ways to say it.
+                // `boundary*` and `boundary*0` are alternative spellings.
                 return None;
             }
         }
@@ -43,7 +43,7 @@ impl<'a> ContentType<'a> {
         self.boundary
     }
 
-    /// With nothing but the boundary.
+    /// The `content-type` with the boundary as its only parameter.
     pub(super) fn written(self) -> String {
         let Self { boundary } = self;
         if boundary.bytes().all(is_token) {
@@ -54,7 +54,7 @@ impl<'a> ContentType<'a> {
     }
 }
 
-/// What RFC 2046 lets a boundary be made of, without the space.
+/// The characters of a boundary in RFC 2046, except the space.
 fn is_boundary(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte)
 }

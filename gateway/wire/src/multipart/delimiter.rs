@@ -1,14 +1,14 @@
-//! Where the next delimiter is, whatever the reads.
+//! Finds the next delimiter, independent of read boundaries.
 
 use memchr::memchr2;
 use memchr::memmem::Finder;
 
-/// How the line before ended.
+/// How the previous line ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineBreak {
-    /// It did not: this is the middle of one.
+    /// It did not end: the position is within a line.
     None,
-    /// Nothing is before: the content begins here.
+    /// There is no previous line: the content begins here.
     Start,
     Cr,
     Lf,
@@ -23,13 +23,13 @@ pub(super) struct Delimiter {
     pub(super) before: LineBreak,
 }
 
-/// Looks for the lines that begin with a boundary. Any kind of line end
-/// counts: what is no delimiter to one parser may be one to another.
+/// Finds the lines that begin with a boundary. Any kind of line end counts,
+/// because some parsers accept delimiters that others do not.
 #[derive(Debug, Clone)]
 pub(super) struct DelimiterScanner {
     finder: Finder<'static>,
     before: LineBreak,
-    /// How many bytes of a delimiter have come since.
+    /// Number of bytes of a delimiter received since then.
     matched: usize,
 }
 
@@ -47,14 +47,14 @@ impl DelimiterScanner {
         self.finder.needle()
     }
 
-    /// The content of a part begins.
+    /// Starts the content of a part.
     pub(super) fn restart(&mut self) {
         self.before = LineBreak::Start;
         self.matched = 0;
     }
 
-    /// The next one that is complete with `read`. The bytes after it are for
-    /// another call.
+    /// The next delimiter that is complete with `read`. The bytes after it are
+    /// for another call.
     pub(super) fn find(&mut self, read: &[u8]) -> Option<Delimiter> {
         let mut at = 0;
         loop {
@@ -69,12 +69,13 @@ impl DelimiterScanner {
         }
     }
 
-    /// Skips what is in the middle of a line and of no delimiter: an index from
-    /// which to go on byte by byte, if there is one.
+    /// Skips bytes that are within a line and not part of a delimiter: returns
+    /// the index from which to continue byte by byte, if there is one.
     fn skip(&mut self, read: &[u8], at: usize) -> Option<usize> {
         let rest = read.get(at..)?;
         let Some(found) = self.finder.find(rest) else {
-            // One that goes on in the next read begins within its length.
+            // A delimiter that continues in the next read begins within its
+            // length.
             let from = rest.len().saturating_sub(self.needle().len() + 1);
             for byte in rest.get(from..)? {
                 self.step(*byte);
@@ -84,15 +85,15 @@ impl DelimiterScanner {
         let line_end = match rest.get(..found)? {
             [.., b'\r', b'\n'] => found - 2,
             [.., b'\r' | b'\n'] => found - 1,
-            // In the middle of a line: none is before the next one.
+            // Within a line: there is no delimiter before the next line.
             _ => found + memchr2(b'\r', b'\n', rest.get(found..)?)?,
         };
         self.step(*rest.get(line_end)?);
         Some(at + line_end + 1)
     }
 
-    /// Takes one byte; the kind of line end before a delimiter that it
-    /// completes.
+    /// Processes one byte; returns the kind of line end before a delimiter that
+    /// it completes.
     fn step(&mut self, byte: u8) -> Option<LineBreak> {
         if self.before != LineBreak::None && self.needle().get(self.matched) == Some(&byte) {
             self.matched += 1;

@@ -1,9 +1,9 @@
-//! A header value with parameters: `value; name=token; name="quoted"`.
+//! A header field value with parameters: `value; name=token; name="quoted"`.
 
 use memchr::memchr;
 
-/// One parameter. The value is what stands between the quotes, or the token;
-/// nothing in it is decoded.
+/// One parameter. The value is the text between the quotes, or the token;
+/// nothing is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Param<'a> {
     pub(super) name: &'a [u8],
@@ -17,7 +17,7 @@ impl Param<'_> {
 }
 
 /// An iterator over the parameters. It ends after the first `Err`: the value
-/// breaks the grammar, or parsers differ in how they read it.
+/// violates the grammar, or is ambiguous between parsers.
 #[derive(Debug, Clone)]
 pub(super) struct Params<'a> {
     rest: &'a [u8],
@@ -26,7 +26,7 @@ pub(super) struct Params<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AmbiguousParam;
 
-/// The value without its parameters, and these.
+/// The value without its parameters, and the parameters.
 pub(super) fn split(value: &[u8]) -> (&[u8], Params<'_>) {
     let end = memchr(b';', value).unwrap_or(value.len());
     let (first, rest) = value.split_at(end);
@@ -34,8 +34,7 @@ pub(super) fn split(value: &[u8]) -> (&[u8], Params<'_>) {
 }
 
 impl<'a> Params<'a> {
-    /// The next parameter, of a rest that is not empty; nothing after a last
-    /// semicolon.
+    /// The next parameter of a non-empty rest; `None` after a final semicolon.
     fn param(&mut self) -> Result<Option<Param<'a>>, AmbiguousParam> {
         let rest = self.rest.strip_prefix(b";").ok_or(AmbiguousParam)?;
         let rest = rest.trim_ascii_start();
@@ -50,7 +49,7 @@ impl<'a> Params<'a> {
                 let (value, rest) = quoted(inner)?;
                 (value, rest.trim_ascii_start())
             }
-            // To some parsers a space behind a token belongs to it.
+            // Some parsers include a space after a token in the token.
             None => token(rest)?,
         };
         self.rest = rest;
@@ -81,8 +80,8 @@ fn token(text: &[u8]) -> Result<(&[u8], &[u8]), AmbiguousParam> {
     Ok(text.split_at(len))
 }
 
-/// The text up to the closing quote, and what follows it. Whether a backslash
-/// escapes the quote behind it depends on the parser, so there is none.
+/// The text up to the closing quote, and the text after it. Whether a backslash
+/// escapes the next quote depends on the parser, so such a quote is rejected.
 fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), AmbiguousParam> {
     let quote = memchr(b'"', text).ok_or(AmbiguousParam)?;
     let (inner, rest) = text.split_at(quote);
@@ -93,7 +92,7 @@ fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), AmbiguousParam> {
     }
 }
 
-/// What a token of RFC 9110 is made of.
+/// The characters of an RFC 9110 token.
 pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -1,4 +1,4 @@
-//! The head of one part, and the values that the gateway acts on.
+//! The head of one part, and the values that the gateway uses.
 
 use memchr::memmem;
 
@@ -7,7 +7,7 @@ use super::{CRLF, malformed};
 use crate::error::ScanError;
 use crate::scan::{MODEL, N, STREAM, folds_to};
 
-/// A part that the gateway acts on.
+/// A part that the gateway uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FormField {
     Model,
@@ -27,7 +27,7 @@ impl FormField {
     }
 }
 
-/// What is wrong with a part.
+/// Why a part is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartError {
     Grammar(&'static str),
@@ -35,7 +35,7 @@ pub(super) enum PartError {
 }
 
 impl PartError {
-    /// As an error in a part whose head begins at this offset.
+    /// The error for a part whose head begins at this offset.
     pub(super) fn at(self, at: usize) -> ScanError {
         match self {
             Self::Grammar(why) => malformed(at, why),
@@ -50,25 +50,25 @@ impl From<AmbiguousParam> for PartError {
     }
 }
 
-/// What the head of a part says.
+/// The header fields of a part.
 #[derive(Debug, Default)]
 struct PartHead<'a> {
     name: Option<&'a [u8]>,
     is_file: bool,
-    /// A type or coding under which a parser could read another text.
+    /// A type or coding with which a parser could read a different text.
     is_coded: bool,
 }
 
-/// What the head of a part tells.
+/// The result of parsing the head of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Which one it is, if the gateway acts on it.
+    /// The part, if the gateway uses it.
     pub(super) field: Option<FormField>,
     /// It is the file that an audio endpoint listens to.
     pub(super) is_sound: bool,
 }
 
-/// Which part this is, from its head with the blank line that ends it.
+/// Identifies the part from its head, including the blank line that ends it.
 pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
     let head = PartHead::read(head)?;
     let name = head
@@ -79,7 +79,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
             "the name of a part may have only letters, digits and `_-.[]`",
         ));
     }
-    // By RFC 7578 it would say how all others are to be read.
+    // In RFC 7578 it sets the default character set of all other parts.
     if name.eq_ignore_ascii_case(b"_charset_") {
         return Err(PartError::Grammar(
             "a form may not choose its character set",
@@ -97,8 +97,8 @@ pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
     })
 }
 
-/// The field of this name. A name that some parsers take for it is refused:
-/// one in another case, or one with brackets, which stand for a list.
+/// The part with this name. A name that some parsers treat as equal is
+/// rejected: a different case, or brackets, which denote a list.
 fn named(name: &[u8]) -> Result<Option<FormField>, PartError> {
     for field in FormField::ALL {
         let member = field.name();
@@ -170,8 +170,8 @@ impl<'a> PartHead<'a> {
             {
                 self.is_file = true;
             } else {
-                // RFC 7578 knows no others, and some parsers take `Name`, `name*`
-                // or `names` for a name, or for none.
+                // RFC 7578 defines no others, and some parsers treat `Name`,
+                // `name*` or `names` as a name, or as none.
                 return Err(PartError::Grammar(
                     "a part has parameters other than `name` and `filename`",
                 ));
@@ -185,14 +185,14 @@ impl<'a> PartHead<'a> {
     }
 }
 
-/// The name and the value of one header.
+/// The name and the value of one header field.
 fn header(line: &[u8]) -> Result<(&[u8], &[u8]), PartError> {
     let wrong = PartError::Grammar("a header of a part is not valid");
     let name = line.iter().take_while(|byte| is_token(**byte)).count();
     let (name, rest) = line.split_at(name);
     let value = rest.strip_prefix(b":").ok_or(wrong)?;
     let is_text = |byte: &u8| !byte.is_ascii_control() || *byte == b'\t';
-    // One that begins with dashes may be a delimiter to some parser.
+    // A line that begins with dashes may be a delimiter to some parsers.
     let is_name = name.first().is_some_and(u8::is_ascii_alphanumeric);
     if !is_name || !value.iter().all(is_text) {
         return Err(wrong);
@@ -200,7 +200,7 @@ fn header(line: &[u8]) -> Result<(&[u8], &[u8]), PartError> {
     Ok((name, value.trim_ascii()))
 }
 
-/// Whether a `content-type` says no more than that a value is text.
+/// Whether a `content-type` declares only that a value is text.
 fn is_plain_text(value: &[u8]) -> bool {
     let (kind, mut params) = params::split(value);
     let is_utf8 = |value: &[u8]| {
@@ -227,8 +227,8 @@ pub(super) fn model(value: &[u8]) -> Result<&str, ScanError> {
     })
 }
 
-/// Whether engines take the value of a switch for true. Anything else is for
-/// them to judge.
+/// Whether engines treat the value of a flag as true. Other values are left to
+/// them.
 pub(super) fn is_true(value: &[u8]) -> bool {
     ["true", "1", "on", "yes", "y", "t"]
         .iter()

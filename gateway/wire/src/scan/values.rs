@@ -1,4 +1,4 @@
-//! What the values of members say, as they are written in a JSON body.
+//! Reads the values of members as written in a JSON body.
 
 use memchr::memchr;
 
@@ -6,8 +6,8 @@ use super::{MODEL, MODEL_LIMIT, MODEL_TOKEN_LIMIT};
 use crate::error::ScanError;
 use crate::json::Array;
 
-/// The most answers that one request is thought to ask for: more than engines
-/// give.
+/// Maximum number of choices that one request counts for: more than engines
+/// return.
 pub(super) const MOST_ANSWERS: u32 = 1 << 14;
 
 pub(super) fn model_name(value: &[u8]) -> Result<String, ScanError> {
@@ -36,8 +36,8 @@ pub(super) fn model_name(value: &[u8]) -> Result<String, ScanError> {
     }
 }
 
-/// How many characters a string token stands for: an escape is one, and so are
-/// the two that write a character beyond 16 bits.
+/// Number of characters in a string token: an escape is one, and so is a
+/// surrogate pair.
 pub(super) fn characters(token: &[u8]) -> Option<u64> {
     let mut rest = token.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let mut count = 0_u64;
@@ -54,7 +54,7 @@ pub(super) fn characters(token: &[u8]) -> Option<u64> {
     Some(count + beginnings(rest))
 }
 
-/// How many characters begin in a text of UTF-8.
+/// Number of characters that begin in a UTF-8 text.
 fn beginnings(text: &[u8]) -> u64 {
     let is_first = |byte: &&u8| **byte & 0xC0 != 0x80;
     text.iter().filter(is_first).count() as u64
@@ -85,9 +85,9 @@ pub(super) fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>,
     }
 }
 
-/// How many answers a number asks for, at least one and [`MOST_ANSWERS`] at
-/// most. Like lenient engines it takes a text of a number for one; what is none
-/// is for them to refuse.
+/// Number of requested choices, at least one and at most [`MOST_ANSWERS`]. Like
+/// lenient engines it accepts a number in a string; rejecting invalid values is
+/// left to them.
 pub(super) fn answers(value: &[u8]) -> u64 {
     match value {
         [digit @ b'1'..=b'9'] => u64::from(digit - b'0'),
@@ -99,7 +99,7 @@ pub(super) fn answers(value: &[u8]) -> u64 {
     }
 }
 
-/// The same of a number without quotes.
+/// The same for a number without quotes.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -110,8 +110,8 @@ pub(crate) fn answers_in(number: &[u8]) -> u64 {
     number.ceil().clamp(1.0, f64::from(MOST_ANSWERS)) as u64
 }
 
-/// How many prompts a `prompt` holds: each text or list of tokens of an array is
-/// one, and so is an array of tokens.
+/// Number of prompts in a `prompt`: each string or list of tokens in an array
+/// is one, and so is an array of tokens.
 pub(super) fn prompts(value: &[u8]) -> u64 {
     let Some(prompts) = Array::open(value) else {
         return 1;

@@ -2,21 +2,21 @@ use super::images::ImageCounter;
 use super::{Measure, PrefixInspector, Quantities, Usage};
 use crate::estimate::estimated_tokens;
 
-/// What JSON writes around the text of an answer, about, in bytes.
+/// Approximate size of the JSON around the text of a response, in bytes.
 const FRAME: u64 = 256;
 
-/// What is remembered of an answer in one piece that is forwarded without being
-/// kept: its ends, and how many images it holds where that is asked.
+/// Collects the accounting data of a response in one piece while it is
+/// forwarded: its beginning and end, and its number of images if requested.
 #[derive(Debug, Clone)]
 pub struct BodyInspector {
     ends: PrefixInspector,
     measure: Measure,
-    /// Where that is asked.
+    /// Set if images are counted.
     images: Option<Box<ImageCounter>>,
 }
 
 impl BodyInspector {
-    /// Nothing has come yet.
+    /// Without any bytes.
     pub fn new(measure: Measure) -> Self {
         Self {
             ends: PrefixInspector::new(),
@@ -25,7 +25,7 @@ impl BodyInspector {
         }
     }
 
-    /// Takes the next bytes of the answer.
+    /// Processes the next bytes of the response.
     pub fn push(&mut self, part: &[u8]) {
         self.ends.push(part);
         if let Some(images) = &mut self.images {
@@ -33,15 +33,15 @@ impl BodyInspector {
         }
     }
 
-    /// How many bytes were pushed.
+    /// Number of bytes pushed.
     pub fn total(&self) -> u64 {
         self.ends.total()
     }
 
-    /// A rough count of the tokens of the answer so far, for one that does not
-    /// say it: one for 3.5 bytes. Of JSON half is taken for what stands around
-    /// the text, 256 bytes at most. What lies between the ends that were kept is
-    /// left out where they border on a file in base64.
+    /// Estimated number of tokens of the response so far, if it does not report
+    /// them: one per 3.5 bytes. Half of a JSON body, at most 256 bytes, counts
+    /// as syntax around the text. The bytes between the kept ends are left out
+    /// if they border on a base64 file.
     pub fn estimated_tokens(&self) -> u64 {
         let text = self.ends.text_bytes();
         let frame = if self.is_json() {
@@ -56,13 +56,13 @@ impl BodyInspector {
         self.ends.head().trim_ascii_start().starts_with(b"{")
     }
 
-    /// The tokens that a complete answer reports.
+    /// The tokens that a complete response reports.
     pub fn usage(&mut self) -> Option<Usage> {
         self.ends.usage()
     }
 
-    /// What a complete answer tells beside them. The sound of one that is none,
-    /// but JSON, is not counted.
+    /// The quantities besides tokens of a complete response. The audio of a
+    /// response that is JSON instead is not counted.
     pub fn quantities(&mut self) -> Quantities {
         let mut told = Quantities::default();
         match self.measure {
@@ -116,8 +116,8 @@ mod tests {
             )
         };
         let file = "iVBORw0K+/".repeat(100_000);
-        // Whether the text before it leaves the beginning of the file to be seen, or
-        // only its end is.
+        // Whether the text before it leaves the beginning of the file visible,
+        // or only its end.
         for text in ["a sea".to_owned(), "waves at sea, ".repeat(1000)] {
             let found = estimated(&answer(&text, &file));
             assert!(found <= (9 << 10) * 2 / 7, "{found}");
@@ -125,7 +125,7 @@ mod tests {
         let words = "waves at sea, ".repeat(1000);
         let plain = estimated(&answer(&words, ""));
         assert!(plain.abs_diff(14_000 * 2 / 7) < 100, "{plain}");
-        // Whatever the writing, and however it is escaped.
+        // In any script, and however it is escaped.
         for text in ["波の音".repeat(3000), "\\u6ce2".repeat(3000)] {
             let found = estimated(&answer(&text, ""));
             assert!(found > text.len() as u64 * 2 / 7 - 100, "{found}");

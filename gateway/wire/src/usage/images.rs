@@ -1,19 +1,19 @@
-//! How many images an answer holds, without keeping any of it.
+//! Counts the images in a response without keeping any of it.
 
 use memchr::memchr2;
 
 const NAME: &[u8; 4] = b"data";
 
-/// Counts the objects in the array `data` of a JSON object while its bytes
-/// pass: what the strings hold, which is nearly all, is only searched for their
-/// ends. Takes a fixed number of bytes.
+/// Counts the objects in the array `data` of a JSON object while its bytes are
+/// forwarded. Strings, which make up nearly all bytes, are only searched for
+/// their ends. Uses a fixed number of bytes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ImageCounter {
     depth: u32,
     /// The outermost value is an object.
     object: bool,
     text: StringState,
-    /// The last name of the outermost object, as far as it could be ours.
+    /// The last name of the outermost object, up to the length of `data`.
     name: [u8; NAME.len()],
     name_len: usize,
     /// Where a name of the outermost object may begin.
@@ -33,7 +33,7 @@ enum StringState {
     Escaped,
 }
 
-/// How much of the array has come.
+/// How much of the array was received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum ArrayState {
     #[default]
@@ -43,12 +43,12 @@ enum ArrayState {
 }
 
 impl ImageCounter {
-    /// How many there are, once all have come.
+    /// The number of images, once all were received.
     pub(super) fn images(&self) -> Option<u32> {
         (self.data == ArrayState::All).then_some(self.count)
     }
 
-    /// Takes the next bytes of the answer.
+    /// Processes the next bytes of the response.
     pub(super) fn push(&mut self, part: &[u8]) {
         let mut rest = part;
         while let Some((first, after)) = rest.split_first() {
@@ -61,7 +61,7 @@ impl ImageCounter {
         }
     }
 
-    /// Steps over the rest of a string, as far as it is there.
+    /// Skips the rest of a string, as far as received.
     fn text<'a>(&mut self, rest: &'a [u8]) -> &'a [u8] {
         if self.text == StringState::Escaped {
             self.text = StringState::Within;
@@ -86,7 +86,7 @@ impl ImageCounter {
         }
     }
 
-    /// Keeps what may be the name.
+    /// Stores what may be the name.
     fn note(&mut self, text: &[u8]) {
         if !self.in_name {
             return;
@@ -102,7 +102,7 @@ impl ImageCounter {
         self.name_len == NAME.len() && self.name == *NAME
     }
 
-    /// Takes a byte that is in no string.
+    /// Processes a byte outside strings.
     fn between(&mut self, byte: u8) {
         match byte {
             b'"' => {

@@ -1,4 +1,5 @@
-//! The beginning and the end of an answer that is forwarded without being kept.
+//! The beginning and the end of a response that is forwarded without being
+//! kept.
 
 use memchr::memrchr;
 
@@ -6,27 +7,27 @@ use super::Usage;
 use super::quantities::{duration_ms, response_ms};
 use crate::json::{Object, backslashes};
 
-/// How much of the beginning is kept, in bytes: some engines write `usage`
-/// first.
+/// Size of the kept beginning, in bytes: some engines write `usage` first.
 const HEAD: usize = 1 << 10;
 
-/// How much of the end is kept, in bytes.
+/// Size of the kept end, in bytes.
 const TAIL: usize = 8 << 10;
 
-/// So many bytes of nothing but base64 are a file's and no text, which has
-/// spaces, quotes or escapes.
+/// A sequence of this many base64 bytes is a file, not text, which has spaces,
+/// quotes or escapes.
 const FILE: usize = 256;
 
-/// The deepest that usage is looked for: in an object that an event wraps.
+/// Maximum depth at which usage is searched for: in an object that an event
+/// wraps.
 const REACH: usize = 2;
 
 /// The first 1 KiB and the last 8 KiB of a body. Allocates nothing before the
-/// first byte, and 9 KiB at most.
+/// first byte, and at most 9 KiB.
 #[derive(Debug, Clone, Default)]
 pub struct PrefixInspector {
     /// The head, then the tail; once that is full, the tail is a ring.
     kept: Vec<u8>,
-    /// Where in the tail the next byte goes once it is full.
+    /// Offset of the next byte in the tail once it is full.
     next: usize,
     total: u64,
 }
@@ -37,13 +38,13 @@ impl PrefixInspector {
         Self::default()
     }
 
-    /// How many bytes were pushed.
+    /// Number of bytes pushed.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// How many bytes of the body may be text: all of them, but where what was
-    /// kept borders on a file in base64, which lies between, only what was kept.
+    /// Number of bytes of the body that may be text: all of them, or only the
+    /// kept ones if these border on a base64 file between them.
     pub(crate) fn text_bytes(&self) -> u64 {
         let (head, ring) = self.kept.split_at(self.kept.len().min(HEAD));
         let (newer, oldest) = ring.split_at(self.next.min(ring.len()));
@@ -55,13 +56,13 @@ impl PrefixInspector {
         self.total
     }
 
-    /// Takes the next bytes of the body.
+    /// Processes the next bytes of the body.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total = self.total.saturating_add(bytes.len() as u64);
         let room = (HEAD + TAIL).saturating_sub(self.kept.len());
         let (fits, rest) = bytes.split_at(room.min(bytes.len()));
         self.kept.extend_from_slice(fits);
-        // What does not fit the ring would be overwritten at once.
+        // Bytes that do not fit the ring would be overwritten at once.
         let (_, rest) = rest.split_at(rest.len().saturating_sub(TAIL));
         let Some(ring) = self.kept.get_mut(HEAD..) else {
             return;
@@ -86,9 +87,9 @@ impl PrefixInspector {
             .or_else(|| last_member(self.tail(), b"meta", 1).and_then(Usage::from_meta))
     }
 
-    /// How long the sound was that a complete JSON body speaks of, in
-    /// milliseconds: what its `usage` bills, or else its `duration`. `None` if
-    /// that lies in the part that was not kept.
+    /// The duration of the audio of a complete JSON body, in milliseconds: the
+    /// billed duration in its `usage`, or else its `duration`. `None` if that
+    /// lies in the part that was not kept.
     pub fn audio_ms(&mut self) -> Option<u64> {
         if self.is_whole() {
             return response_ms(&self.kept);
@@ -97,13 +98,13 @@ impl PrefixInspector {
         billed.or_else(|| response_ms(self.head()))
     }
 
-    /// The usage of an event whose data did not fit: that of the event itself
-    /// or of the object that it wraps.
+    /// The usage of an event that was too long to be buffered: that of the
+    /// event itself or of the object that it wraps.
     pub(crate) fn event_usage(&mut self) -> Option<Usage> {
         last_member(self.tail(), b"usage", REACH).and_then(Usage::from_object)
     }
 
-    /// The first bytes of the body, 1 KiB at most.
+    /// The first bytes of the body, at most 1 KiB.
     pub(crate) fn head(&self) -> &[u8] {
         self.kept.get(..HEAD).unwrap_or(&self.kept)
     }
@@ -124,25 +125,26 @@ impl PrefixInspector {
     }
 }
 
-/// Whether these bytes begin as a file in base64 may.
+/// Whether these bytes may be the beginning of a base64 file.
 fn is_file<'a>(bytes: impl Iterator<Item = &'a u8>) -> bool {
     let is_base64 = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
     bytes.take(FILE).take_while(is_base64).count() == FILE
 }
 
-/// The usage among the members that lie in the head entirely.
+/// The usage among the members that lie entirely in the head.
 fn head_usage(head: &[u8]) -> Option<Usage> {
     let mut members = Object::open(head).ok()?.map_while(Result::ok);
     Usage::from_object(members.find(|member| *member.name == *b"usage")?.value)
 }
 
 /// The value of the last member `name`, an object, that is nested at most
-/// `reach` (1 or [`REACH`]) deep, the outermost object's members being at 1.
+/// `reach` (1 or [`REACH`]) deep; the members of the outermost object are at
+/// depth 1.
 ///
-/// Walks backwards from the closing brace: outside a string every quote closes
-/// one, and the quote that opened it is the next one before it with an even
-/// number of backslashes in front. So the text of an answer cannot pose as its
-/// usage, even though the walk does not know how the body began.
+/// Scans backwards from the closing brace: outside a string every quote closes
+/// one, and its opening quote is the next one before it with an even number of
+/// backslashes in front. So text in a response cannot be mistaken for its
+/// usage, even though the beginning of the body is not available.
 fn last_member<'a>(tail: &'a [u8], name: &[u8], reach: usize) -> Option<&'a [u8]> {
     let end = tail.trim_ascii_end();
     let mut pos = end.len().checked_sub(1)?;
@@ -150,7 +152,7 @@ fn last_member<'a>(tail: &'a [u8], name: &[u8], reach: usize) -> Option<&'a [u8]
         return None;
     }
     let mut depth = 1_usize;
-    // Where the value that is being walked ends, by depth.
+    // The end of the value that is being scanned, by depth.
     let mut value_end = [pos; REACH + 1];
     let mut colon = None;
     loop {
@@ -191,8 +193,8 @@ fn last_member<'a>(tail: &'a [u8], name: &[u8], reach: usize) -> Option<&'a [u8]
     }
 }
 
-/// Index of the quote that opens the string that `close` closes; `None` if
-/// that cannot be told from what was kept.
+/// Index of the quote that opens the string that `close` closes; `None` if that
+/// cannot be determined from the kept bytes.
 fn string_start(text: &[u8], close: usize) -> Option<usize> {
     let mut until = close;
     if !backslashes(text.get(..close)?).is_multiple_of(2) {

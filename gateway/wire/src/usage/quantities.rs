@@ -1,38 +1,38 @@
-//! What is used beside tokens.
+//! Quantities used besides tokens.
 
 use serde::Deserialize;
 
 use crate::json::Object;
 
-/// What a request's use is told by, beside tokens.
+/// The quantity, besides tokens, that measures the use of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// Nothing.
+    /// None.
     #[default]
     Tokens,
-    /// How many images the answer has.
+    /// The number of images in the response.
     Images,
-    /// How long the sound was that was sent.
+    /// The duration of the audio in the request.
     Heard,
-    /// How much sound was answered.
+    /// The amount of audio in the response.
     Spoken,
 }
 
-/// What was used beside tokens. Absent is unknown, never zero.
+/// Quantities used besides tokens. Absent means unknown, never zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quantities {
-    /// Images of the answer.
+    /// Images in the response.
     pub images: Option<u32>,
-    /// Characters that were read aloud.
+    /// Characters converted to speech.
     pub input_characters: Option<u64>,
-    /// Sound that was listened to, in milliseconds.
+    /// Duration of the transcribed audio, in milliseconds.
     pub audio_ms: Option<u64>,
-    /// Sound that was sent or answered, in bytes.
+    /// Audio in the request or the response, in bytes.
     pub audio_bytes: Option<u64>,
 }
 
 impl Quantities {
-    /// These, and what they lack from `other`.
+    /// These values, with missing ones taken from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -54,7 +54,7 @@ enum Billed {
     Other,
 }
 
-/// How long the sound was that this value of a `usage` member bills, in
+/// The billed duration of the audio in this value of a `usage` member, in
 /// milliseconds.
 pub(super) fn duration_ms(usage: &[u8]) -> Option<u64> {
     match serde_json::from_slice(usage).ok()? {
@@ -63,8 +63,8 @@ pub(super) fn duration_ms(usage: &[u8]) -> Option<u64> {
     }
 }
 
-/// The same of the answer that begins like this: what its `usage` bills, or its
-/// `duration`, a number or a text of one.
+/// The same for a response that begins with these bytes: the billed duration in
+/// its `usage`, or its `duration`, a number or a number in a string.
 pub(super) fn response_ms(beginning: &[u8]) -> Option<u64> {
     let mut duration = None;
     for member in Object::open(beginning).ok()?.map_while(Result::ok) {
@@ -89,7 +89,8 @@ fn seconds(value: &[u8]) -> Option<f64> {
     serde_json::from_slice(value).ok()
 }
 
-/// Rounded to the nearest; `None` for what is no time, or longer than a year.
+/// Rounded to the nearest; `None` for an invalid duration, or one longer than a
+/// year.
 fn milliseconds(seconds: f64) -> Option<u64> {
     const YEAR: f64 = 366.0 * 86_400_000.0;
     let milliseconds = (seconds * 1000.0).round();
