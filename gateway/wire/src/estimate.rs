@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_no_text() {
+    fn files_are_not_text() {
         let url = |data: &str| format!("{{\"url\":\"data:image/png;base64,{data}\",\"a\":1}}");
         let without = text_bytes(url("").as_bytes());
         assert_eq!(without, url("").len() as u64);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_speaks_of_files_is_text() {
+    fn text_that_mentions_files_is_text() {
         let text = "{\"content\":\"write ;base64, and then what? \\\"input_audio\\\" is a name\"}";
         let short = text_bytes(text.as_bytes());
         assert_eq!(short, text.len() as u64);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_one_piece_says_what_it_used() {
+    fn a_response_in_one_piece_reports_usage() {
         let packed = packed(&[ANSWER.as_bytes()]);
         for step in [1, 7, 10_000] {
             let mut gunzip = read(&packed, Gunzip::whole(Measure::Tokens), step);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_unknown() {
+    fn the_usage_of_invalid_gzip_is_unknown() {
         let packed = packed(&[ANSWER.as_bytes()]);
         let mut wrong = packed.clone();
         let sum = wrong.len() - 6;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_costs_no_more_than_its_bytes_times_a_constant() {
+    fn decoding_is_bounded_by_the_received_bytes() {
         let zeros = vec![b' '; 32 << 20];
         let bomb = packed(&[ANSWER.as_bytes(), &zeros]);
         assert!(bomb.len() < zeros.len() / 500);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_as_models_write_them_are_within_the_bound() {
+    fn realistic_responses_are_within_the_limit() {
         let event = |text: &str| {
             format!(
                 "data: {{\"id\":\"chatcmpl-123\",\"object\":\"chat.completion.chunk\",\
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn takes_whatever_comes(
+        fn accepts_arbitrary_input(
             bytes in proptest::collection::vec(any::<u8>(), 0..2000),
             at in 0_usize..2000, step in 1_usize..500,
         ) {

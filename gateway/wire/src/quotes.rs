@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_end_is_where_it_plainly_is(
+        fn the_end_matches_the_reference(
             text in proptest::collection::vec(prop_oneof![
                 6 => Just(b'\\'), 1 => Just(b'"'), 30 => Just(b'x')
             ], 0..300),
@@ -101,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn vectors_see_what_bytes_are(
+        fn vectors_and_bytes_give_the_same_result(
             block in proptest::collection::vec(prop_oneof![
                 Just(b'\\'), Just(b'"'), any::<u8>()
             ], BLOCK),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_backslashes_over_the_border_of_a_block_count() {
+    fn backslashes_across_a_block_boundary_are_counted() {
         for before in 60..70 {
             for row in 0..5 {
                 let mut text = vec![b'x'; before];

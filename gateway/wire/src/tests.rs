@@ -1,9 +1,9 @@
-//! What the tests of several modules need.
+//! Helpers shared by the tests of several modules.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// JSON values that are rich in what confuses a scanner.
+/// JSON values with many constructs that can confuse a scanner.
 pub(crate) fn value() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         any::<String>(),
@@ -34,7 +34,7 @@ pub(crate) fn written(value: &Value, pretty: bool) -> String {
     }
 }
 
-/// Cuts `bytes` at the given places (taken modulo its length).
+/// Splits `bytes` at these positions (modulo its length).
 pub(crate) fn cut(bytes: &[u8], places: &[usize]) -> Vec<Vec<u8>> {
     let mut places: Vec<usize> = places.iter().map(|at| at % (bytes.len() + 1)).collect();
     places.sort_unstable();

@@ -1,13 +1,13 @@
-//! A clock that stands still, so that a run can be repeated.
+//! A clock that always returns the same time, so that runs are reproducible.
 
-/// Stands in for the C library's: hyper asks for the date on its way.
+/// Replaces the function of the C library: hyper reads the date.
 ///
 /// # Safety
 ///
 /// `now` points at a `timespec`, which is two numbers of 64 bits.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(_clock: i32, now: *mut [i64; 2]) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { now.write([1_700_000_000, 0]) };
     0
 }

@@ -1,5 +1,5 @@
-//! However a compressed answer is cut, it says the same; and no more is decoded
-//! than its bytes allow.
+//! The result for a compressed response does not depend on read boundaries, and
+//! decoding is bounded by the number of its bytes.
 
 #![no_main]
 
@@ -25,7 +25,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     let (cut, bytes) = input;
     let one = whole(std::iter::once(bytes));
     let many = whole(bytes.chunks(usize::from(cut).max(1)));
-    // Bytes that come late allow less: it may be given up sooner.
+    // Bytes that are received later allow less: inspection may be abandoned
+    // sooner.
     assert!(one == many || one.is_none() || many.is_none());
     let mut events = Gunzip::events();
     bytes

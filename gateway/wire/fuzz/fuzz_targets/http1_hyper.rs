@@ -1,4 +1,4 @@
-//! What the codec accepts, hyper reads in the same way.
+//! Every message that the codec accepts is read by hyper in the same way.
 
 #![no_main]
 

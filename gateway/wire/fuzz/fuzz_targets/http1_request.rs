@@ -1,5 +1,5 @@
-//! However a connection's bytes are cut, the same requests are read from it,
-//! and what was read can be written and read again.
+//! The requests of a connection do not depend on read boundaries, and a request
+//! that was read can be written and read again.
 
 #![no_main]
 
@@ -34,7 +34,7 @@ fn seen(head: &RequestHead, buf: &[u8]) -> Seen {
     }
 }
 
-/// Reads a connection whose bytes come `step` at a time.
+/// Reads a connection in steps of `step` bytes.
 fn run(input: &[u8], step: usize, limits: Limits) -> (Vec<Seen>, Option<Http1Error>) {
     let (mut server, mut head) = (Server::new(limits), RequestHead::default());
     let (mut all, mut at, mut there) = (Vec::<Seen>::new(), 0, 0);
@@ -77,7 +77,7 @@ fn run(input: &[u8], step: usize, limits: Limits) -> (Vec<Seen>, Option<Http1Err
     }
 }
 
-fn written_again(seen: &Seen) {
+fn assert_rewritten_request_is_equal(seen: &Seen) {
     let mut out = Vec::new();
     let mut writer = HeadWriter::request(&mut out, &seen.method, &seen.target);
     for (name, value) in &seen.fields {
@@ -88,7 +88,7 @@ fn written_again(seen: &Seen) {
     if out.len() < Limits::default().head {
         match head.parse(&out, Limits::default()) {
             Ok(len) => assert_eq!(len, Some(out.len())),
-            // HTTP/1.0 needs no host, and knows no expectations.
+            // HTTP/1.0 requires no host and has no expectations.
             Err(error) => assert!(matches!(
                 error,
                 Http1Error::HostMissing | Http1Error::Expectation
@@ -111,7 +111,7 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
     let (whole, error) = run(bytes, bytes.len().max(1), limits);
     let (parts, early) = run(bytes, usize::from(step).max(1), limits);
     assert_eq!(whole, parts);
-    // A head that is not complete is not looked at after every byte.
+    // An incomplete head is not parsed after every byte.
     assert!(error == early || early.is_none(), "{error:?} {early:?}");
-    whole.iter().for_each(written_again);
+    whole.iter().for_each(assert_rewritten_request_is_equal);
 });

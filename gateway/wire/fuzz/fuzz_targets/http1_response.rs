@@ -1,4 +1,4 @@
-//! However an upstream's bytes are cut, they are the same answer.
+//! The response of an upstream does not depend on read boundaries.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ struct Seen {
     fields: Vec<(Vec<u8>, Vec<u8>)>,
     body: Vec<u8>,
     end: ClientEof,
-    /// How many bytes are left, where the answer has an end of its own.
+    /// Number of remaining bytes, if the response is self-delimited.
     unread: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
     let whole = run(bytes, bytes.len().max(1), is_head);
     let parts = run(bytes, usize::from(step).max(1), is_head);
     match (&whole, &parts) {
-        // A head that is not complete is not looked at after every byte.
+        // An incomplete head is not parsed after every byte.
         (Err(_), Ok(None)) => {}
         _ => assert_eq!(whole, parts),
     }

@@ -1,5 +1,5 @@
-//! What a strict parser takes for an object or an array, the walk takes apart
-//! into the same members and elements.
+//! The members and elements of every object or array that a strict parser
+//! accepts are the same as the parser's.
 
 #![no_main]
 

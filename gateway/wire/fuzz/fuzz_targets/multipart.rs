@@ -1,5 +1,6 @@
-//! However a form is cut, it is read alike; another parser finds the same model
-//! in it and no other; and the spliced form names what it should.
+//! The result for a form does not depend on read boundaries; another parser
+//! finds the same model and no other; and the spliced form has the expected
+//! model.
 
 #![no_main]
 
@@ -57,7 +58,7 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
     assert_eq!(&body[members.model_at()], members.model().as_bytes());
     if !own_type {
         let found = models(body).now_or_never().expect("nothing to wait for");
-        // One that refuses the form serves no other model.
+        // A parser that rejects the form serves no other model.
         if let Ok(found) = found {
             assert_eq!(found, [members.model().as_bytes()]);
         }

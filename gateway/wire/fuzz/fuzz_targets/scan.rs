@@ -1,5 +1,5 @@
-//! A body that a strict parser takes is read alike by the scanner, and the
-//! spliced body parses to the request with the change.
+//! The scanner agrees with a strict parser on every body that the parser
+//! accepts, and the spliced body parses to the request with the change.
 
 #![no_main]
 
@@ -16,7 +16,7 @@ const FIELDS: [RequestSchema; 6] = [
     RequestSchema::Chat,
 ];
 
-/// How many answers a parser finds that a body asks for.
+/// The number of choices that a body requests, according to a parser.
 fn answers(body: &Value, fields: RequestSchema) -> u64 {
     let count = |name| {
         let number = match body.get(name) {

@@ -1,5 +1,5 @@
-//! However a stream is cut, the client gets the same bytes and the accounting
-//! sees the same figures.
+//! The bytes for the client and the data for accounting do not depend on read
+//! boundaries.
 
 #![no_main]
 

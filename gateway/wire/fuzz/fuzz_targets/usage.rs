@@ -1,5 +1,5 @@
-//! The usage of an answer of which only the ends were kept is what its top level
-//! says, or unknown.
+//! The usage of a response of which only the ends were kept is that of its top
+//! level, or unknown.
 
 #![no_main]
 
@@ -33,7 +33,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         assert_eq!(images, answer["data"].as_array().map(objects));
     }
 
-    // The same object, made long by a member in front or behind.
+    // The same object, extended by a member before or after.
     let Ok(Value::Object(members)) = serde_json::from_slice(text) else {
         return;
     };

@@ -197,7 +197,7 @@ mod tests {
     use super::{is_hop_by_hop, tokens};
 
     #[test]
-    fn a_list_is_cut_at_commas_alone() {
+    fn a_list_is_split_only_at_commas() {
         let cut = |list: &'static [u8]| tokens(list).collect::<Vec<_>>();
         assert_eq!(
             cut(b"a, b\t,c d"),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_connection_is_known_in_any_case() {
+    fn hop_by_hop_names_are_case_insensitive() {
         for name in [
             "TE",
             "trailer",

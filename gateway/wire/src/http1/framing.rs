@@ -167,7 +167,7 @@ mod tests {
     use super::decimal;
 
     #[test]
-    fn a_length_is_a_row_of_digits() {
+    fn a_length_is_only_digits() {
         assert_eq!(decimal(b"0"), Some(0));
         let most = i64::MAX.unsigned_abs();
         assert_eq!(decimal(most.to_string().as_bytes()), Some(most));

@@ -98,7 +98,7 @@ mod tests {
     use crate::http1::Http1Error;
 
     #[test]
-    fn hosts_are_names_or_addresses_with_a_port_or_none() {
+    fn hosts_are_names_or_addresses_with_an_optional_port() {
         for good in [
             "a",
             "a-b.c_d:80",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_uri_has_a_path_like_any_other() {
+    fn absolute_uris_and_paths_are_split() {
         let parts = |text: &'static str| {
             let target = Target::parse(text.as_bytes()).unwrap();
             let part = |span: super::Span| str::from_utf8(span.on(text.as_bytes())).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_resource_is_refused() {
+    fn other_targets_are_rejected() {
         for target in [
             "*",
             "h:443",

@@ -21,7 +21,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn members_come_with_their_values_as_written() {
+fn members_have_their_values_as_written() {
     let text =
         " {\t\"a\" :\n [1, {\"x\":\"]}\"}] ,\"b\":\"q\\\"\\\\\",\"\":-1.5e+3 , \"n\":null}\r\n";
     let expected = [
@@ -42,14 +42,14 @@ fn names_are_decoded() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn a_non_object_is_rejected() {
     for text in ["", " ", "[]", "\"{}\"", "null", "\u{FEFF}{}", "\0{"] {
         assert_eq!(walk(text), Err(ScanError::NotAnObject), "{text:?}");
     }
 }
 
 #[test]
-fn a_broken_object_is_refused() {
+fn a_malformed_object_is_rejected() {
     for text in [
         "{",
         "{\"a\"",
@@ -78,7 +78,7 @@ fn a_broken_object_is_refused() {
 }
 
 #[test]
-fn what_follows_the_object_is_refused() {
+fn trailing_data_is_rejected() {
     assert_eq!(walk("{} x"), Err(ScanError::Trailing { at: 3 }));
     assert_eq!(
         walk("{\"a\":1}{\"a\":2}"),
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn takes_whatever_comes(text in proptest::collection::vec(
+    fn accepts_arbitrary_input(text in proptest::collection::vec(
         prop_oneof![prop::sample::select(b"{}[]\":,\\ 1ax".to_vec()), any::<u8>()], 0..80,
     )) {
         if let Ok(object) = Object::open(&text) {
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn an_array_is_walked_by_its_elements() {
+fn an_array_yields_its_elements() {
     let walk = |text: &'static str| -> Vec<&'static str> {
         Array::open(text.as_bytes())
             .into_iter()

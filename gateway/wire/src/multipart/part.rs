@@ -64,7 +64,7 @@ struct PartHead<'a> {
 pub(super) struct Part {
     /// The part, if the gateway uses it.
     pub(super) field: Option<FormField>,
-    /// It is the file that an audio endpoint listens to.
+    /// Whether it is the audio file to transcribe.
     pub(super) is_sound: bool,
 }
 

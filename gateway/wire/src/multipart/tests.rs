@@ -6,7 +6,7 @@ use crate::tests::cut;
 
 const TYPE: &[u8] = b"multipart/form-data; boundary=frontier";
 
-/// A form of parts that are already written, heads included.
+/// A form of parts that are already written, including their heads.
 fn form(parts: &[&[u8]]) -> Vec<u8> {
     let mut body = Vec::new();
     for part in parts {
@@ -28,7 +28,7 @@ fn file(content: &[u8]) -> Vec<u8> {
     [head.as_bytes(), content].concat()
 }
 
-/// The head that is given, of a part whose value is `m`.
+/// The result for a form whose part has this head and the value `m`.
 fn headed(head: &str) -> Result<Members, ScanError> {
     read(&form(&[format!("{head}\r\n\r\nm").as_bytes()]))
 }
@@ -67,7 +67,8 @@ fn the_model_is_found_before_and_after_the_file() {
         [&upload, &prompt, &model],
         [&prompt, &model, &upload],
     ] {
-        // The value of a field may hold what its line does not begin with.
+        // The value of a part may contain a delimiter that is not at the
+        // beginning of a line.
         let prompt_first = parts.map(|part| {
             if part == &prompt {
                 text("prompt", "x--frontier")
@@ -90,7 +91,7 @@ fn the_model_is_found_before_and_after_the_file() {
 }
 
 #[test]
-fn how_many_images_are_asked_for_is_known_once_that_has_come() {
+fn the_number_of_images_is_known_once_its_part_is_complete() {
     let [model, n] = [text("model", "m"), text("n", "4")];
     for parts in [[&model, &n], [&n, &model]] {
         let members = read(&form(&parts.map(Vec::as_slice))).unwrap();
@@ -107,7 +108,7 @@ fn how_many_images_are_asked_for_is_known_once_that_has_come() {
 }
 
 #[test]
-fn the_model_is_known_before_the_rest_has_come() {
+fn the_model_is_known_before_the_form_is_complete() {
     let body = form(&[&text("model", "m"), &text("stream", "true"), &file(b"x")]);
     let mut reader = FormReader::new(TYPE).unwrap();
     let known = body
@@ -137,7 +138,7 @@ fn the_bytes_of_files_are_counted() {
 }
 
 #[test]
-fn switches_are_read_as_engines_do() {
+fn flags_are_parsed_as_in_engines() {
     for (value, expected) in [
         ("true", true),
         ("True", true),
@@ -156,7 +157,7 @@ fn switches_are_read_as_engines_do() {
 }
 
 #[test]
-fn a_second_model_is_refused_wherever_it_comes() {
+fn a_second_model_is_rejected_at_any_position() {
     let model = text("model", "m");
     for parts in [
         vec![model.as_slice(), &model],
@@ -171,7 +172,7 @@ fn a_second_model_is_refused_wherever_it_comes() {
 }
 
 #[test]
-fn an_error_stays() {
+fn an_error_is_permanent() {
     let mut reader = FormReader::new(TYPE).unwrap();
     let error = reader.push(b"x").unwrap_err();
     assert_eq!(reader.push(&form(&[&text("model", "m")])), Err(error));
@@ -179,7 +180,7 @@ fn an_error_stays() {
 }
 
 #[test]
-fn the_model_must_be_a_name() {
+fn the_model_must_be_a_valid_name() {
     assert_eq!(
         read(&form(&[&file(b"x")])),
         Err(ScanError::Missing { member: "model" })
@@ -210,7 +211,7 @@ fn the_model_must_be_a_name() {
 }
 
 #[test]
-fn names_are_read_in_any_quoting() {
+fn names_are_parsed_in_any_quoting() {
     for head in [
         "Content-Disposition: form-data; name=model",
         "CONTENT-DISPOSITION:Form-Data;name=\"model\"",
@@ -223,7 +224,7 @@ fn names_are_read_in_any_quoting() {
 }
 
 #[test]
-fn what_parsers_read_in_two_ways_is_refused() {
+fn ambiguous_forms_are_rejected() {
     for head in [
         "Content-Disposition: form-data; naMe=\"model\"",
         "Content-Disposition: form-data; name*=utf-8''model",
@@ -269,7 +270,7 @@ fn what_parsers_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn the_model_is_one_plain_text_field() {
+fn the_model_must_be_one_plain_text_field() {
     for head in [
         "Content-Disposition: form-data; name=\"Model\"",
         "Content-Disposition: form-data; name=\"model[]\"",
@@ -287,7 +288,7 @@ fn the_model_is_one_plain_text_field() {
 }
 
 #[test]
-fn a_delimiter_has_nothing_around_it() {
+fn a_delimiter_with_surrounding_bytes_is_rejected() {
     let body = |pattern: &str| {
         let model = "content-disposition: form-data; name=model\r\n\r\n";
         pattern.replace('#', model).replace('@', "--frontier")
@@ -348,7 +349,7 @@ fn heads_and_parts_are_bounded() {
 }
 
 #[test]
-fn a_content_type_has_one_clear_boundary() {
+fn a_content_type_requires_one_unambiguous_boundary() {
     let longest = "b".repeat(70);
     for (given, written) in [
         (
@@ -399,10 +400,10 @@ fn a_content_type_has_one_clear_boundary() {
 }
 
 proptest! {
-    /// However a form is cut, it is read alike; and what is read is what was
-    /// written, whatever its parts hold.
+    /// Read boundaries do not change the result, and the result is what was
+    /// written, whatever the parts contain.
     #[test]
-    fn any_cut_gives_the_same(
+    fn read_boundaries_do_not_matter(
         before in proptest::collection::vec(content(), 0..4),
         model in "[a-zA-Z0-9/._é\r\n-]{1,40}",
         after in proptest::collection::vec(content(), 0..4),
@@ -426,7 +427,7 @@ proptest! {
     }
 
     #[test]
-    fn takes_whatever_comes(
+    fn accepts_arbitrary_input(
         body in proptest::collection::vec(prop::sample::select(b"-\r\nfrontier:;=\"x".to_vec()), 0..200),
         places in proptest::collection::vec(any::<usize>(), 0..20),
     ) {
@@ -435,7 +436,7 @@ proptest! {
     }
 }
 
-/// What a part holds: pieces of what a delimiter is made of, mostly.
+/// The content of a part: mostly fragments of delimiters.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(
         [

@@ -20,7 +20,7 @@ fn finds_the_members_in_any_order() {
 }
 
 #[test]
-fn the_largest_ceiling_counts_in_any_order() {
+fn the_largest_token_limit_counts_in_any_order() {
     for body in [
         r#"{"model":"m","max_tokens":9,"max_completion_tokens":7}"#,
         r#"{"model":"m","max_completion_tokens":7,"max_tokens":9}"#,
@@ -31,7 +31,7 @@ fn the_largest_ceiling_counts_in_any_order() {
 }
 
 #[test]
-fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
+fn members_of_other_endpoints_are_ignored() {
     let body =
         r#"{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":5}"#;
     let read = |fields| {
@@ -47,7 +47,7 @@ fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
     assert_eq!(read(RequestSchema::Media), (true, false, None));
     assert_eq!(read(RequestSchema::ModelOnly), (false, false, None));
 
-    // What is not acted on is the upstream's to judge.
+    // Members that the gateway does not use are left to the upstream.
     let odd = br#"{"model":"m","stream":"x","STREAM":1,"stream_options":7,"max_tokens":"x"}"#;
     assert!(super::scan(odd, RequestSchema::ModelOnly).is_ok());
     assert!(super::scan(odd, RequestSchema::Completion).is_err());
@@ -62,7 +62,7 @@ fn an_endpoint_acts_on_no_member_that_it_does_not_know() {
 }
 
 #[test]
-fn metadata_is_found_everywhere_and_must_be_clear() {
+fn metadata_is_found_at_every_endpoint_and_must_be_unambiguous() {
     let all = [
         RequestSchema::Completion,
         RequestSchema::Response,
@@ -86,7 +86,7 @@ fn metadata_is_found_everywhere_and_must_be_clear() {
 }
 
 #[test]
-fn the_characters_of_speech_are_counted_decoded() {
+fn the_characters_of_speech_are_counted_after_decoding() {
     let count = |input: &str| {
         let body = format!(r#"{{"model":"m","input":{input}}}"#);
         let members = super::scan(body.as_bytes(), RequestSchema::Speech).unwrap();
@@ -112,7 +112,7 @@ fn answers(members: &str, fields: RequestSchema) -> u64 {
 }
 
 #[test]
-fn the_answers_to_one_request_are_the_larger_of_n_and_best_of() {
+fn the_number_of_choices_is_the_larger_of_n_and_best_of() {
     for (members, expected) in [
         (r#""x":1"#, 1),
         (r#""n":1"#, 1),
@@ -141,7 +141,7 @@ fn the_answers_to_one_request_are_the_larger_of_n_and_best_of() {
 }
 
 #[test]
-fn a_number_of_answers_that_is_none_is_one_and_a_large_one_has_a_bound() {
+fn an_invalid_number_of_choices_is_one_and_a_large_one_is_capped() {
     let most = u64::from(values::MOST_ANSWERS);
     for (value, expected) in [
         ("0", 1),
@@ -153,7 +153,7 @@ fn a_number_of_answers_that_is_none_is_one_and_a_large_one_has_a_bound() {
         (r#""""#, 1),
         (r#""many""#, 1),
         ("1e999", 1),
-        // Some engines read these as whole numbers.
+        // Some engines parse these as integers.
         ("2.0", 2),
         ("2.5", 3),
         (r#""12""#, 12),
@@ -169,7 +169,7 @@ fn a_number_of_answers_that_is_none_is_one_and_a_large_one_has_a_bound() {
 }
 
 #[test]
-fn each_prompt_of_several_has_answers_of_its_own() {
+fn choices_are_counted_per_prompt() {
     for (prompt, expected) in [
         (r#""a""#, 2),
         ("null", 2),
@@ -191,7 +191,7 @@ fn each_prompt_of_several_has_answers_of_its_own() {
 }
 
 #[test]
-fn every_name_is_looked_for_behind_its_first_byte() {
+fn every_name_is_found_by_its_first_byte() {
     for acted in RequestMember::ALL {
         let first = acted.name().as_bytes()[0];
         for first in [first, first.to_ascii_uppercase()] {
@@ -200,7 +200,7 @@ fn every_name_is_looked_for_behind_its_first_byte() {
                 "{acted:?}"
             );
         }
-        // The names that fold to it and begin otherwise.
+        // The names that fold to it and begin with another byte.
         for other in ["\u{17F}", "\u{212A}"] {
             let name = format!("{other}{}", &acted.name()[1..]);
             let found = RequestMember::beginning(other.as_bytes()[0]).contains(&acted);
@@ -214,7 +214,7 @@ fn every_name_is_looked_for_behind_its_first_byte() {
 }
 
 #[test]
-fn usage_is_asked_for_only_where_that_is_known() {
+fn usage_is_requested_only_where_supported() {
     let may = |body: &str, fields| {
         super::scan(body.as_bytes(), fields)
             .unwrap()
@@ -250,7 +250,7 @@ fn absent_members_have_their_defaults() {
 }
 
 #[test]
-fn a_negative_ceiling_is_none_and_a_broken_one_is_refused() {
+fn a_negative_token_limit_is_none_and_an_invalid_one_is_rejected() {
     assert_eq!(
         scan(r#"{"model":"m","max_tokens":-1}"#).unwrap().ceiling(),
         None
@@ -271,7 +271,7 @@ fn a_negative_ceiling_is_none_and_a_broken_one_is_refused() {
 }
 
 #[test]
-fn the_model_must_be_a_name() {
+fn the_model_must_be_a_valid_name() {
     let missing = Err(ScanError::Missing { member: "model" });
     assert_eq!(scan("{}"), missing);
     assert_eq!(scan(r#"{"messages":[{"model":"x"}]}"#), missing);
@@ -330,7 +330,7 @@ fn the_model_is_bounded() {
 }
 
 #[test]
-fn a_duplicate_is_refused_however_it_is_spelled() {
+fn a_duplicate_is_rejected_in_any_spelling() {
     for (body, member) in [
         (r#"{"model":"a","model":"a"}"#, "model"),
         (r#"{"model":"a","x":1,"mod\u0065l":"b"}"#, "model"),
@@ -357,7 +357,7 @@ fn a_duplicate_is_refused_however_it_is_spelled() {
 }
 
 #[test]
-fn a_variant_in_case_is_refused() {
+fn a_variant_in_case_is_rejected() {
     for (name, member) in [
         ("Model", "model"),
         ("MODEL", "model"),
@@ -404,7 +404,7 @@ fn a_variant_in_case_is_refused() {
 }
 
 #[test]
-fn switches_are_true_or_false() {
+fn flags_must_be_true_or_false() {
     for value in ["1", "\"true\"", "[]", "True", "tru"] {
         let error = scan(&format!(r#"{{"model":"a","stream":{value}}}"#)).unwrap_err();
         assert_eq!(error.member(), Some("stream"), "{value}");
@@ -419,7 +419,7 @@ fn switches_are_true_or_false() {
 }
 
 #[test]
-fn errors_speak_to_the_client_without_repeating_it() {
+fn errors_do_not_contain_client_input() {
     let error = scan(r#"{"sk-secret":1}"#).unwrap_err();
     assert_eq!(error.to_string(), "`model` is required");
     assert_eq!(error.code(), "missing_required_parameter");
@@ -432,7 +432,7 @@ fn errors_speak_to_the_client_without_repeating_it() {
 }
 
 proptest! {
-    /// What is accepted is read as a parser reads it.
+    /// An accepted body has the same values as with a parser.
     #[test]
     fn agrees_with_a_parser(
         others in proptest::collection::btree_map("[a-z\\\\\"{}é]{0,8}", crate::tests::value(), 0..6),
@@ -460,7 +460,7 @@ proptest! {
     }
 
     #[test]
-    fn folding_is_that_of_unicode(name in "[a-zſK_]{1,8}") {
+    fn folding_matches_unicode(name in "[a-zſK_]{1,8}") {
         let folded: String = name.chars().flat_map(|c| match c {
             'ſ' => 's'.to_lowercase(),
             c => c.to_lowercase(),

@@ -16,7 +16,7 @@ fn spliced(body: &str, model: &str, usage: bool) -> String {
 }
 
 #[test]
-fn without_an_edit_the_body_is_the_clients() {
+fn without_edits_the_body_is_unchanged() {
     let body = r#"{"model":"m","stream_options":{"include_usage" : true}}"#;
     let members = scan(body.as_bytes(), RequestSchema::Completion).unwrap();
     let splice = Splice::new(&members).model("m").include_usage();
@@ -36,7 +36,7 @@ fn the_model_is_replaced_and_escaped() {
 }
 
 #[test]
-fn usage_is_asked_for_in_every_shape_of_the_options() {
+fn usage_is_requested_in_every_form_of_the_options() {
     for (options, wanted) in [
         ("null", r#"{"include_usage":true}"#),
         ("{}", r#"{"include_usage":true}"#),
@@ -57,7 +57,7 @@ fn usage_is_asked_for_in_every_shape_of_the_options() {
 }
 
 #[test]
-fn usage_is_asked_for_where_no_options_are() {
+fn usage_is_requested_without_options() {
     assert_eq!(
         spliced("{ \"model\":\"m\"}", "n", true),
         "{\"stream_options\":{\"include_usage\":true}, \"model\":\"n\"}"
@@ -79,9 +79,9 @@ fn stream_options() -> impl Strategy<Value = Option<Value>> {
 
 proptest! {
     /// The result parses to the client's request with the change, and every
-    /// byte outside the edits is the client's.
+    /// byte outside the edits is unchanged.
     #[test]
-    fn changes_what_it_should_and_nothing_else(
+    fn changes_only_the_edited_members(
         others in proptest::collection::btree_map("[a-z\\\\\"{}é]{0,8}", crate::tests::value(), 0..6),
         options in stream_options(),
         model in "[a-z\"\\\\é]{1,10}",

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::tests::cut;
 
-/// Complete events with their line ends put back together, and what is overlong.
+/// Complete events with their line ends joined to them, and whether they are
+/// oversized.
 fn frames(limit: usize, reads: &[Vec<u8>]) -> Vec<(bool, Vec<u8>)> {
     let mut framer = Framer::new(limit);
     let mut out: Vec<(bool, Vec<u8>)> = Vec::new();
@@ -38,8 +39,8 @@ fn events(reads: &[&str]) -> Vec<String> {
     frames(EVENT_LIMIT, &reads).into_iter().map(text).collect()
 }
 
-/// The data of every event, by the letter of the standard's parser, one byte
-/// at a time. Unlike the standard, an unterminated last event counts.
+/// The data of every event according to the standard's parser, one byte at a
+/// time. Unlike in the standard, an unterminated last event counts.
 fn reference(stream: &[u8]) -> Vec<Vec<u8>> {
     let stream = stream.strip_prefix(BOM).unwrap_or(stream);
     let mut lines = vec![Vec::new()];
@@ -99,7 +100,7 @@ fn an_event_ends_at_a_blank_line_of_any_kind() {
 }
 
 #[test]
-fn an_event_leaves_with_the_read_that_completes_it() {
+fn an_event_is_yielded_with_the_read_that_completes_it() {
     let mut framer = Framer::default();
     let mut seen = Vec::new();
     for read in ["data: 1\r", "\n\r", "\ndata: 2\n", "\n", "data", ": 3"] {
@@ -135,7 +136,7 @@ fn a_whole_event_is_not_copied() {
 }
 
 #[test]
-fn fields_are_read_as_the_standard_says() {
+fn fields_are_parsed_according_to_the_standard() {
     let data = |raw: &str| Event::new(raw.as_bytes()).data().map(Cow::into_owned);
     assert_eq!(data("data: x\n\n").unwrap(), b"x");
     assert_eq!(data("data:x\r\r").unwrap(), b"x");
@@ -155,7 +156,7 @@ fn fields_are_read_as_the_standard_says() {
 }
 
 #[test]
-fn the_done_mark_is_known_in_every_spelling() {
+fn the_done_marker_is_recognized_in_every_form() {
     for raw in [
         "data: [DONE]\n\n",
         "data:[DONE]",
@@ -172,9 +173,9 @@ fn the_done_mark_is_known_in_every_spelling() {
     }
 }
 
-/// Of a line end, the LF may be cut off.
+/// The LF of a line end may be in another read.
 #[test]
-fn the_last_line_end_makes_no_difference_to_the_mark() {
+fn the_last_line_end_does_not_affect_the_done_marker() {
     let comment = "x".repeat(128 - "data: [DONE]\n".len());
     for end in ["", "\r\n\r", "\r\n\r\n", "\n\n"] {
         let raw = format!("data: [DONE]\n{comment}{end}");
@@ -185,7 +186,7 @@ fn the_last_line_end_makes_no_difference_to_the_mark() {
 }
 
 #[test]
-fn a_byte_order_mark_opens_a_stream_only() {
+fn a_byte_order_mark_is_skipped_only_at_the_start() {
     let mut data = Vec::new();
     let mut framer = Framer::default();
     for read in [
@@ -200,7 +201,7 @@ fn a_byte_order_mark_opens_a_stream_only() {
 }
 
 #[test]
-fn an_overlong_event_passes_in_parts_and_framing_goes_on() {
+fn an_oversized_event_is_yielded_in_parts_and_framing_continues() {
     let reads = [
         "data: 1\n\ndata: ",
         "0123456789",
@@ -267,7 +268,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_chunking_gives_the_same_events(
+    fn read_boundaries_do_not_matter(
         stream in stream(), places in proptest::collection::vec(any::<usize>(), 0..12),
     ) {
         let whole = frames(EVENT_LIMIT, std::slice::from_ref(&stream));
@@ -295,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn no_byte_is_lost_to_a_limit(
+    fn a_limit_loses_no_bytes(
         stream in stream(), limit in 0_usize..30,
         places in proptest::collection::vec(any::<usize>(), 0..12),
     ) {

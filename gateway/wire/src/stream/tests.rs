@@ -8,7 +8,7 @@ const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
-/// What the client gets of these reads, and the state at the end.
+/// The bytes that the client receives for these reads, and the final state.
 fn forwarded(mut tail: StreamInspector, reads: &[Vec<u8>]) -> (Vec<u8>, StreamInspector) {
     let mut out = Vec::new();
     for read in reads {
@@ -37,7 +37,7 @@ fn whole(hide_usage: bool, stream: &str) -> (String, StreamInspector) {
 }
 
 #[test]
-fn only_the_gateways_own_usage_event_is_held() {
+fn only_the_usage_event_for_the_gateway_is_held_back() {
     let stream = [TEXT, TEXT, USAGE, DONE].concat();
     let (out, tail) = whole(true, &stream);
     assert_eq!(out, [TEXT, TEXT, DONE].concat());
@@ -54,17 +54,17 @@ fn only_the_gateways_own_usage_event_is_held() {
 }
 
 #[test]
-fn an_answer_is_a_token_an_event_or_as_much_as_its_bytes() {
+fn tokens_are_estimated_by_events_or_by_bytes() {
     let (_, none) = whole(true, ": ping\n\n");
     assert_eq!(none.estimated_tokens(), 0);
     let (_, small) = whole(true, &TEXT.repeat(9));
     assert_eq!(small.estimated_tokens(), 9);
-    // What the longer ones have more than the shortest, at 3.5 bytes each.
+    // The bytes beyond the smallest event, at 3.5 bytes each.
     let event = |text: &str| TEXT.replace("\"a\"", &format!("\"{text}\""));
     let long = event(&"a".repeat(701));
     let (_, long) = whole(true, &[TEXT, &long, &long].concat());
     assert_eq!(long.estimated_tokens(), 400);
-    // No frame is so long.
+    // No frame is this long.
     let (_, one) = whole(true, &format!("data: {}\n\n", "a".repeat(512 + 700)));
     assert_eq!(one.estimated_tokens(), 200);
     let (_, usage) = whole(true, &[TEXT, USAGE, DONE].concat());
@@ -72,7 +72,7 @@ fn an_answer_is_a_token_an_event_or_as_much_as_its_bytes() {
 }
 
 #[test]
-fn the_event_that_ends_a_choice_is_no_measure_of_the_others() {
+fn the_event_that_ends_a_choice_does_not_set_the_frame_size() {
     let content = |word: &str| {
         format!(
             "data: {{\"id\":\"c-1\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{word}\"}},\
@@ -87,7 +87,7 @@ fn the_event_that_ends_a_choice_is_no_measure_of_the_others() {
         let found = usize::try_from(tail.estimated_tokens()).unwrap();
         assert_eq!(found, words.len() + ends);
     }
-    // One event may be all.
+    // There may be only one event.
     let all = format!(
         "data: {{\"text\":\"{}\",\"finish_reason\":\"stop\"}}\n\n",
         "a sea ".repeat(700)
@@ -97,7 +97,7 @@ fn the_event_that_ends_a_choice_is_no_measure_of_the_others() {
 }
 
 #[test]
-fn a_file_in_an_event_is_no_text() {
+fn a_file_in_an_event_is_not_text() {
     let file = "iVBORw0K".repeat(EVENT_LIMIT / 8);
     let image =
         format!("data: {{\"delta\":{{\"images\":[\"data:image/png;base64,{file}\"]}}}}\n\n");
@@ -108,7 +108,7 @@ fn a_file_in_an_event_is_no_text() {
 }
 
 #[test]
-fn what_a_transcript_repeats_at_its_end_is_no_part_of_it() {
+fn the_repeated_text_of_a_transcript_is_not_counted() {
     let delta = "data: {\"type\":\"transcript.text.delta\",\"delta\":\"a\"}\n\n";
     let done = format!(
         "data: {{\"type\":\"transcript.text.done\",\"text\":\"{}\"}}\n\n",
@@ -120,7 +120,7 @@ fn what_a_transcript_repeats_at_its_end_is_no_part_of_it() {
 }
 
 #[test]
-fn what_the_responses_api_repeats_is_no_part_of_an_answer() {
+fn repeated_text_of_the_responses_api_is_not_counted() {
     let long = "a".repeat(5000);
     let delta = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";
     let named = |kind: &str| format!("event: {kind}\ndata: {{\"text\":\"{long}\"}}\n\n");
@@ -137,7 +137,7 @@ fn what_the_responses_api_repeats_is_no_part_of_an_answer() {
 }
 
 #[test]
-fn what_resembles_a_usage_event_is_forwarded() {
+fn events_that_resemble_usage_events_are_forwarded() {
     for event in [
         "data: {\"choices\":[],\"prompt_filter_results\":[],\"usage\":null}\n\n",
         "data: {\"choices\":[{}],\"usage\":{\"prompt_tokens\":1}}\n\n",
@@ -152,7 +152,7 @@ fn what_resembles_a_usage_event_is_forwarded() {
 }
 
 #[test]
-fn one_read_is_one_run_unless_something_is_held() {
+fn one_read_is_one_range_unless_something_is_held_back() {
     let mut tail = StreamInspector::new(true);
     let plain = [TEXT, TEXT, ": ping\n\n"].concat();
     let forward = tail.push(plain.as_bytes());
@@ -172,7 +172,7 @@ fn one_read_is_one_run_unless_something_is_held() {
 }
 
 #[test]
-fn an_event_in_two_reads_leaves_with_the_second() {
+fn an_event_in_two_reads_is_forwarded_with_the_second() {
     let mut tail = StreamInspector::new(true);
     let (one, two) = TEXT.split_at(20);
     assert!(tail.push(one.as_bytes()).is_empty());
@@ -187,7 +187,7 @@ fn an_event_in_two_reads_leaves_with_the_second() {
 }
 
 #[test]
-fn the_line_end_of_a_held_event_is_held() {
+fn the_line_end_of_a_held_event_is_held_back() {
     let usage = USAGE.replace('\n', "\r\n");
     let (one, two) = usage.split_at(usage.len() - 1);
     let reads = [one, two, "data: [DONE]\r\n\r", "\n"].map(|read| read.as_bytes().to_vec());
@@ -207,7 +207,7 @@ fn the_last_event_needs_no_terminator() {
 }
 
 #[test]
-fn the_last_usage_counts_and_a_broken_one_does_not() {
+fn the_last_valid_usage_counts() {
     let later = USAGE.replace('3', "4");
     let broken = USAGE.replace('3', "-4");
     let (_, tail) = whole(true, &[USAGE, &later, &broken].concat());
@@ -215,7 +215,7 @@ fn the_last_usage_counts_and_a_broken_one_does_not() {
 }
 
 #[test]
-fn an_error_is_told_from_an_answer_once_an_event_is_there() {
+fn the_first_event_is_classified_as_error_or_response() {
     let first = |stream: &str| whole(true, stream).1.first();
     assert_eq!(first(""), FirstEvent::Pending);
     assert_eq!(first(": ping\n\n: ping\n\n\n"), FirstEvent::Pending);
@@ -275,7 +275,7 @@ fn an_error_is_told_from_an_answer_once_an_event_is_there() {
 }
 
 #[test]
-fn streams_without_a_mark_end_with_their_own_event() {
+fn streams_without_a_done_marker_end_with_their_own_event() {
     let complete = |stream: &str| whole(true, stream).1.is_complete();
     for event in [
         "event: response.completed\ndata: {\"response\":{}}\n\n",
@@ -305,7 +305,7 @@ fn streams_without_a_mark_end_with_their_own_event() {
 }
 
 #[test]
-fn a_stream_of_responses_reports_what_it_used() {
+fn a_stream_of_the_responses_api_reports_usage() {
     let usage = "{\"input_tokens\":7,\"input_tokens_details\":{\"cached_tokens\":4},\
         \"output_tokens\":3,\"output_tokens_details\":{\"reasoning_tokens\":1},\"total_tokens\":10}";
     for kind in ["completed", "incomplete", "failed"] {
@@ -327,7 +327,7 @@ fn a_stream_of_responses_reports_what_it_used() {
 }
 
 #[test]
-fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
+fn an_oversized_event_is_forwarded_as_received_and_its_usage_counts() {
     let text = "x".repeat(50_000);
     let event = format!(
         "event: response.completed\ndata: {{\"type\":\"response.completed\",\"response\":{{\"output\":\"{text}\",\
@@ -357,10 +357,10 @@ fn an_overlong_event_passes_as_it_comes_and_its_usage_counts() {
 }
 
 #[test]
-fn something_can_be_put_behind_whole_events_only() {
+fn events_can_be_appended_only_after_complete_events() {
     let mut tail = StreamInspector::with_limit(false, 10);
     assert!(tail.is_between_events());
-    // What is not forwarded yet is not in the way.
+    // Bytes that are not forwarded yet do not matter.
     assert!(tail.push(b"data: 1").is_empty() && tail.is_between_events());
     assert!(!tail.push(b"23456").is_empty() && !tail.is_between_events());
     tail.push(b"7\n");
@@ -370,10 +370,10 @@ fn something_can_be_put_behind_whole_events_only() {
 }
 
 proptest! {
-    /// However the stream is cut, the client gets it without the held events,
-    /// byte for byte, and the accounting sees the same.
+    /// Read boundaries do not change the bytes for the client, which are the
+    /// stream without the held events, or the data for accounting.
     #[test]
-    fn any_chunking_gives_the_same_result(
+    fn read_boundaries_do_not_matter(
         parts in proptest::collection::vec((0_usize..7, 0_usize..3), 0..12),
         places in proptest::collection::vec(any::<usize>(), 0..20),
         hide_usage: bool,
@@ -407,7 +407,7 @@ proptest! {
 }
 
 #[test]
-fn images_and_sound_of_a_stream_are_told() {
+fn images_and_audio_of_a_stream_are_reported() {
     let quantities = |stream: &str, limit, measure| {
         let mut tail = StreamInspector::with_limit(false, limit);
         stream

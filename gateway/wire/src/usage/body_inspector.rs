@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_as_many_tokens_as_its_bytes_but_for_its_frame() {
+    fn tokens_are_estimated_by_bytes_outside_the_frame() {
         assert_eq!(["", "a", "{", "{\"a\":1}"].map(estimated), [0, 0, 0, 1]);
         // Plain text has no frame.
         assert_eq!(estimated(&"a word ".repeat(100)), 200);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_within_an_answer_is_no_text() {
+    fn a_file_in_a_response_is_not_text() {
         let answer = |text: &str, file: &str| {
             format!(
                 "{{\"choices\":[{{\"message\":{{\"content\":\"{text}\",\"images\":[\
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_answer_tells_what_is_asked_of_it() {
+    fn each_response_reports_its_measured_quantity() {
         let none = Quantities::default();
         let image = format!(
             r#"{{"data":[{{"b64_json":"{}"}},{{}}],"usage":{{"input_tokens":5,"output_tokens":6}}}}"#,

@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_around_and_however_it_is_read(
+        fn other_members_and_read_boundaries_do_not_matter(
             before in crate::tests::value(), after in crate::tests::value(),
             elements in proptest::collection::vec(crate::tests::value(), 0..5),
             pretty: bool, read in 1_usize..200,

@@ -109,7 +109,7 @@ mod tests {
     use super::{Quantities, duration_ms, response_ms};
 
     #[test]
-    fn a_duration_is_what_usage_bills_or_else_what_the_answer_says() {
+    fn a_duration_is_from_usage_or_from_the_response() {
         for (answer, expected) in [
             (
                 r#"{"text":"a","usage":{"type":"duration","seconds":3}}"#,
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_cut_off_is_not_taken() {
+    fn a_truncated_number_is_ignored() {
         assert_eq!(response_ms(br#"{"duration":8.4"#), None);
         assert_eq!(response_ms(br#"{"duration":8.4,"te"#), Some(8400));
     }
 
     #[test]
-    fn what_is_known_is_kept() {
+    fn known_quantities_are_kept() {
         let sent = Quantities {
             input_characters: Some(3),
             audio_bytes: Some(1),

@@ -75,7 +75,7 @@ fn absent_is_unknown() {
 }
 
 #[test]
-fn counts_that_are_none_are_not_trusted() {
+fn invalid_counts_are_not_trusted() {
     for prompt in [json!(-1), json!(1.5), json!("7"), json!(1e30), json!([7])] {
         assert_eq!(
             of(&json!({"prompt_tokens": prompt, "completion_tokens": 1})),
@@ -88,7 +88,7 @@ fn counts_that_are_none_are_not_trusted() {
 }
 
 #[test]
-fn each_endpoints_answer_is_read() {
+fn the_response_of_each_endpoint_is_read() {
     let answer = |value: Value| Usage::from_response(value.to_string().as_bytes());
     let embeddings =
         json!({"object": "list", "data": [], "usage": {"prompt_tokens": 8, "total_tokens": 8}});
@@ -114,7 +114,7 @@ fn each_endpoints_answer_is_read() {
 }
 
 #[test]
-fn coheres_meta_is_read_where_there_is_no_usage() {
+fn coheres_meta_is_read_without_usage() {
     let meta = |meta: Value| {
         Usage::from_response(json!({"results": [], "meta": meta}).to_string().as_bytes())
     };
@@ -141,7 +141,7 @@ fn coheres_meta_is_read_where_there_is_no_usage() {
         Usage::from_response(both.to_string().as_bytes()),
         Some(tokens(5, Some(0)))
     );
-    // At the end of a long answer, and not if it is only nested in one.
+    // At the end of a long response, but not if it is only nested in one.
     let text = "a".repeat(20_000);
     let long = format!(r#"{{"results":"{text}","meta":{{"tokens":{{"input_tokens":6}}}}}}"#);
     assert_eq!(kept(long.as_bytes(), 997).usage(), Some(tokens(6, Some(0))));
@@ -151,7 +151,7 @@ fn coheres_meta_is_read_where_there_is_no_usage() {
 }
 
 #[test]
-fn the_cache_is_read_in_every_spelling() {
+fn cached_tokens_are_read_in_every_spelling() {
     let cache = |report: Value| {
         let usage = of(&report).unwrap();
         (usage.cached_tokens, usage.cache_write_tokens)
@@ -171,7 +171,7 @@ fn the_cache_is_read_in_every_spelling() {
 }
 
 #[test]
-fn odd_details_do_not_spoil_the_counts() {
+fn invalid_details_do_not_affect_the_counts() {
     for odd in [
         json!([]),
         json!("none"),
@@ -204,7 +204,7 @@ fn cost_is_rounded_to_millionths() {
 }
 
 #[test]
-fn an_event_is_looked_into_only_if_it_has_usage() {
+fn an_event_is_parsed_only_if_it_has_usage() {
     let read = |data: &str| EventUsage::from_data(data.as_bytes());
     let usage = Some(tokens(7, Some(3)));
     let only = read(&format!(r#"{{"choices": [ ],"usage": {REPORT}}}"#));
@@ -268,7 +268,7 @@ fn an_event_is_looked_into_only_if_it_has_usage() {
 }
 
 #[test]
-fn a_small_answer_is_read_whole() {
+fn a_small_response_is_read_completely() {
     let body =
         format!(r#"{{"choices":[{{"usage":{{"prompt_tokens":1}}}}],"usage":{REPORT},"x":[]}}"#);
     assert_eq!(kept(body.as_bytes(), 10).usage(), Some(tokens(7, Some(3))));
@@ -287,7 +287,7 @@ fn answer(text: &str, order: [&str; 3]) -> String {
 }
 
 #[test]
-fn usage_is_found_at_either_end_of_a_long_answer() {
+fn usage_is_found_at_either_end_of_a_long_response() {
     for text in [
         "a".repeat(100_000),
         "\\\"".repeat(30_000),
@@ -308,20 +308,20 @@ fn usage_is_found_at_either_end_of_a_long_answer() {
 }
 
 #[test]
-fn text_cannot_pose_as_usage() {
+fn text_is_not_mistaken_for_usage() {
     let lie = r#"","usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
     for text in [lie.repeat(1000), format!("{}{lie}\\", "b".repeat(20_000))] {
         let long = Value::from(text).to_string();
         let body = format!(r#"{{"choices":[{{"message":{long}}}]}}"#);
         assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
-        // Nor if the answer breaks off within it.
+        // Nor if the response ends within it.
         let cut = body.get(..body.rfind("}}").unwrap() + 2).unwrap();
         assert_eq!(kept(cut.as_bytes(), 4096).usage(), None);
     }
 }
 
 #[test]
-fn a_name_of_which_the_tail_has_but_the_end_is_not_taken() {
+fn a_truncated_name_in_the_tail_is_ignored() {
     let named = |name: &str| {
         let end = format!(r#""usage":{REPORT},"z":"#);
         let fill = "z".repeat(8192 - end.len() - 3);
@@ -331,12 +331,12 @@ fn a_name_of_which_the_tail_has_but_the_end_is_not_taken() {
     let body = named(r#""\"#);
     assert_eq!(&body[body.len() - 8192..][..8], r#""usage":"#);
     assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
-    // What is unknown is not guessed, even if it would have been right.
+    // An unknown value is not guessed, even if the guess would be right.
     assert_eq!(kept(named("").as_bytes(), 4096).usage(), None);
 }
 
 #[test]
-fn an_answer_that_breaks_off_in_a_text_is_unknown() {
+fn the_usage_of_a_response_that_ends_in_a_string_is_unknown() {
     let long = "b".repeat(20_000);
     let body = format!(r#"{{"b":"{long}","x":{{"usage":{REPORT},"content":"f(\"a\"){{}}"#);
     assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
@@ -345,15 +345,16 @@ fn an_answer_that_breaks_off_in_a_text_is_unknown() {
 }
 
 #[test]
-fn usage_in_the_middle_of_a_long_answer_is_unknown() {
+fn usage_in_the_middle_of_a_long_response_is_unknown() {
     let long = "a".repeat(20_000);
     let body = format!(r#"{{"a":"{long}","usage":{REPORT},"b":"{long}"}}"#);
     assert_eq!(kept(body.as_bytes(), 4096).usage(), None);
 }
 
 proptest! {
-    /// Whatever the answer holds, and however it is read, usage is that of the
-    /// top level, or unknown if it was in the part that was not kept.
+    /// Whatever the response contains, and with any read boundaries, usage is
+    /// that of the top level, or unknown if it was in the part that was not
+    /// kept.
     #[test]
     fn only_the_top_level_counts(
         before in crate::tests::value(), after in crate::tests::value(),
@@ -368,7 +369,7 @@ proptest! {
     }
 
     #[test]
-    fn takes_whatever_comes(
+    fn accepts_arbitrary_input(
         body in proptest::collection::vec(
             prop::sample::select(b"{}[]\":,\\ 1usage".to_vec()), 0..20_000,
         ),

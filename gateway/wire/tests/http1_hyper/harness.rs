@@ -16,14 +16,14 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// One message, as either side saw it. The first is method and target, or the
+/// One message as read by either parser. `first` is method and target, or the
 /// status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     first: String,
     version: Version,
     fields: Vec<(String, Vec<u8>)>,
-    /// `None` if it did not end.
+    /// `None` if it is incomplete.
     body: Option<Vec<u8>>,
 }
 
@@ -105,7 +105,7 @@ fn body(
     }
 }
 
-/// A whole URI without a path has the path `/`.
+/// An absolute URI without a path has the path `/`.
 fn path_and_query(uri: &hyper::Uri) -> String {
     match uri.query() {
         Some(query) => format!("{}?{query}", uri.path()),
@@ -140,7 +140,7 @@ async fn requests_of_hyper(input: &[u8]) -> Vec<Seen> {
             Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
         }
     });
-    // What hyper refuses is not the question.
+    // Requests that hyper rejects are not compared.
     let _refused = hyper::server::conn::http1::Builder::new()
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
@@ -148,7 +148,7 @@ async fn requests_of_hyper(input: &[u8]) -> Vec<Seen> {
     all.take()
 }
 
-/// The answer that the codec reads; `None` if it refuses it.
+/// The response that the codec reads; `None` if it rejects it.
 fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
     let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
     client.begin(is_head).ok()?;
@@ -171,7 +171,7 @@ fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
     })
 }
 
-/// The answer that hyper reads.
+/// The response that hyper reads.
 async fn answer_of_hyper(input: &[u8], is_head: bool) -> Option<Seen> {
     let (mut peer, stream) = tokio::io::duplex(1 << 20);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -209,7 +209,8 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// What hyper must have seen: the body only if the codec took all of it.
+/// The expected result of hyper: with the body only if the codec read all of
+/// it.
 fn agree(ours: &Seen, theirs: Option<&Seen>, input: &[u8]) {
     let mut theirs = theirs.cloned();
     if let (None, Some(theirs)) = (&ours.body, &mut theirs) {
@@ -218,8 +219,8 @@ fn agree(ours: &Seen, theirs: Option<&Seen>, input: &[u8]) {
     assert_eq!(theirs.as_ref(), Some(ours), "{}", input.escape_ascii());
 }
 
-/// How many complete requests the codec reads from a connection; hyper must
-/// read all of them alike.
+/// The number of complete requests that the codec reads from a connection;
+/// hyper must read all of them alike.
 pub(crate) fn check_requests(input: &[u8]) -> usize {
     let ours = requests(input);
     let theirs = runtime().block_on(requests_of_hyper(input));
@@ -229,7 +230,7 @@ pub(crate) fn check_requests(input: &[u8]) -> usize {
     ours.iter().filter(|seen| seen.body.is_some()).count()
 }
 
-/// Whether the codec takes this for an answer; hyper must read it alike.
+/// Whether the codec accepts this as a response; hyper must read it alike.
 pub(crate) fn check_answer(input: &[u8], is_head: bool) -> bool {
     let ours = answer(input, is_head);
     let theirs = runtime().block_on(answer_of_hyper(input, is_head));

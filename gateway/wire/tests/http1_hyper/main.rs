@@ -1,5 +1,6 @@
-//! The codec beside hyper: every message that the codec accepts, hyper reads
-//! in the same way. What hyper takes beyond that is the codec's strictness:
+//! Compares the codec with hyper: every message that the codec accepts is read
+//! by hyper in the same way. hyper also accepts messages that the codec
+//! rejects:
 //!
 //! - line ends without CR, more than two blank lines before a request;
 //! - a length beside a transfer coding, repeated lengths that agree, several
@@ -14,7 +15,7 @@ mod harness;
 use harness::{check_answer, check_requests};
 use proptest::prelude::*;
 
-/// Header lines, of which most are good.
+/// Header lines, most of them valid.
 fn lines() -> impl Strategy<Value = String> {
     let line = prop_oneof![
         6 => "[a-zA-Z-]{1,9}: ?[ -~]{0,12}\r\n",
@@ -41,8 +42,8 @@ fn bodies() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Bytes put somewhere: what a smuggler would try.
-fn bruise(text: String, at: usize, with: Option<&'static str>) -> Vec<u8> {
+/// Inserts bytes somewhere, as in request smuggling.
+fn corrupt(text: String, at: usize, with: Option<&'static str>) -> Vec<u8> {
     let mut bytes = text.into_bytes();
     if let Some(with) = with {
         let at = at % (bytes.len() + 1);
@@ -51,7 +52,7 @@ fn bruise(text: String, at: usize, with: Option<&'static str>) -> Vec<u8> {
     bytes
 }
 
-fn bruises() -> impl Strategy<Value = Option<&'static str>> {
+fn corruptions() -> impl Strategy<Value = Option<&'static str>> {
     prop_oneof![
         3 => Just(None),
         1 => proptest::sample::select(vec![
@@ -90,13 +91,13 @@ proptest! {
     fn hyper_reads_every_accepted_request_alike(
         requests in proptest::collection::vec(request(), 1..4),
         at: usize,
-        with in bruises(),
+        with in corruptions(),
     ) {
-        check_requests(&bruise(requests.concat(), at, with));
+        check_requests(&corrupt(requests.concat(), at, with));
     }
 
     #[test]
-    fn hyper_reads_every_accepted_answer_alike(
+    fn hyper_reads_every_accepted_response_alike(
         interim in prop_oneof![4 => Just(""), 1 => Just("HTTP/1.1 100 Continue\r\n\r\n")],
         version in "HTTP/1.[01]",
         status in prop_oneof![4 => Just(200), 1 => 200_u16..1000, 1 => Just(204), 1 => Just(304)],
@@ -104,10 +105,10 @@ proptest! {
         body in bodies(),
         is_head in prop_oneof![4 => Just(false), 1 => Just(true)],
         at: usize,
-        with in bruises(),
+        with in corruptions(),
     ) {
         let text = format!("{interim}{version} {status} R\r\n{lines}\r\n{body}");
-        check_answer(&bruise(text, at, with), is_head);
+        check_answer(&corrupt(text, at, with), is_head);
     }
 }
 

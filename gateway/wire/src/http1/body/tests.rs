@@ -4,8 +4,8 @@ use super::BodyDecoder;
 use crate::http1::{CHUNK_END, ChunkLine, Framing, Http1Error, LAST_CHUNK};
 use crate::tests::cut;
 
-/// What a body of these reads is, and how many bytes follow its end; `None` if
-/// it does not end.
+/// The decoded body of these reads, and the number of bytes after its end;
+/// `None` if it is incomplete.
 fn read(framing: Framing, reads: &[Vec<u8>]) -> Result<(Vec<u8>, Option<usize>), Http1Error> {
     let mut body = BodyDecoder::new(framing);
     let mut data = Vec::new();
@@ -34,7 +34,7 @@ fn chunked(text: &str) -> Result<(Vec<u8>, Option<usize>), Http1Error> {
 }
 
 #[test]
-fn chunks_are_put_together() {
+fn chunks_are_joined() {
     for (text, data, after) in [
         ("0\r\n\r\n", "", Some(0)),
         ("0000\r\n\r\nGET", "", Some(3)),
@@ -65,7 +65,7 @@ fn chunks_are_put_together() {
 }
 
 #[test]
-fn chunks_have_one_form() {
+fn malformed_chunks_are_rejected() {
     for (text, reason) in [
         ("\r\n\r\n", Http1Error::ChunkSize),
         (";a\r\n", Http1Error::ChunkSize),
@@ -105,7 +105,7 @@ fn chunks_have_one_form() {
 }
 
 #[test]
-fn what_is_ignored_is_bounded() {
+fn extensions_and_trailers_are_bounded() {
     let fits = format!("0;{}\r\n\r\n", "x".repeat(16 << 10));
     assert_eq!(chunked(&fits), Ok((Vec::new(), Some(0))));
     let many = format!("1;{}\r\nx\r\n", "x".repeat(1 << 10)).repeat(17);
@@ -123,7 +123,7 @@ fn what_is_ignored_is_bounded() {
 }
 
 #[test]
-fn a_huge_chunk_is_read_as_it_comes() {
+fn a_huge_chunk_is_decoded_incrementally() {
     let mut body = BodyDecoder::new(Framing::Chunked);
     let input = b"ffffffffffffffff\r\nabc";
     let decoded = body.decode(input).unwrap();
@@ -134,7 +134,7 @@ fn a_huge_chunk_is_read_as_it_comes() {
 }
 
 #[test]
-fn other_bodies_end_at_their_length_or_with_the_connection() {
+fn other_bodies_end_at_their_length_or_at_connection_close() {
     let all = [b"abc".to_vec(), b"def".to_vec()];
     assert_eq!(read(Framing::None, &all), Ok((Vec::new(), Some(6))));
     assert_eq!(read(Framing::Length(0), &all), Ok((Vec::new(), Some(6))));
@@ -158,7 +158,7 @@ fn other_bodies_end_at_their_length_or_with_the_connection() {
 
 proptest! {
     #[test]
-    fn what_is_cut_into_chunks_comes_back_however_it_is_read(
+    fn chunked_data_is_decoded_with_any_read_boundaries(
         parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..8),
         rest in proptest::collection::vec(any::<u8>(), 0..20),
         places in proptest::collection::vec(any::<usize>(), 0..30),
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn cuts_change_nothing(
+    fn read_boundaries_do_not_matter(
         text in "([0-3]{1,2}[;a ]{0,2}\r?\n|[a-c]{1,3}(\r\n)?|\r\n){0,9}",
         places in proptest::collection::vec(any::<usize>(), 0..9),
     ) {

@@ -1,7 +1,7 @@
 use super::{Client, ClientEof, INTERIM, ReceivedHead};
 use crate::http1::{Framing, Http1Error, Limits, ResponseHead};
 
-fn asked(is_head: bool) -> (Client, ResponseHead) {
+fn client_with_request(is_head: bool) -> (Client, ResponseHead) {
     let mut client = Client::new(Limits::default());
     client.begin(is_head).unwrap();
     client.sent();
@@ -11,7 +11,7 @@ fn asked(is_head: bool) -> (Client, ResponseHead) {
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
 
 #[test]
-fn a_connection_is_used_again_and_again() {
+fn a_connection_is_reused() {
     let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
     for _ in 0..3 {
         assert!(client.is_reusable());
@@ -37,8 +37,8 @@ fn a_connection_is_used_again_and_again() {
 }
 
 #[test]
-fn interim_answers_are_skipped_up_to_a_bound() {
-    let (mut client, mut head) = asked(false);
+fn interim_responses_are_skipped_up_to_a_limit() {
+    let (mut client, mut head) = client_with_request(false);
     for text in [
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 103 X\r\nLink: a\r\n\r\n",
@@ -50,7 +50,7 @@ fn interim_answers_are_skipped_up_to_a_bound() {
     }
     assert_eq!(client.eof(0), ClientEof::Truncated);
 
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     let interim = b"HTTP/1.1 102 Processing\r\n\r\n";
     for _ in 0..INTERIM {
         let arrived = client.read_head(interim, &mut head).unwrap();
@@ -62,7 +62,7 @@ fn interim_answers_are_skipped_up_to_a_bound() {
     );
     assert!(!client.is_reusable());
 
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     let switched = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
     assert_eq!(
         client.read_head(switched, &mut head),
@@ -71,20 +71,20 @@ fn interim_answers_are_skipped_up_to_a_bound() {
 }
 
 #[test]
-fn a_connection_is_not_used_again_unless_all_is_said() {
+fn a_connection_is_reused_only_after_complete_messages() {
     for head_text in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 204 X\r\nContent-Length: 3\r\n\r\n",
     ] {
-        let (mut client, mut head) = asked(false);
+        let (mut client, mut head) = client_with_request(false);
         client.read_head(head_text.as_bytes(), &mut head).unwrap();
         assert!(
             client.has_response() && !client.is_reusable(),
             "{head_text}"
         );
     }
-    // An answer that came before the request was out.
+    // A response that was received before the request was written.
     let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
     client.begin(false).unwrap();
     client
@@ -94,10 +94,10 @@ fn a_connection_is_not_used_again_unless_all_is_said() {
     client.sent();
     assert!(client.is_reusable());
 
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     assert!(client.read_head(b"HTTP/1.1 200 OK\n\n", &mut head).is_err());
     assert!(!client.is_reusable());
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.read_head(chunked, &mut head).unwrap();
     assert_eq!(client.read_body(b"z"), Err(Http1Error::ChunkSize));
@@ -106,27 +106,27 @@ fn a_connection_is_not_used_again_unless_all_is_said() {
 }
 
 #[test]
-fn an_answer_to_head_has_no_body() {
-    let (mut client, mut head) = asked(true);
+fn a_response_to_head_has_no_body() {
+    let (mut client, mut head) = client_with_request(true);
     client.read_head(OK, &mut head).unwrap();
     assert_eq!(head.framing(), Framing::None);
     assert!(client.has_response() && client.is_reusable());
 }
 
 #[test]
-fn the_end_of_the_upstreams_side_is_told_apart() {
+fn ends_of_the_upstreams_data_are_distinguished() {
     let mut client = Client::new(Limits::default());
     assert_eq!(client.eof(0), ClientEof::Idle);
     assert!(!client.is_reusable());
-    let (mut client, _) = asked(false);
+    let (mut client, _) = client_with_request(false);
     assert_eq!(client.eof(0), ClientEof::Unanswered);
-    let (mut client, _) = asked(false);
+    let (mut client, _) = client_with_request(false);
     assert_eq!(client.eof(5), ClientEof::Truncated);
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     client.read_head(OK, &mut head).unwrap();
     client.read_body(b"ab").unwrap();
     assert_eq!(client.eof(0), ClientEof::Truncated);
-    let (mut client, mut head) = asked(false);
+    let (mut client, mut head) = client_with_request(false);
     client
         .read_head(b"HTTP/1.1 200 OK\r\n\r\n", &mut head)
         .unwrap();

@@ -6,7 +6,7 @@ use super::{ChunkLine, HeadWriter};
 use crate::http1::{Framing, Http1Error, Limits, Persistence, RequestHead, ResponseHead};
 
 #[test]
-fn a_request_is_written_after_what_is_there() {
+fn a_request_is_appended() {
     let mut out = b"before".to_vec();
     let mut head = HeadWriter::request(&mut out, b"POST", b"/v1/chat/completions");
     head.field(b"host", b"engine:8000")
@@ -21,7 +21,7 @@ fn a_request_is_written_after_what_is_there() {
 }
 
 #[test]
-fn an_answer_says_how_it_ends() {
+fn a_response_declares_its_framing() {
     let written = |status, framing, persistence| {
         let mut out = Vec::new();
         let head = HeadWriter::response(&mut out, status);
@@ -48,7 +48,7 @@ fn an_answer_says_how_it_ends() {
 }
 
 #[test]
-fn nothing_is_left_of_a_head_that_would_say_something_else() {
+fn an_invalid_head_is_removed_from_the_buffer() {
     for (name, value) in [
         ("x", "a\r\nEvil: 1"),
         ("x", "a\nb"),
@@ -96,7 +96,7 @@ fn nothing_is_left_of_a_head_that_would_say_something_else() {
 }
 
 #[test]
-fn a_body_is_delimited_once() {
+fn conflicting_framing_is_rejected() {
     let ends = |times, framing, persistence| {
         let mut out = Vec::new();
         let mut head = HeadWriter::response(&mut out, 200);
@@ -116,7 +116,7 @@ fn a_body_is_delimited_once() {
 }
 
 #[test]
-fn the_line_of_a_chunk_is_its_length_in_hexadecimal() {
+fn a_chunk_line_is_the_length_in_hexadecimal() {
     for len in [1, 9, 10, 15, 16, 255, 256, 65_535, 1 << 20, usize::MAX] {
         let line = ChunkLine::new(NonZeroUsize::new(len).unwrap());
         assert_eq!(line.as_bytes(), format!("{len:x}\r\n").as_bytes());
@@ -131,7 +131,7 @@ fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn a_written_head_is_read_back(
         method in "[A-Z]{1,8}",
         path in "/[a-z0-9/._~-]{0,30}(\\?[a-z=&%]{0,9})?",
         sent in fields(),

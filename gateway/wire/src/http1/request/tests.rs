@@ -18,7 +18,7 @@ fn parse(head: &[u8]) -> Result<Option<usize>, Http1Error> {
     RequestHead::default().parse(head, Limits::default())
 }
 
-/// A POST with these lines beside its `host`.
+/// A POST with these lines besides its `host`.
 fn with(lines: &str) -> Result<RequestHead, Http1Error> {
     let text = format!("POST / HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
     let mut head = RequestHead::default();
@@ -28,7 +28,7 @@ fn with(lines: &str) -> Result<RequestHead, Http1Error> {
 }
 
 #[test]
-fn the_head_of_an_sdk_is_read() {
+fn the_head_of_an_sdk_is_parsed() {
     let mut head = RequestHead::default();
     let bytes = [SDK, b"{\"mess"].concat();
     assert_eq!(head.parse(&bytes, Limits::default()), Ok(Some(SDK.len())));
@@ -55,7 +55,7 @@ fn the_head_of_an_sdk_is_read() {
 }
 
 #[test]
-fn a_head_is_used_again_without_traces_of_the_last() {
+fn a_reused_head_keeps_nothing_of_the_last_request() {
     let mut head = RequestHead::default();
     let first = b"HEAD http://a/ HTTP/1.1\r\nHost: h\r\nConnection: close, x\r\nX: 1\r\n\
         Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -73,7 +73,7 @@ fn a_head_is_used_again_without_traces_of_the_last() {
 }
 
 #[test]
-fn fields_that_connection_names_end_here() {
+fn fields_named_by_connection_are_hop_by_hop() {
     let text = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: X-Hop ,keep-alive\r\n\
         connection:\t Other\r\nx-hop: 1\r\nOTHER: 2\r\nx-end: 3\r\nKeep-Alive: 5\r\n\r\n";
     let mut head = RequestHead::default();
@@ -91,7 +91,7 @@ fn fields_that_connection_names_end_here() {
 }
 
 #[test]
-fn the_version_decides_whether_silence_keeps_the_connection() {
+fn the_version_determines_the_default_persistence() {
     for (version, line, keeps) in [
         ("1.1", "", true),
         ("1.1", "Connection: Close\r\n", false),
@@ -118,7 +118,7 @@ fn the_version_decides_whether_silence_keeps_the_connection() {
 }
 
 #[test]
-fn a_length_has_one_reading_or_none() {
+fn an_ambiguous_length_is_rejected() {
     assert_eq!(with("").unwrap().framing(), Framing::None);
     assert_eq!(
         with("content-LENGTH:\t007 \r\n").unwrap().framing(),
@@ -155,7 +155,7 @@ fn a_length_has_one_reading_or_none() {
 }
 
 #[test]
-fn a_transfer_coding_is_chunked_or_refused() {
+fn a_transfer_coding_other_than_chunked_is_rejected() {
     for value in ["chunked", "CHUNKED", "chunked\t"] {
         let head = with(&format!("Transfer-Encoding: {value}\r\n")).unwrap();
         assert_eq!(head.framing(), Framing::Chunked, "{value:?}");
@@ -280,7 +280,7 @@ const BAD_LINES: &[(&str, Http1Error)] = &[
 ];
 
 #[test]
-fn lines_have_one_form() {
+fn malformed_lines_are_rejected() {
     for &(head, reason) in BAD_LINES {
         assert_eq!(parse(head.as_bytes()), Err(reason), "{head:?}");
     }
@@ -295,7 +295,7 @@ fn lines_have_one_form() {
 }
 
 #[test]
-fn a_request_has_one_host_and_a_target_that_names_a_resource() {
+fn a_request_requires_one_host_and_a_resource_target() {
     for (head, reason) in [
         ("GET / HTTP/1.1\r\n\r\n", Http1Error::HostMissing),
         (
@@ -338,7 +338,7 @@ fn a_request_has_one_host_and_a_target_that_names_a_resource() {
 }
 
 #[test]
-fn only_one_expectation_can_be_met() {
+fn only_100_continue_is_a_valid_expectation() {
     let expects = |lines: &str| with(lines).map(|head| head.expects_continue());
     let chunked = "Transfer-Encoding: chunked\r\n";
     assert_eq!(
@@ -369,7 +369,7 @@ fn only_one_expectation_can_be_met() {
 }
 
 #[test]
-fn a_head_has_limits_each_with_its_status() {
+fn exceeding_a_limit_of_a_head_has_its_own_status() {
     let limits = Limits {
         head: 128,
         line: 64,
@@ -419,7 +419,7 @@ fn a_head_has_limits_each_with_its_status() {
 }
 
 #[test]
-fn a_head_byte_by_byte_is_parsed_only_a_few_times() {
+fn a_head_received_byte_by_byte_is_parsed_only_a_few_times() {
     let mut head = RequestHead::default();
     let long = format!(
         "GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n",
@@ -473,10 +473,10 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// However a head is cut, it is the same head. One that is refused is
-    /// refused for the same reason, once the codec looks again.
+    /// Read boundaries do not change the parsed head. A rejected head is
+    /// rejected for the same reason, once the codec parses it again.
     #[test]
-    fn cuts_change_nothing(text in lines(), step in 1_usize..7) {
+    fn read_boundaries_do_not_matter(text in lines(), step in 1_usize..7) {
         let limits = Limits { head: 96, line: 40, fields: 4 };
         let mut whole = RequestHead::default();
         let expected = whole.parse(&text, limits);

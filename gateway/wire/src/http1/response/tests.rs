@@ -88,7 +88,7 @@ const ENDS: &[(&str, Framing, bool)] = &[
 ];
 
 #[test]
-fn the_end_of_an_answer_is_found_in_one_way() {
+fn the_framing_of_a_response_is_unambiguous() {
     for &(text, framing, keeps) in ENDS {
         assert_eq!(framed(text), (framing, keeps), "{text:?}");
     }
@@ -152,7 +152,7 @@ const BAD_HEADS: &[(&str, Http1Error)] = &[
 ];
 
 #[test]
-fn what_could_desynchronise_is_refused() {
+fn desynchronizing_responses_are_rejected() {
     for &(text, reason) in BAD_HEADS {
         assert_eq!(parse(text, false).err(), Some(reason), "{text:?}");
     }
@@ -164,7 +164,7 @@ fn what_could_desynchronise_is_refused() {
 }
 
 #[test]
-fn reason_and_fields_are_read() {
+fn reason_and_fields_are_parsed() {
     let text = "HTTP/1.1 429 Too Many\r\nRetry-After: 1\r\nretry-after: 2\r\n\
         Connection: x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n";
     let head = parse(text, false).unwrap();
@@ -182,7 +182,7 @@ fn reason_and_fields_are_read() {
 
 proptest! {
     #[test]
-    fn cuts_change_nothing(
+    fn read_boundaries_do_not_matter(
         status in 90_u16..600,
         lines in proptest::collection::vec(prop_oneof![
             Just("Content-Length: 1\r\n".to_owned()),

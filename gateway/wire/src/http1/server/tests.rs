@@ -19,7 +19,7 @@ const WAITS: &str =
     "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n";
 
 #[test]
-fn pipelined_requests_are_answered_in_order_and_none_is_lost() {
+fn pipelined_requests_get_responses_in_order() {
     let input = format!(
         "{POST}abc{GET}POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
          2\r\nde\r\n0\r\n\r\n{POST}ab"
@@ -115,7 +115,7 @@ const ANSWERS: &[(&str, u16, BodySize, Framing, Persistence, bool)] = &[
 ];
 
 #[test]
-fn an_answer_is_framed_for_the_one_who_asked() {
+fn the_framing_of_a_response_depends_on_the_request() {
     for &(request, status, size, framing, persistence, sends) in ANSWERS {
         let (mut server, rest) = begun(request);
         server.read_body(rest).unwrap();
@@ -137,7 +137,7 @@ fn an_answer_is_framed_for_the_one_who_asked() {
 }
 
 #[test]
-fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
+fn continue_is_sent_once_and_only_before_the_body() {
     let (mut server, _) = begun(WAITS);
     assert_eq!(server.take_continue(), Some(CONTINUE));
     assert_eq!(server.take_continue(), None);
@@ -153,7 +153,7 @@ fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
     assert!(!server.read_body(b"a").unwrap().end);
     assert_eq!(server.take_continue(), None);
 
-    // Refused without it: nobody knows whether the body still comes.
+    // Rejected without it: the body may or may not follow.
     let (mut server, _) = begun(WAITS);
     let delivery = server.respond(401, BodySize::Known(0)).unwrap();
     assert_eq!(delivery.persistence, Persistence::Close);
@@ -165,7 +165,7 @@ fn an_expectation_is_met_once_and_only_if_the_body_is_not_coming() {
 }
 
 #[test]
-fn a_body_that_nobody_read_is_drained_up_to_a_bound() {
+fn an_unread_body_is_drained_up_to_a_limit() {
     let (mut server, _) = begun(POST);
     let early = server.respond(401, BodySize::Known(0)).unwrap();
     assert_eq!(early.persistence, Persistence::Keep);
@@ -175,7 +175,7 @@ fn a_body_that_nobody_read_is_drained_up_to_a_bound() {
             consumed: 0,
             next: NextAction::Close { linger: true }
         },
-        "not before the answer is complete"
+        "not before the response is complete"
     );
 
     let (mut server, _) = begun(POST);
@@ -211,7 +211,7 @@ fn a_body_that_nobody_read_is_drained_up_to_a_bound() {
 }
 
 #[test]
-fn what_is_no_http_is_answered_and_closed() {
+fn non_http_input_gets_a_response_and_close() {
     let (mut server, mut head) = (Server::new(Limits::default()), RequestHead::default());
     let error = server.read_head(b"GET / HTTP/1.1\n\n", &mut head);
     assert_eq!(error, Err(Http1Error::LineEnd));
@@ -238,7 +238,7 @@ fn what_is_no_http_is_answered_and_closed() {
 }
 
 #[test]
-fn a_refusal_has_a_body_whatever_was_asked_before() {
+fn a_rejection_has_a_body_even_after_a_head_request() {
     let (mut server, _) = begun(HEAD);
     server.respond(200, BodySize::Unknown).unwrap();
     assert_eq!(server.responded(), NextAction::Head);
@@ -248,7 +248,7 @@ fn a_refusal_has_a_body_whatever_was_asked_before() {
 }
 
 #[test]
-fn nothing_is_answered_before_it_is_asked() {
+fn a_response_requires_a_request() {
     let mut server = Server::new(Limits::default());
     assert_eq!(
         server.respond(200, BodySize::Known(0)),
@@ -263,7 +263,7 @@ fn nothing_is_answered_before_it_is_asked() {
 }
 
 #[test]
-fn the_last_request_closes_whenever_that_is_decided() {
+fn the_last_request_closes_the_connection() {
     for early in [true, false] {
         let (mut server, _) = begun(GET);
         if early {
@@ -277,7 +277,7 @@ fn the_last_request_closes_whenever_that_is_decided() {
 }
 
 #[test]
-fn the_end_of_the_clients_side_is_told_apart() {
+fn ends_of_the_clients_data_are_distinguished() {
     let server = Server::new(Limits::default());
     assert_eq!(server.eof(0), ServerEof::Idle);
     assert_eq!(server.eof(1), ServerEof::Truncated);
