@@ -1,34 +1,35 @@
-//! What the mock upstream says: made once, sent again and again.
+//! The responses of the mock upstream: built once and sent repeatedly.
 
 use crate::{BURST_FRAMES, JSON_BYTES, PACED_FRAMES};
 
-/// How a request is answered, by the name of its model.
+/// The kind of a response, selected by the name of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `bench-json`: one JSON body.
     Json,
-    /// `bench-burst`: streams as fast as the sockets take them, in turns.
+    /// `bench-burst`: streams sent as fast as the sockets accept them,
+    /// interleaved.
     Burst,
     /// `bench-clump`: the same, one stream after the other: many events of one
-    /// wait in the gateway's socket.
+    /// stream wait in the gateway's socket.
     Clump,
     /// `bench-paced`: a stream with 10 ms between its events.
     Paced,
-    /// `bench-hold`: the first event of a stream, and no more.
+    /// `bench-hold`: only the first event of a stream.
     Hold,
     /// Anything else, such as a probe: an empty list of models.
     List,
 }
 
-/// How to answer a request.
+/// How to respond to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) kind: Kind,
-    /// Whether the stream ends with an event that tells the usage.
+    /// Whether the stream ends with a usage event.
     pub(crate) usage: bool,
 }
 
-/// The first and the last bytes of a request's body, which say what is wanted.
+/// The first and the last bytes of a request body, which select the response.
 /// Everything between them is text.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
@@ -36,17 +37,17 @@ pub(crate) struct Ends {
     last: Vec<u8>,
 }
 
-/// Bytes of either end that are looked at.
+/// Number of bytes that are kept of either end.
 const LOOKED_AT: usize = 1024;
 
 impl Ends {
-    /// Forgets everything, for the next body.
+    /// Clears both ends, for the next body.
     pub(crate) fn clear(&mut self) {
         self.first.clear();
         self.last.clear();
     }
 
-    /// Goes on with the next bytes.
+    /// Processes the next bytes.
     pub(crate) fn see(&mut self, bytes: &[u8]) {
         let room = LOOKED_AT - self.first.len();
         self.first
@@ -62,7 +63,7 @@ impl Ends {
         }
     }
 
-    /// What they ask for.
+    /// The requested response.
     pub(crate) fn wish(&self) -> Wish {
         let kind = [&self.last, &self.first].into_iter().find_map(|end| {
             let at = memchr::memmem::rfind(end, PREFIX)?;
@@ -76,10 +77,10 @@ impl Ends {
     }
 }
 
-/// What all models' names begin with.
+/// The prefix of all model names.
 const PREFIX: &[u8] = b"bench-";
 
-/// How an event that tells the usage is asked for.
+/// The request for a usage event.
 const USAGE: &[u8] = b"\"include_usage\":true";
 
 fn kind(name: &[u8]) -> Option<Kind> {
@@ -94,12 +95,12 @@ fn kind(name: &[u8]) -> Option<Kind> {
     named.map(|(_, kind)| *kind)
 }
 
-/// Every text that is sent.
+/// All data that is sent.
 #[derive(Debug)]
 pub(crate) struct Answers {
     /// A whole answer.
     pub(crate) json: Vec<u8>,
-    /// A whole answer.
+    /// A complete response.
     pub(crate) list: Vec<u8>,
     /// The head of a stream.
     pub(crate) head: Vec<u8>,
@@ -107,7 +108,7 @@ pub(crate) struct Answers {
     pub(crate) frame: Vec<u8>,
     /// The event with the finish reason.
     pub(crate) finish: Vec<u8>,
-    /// The event that tells the usage.
+    /// The usage event.
     pub(crate) usage: Vec<u8>,
     /// `[DONE]`, and the end of the chunks.
     pub(crate) done: Vec<u8>,
@@ -136,7 +137,7 @@ impl Answers {
         }
     }
 
-    /// The text of a stream at `step` (0 is the head), or nothing after its
+    /// The bytes of a stream at `step` (0 is the head), or `None` after its
     /// end.
     pub(crate) fn at(&self, wish: Wish, step: usize) -> Option<&[u8]> {
         let frames = frames(wish.kind);
@@ -152,7 +153,7 @@ impl Answers {
     }
 }
 
-/// Events of a stream that carry content.
+/// Number of events of a stream that have content.
 pub(crate) fn frames(kind: Kind) -> usize {
     match kind {
         Kind::Burst | Kind::Clump | Kind::Hold => BURST_FRAMES,
@@ -182,7 +183,7 @@ fn whole(body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// An answer of [`JSON_BYTES`] bytes, its usage near the end.
+/// A response of [`JSON_BYTES`] bytes with its usage near the end.
 fn json() -> String {
     let front = "{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\
                  \"created\":1764374400,\"model\":\"bench\",\"choices\":[{\"index\":0,\"message\":\
@@ -203,14 +204,14 @@ mod tests {
     use crate::{BURST_FRAMES, CLOSING_EVENTS, JSON_BYTES};
 
     #[test]
-    fn the_json_answer_has_its_size() {
+    fn the_json_response_has_its_size() {
         assert_eq!(json().len(), JSON_BYTES);
         let parsed: serde_json::Value = serde_json::from_str(&json()).unwrap();
         assert_eq!(parsed["usage"]["total_tokens"], 360);
     }
 
     #[test]
-    fn a_stream_is_http_and_has_its_events() {
+    fn a_stream_is_valid_http_with_all_events() {
         let answers = Answers::new();
         for usage in [false, true] {
             let kind = Kind::Burst;
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_body_say_what_is_wanted_however_it_is_cut() {
+    fn the_ends_of_a_body_select_the_response_with_any_read_boundaries() {
         let text = "y".repeat(3000);
         for (body, kind, usage) in [
             (

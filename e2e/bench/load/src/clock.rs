@@ -1,8 +1,8 @@
-//! The only place of this crate that reads a clock.
+//! The only module of this crate that reads a clock.
 
 use std::time::Instant;
 
-/// Now, for measuring.
+/// The current time, for measurements.
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn now() -> Instant {
     Instant::now()

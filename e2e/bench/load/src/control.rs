@@ -1,5 +1,5 @@
-//! A control plane that knows only what stands in files: `/{name}/snapshot`
-//! serves `{name}.json`. It takes usage and counts it.
+//! A control plane that serves static files: `/{name}/snapshot` returns
+//! `{name}.json`. It accepts usage and counts the events.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use tokio::net::TcpListener;
 
 use crate::{Error, local};
 
-/// How long a request for news is held open: nothing ever changes.
+/// How long a long-poll request is held open: the snapshot never changes.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// Largest batch or report, in bytes.
+/// Maximum size of a batch or report, in bytes.
 const MOST_BYTES: usize = 8 << 20;
 
-/// The only version that there is.
+/// The only version.
 const ETAG: &str = "\"1-bench\"";
 
 #[derive(Debug)]
@@ -32,12 +32,12 @@ struct Files {
     events: AtomicU64,
 }
 
-/// Opens the port; 0 means a free one.
+/// Binds the port; 0 selects a free one.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     Ok(TcpListener::bind(local(address)?).await?)
 }
 
-/// Serves the snapshots of a folder, for ever.
+/// Serves the snapshots of a directory forever.
 pub async fn run(listener: TcpListener, folder: &Path) -> Result<(), Error> {
     let files = Arc::new(Files {
         folder: folder.to_owned(),
@@ -81,7 +81,7 @@ async fn snapshot(
     }
 }
 
-/// Counts events without parsing them: the time of this core is the load's.
+/// Counts events without parsing them, to leave the CPU to the load generator.
 async fn usage(State(files): State<Arc<Files>>, body: Bytes) -> Response {
     let events = memchr::memmem::find_iter(&body, "\"principal_id\":").count() as u64;
     files.events.fetch_add(events, Ordering::Relaxed);
@@ -93,7 +93,7 @@ async fn health() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// The usage events that came so far.
+/// Number of usage events received so far.
 async fn events(State(files): State<Arc<Files>>) -> String {
     files.events.load(Ordering::Relaxed).to_string()
 }

@@ -1,11 +1,11 @@
-//! Requests of which everything is known: who asks for what, what the upstream
-//! says that it used, what fails and who hangs up are functions of the request's
-//! number, which travels as its id (`x-7`) from client to upstream and into the
-//! usage row. What client and upstream saw is written down, to be compared with
-//! the rows.
+//! Scripted requests: the client, the reported usage, failures and disconnects
+//! are pure functions of the request number. The number is sent as the request
+//! ID (`x-7`) from client to upstream and appears in the usage row. The
+//! observations of client and upstream are written to a file for comparison
+//! with the rows.
 //!
-//! Clients and upstream share a thread, so that one knows when the other has a
-//! request.
+//! Clients and upstream share a thread, so that a client can wait until the
+//! upstream has received a request.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -28,35 +28,36 @@ mod upstream;
 use board::Board;
 use client::{Asking, Gateway, now};
 
-/// What is asked.
+/// The requests to send.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Plan {
-    /// How many requests
+    /// Number of requests
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub requests: u32,
-    /// Requests a second, at most
+    /// Maximum number of requests per second
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rate: u32,
-    /// Requests at a time, at most
+    /// Maximum number of concurrent requests
     #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub clients: u16,
-    /// Where to write what was seen, as CSV
+    /// Path of the CSV file for the observations
     #[arg(long)]
     pub out: PathBuf,
 }
 
-/// What is known only when the upstream listens.
+/// The input that is available only after the upstreams listen.
 #[derive(Debug, Deserialize)]
 struct Start {
     gateways: Vec<SocketAddr>,
     keys: Vec<String>,
 }
 
-/// How often it is said how many requests have ended.
+/// Progress is printed after this many ended requests.
 const TELL_EVERY: u32 = 500;
 
-/// Says where both upstreams listen; reads gateways and keys, a line of JSON;
-/// says now and then how many requests have ended, and `done` in the end.
+/// Prints the addresses of both upstreams; reads gateways and keys as one line
+/// of JSON; prints the number of ended requests at intervals, and `done` at the
+/// end.
 pub fn run(plan: &Plan) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -110,7 +111,7 @@ async fn whole(plan: &Plan) -> Result<(), Error> {
 
 fn tell(ended: u32) {
     if ended.is_multiple_of(TELL_EVERY) {
-        // Whoever does not listen any more ends us otherwise.
+        // A closed pipe is not an error here.
         let _said = say(&ended.to_string());
     }
 }

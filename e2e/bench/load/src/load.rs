@@ -18,39 +18,40 @@ pub use outcome::{Outcome, Quantiles};
 
 use crate::request::Request;
 
-/// What is asked, and by how many at a time.
+/// The requests to send, and their concurrency.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Plan {
-    /// The gateway
+    /// Address of the gateway
     #[arg(long)]
     pub target: SocketAddr,
-    /// Requests at a time, each on a connection of its own
+    /// Number of concurrent requests, each on its own connection
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=16_000))]
     pub connections: u16,
-    /// Bytes of a request's body
+    /// Size of a request body, in bytes
     #[arg(long, default_value_t = 1024)]
     pub body_bytes: usize,
-    /// First part of the models' names; the upstream answers by it
+    /// Prefix of the model names; it selects the response of the upstream
     #[arg(long, default_value = "bench-json")]
     pub model: String,
-    /// Ask for a stream
+    /// Request streams
     #[arg(long)]
     pub stream: bool,
-    /// Milliseconds over which the first requests of a window are spread
+    /// Time over which the first requests of a window are spread, in
+    /// milliseconds
     #[arg(long, default_value_t = 0)]
     pub stagger_ms: u64,
-    /// Who asks for what
+    /// Keys, principals and models of the requests
     #[command(flatten)]
     pub population: Population,
 }
 
-/// Room for what one read brings.
+/// Size of the read buffer, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// How long after the end of a window its last answer may come.
+/// Time limit for the last response after the end of a window.
 const DRAIN: Duration = Duration::from_secs(20);
 
-/// How often the loop looks at the clock when nothing happens.
+/// Maximum time between two checks of the clock.
 const TICK: Duration = Duration::from_millis(200);
 
 /// Open connections to a gateway, idle between windows.
@@ -63,17 +64,17 @@ pub struct Load {
     stagger: Duration,
 }
 
-/// What is under way in one window.
+/// The state of one window.
 struct Window {
     until: Instant,
     busy: usize,
-    /// Connections that have not begun, and when they shall.
+    /// Connections that have not begun, with the time of their first request.
     waiting: VecDeque<(Instant, usize)>,
     tally: Tally,
 }
 
 impl Load {
-    /// Connects. Nothing is asked yet.
+    /// Connects. No request is sent yet.
     pub fn connect(plan: &Plan) -> Result<Self, Error> {
         let target = local(plan.target)?;
         let poll = Poll::new()?;
@@ -102,7 +103,8 @@ impl Load {
         })
     }
 
-    /// Asks for this long on every connection, and waits for the last answers.
+    /// Sends requests on every connection for this long, and waits for the last
+    /// responses.
     pub fn window(&mut self, length: Duration) -> Result<Outcome, Error> {
         let began = clock::now();
         let share = self.stagger / u32::try_from(self.connections.len()).unwrap_or(u32::MAX);
@@ -131,7 +133,7 @@ impl Load {
     }
 
     /// Starts a stream on every connection and waits for the first event of
-    /// each; they stay open.
+    /// each; the streams stay open.
     pub fn hold(&mut self, patience: Duration) -> Result<(), Error> {
         let until = clock::now() + patience;
         for connection in &mut self.connections {
@@ -154,7 +156,7 @@ impl Load {
         Ok(())
     }
 
-    /// How many of the held streams have ended meanwhile.
+    /// Number of held streams that have ended since.
     pub fn lost(&mut self) -> usize {
         let buffer = &mut self.buffer;
         let ended = |connection: &mut Connection| {
@@ -167,7 +169,7 @@ impl Load {
             .count()
     }
 
-    /// Starts what is due; whether the window goes on.
+    /// Starts the requests that are due; returns whether the window continues.
     fn begin_due(&mut self, window: &mut Window) -> Result<bool, Error> {
         while let Some(&(due, index)) = window.waiting.front() {
             let now = clock::now();

@@ -1,47 +1,46 @@
-//! As much of HTTP/1.1 as both ends need: the first line, and where a body
-//! ends.
+//! The parts of HTTP/1.1 that both ends need: the first line and body framing.
 
 use crate::Error;
 
-/// Header lines that a message may have.
+/// Maximum number of header lines of a message.
 const MOST_HEADERS: usize = 64;
 
-/// How the end of a body is told.
+/// The framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// This many bytes are still to come.
+    /// Number of remaining bytes.
     Length(u64),
     /// Chunks.
     Chunked(Chunk),
 }
 
-/// Where in a chunked body the reader stands.
+/// The position in a chunked body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chunk {
-    /// In the line that gives a chunk's size; what it says so far.
+    /// In the line with the size of a chunk; the size so far.
     Size(u64),
-    /// Past the size, before the line's end.
+    /// After the size, before the line end.
     Extension(u64),
-    /// In its bytes.
+    /// In the data.
     Data(u64),
-    /// In the line break after its bytes.
+    /// In the line end after the data.
     After,
-    /// In the lines after the last chunk; whether this line has something.
+    /// In the lines after the last chunk; whether this line is not empty.
     Trailer(bool),
 }
 
-/// The head of a request or an answer.
+/// The head of a request or a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Its bytes, the empty line included.
+    /// Its length in bytes, including the empty line.
     pub(crate) bytes: usize,
-    /// The status of an answer, 0 of a request.
+    /// The status of a response, 0 for a request.
     pub(crate) status: u16,
-    /// What follows.
+    /// The body that follows.
     pub(crate) body: Body,
 }
 
-/// Reads an answer's head; nothing where it is not complete.
+/// Parses the head of a response; `None` if it is incomplete.
 pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut answer = httparse::Response::new(&mut headers);
@@ -49,7 +48,7 @@ pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
     let httparse::Status::Complete(bytes) = parsed else {
         return Ok(None);
     };
-    let body = body(answer.headers)?.ok_or(Error::Malformed("a body without an end"))?;
+    let body = body(answer.headers)?.ok_or(Error::Malformed("a response without framing"))?;
     let status = answer.code.unwrap_or_default();
     Ok(Some(Head {
         bytes,
@@ -58,7 +57,7 @@ pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
     }))
 }
 
-/// Reads a request's head; nothing where it is not complete.
+/// Parses the head of a request; `None` if it is incomplete.
 pub(crate) fn request_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -89,18 +88,18 @@ fn body(headers: &[httparse::Header<'_>]) -> Result<Option<Body>, Error> {
     Ok(length)
 }
 
-/// How far a body was read.
+/// How much of a body was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Bytes that belong to it.
+    /// Number of bytes that belong to it.
     pub(crate) used: usize,
-    /// Whether that was its end.
+    /// Whether its end was reached.
     pub(crate) complete: bool,
 }
 
 impl Body {
-    /// Takes what belongs to this body from the front of `bytes`, and shows
-    /// its content to `see` as it comes.
+    /// Consumes the bytes of this body at the front of `bytes`, and passes its
+    /// content to `see`.
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
@@ -153,7 +152,7 @@ impl Chunk {
         })
     }
 
-    /// The place after one byte that is no content.
+    /// The position after one byte of framing.
     fn after(self, byte: u8) -> Result<Self, Error> {
         Ok(match (self, byte) {
             (Self::Size(0) | Self::Extension(0) | Self::Trailer(_), b'\n') => Self::Trailer(false),
@@ -171,18 +170,19 @@ impl Chunk {
     }
 }
 
-/// Counts the events of a stream (their blank lines), however it is cut.
+/// Counts the events of a stream (their blank lines), independent of read
+/// boundaries.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Events {
-    /// Ended so far.
+    /// Number of complete events.
     pub(crate) ended: u64,
     line_ended: bool,
 }
 
 impl Events {
-    /// Goes on with the next bytes.
+    /// Processes the next bytes.
     pub(crate) fn see(&mut self, bytes: &[u8]) {
-        // The place after the last line break, counted from the front of `bytes`.
+        // The offset after the last line break, relative to `bytes`.
         let mut next_line = if self.line_ended { Some(0) } else { None };
         for at in memchr::memchr_iter(b'\n', bytes) {
             if next_line == Some(at) {
@@ -201,7 +201,7 @@ mod tests {
     use super::{Body, Chunk, Events, answer_head, request_head};
 
     #[test]
-    fn a_head_tells_status_and_body() {
+    fn a_head_has_status_and_body() {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         let head = answer_head(bytes).unwrap().unwrap();
         assert_eq!((head.bytes, head.status), (bytes.len() - 5, 200));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_and_events_are_told_however_they_are_cut() {
+    fn chunks_and_events_are_found_with_any_read_boundaries() {
         let bytes = b"8\r\ndata: 1\n\r\n1;x=y\r\n\n\r\n9\r\ndata: 2\n\n\r\n0\r\nt: 1\r\n\r\nNEXT";
         for step in 1..bytes.len() {
             let mut body = Body::Chunked(Chunk::Size(0));

@@ -1,6 +1,6 @@
-//! A relay that copies bytes and looks at none: what a reading and a writing of
-//! every byte costs at least. With TLS to its target it lends the load, which
-//! speaks none, its own.
+//! A relay that copies bytes without parsing them: the minimum cost of reading
+//! and writing every byte. With TLS to its target it adds TLS for the load
+//! generator, which has none.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,10 +17,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::{Error, local};
 
-/// Connections that are open at one time.
+/// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 16_384;
 
-/// TLS that trusts the authorities in a PEM file, and speaks HTTP/1.1.
+/// A TLS client that trusts the authorities in a PEM file.
 pub fn trusting(authorities: &Path) -> Result<TlsConnector, Error> {
     let mut roots = RootCertStore::empty();
     let read = CertificateDer::pem_file_iter(authorities).map_err(Error::tls)?;
@@ -36,7 +36,7 @@ pub fn trusting(authorities: &Path) -> Result<TlsConnector, Error> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Connects everything that comes in on `listener` to `target`, for ever.
+/// Connects every client of `listener` to `target`, forever.
 pub async fn run(
     listener: TcpListener,
     target: SocketAddr,
@@ -53,7 +53,7 @@ pub async fn run(
     }
 }
 
-/// Either end may break off; the other one then sees its connection end.
+/// Either end may disconnect; the other connection is then closed.
 async fn connect(mut client: TcpStream, target: SocketAddr, tls: Option<TlsConnector>) {
     let _either_way = async {
         let mut upstream = TcpStream::connect(target).await?;

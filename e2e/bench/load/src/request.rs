@@ -1,23 +1,24 @@
-//! The requests: as the OpenAI SDKs write them, with an escape in the text now
-//! and then, since text without any is quicker to scan than what people send.
+//! The requests: formatted as by the OpenAI SDKs, with some escapes in the
+//! text, because text without escapes is faster to scan than real prompts.
 
-/// Grants that a principal has, each on one model.
+/// Number of grants of a principal, each on one model.
 const GRANTS: u32 = 10;
 
-/// Who asks for what. Key `k` belongs to principal `k % principals`; principal
-/// `p` may use the models `(p * 10 + i) % models` for `i` below 10.
+/// Keys, principals and models of the requests. Key `k` belongs to principal `k
+/// % principals`; principal `p` may use the models `(p * 10 + i) % models` for
+/// `i` below 10.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Population {
     /// Keys in use: `sk-bench-00000000` and so on
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub keys: u32,
-    /// Principals that they belong to
+    /// Number of principals that own the keys
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub principals: u32,
     /// Models: `<model>-0000` and so on
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub models: u32,
-    /// Requests say something about themselves: `metadata` with three members
+    /// Send `metadata` with three members
     #[arg(long)]
     pub metadata: bool,
 }
@@ -32,7 +33,7 @@ impl Population {
     }
 }
 
-/// One request, of which the key and the model's number change.
+/// A request whose key and model number change.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
@@ -48,8 +49,8 @@ const METADATA: &str =
 const SENTENCE: &str = "The quick brown fox says \\\"hi\\\" ";
 
 impl Request {
-    /// A chat request whose body has `body_bytes` bytes (or the few more that
-    /// it needs at least).
+    /// A chat request with a body of `body_bytes` bytes (or the required
+    /// minimum).
     pub(crate) fn new(
         host: &str,
         model: &str,
@@ -89,7 +90,7 @@ impl Request {
         }
     }
 
-    /// The bytes of the next one.
+    /// The bytes of the next request.
     pub(crate) fn next(&mut self) -> &[u8] {
         let (key, model) = self.population.pick();
         write_digits(&mut self.bytes[self.key_at..self.key_at + KEY_DIGITS], key);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_has_its_size_is_json_and_names_its_model_last() {
+    fn a_body_is_json_of_its_size_and_ends_with_its_model() {
         for size in [1024, 65_536] {
             let mut request = Request::new("127.0.0.1:1", "bench-json", true, size, ONE);
             let (_, body) = body(&mut request);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_stated() {
+    fn the_content_length_is_correct() {
         let mut request = Request::new("127.0.0.1:1", "bench-json", false, 1024, ONE);
         let bytes = request.next();
         let head = request_head(bytes).unwrap().unwrap();
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_asks_only_for_models_that_are_granted() {
+    fn every_key_requests_only_granted_models() {
         let population = Population {
             keys: 50,
             principals: 5,

@@ -1,6 +1,6 @@
-//! The mock upstream: answers by the name of the model, on one thread and one
-//! epoll. Every event of a stream is a `send` of its own, and streams take
-//! turns, as those of an engine do that decodes them in one batch.
+//! The mock upstream: responds according to the name of the model, on one
+//! thread and one epoll. Every event of a stream is a separate `send`, and
+//! streams are interleaved like those of an engine that decodes in batches.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -24,16 +24,16 @@ use pace::Pace;
 const LISTENER: Token = Token(usize::MAX);
 const PACE: Token = Token(usize::MAX - 1);
 
-/// Connections that are open at one time.
+/// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 65_536;
 
-/// Room for what one read brings.
+/// Size of the read buffer, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// Between two events of a paced stream.
+/// Time between two events of a paced stream.
 pub const FRAME_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A mock upstream whose port is open.
+/// A mock upstream whose port is bound.
 #[derive(Debug)]
 pub struct Upstream {
     poll: Poll,
@@ -41,20 +41,20 @@ pub struct Upstream {
     rooms: Rooms,
 }
 
-/// What serving needs beside the listener.
+/// The state for serving, apart from the listener.
 #[derive(Debug)]
 struct Rooms {
     connections: Slab<Connection>,
     answers: Answers,
     pace: Pace,
-    /// Streams with something to send at once, by place and id.
+    /// Streams that can send immediately, by slab key and connection ID.
     turns: VecDeque<(usize, u64)>,
     buffer: Vec<u8>,
     begun: u64,
 }
 
 impl Upstream {
-    /// Opens the port; 0 means a free one.
+    /// Binds the port; 0 selects a free one.
     pub fn bind(address: SocketAddr) -> Result<Self, Error> {
         let poll = Poll::new()?;
         let mut listener = TcpListener::bind(local(address)?)?;
@@ -77,12 +77,12 @@ impl Upstream {
         })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn address(&self) -> Result<SocketAddr, Error> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Serves until something fails that is not one connection's matter.
+    /// Serves until an error that does not concern a single connection.
     pub fn run(mut self) -> Result<(), Error> {
         let mut events = Events::with_capacity(1024);
         loop {
@@ -144,7 +144,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Sends the next event of every stream that has one, once around.
+    /// Sends one event of every stream that can send immediately.
     fn take_turns(&mut self) {
         for _ in 0..self.turns.len() {
             if let Some((key, id)) = self.turns.pop_front() {
@@ -154,15 +154,15 @@ impl Rooms {
     }
 
     fn go_on(&mut self, key: usize, id: u64) {
-        // The place may have gone to another connection since.
+        // The slab key may belong to another connection by now.
         if let Some(connection) = self.connections.get_mut(key).filter(|one| one.id() == id) {
             let next = connection.go_on(&self.answers);
             self.then(key, &next);
         }
     }
 
-    /// One connection's failure ends that connection only: a gateway may
-    /// leave at any time.
+    /// An error of one connection ends only that connection: a gateway may
+    /// disconnect at any time.
     fn then(&mut self, key: usize, next: &Result<Next, Error>) {
         match next {
             Ok(Next::Wait) => {}

@@ -1,4 +1,4 @@
-//! The tools against each other: load, relay and upstream.
+//! Tests the tools against each other: load generator, relay and upstream.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -52,7 +52,7 @@ fn plan(target: SocketAddr, model: &str, body_bytes: usize) -> Plan {
 }
 
 #[test]
-fn every_request_is_answered_and_every_event_counted() {
+fn every_request_completes_and_every_event_is_counted() {
     let direct = upstream();
     for target in [direct, relayed(direct)] {
         for (model, body_bytes, events) in [
@@ -78,7 +78,7 @@ fn every_request_is_answered_and_every_event_counted() {
 }
 
 #[test]
-fn a_paced_stream_takes_its_time() {
+fn a_paced_stream_is_paced() {
     let mut load = Load::connect(&plan(upstream(), "bench-paced", 1024)).unwrap();
     let outcome = load.window(Duration::from_millis(1)).unwrap();
     let pauses = u32::try_from(PACED_FRAMES - 1).unwrap();
@@ -94,7 +94,7 @@ fn held_streams_stay_open() {
 }
 
 #[test]
-fn an_answer_that_is_no_answer_ends_the_run() {
+fn an_error_response_ends_the_run() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -106,7 +106,8 @@ fn an_answer_that_is_no_answer_ends_the_run() {
         }
         connections
     });
-    // All ask before the first answer is read: none comes unasked.
+    // All requests are sent before the first response is read, so that none is
+    // unsolicited.
     let together = Plan {
         stagger_ms: 0,
         ..plan(target, "bench-json", 1024)

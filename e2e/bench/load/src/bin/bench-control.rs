@@ -1,4 +1,4 @@
-//! The scripted control plane; says on its first line where it listens.
+//! The scripted control plane; prints its address on the first line.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use fastllm_bench::control;
 /// Serves snapshots from files and counts usage events
 #[derive(Debug, Parser)]
 struct Flags {
-    /// A loopback address; port 0 means a free one
+    /// A loopback address; port 0 selects a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Folder of the snapshots
+    /// Directory of the snapshots
     #[arg(long)]
     snapshots: PathBuf,
 }

@@ -1,10 +1,11 @@
-//! Requests of which everything is known, through gateways, to an upstream that
-//! is part of it; says on its first line where the upstreams listen.
+//! Sends scripted requests through gateways to its own upstreams; prints the
+//! addresses of the upstreams on the first line.
 
 use clap::Parser;
 use fastllm_bench::exact::{Plan, run};
 
-/// Asks gateways for what it answers itself, and writes down what was seen
+/// Sends scripted requests through gateways to its own upstreams and records
+/// the results
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! The load generator. Between its steps it waits for a line on its input, so
-//! that whoever started it can read counters while nothing is under way.
+//! that the caller can read counters while no request is in progress.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use fastllm_bench::load::{Load, Plan};
 
-/// Asks a gateway for chat completions
+/// Sends chat completion requests to a gateway
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(subcommand)]
@@ -16,22 +16,24 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Warms up, says `ready`, waits for a line, asks for a while, prints JSON
+    /// Warms up, prints `ready`, waits for a line, measures for a while, prints
+    /// JSON
     Run {
         #[command(flatten)]
         plan: Plan,
-        /// Milliseconds that the window takes
+        /// Duration of the measured window, in milliseconds
         #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
         window_ms: u64,
-        /// Milliseconds of asking before it
+        /// Duration of the warm-up, in milliseconds
         #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=60_000))]
         warm_up_ms: u64,
     },
-    /// Opens streams, says `ready`, waits for a line, prints how many have ended
+    /// Opens streams, prints `ready`, waits for a line, prints the number of
+    /// ended streams
     Hold {
         #[command(flatten)]
         plan: Plan,
-        /// Seconds until all must have begun
+        /// Time limit for all streams to begin, in seconds
         #[arg(long, default_value_t = 60)]
         patience: u64,
     },

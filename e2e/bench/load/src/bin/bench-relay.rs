@@ -1,4 +1,4 @@
-//! The bare relay; says on its first line where it listens.
+//! The bare relay; prints its address on the first line.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,13 +10,13 @@ use fastllm_bench::relay;
 /// Copies bytes between every connection and the target
 #[derive(Debug, Parser)]
 struct Flags {
-    /// A loopback address; port 0 means a free one
+    /// A loopback address; port 0 selects a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Where to
+    /// Address of the target
     #[arg(long)]
     target: SocketAddr,
-    /// PEM certificates to trust: speaks TLS to the target
+    /// PEM certificates to trust: uses TLS to the target
     #[arg(long)]
     tls_ca: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! The mock upstream; says on its first line where it listens.
+//! The mock upstream; prints its address on the first line.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use clap::Parser;
 use fastllm_bench::upstream::Upstream;
 
-/// Answers chat completions by the name of the model
+/// Responds to chat completions according to the name of the model
 #[derive(Debug, Parser)]
 struct Flags {
-    /// A loopback address; port 0 means a free one
+    /// A loopback address; port 0 selects a free one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 }

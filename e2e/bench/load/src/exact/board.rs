@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::outcome::Outcome;
 
-/// What client and upstream, on one thread, know of each other.
+/// The state that clients and upstreams share on one thread.
 #[derive(Debug)]
 pub(super) struct Board {
     outcomes: RefCell<Vec<Outcome>>,
@@ -14,7 +14,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// For so many requests.
+    /// The state for this many requests.
     pub(super) fn new(requests: u32) -> Self {
         Self {
             outcomes: RefCell::new((0..requests).map(|_| Outcome::default()).collect()),
@@ -23,34 +23,35 @@ impl Board {
         }
     }
 
-    /// What is known of request `n`; nothing of one that was not asked for.
+    /// The outcome of request `n`; `None` if there is no such request.
     pub(super) fn outcome(&self, n: u32) -> Option<RefMut<'_, Outcome>> {
         let index = usize::try_from(n).ok()?;
         RefMut::filter_map(self.outcomes.borrow_mut(), |all| all.get_mut(index)).ok()
     }
 
-    /// One more has ended: which it is.
+    /// Counts one more ended request and returns its position in the order of
+    /// ends.
     pub(super) fn next_ended(&self) -> u32 {
         self.ended.set(self.ended.get() + 1);
         self.ended.get()
     }
 
-    /// What ends when an upstream has all of request `n`.
+    /// Completes when an upstream has received all of request `n`.
     pub(super) fn arrival(&self, n: u32) -> oneshot::Receiver<()> {
         let (arrived, arrival) = oneshot::channel();
         self.waiting.borrow_mut().insert(n, arrived);
         arrival
     }
 
-    /// An upstream has all of request `n`.
+    /// Records that an upstream has received all of request `n`.
     pub(super) fn arrived(&self, n: u32) {
         if let Some(waiting) = self.waiting.borrow_mut().remove(&n) {
-            // Whoever waited for it may be gone.
+            // The receiver may already be dropped.
             let _told = waiting.send(());
         }
     }
 
-    /// Everything that was seen.
+    /// All outcomes.
     pub(super) fn take_outcomes(&self) -> Vec<Outcome> {
         self.outcomes.take()
     }

@@ -1,24 +1,24 @@
-//! What happens to request number n: a pure function of n, the same for whoever
-//! asks and for whoever answers.
+//! The script of request number n: a pure function of n, the same for clients
+//! and upstreams.
 
 use std::fmt::Write as _;
 
-/// How a request goes.
+/// The scripted course of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Course {
-    /// As it should.
+    /// Success.
     Good,
-    /// The answer does not say what it used.
+    /// The response does not report usage.
     Silent,
-    /// The first backend that is asked fails, another one answers.
+    /// The first backend fails, another one responds.
     FailsOver(Failure),
     /// Every backend fails.
     Fails(Failure),
-    /// The stream breaks off after its events of content.
+    /// The stream is aborted after its content events.
     BreaksOff,
-    /// The client hangs up while the upstream works on it.
+    /// The client disconnects while the upstream processes the request.
     LeavesBefore,
-    /// The client hangs up after the events of content.
+    /// The client disconnects after the content events.
     LeavesWithin,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Failure {
     Event,
 }
 
-/// The form of the answer.
+/// The format of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Json,
@@ -41,24 +41,24 @@ pub(super) enum Form {
     Embeddings,
 }
 
-/// Who asks, by place among the keys.
+/// The key, as an index into the keys.
 pub(super) const KEYS: usize = 6;
 const PLAIN: u64 = 4;
 const SLOW: usize = 4;
 const BROKE: usize = 5;
 
-/// Tokens and money of one answer.
+/// Tokens and cost of one response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) prompt: u64,
-    /// Nothing where the endpoint has no answer of tokens.
+    /// `None` if the endpoint reports no completion tokens.
     pub(super) completion: Option<u64>,
     pub(super) cached: Option<u64>,
     pub(super) reasoning: Option<u64>,
     pub(super) cost_micros: Option<u64>,
 }
 
-/// One request and its answer.
+/// One request and its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) course: Course,
@@ -66,7 +66,7 @@ pub(super) struct Case {
     pub(super) key: usize,
     pub(super) model: &'static str,
     pub(super) figures: Figures,
-    /// Events of content that a stream has, or has until it breaks off.
+    /// Number of content events of a stream, or before it is aborted.
     pub(super) events: u32,
     words: u64,
     seed: u64,
@@ -128,7 +128,7 @@ impl Case {
         }
     }
 
-    /// How an attempt fails, where it does; the first one is 1.
+    /// How an attempt fails, if it does; the first attempt is 1.
     pub(super) fn failure(&self, attempt: u32) -> Option<Failure> {
         match self.course {
             Course::FailsOver(how) if attempt == 1 => Some(how),
@@ -137,7 +137,7 @@ impl Case {
         }
     }
 
-    /// The path that is asked.
+    /// The path of the request.
     pub(super) fn path(&self) -> &'static str {
         match self.form {
             Form::Embeddings => "/v1/embeddings",
@@ -145,7 +145,7 @@ impl Case {
         }
     }
 
-    /// The body that is asked with.
+    /// The body of the request.
     pub(super) fn body(&self) -> String {
         let model = self.model;
         let text = self.text();
@@ -168,7 +168,7 @@ impl Case {
         text
     }
 
-    /// The word of an event of content: a token.
+    /// The word of a content event: one token.
     pub(super) fn word(&self, event: u32) -> &'static str {
         word(Dice(self.seed ^ u64::from(event)).next())
     }
@@ -235,7 +235,7 @@ impl Figures {
     }
 }
 
-/// Numbers that look random (`SplitMix64`).
+/// Pseudorandom numbers (`SplitMix64`).
 #[derive(Debug)]
 struct Dice(u64);
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_json_and_parts_are_no_larger_than_their_whole() {
+    fn usage_is_json_and_details_do_not_exceed_totals() {
         for case in (0..2000).map(Case::of) {
             let usage: serde_json::Value = serde_json::from_str(&case.figures.json()).unwrap();
             assert_eq!(usage["prompt_tokens"], case.figures.prompt);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_streams_break_off() {
+    fn only_streams_are_aborted() {
         for case in (0..5000).map(Case::of) {
             if matches!(case.course, Course::BreaksOff | Course::LeavesWithin) {
                 assert_eq!(case.form, Form::Stream);

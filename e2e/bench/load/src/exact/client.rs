@@ -1,5 +1,5 @@
-//! The clients: they ask for one request after the other, at a rate, through
-//! whichever gateway there is.
+//! The clients: each sends one request after the other, at a limited rate,
+//! through any available gateway.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -16,32 +16,32 @@ use super::outcome::End;
 use crate::message::{Events, answer_head};
 use crate::{Error, clock};
 
-/// What all clients share.
+/// The state shared by all clients.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub(super) board: Rc<Board>,
     pub(super) gateways: Vec<Gateway>,
     pub(super) keys: Vec<String>,
     pub(super) requests: u32,
-    /// Requests a second, at most.
+    /// Maximum number of requests per second.
     pub(super) rate: u32,
     pub(super) next: Cell<u32>,
     pub(super) began: Instant,
 }
 
-/// A gateway, as long as it is there.
+/// A gateway, and whether it is gone.
 #[derive(Debug)]
 pub(super) struct Gateway {
     pub(super) address: SocketAddr,
     pub(super) gone: Cell<bool>,
 }
 
-/// What a client saw.
+/// The observation of a client.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     end: End,
     status: u16,
-    /// The connection can be used again.
+    /// Whether the connection can be reused.
     usable: bool,
 }
 
@@ -52,8 +52,8 @@ const LOST: Seen = Seen {
 };
 
 impl Asking {
-    /// One client: asks until nothing is left to ask for, and calls `ended` with
-    /// the number of requests that have ended by then.
+    /// Runs one client: sends requests until none are left, and calls `ended`
+    /// with the number of ended requests after each.
     pub(super) async fn run(self: Rc<Self>, ended: impl Fn(u32)) -> Result<(), Error> {
         let mut open: Vec<Option<TcpStream>> = self.gateways.iter().map(|_| None).collect();
         loop {
@@ -83,7 +83,8 @@ impl Asking {
         }
     }
 
-    /// A connection to the gateway whose turn it is, or to one that is left.
+    /// A connection to the gateway for request `n`, or to the next one that is
+    /// available.
     async fn connection(
         &self,
         n: u32,
@@ -142,7 +143,7 @@ impl Asking {
     }
 }
 
-/// Reads the answer, as far as this client stays for it.
+/// Reads the response, unless the script makes the client disconnect.
 async fn answer(stream: &mut TcpStream, case: &Case) -> Seen {
     let mut unread = Vec::with_capacity(4096);
     let head = loop {
@@ -180,7 +181,7 @@ async fn answer(stream: &mut TcpStream, case: &Case) -> Seen {
     }
 }
 
-/// Now, for pacing.
+/// The current time, for pacing.
 pub(super) fn now() -> Instant {
     Instant::from_std(clock::now())
 }

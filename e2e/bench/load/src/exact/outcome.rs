@@ -8,39 +8,41 @@ pub(super) enum End {
     /// It was not sent.
     #[default]
     Unsent,
-    /// With a whole answer.
+    /// With a complete response.
     Complete,
-    /// The client hung up, as it should.
+    /// The client disconnected as scripted.
     Left,
-    /// The gateway's connection ended.
+    /// The connection to the gateway ended.
     Lost,
 }
 
-/// What client and upstream saw of one request.
+/// The observations of client and upstream for one request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outcome {
-    /// Place among the gateways.
+    /// Index of the gateway.
     pub(super) gateway: usize,
     pub(super) end: End,
-    /// 0: none came.
+    /// 0: no response was received.
     pub(super) status: u16,
-    /// As which it ended: the first is 1.
+    /// Position in the order of ends, from 1.
     pub(super) order: u32,
-    /// Milliseconds from the beginning of the run to its end.
+    /// Time from the beginning of the run to the end of the request, in
+    /// milliseconds.
     pub(super) ended_ms: u128,
-    /// Of the request.
+    /// Size of the request body, in bytes.
     pub(super) body_bytes: usize,
-    /// Of the answer, where an upstream has sent one in one piece.
+    /// Size of the response body, in bytes, if an upstream sent one in one
+    /// piece.
     pub(super) answer_bytes: usize,
-    /// How often an upstream was asked.
+    /// Number of attempts that reached an upstream.
     pub(super) attempts: u32,
-    /// An upstream has told what the request used, to the last byte.
+    /// Whether an upstream sent the usage of the request completely.
     pub(super) told: bool,
-    /// Events of content that an upstream has sent.
+    /// Number of content events that an upstream sent.
     pub(super) events: u32,
 }
 
-/// Writes what was seen as CSV, a line a request.
+/// Writes the observations as CSV, one line per request.
 pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()> {
     writeln!(
         out,

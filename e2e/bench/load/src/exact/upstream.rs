@@ -1,4 +1,4 @@
-//! The upstream: what it says is what [`Case`] says.
+//! The upstream: its responses are scripted by [`Case`].
 
 use std::rc::Rc;
 
@@ -11,10 +11,10 @@ use super::case::{Case, Course, Failure, Form};
 use crate::Error;
 use crate::message::{Body, Head, request_head};
 
-/// Connections that are open at one time.
+/// Maximum number of open connections.
 const MOST_CONNECTIONS: usize = 4096;
 
-/// Serves for ever.
+/// Serves forever.
 pub(super) async fn serve(listener: TcpListener, board: Rc<Board>) -> Result<(), Error> {
     let mut connections = JoinSet::new();
     loop {
@@ -23,7 +23,7 @@ pub(super) async fn serve(listener: TcpListener, board: Rc<Board>) -> Result<(),
         if connections.len() < MOST_CONNECTIONS {
             let board = Rc::clone(&board);
             connections.spawn_local(async move {
-                // A gateway that goes away is part of the game.
+                // A gateway may be killed during the run.
                 let _ended = Connection::new(stream).serve(&board).await;
             });
         }
@@ -64,8 +64,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads a request whole: its number, where it has one. Nothing at the end of
-    /// the connection.
+    /// Reads a complete request and returns its number, if it has one. `None`
+    /// at the end of the connection.
     async fn request(&mut self) -> Result<Option<Option<u32>>, Error> {
         let head = loop {
             if let Some(head) = request_head(&self.unread)? {
@@ -160,7 +160,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Until the gateway hangs up.
+    /// Waits until the gateway disconnects.
     async fn hold(&mut self) -> Result<(), Error> {
         while self.stream.read_buf(&mut self.unread).await? > 0 {
             self.unread.clear();
@@ -177,7 +177,7 @@ fn note_events(n: u32, case: &Case, board: &Board) {
     }
 }
 
-/// The number in the id of a request: `x-7`.
+/// The number in the ID of a request: `x-7`.
 fn number(head: &[u8]) -> Option<u32> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut request = httparse::Request::new(&mut headers);

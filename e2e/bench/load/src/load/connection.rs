@@ -6,10 +6,10 @@ use mio::net::TcpStream;
 use crate::message::{Body, Events, answer_head};
 use crate::{Error, clock};
 
-/// The most of a refusal that is repeated.
+/// Maximum size of the response body in an error, in bytes.
 const REPEATED: usize = 300;
 
-/// Where the answer to the request under way stands.
+/// The state of the response to the current request.
 #[derive(Debug, Clone, Copy)]
 enum Reading {
     Idle,
@@ -17,7 +17,7 @@ enum Reading {
     Body(Body),
 }
 
-/// One connection to the gateway, and the request that is under way on it.
+/// One connection to the gateway, and the current request on it.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -30,7 +30,7 @@ pub(super) struct Connection {
     content: u64,
 }
 
-/// A request that was answered to its end.
+/// A request with a complete response.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) began: Instant,
@@ -39,7 +39,7 @@ pub(super) struct Done {
     pub(super) content: u64,
 }
 
-/// Whether the answer is complete.
+/// Whether the response is complete.
 #[derive(Debug)]
 pub(super) enum Progress {
     Pending,
@@ -60,7 +60,7 @@ impl Connection {
         }
     }
 
-    /// Events of the answer under way.
+    /// Number of events of the current response.
     pub(super) fn events(&self) -> u64 {
         self.events.ended
     }
@@ -77,7 +77,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends and reads what can be sent and read now.
+    /// Writes and reads as much as is possible without blocking.
     pub(super) fn advance(&mut self, buffer: &mut [u8]) -> Result<Progress, Error> {
         if !self.unsent.is_empty() {
             let sent = send(&mut self.stream, &self.unsent)?;
@@ -96,7 +96,8 @@ impl Connection {
             if let Some(done) = self.take(&buffer[..read])? {
                 return Ok(Progress::Complete(done));
             }
-            // A short read has emptied the socket; what comes later is a new event.
+            // A short read has emptied the socket; later data triggers a new
+            // event.
             if read < buffer.len() {
                 return Ok(Progress::Pending);
             }
@@ -106,7 +107,7 @@ impl Connection {
     fn take(&mut self, bytes: &[u8]) -> Result<Option<Done>, Error> {
         self.first_byte.get_or_insert_with(clock::now);
         match self.reading {
-            Reading::Idle => Err(Error::Malformed("an answer to nothing")),
+            Reading::Idle => Err(Error::Malformed("a response without a request")),
             Reading::Head if self.unparsed.is_empty() => self.take_head(bytes),
             Reading::Head => {
                 let mut all = std::mem::take(&mut self.unparsed);
@@ -144,7 +145,7 @@ impl Connection {
             return Ok(None);
         }
         if progress.used < bytes.len() {
-            return Err(Error::Malformed("more than an answer"));
+            return Err(Error::Malformed("data after a response"));
         }
         self.reading = Reading::Idle;
         Ok(Some(Done {
@@ -156,7 +157,7 @@ impl Connection {
     }
 }
 
-/// Sends what the socket takes now.
+/// Writes as much as the socket accepts without blocking.
 fn send(stream: &mut TcpStream, bytes: &[u8]) -> Result<usize, Error> {
     let mut sent = 0;
     while sent < bytes.len() {

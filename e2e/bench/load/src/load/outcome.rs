@@ -6,36 +6,37 @@ use serde::Serialize;
 use super::connection::Done;
 use crate::{Error, clock};
 
-/// What a window brought.
+/// The result of a window.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Requests that were answered to their end.
+    /// Number of requests with complete responses.
     pub requests: u64,
-    /// Events of all their answers.
+    /// Number of events in all responses.
     pub events: u64,
-    /// Bytes of all their bodies, without what frames them.
+    /// Total size of all bodies without framing, in bytes.
     pub content_bytes: u64,
-    /// From the first request to the end of the last answer.
+    /// Time from the first request to the end of the last response.
     pub seconds: f64,
-    /// Requests to the end of their answers, microseconds.
+    /// Time from the requests to the ends of their responses, in microseconds.
     pub latency_us: Quantiles,
-    /// Requests to the first byte of their answers, microseconds.
+    /// Time from the requests to the first bytes of their responses, in
+    /// microseconds.
     pub first_byte_us: Quantiles,
 }
 
-/// Of a latency, microseconds.
+/// Quantiles of a latency, in microseconds.
 #[derive(Debug, Serialize)]
 pub struct Quantiles {
     /// The median.
     pub p50: f64,
-    /// What one in a hundred exceeds.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// Longest latency that is told apart: a minute, in nanoseconds.
+/// Maximum latency that is recorded: one minute, in nanoseconds.
 const LONGEST: u64 = 60_000_000_000;
 
-/// A window's counts while it runs.
+/// The counters of a running window.
 pub(super) struct Tally {
     events: u64,
     content: u64,

@@ -29,9 +29,9 @@ pub(super) enum Next {
     Wait,
     /// The time of its next event.
     Pause,
-    /// Its turn among the streams that have something to send at once.
+    /// Its position in the queue of streams that can send immediately.
     Turn,
-    /// Nothing any more.
+    /// Nothing: it is closed.
     Close,
 }
 
@@ -62,7 +62,7 @@ impl Connection {
         self.id
     }
 
-    /// Reads and answers as far as the socket allows.
+    /// Reads requests and writes responses as far as the socket allows.
     pub(super) fn advance(
         &mut self,
         buffer: &mut [u8],
@@ -89,23 +89,24 @@ impl Connection {
                     return Ok(next);
                 }
             }
-            // A short read has emptied the socket; what comes later is a new event.
+            // A short read has emptied the socket; later data triggers a new
+            // event.
             if read < buffer.len() && !read_closed {
                 return Ok(Next::Wait);
             }
         }
     }
 
-    /// The pause is over, or it is this stream's turn.
+    /// Continues after the pause, or when it is this stream's turn.
     pub(super) fn go_on(&mut self, answers: &Answers) -> Result<Next, Error> {
         self.pausing = false;
         self.answer(answers)
     }
 
-    /// Goes on with the request; whether it is complete.
+    /// Processes the next bytes of the request; returns whether it is complete.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         match self.state {
-            State::Answer { .. } => Err(Error::Malformed("a request within an answer")),
+            State::Answer { .. } => Err(Error::Malformed("a request within a response")),
             State::Body(body) => self.take_body(body, bytes),
             State::Head if self.unparsed.is_empty() => self.take_head(bytes),
             State::Head => {
@@ -129,7 +130,7 @@ impl Connection {
         let ends = &mut self.ends;
         let progress = body.take(bytes, |content| ends.see(content))?;
         if progress.used < bytes.len() {
-            return Err(Error::Malformed("more than a request"));
+            return Err(Error::Malformed("data after a request"));
         }
         self.state = if progress.complete {
             State::Answer {
@@ -143,8 +144,8 @@ impl Connection {
         Ok(progress.complete)
     }
 
-    /// Sends part after part, each by itself, until the answer ends, pauses or
-    /// the socket is full.
+    /// Writes one part after the other, each separately, until the response
+    /// ends, pauses, or the socket is full.
     fn answer(&mut self, answers: &Answers) -> Result<Next, Error> {
         while let State::Answer { wish, step, sent } = self.state {
             let Some(part) = part(answers, wish, step) else {
@@ -156,7 +157,7 @@ impl Connection {
                 Ok(_) => {
                     self.at(wish, step + 1, 0);
                     match wish.kind {
-                        // It is held after the head and one event.
+                        // The stream is held after the head and one event.
                         Kind::Hold if step == 1 => {
                             self.pausing = true;
                             return Ok(Next::Wait);

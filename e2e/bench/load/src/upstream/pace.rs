@@ -12,11 +12,11 @@ use rustix::time::{
 
 use crate::{Error, clock};
 
-/// When the next events of paced streams are due. A timer of the kernel, since
-/// epoll's own time-out counts whole milliseconds: events would come in bunches
-/// that no engine sends.
+/// The times of the next events of paced streams. Uses a kernel timer, because
+/// the timeout of epoll has a resolution of one millisecond: events would be
+/// sent in bursts that no engine produces.
 ///
-/// Invariant: the pause is the same for all, so that the queue is sorted.
+/// Invariant: the interval is the same for all streams, so the queue is sorted.
 #[derive(Debug)]
 pub(super) struct Pace {
     timer: OwnedFd,
@@ -40,7 +40,7 @@ impl Pace {
         Ok(registry.register(&mut SourceFd(&raw), token, Interest::READABLE)?)
     }
 
-    /// A connection (its place and its id) goes on at `at`.
+    /// Schedules a connection (its slab key and ID) for `at`.
     pub(super) fn push(&mut self, at: Instant, key: usize, id: u64) {
         self.due.push_back((at, key, id));
     }
@@ -54,7 +54,7 @@ impl Pace {
         })
     }
 
-    /// Empties the timer after it fired.
+    /// Resets the timer after it expired.
     pub(super) fn fired(&mut self) -> Result<(), Error> {
         self.set_to = None;
         match rustix::io::read(&self.timer, &mut [0; 8]) {
@@ -70,7 +70,7 @@ impl Pace {
         }
     }
 
-    /// Sets the timer to the first that is due, where that has changed.
+    /// Sets the timer to the first scheduled time if that has changed.
     pub(super) fn set(&mut self) -> Result<(), Error> {
         let next = self.due.front().map(|(at, ..)| *at);
         if next.is_none() || next == self.set_to {
