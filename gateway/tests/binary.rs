@@ -1,4 +1,4 @@
-//! The binary: flags, exit codes, signals.
+//! Tests of the binary: flags, exit codes, signals.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ const CONTROL: &str = "--control-url=http://127.0.0.1:1";
 const TOKEN: &str = "--proxy-token=canary-token";
 
 #[test]
-fn what_flags_are_to_blame_for_ends_with_2() {
+fn invalid_flags_exit_with_2() {
     for flags in [
         &[][..],
         &[CONTROL][..],
@@ -50,7 +50,7 @@ fn what_flags_are_to_blame_for_ends_with_2() {
 }
 
 #[test]
-fn a_port_that_is_taken_ends_with_1() {
+fn a_port_in_use_exits_with_1() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("--port={}", taken.local_addr().unwrap().port());
     let (code, words) = ended(gateway(&[CONTROL, TOKEN, &port]));
@@ -59,7 +59,7 @@ fn a_port_that_is_taken_ends_with_1() {
 }
 
 #[test]
-fn sigterm_ends_it_well() {
+fn sigterm_exits_successfully() {
     let folder = tempfile::tempdir().unwrap();
     let cache = format!(
         "--snapshot-cache={}",
@@ -75,7 +75,7 @@ fn sigterm_ends_it_well() {
     while TcpStream::connect_timeout(&free, Duration::from_secs(1)).is_err() {
         assert_eq!(child.try_wait().unwrap(), None);
     }
-    // Two, so that each is seen to have a line of its own.
+    // Two requests, to check that each is logged on its own line.
     for _ in 0..2 {
         let mut client = TcpStream::connect(free).unwrap();
         let request = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
@@ -122,7 +122,7 @@ fn sigterm_ends_it_well() {
     assert!(!lines.contains("canary"));
 }
 
-/// A file with this text.
+/// A temporary file with this text.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
@@ -136,7 +136,7 @@ general_settings: {master_key: 'canary canary'}
 ";
 
 #[test]
-fn check_config_tells_every_problem_and_where() {
+fn check_config_reports_every_problem_and_its_location() {
     let bad = file(BAD);
     let path = bad.path().to_str().unwrap();
     let output = gateway(&["--check-config", path])
@@ -158,7 +158,7 @@ and not empty
 
     let good = file("model_list: []\ngeneral_settings: {master_key: canary}\nextra: 1\n");
     let path = good.path().to_str().unwrap();
-    // What else the environment says is of no interest.
+    // Unrelated environment variables are ignored.
     let output = gateway(&["--check-config", path, CONTROL])
         .wait_with_output()
         .unwrap();
@@ -180,7 +180,7 @@ and not empty
 }
 
 #[test]
-fn a_file_that_cannot_be_used_ends_it_with_its_problems() {
+fn an_invalid_file_exits_with_its_problems() {
     let bad = file(BAD);
     let path = bad.path().to_str().unwrap();
     let (code, words) = ended(gateway(&["--port=0", "--config", path]));

@@ -1,4 +1,4 @@
-//! Ports, and the order in which a gateway ends.
+//! Listening ports and the order of a shutdown.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
 
 #[tokio::test]
-async fn running_answers_finish_and_idle_connections_end() {
+async fn shutdown_finishes_running_responses_and_closes_idle_connections() {
     let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
@@ -42,7 +42,7 @@ async fn running_answers_finish_and_idle_connections_end() {
 }
 
 #[tokio::test]
-async fn it_turns_unready_before_it_stops_to_serve() {
+async fn readiness_fails_before_the_gateway_stops_serving() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let flags = Options::flags(&["--shutdown-delay=2", "--status-port=0"]);
     let mut gateway = TestGateway::start_with(&[&upstream], flags).await;
@@ -60,7 +60,7 @@ async fn it_turns_unready_before_it_stops_to_serve() {
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_end_is_cut_off_after_the_grace() {
+async fn an_unfinished_response_is_aborted_after_the_grace_period() {
     let script = vec![Step::Send(events(&[EVENT], false)), Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
     let mut gateway =
@@ -76,7 +76,7 @@ async fn an_answer_that_does_not_end_is_cut_off_after_the_grace() {
 }
 
 #[tokio::test]
-async fn a_status_port_takes_the_details_from_the_public_one() {
+async fn a_status_port_removes_the_details_from_the_public_port() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--status-port=0"])).await;
     let mut status = Client::connect(gateway.status_address.unwrap()).await;
@@ -123,7 +123,7 @@ async fn a_status_port_takes_the_details_from_the_public_one() {
 }
 
 #[tokio::test]
-async fn health_is_red_only_when_no_backend_is_well() {
+async fn health_fails_only_when_no_backend_is_healthy() {
     let upstream = Upstream::start([]).await;
     upstream.answer_probes("500 X");
     let gateway =

@@ -1,4 +1,4 @@
-//! Limits and budgets, as clients and control see them.
+//! Limits and budgets, as observed by clients and by the control plane.
 
 use std::num::NonZeroU64;
 
@@ -25,7 +25,7 @@ pub(crate) fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option
     }
 }
 
-/// One that began long ago, and whose windows are those of the calendar.
+/// A budget that started long ago, with calendar windows.
 pub(crate) fn budget(tokens: u64) -> Budget {
     Budget {
         id: BudgetId(7),
@@ -56,7 +56,7 @@ async fn serving(
     TestGateway::serving(&limited(upstream, limits, budget), Options::default()).await
 }
 
-/// What a client is told of its rates.
+/// The rate limit header fields of a response.
 fn rates(reply: &Reply) -> Vec<String> {
     [
         "limit-requests",
@@ -74,7 +74,7 @@ fn rates(reply: &Reply) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
+async fn responses_and_rejections_carry_rate_limit_headers() {
     let answer = raw(format!(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: {}\r\n\
          content-type: application/json\r\n\r\n{ANSWER}",
@@ -84,16 +84,16 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
     let gateway = serving(&upstream, Some(limits(Some(2), Some(100), None)), None).await;
     let first = gateway.chat(BODY).await;
     assert_eq!(first.status, 200);
-    // The upstream's own figures are those of the operator.
+    // The upstream's own rate limits are those of the operator.
     assert_eq!(
         first.head.matches("x-ratelimit-remaining-requests").count(),
         1
     );
-    // Of the tokens, the ceiling of the answer and what the body may have is
-    // taken at first.
+    // The first reservation covers the estimated prompt and the maximum
+    // number of completion tokens.
     assert_eq!(rates(&first), ["2", "1", "100", "81"]);
     assert!(first.header("x-ratelimit-reset").is_some());
-    // 30 were used really; what flows in within a moment hides nothing.
+    // 30 tokens were used; the refill within this moment is negligible.
     let second = gateway.chat(BODY).await;
     let left: u64 = rates(&second)[3].parse().unwrap();
     assert!((51..60).contains(&left), "{left}");
@@ -123,7 +123,7 @@ async fn clients_are_told_their_rates_with_answers_and_with_refusals() {
 }
 
 #[tokio::test]
-async fn without_limits_an_upstreams_own_rates_pass() {
+async fn without_limits_the_upstreams_rate_limit_headers_are_forwarded() {
     let answer = raw(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: 2\r\n\r\n{}",
     );
@@ -135,7 +135,7 @@ async fn without_limits_an_upstreams_own_rates_pass() {
 }
 
 #[tokio::test]
-async fn what_no_minute_can_hold_is_a_400_that_names_limit_and_need() {
+async fn a_request_larger_than_the_rate_limit_is_a_400_naming_limit_and_demand() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = serving(&upstream, Some(limits(None, Some(100), None)), None).await;
     let reply = gateway
@@ -158,7 +158,7 @@ async fn what_no_minute_can_hold_is_a_400_that_names_limit_and_need() {
 }
 
 #[tokio::test]
-async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once() {
+async fn an_exceeded_budget_is_a_402_naming_it_and_raising_it_takes_effect_at_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut content = limited(&upstream, None, Some(budget(30)));
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -196,9 +196,9 @@ async fn a_spent_budget_is_a_402_that_says_which_and_a_raised_one_admits_at_once
     assert_eq!(refusals.count(), events.len() - 2);
 }
 
-/// Whatever is asked, and in whatever way the caller says who it is.
+/// Covers every endpoint and every way of sending the key.
 #[tokio::test]
-async fn every_endpoint_is_held_to_the_budget() {
+async fn every_endpoint_enforces_the_budget() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = serving(&upstream, None, Some(budget(1))).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
@@ -237,7 +237,8 @@ async fn every_endpoint_is_held_to_the_budget() {
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
-/// What control was told of the budget last: settled, and set aside.
+/// Waits until the latest report of the budget contains these amounts:
+/// settled and reserved.
 pub(crate) async fn told(gateway: &TestGateway, what: &str, wanted: (u64, u64)) {
     gateway
         .control
@@ -256,7 +257,7 @@ pub(crate) fn often() -> Options {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place() {
+async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_slot() {
     let barrier = Barrier::new();
     let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
     let upstream = Upstream::start([slow, json_answer("200 OK", ANSWER)]).await;
@@ -289,7 +290,7 @@ async fn a_client_that_leaves_before_the_answer_pays_nothing_and_frees_its_place
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_off_is_settled_by_the_same_estimate_as_its_row() {
+async fn an_aborted_stream_is_settled_with_the_estimate_of_its_usage_event() {
     let delta = "data: {\"choices\":[{\"delta\":{\"content\":\"hello\"}}]}\n\n";
     let broken = vec![
         Step::Send(events(&[delta, delta, delta], false)),
@@ -311,7 +312,7 @@ async fn a_stream_that_breaks_off_is_settled_by_the_same_estimate_as_its_row() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_fails_keeps_the_rate_debited_and_the_budget_whole() {
+async fn an_upstream_failure_debits_the_rate_limit_but_not_the_budget() {
     let upstream = Upstream::start([json_answer("400 Bad Request", "{\"error\":{}}")]).await;
     let content = limited(
         &upstream,
@@ -326,7 +327,7 @@ async fn an_upstream_that_fails_keeps_the_rate_debited_and_the_budget_whole() {
 }
 
 #[tokio::test]
-async fn money_is_counted_with_the_prices_that_control_told() {
+async fn money_is_computed_with_the_prices_from_control() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut described = budget(0);
     described.tokens_total = None;
@@ -346,7 +347,7 @@ async fn money_is_counted_with_the_prices_that_control_told() {
     });
     let gateway = TestGateway::with_control(control, Options::default());
     gateway.until_ready().await;
-    // 20 x 2 + 10 x 6 is all of it.
+    // 20 x 2 + 10 x 6 is the whole budget.
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let refused = gateway.chat(BODY).await;
     assert_eq!(refused.status, 402);
@@ -358,7 +359,7 @@ async fn money_is_counted_with_the_prices_that_control_told() {
 }
 
 #[tokio::test]
-async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
+async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, None, Some(budget(100)));
     let control = Control::start(snapshot(&content)).await;
@@ -373,7 +374,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
     let seldom = Options::flags(&["--rate-limit-reconcile-interval=3600"]);
     let gateway = TestGateway::with_control(control, seldom);
     gateway.until_ready().await;
-    // The first report has nothing to tell.
+    // The first report contains no usage.
     gateway
         .control
         .wait_for("the first report", |told| told.reconciles.len() == 1)
@@ -413,7 +414,7 @@ async fn a_share_that_is_spent_is_a_429_and_reconciled_at_once() {
             gateway.chat(BODY).await.status == 200
         })
         .await;
-    // Others have spent the rest meanwhile.
+    // Other gateways have spent the rest meanwhile.
     gateway.control.share(share(60));
     gateway
         .until("the end of it", async || {
@@ -428,7 +429,7 @@ fn asked(reports: &[LimitReport]) -> u64 {
 }
 
 #[tokio::test]
-async fn what_a_failed_report_told_is_told_again() {
+async fn the_usage_of_a_failed_report_is_reported_again() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, Some(limits(Some(1000), None, None)), None);
     let control = Control::start(snapshot(&content)).await;
@@ -450,14 +451,14 @@ async fn what_a_failed_report_told_is_told_again() {
         .control
         .wait_for("its counts", |told| asked(&told.reconciles) > 0)
         .await;
-    // Faded by a few seconds.
+    // Decayed by a few seconds.
     let told = asked(&gateway.control.told().reconciles);
     assert!((20..=30).contains(&told), "{told}");
 }
 
-/// Its interval is an hour, and nobody is refused.
+/// The report interval is one hour, and no request is rejected.
 #[tokio::test]
-async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
+async fn a_gateway_without_a_grant_reports_again_soon() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, Some(budget(100))))).await;
     let share = |granted| LimitReportReply {
@@ -490,7 +491,7 @@ async fn whoever_finds_all_of_a_budget_held_by_others_asks_again_soon() {
 }
 
 #[tokio::test]
-async fn a_gateway_says_once_that_another_one_has_its_name() {
+async fn a_duplicate_replica_is_reported_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, None))).await;
     control.share(LimitReportReply {
@@ -501,7 +502,7 @@ async fn a_gateway_says_once_that_another_one_has_its_name() {
     let flags = ["--rate-limit-reconcile-interval=1", "--replica=doubled-pod"];
     let gateway = TestGateway::with_control(control, Options::flags(&flags));
     gateway.until_ready().await;
-    // The first one is taken in by then.
+    // The first reply has been applied by then.
     gateway
         .control
         .wait_for("three reports", |told| told.reconciles.len() == 3)
@@ -513,10 +514,10 @@ async fn a_gateway_says_once_that_another_one_has_its_name() {
     assert_eq!(said.count(), 1);
 }
 
-/// Control is away when the gateway starts anew: what was spent is known from
-/// disk, also what was spent after control had gone.
+/// Control is unavailable when the gateway restarts: all spending is restored
+/// from disk, including what was spent after control became unavailable.
 #[tokio::test]
-async fn a_restart_without_control_forgets_nothing_that_was_spent() {
+async fn a_restart_without_control_keeps_all_spending() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("snapshot.json");
@@ -547,7 +548,7 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
 
     let away = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = Control::start_on(away, snapshot(&content));
-    // It serves no snapshot at all.
+    // Control serves no snapshot.
     other.publish_text(9, "nonsense");
     let gateway = TestGateway::with_control(other, options());
     gateway.until_ready().await;
@@ -559,7 +560,7 @@ async fn a_restart_without_control_forgets_nothing_that_was_spent() {
 }
 
 #[tokio::test]
-async fn control_is_told_what_callers_ask_for_refused_requests_included() {
+async fn reports_include_the_demand_of_rejected_requests() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, Some(limits(Some(1), None, None)), None);
     let gateway = TestGateway::serving(&content, often()).await;
@@ -577,7 +578,7 @@ async fn control_is_told_what_callers_ask_for_refused_requests_included() {
         .await;
 }
 
-/// The same, with answers that are given again.
+/// The same content, with cached responses.
 fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotContent {
     let mut content = limited(upstream, Some(limits), Some(budget));
     content.models[2].cache_ttl_seconds = Some(3600);
@@ -585,7 +586,7 @@ fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotConte
 }
 
 #[tokio::test]
-async fn a_kept_answer_counts_like_the_one_that_it_repeats() {
+async fn a_cache_hit_counts_like_the_original_response() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let all = limits(Some(9), Some(1000), Some(1));
     let gateway = TestGateway::serving(&keeping(&upstream, all, budget(100)), often()).await;
@@ -598,14 +599,14 @@ async fn a_kept_answer_counts_like_the_one_that_it_repeats() {
         assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("9"));
     }
     told(&gateway, "what four of them used", (120, 0)).await;
-    // A spent budget is not got round by asking again.
+    // A cache hit does not bypass an exceeded budget.
     let refused = gateway.chat(BODY).await;
     assert_eq!((refused.status, said(&refused)), (402, None));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
 #[tokio::test]
-async fn a_kept_answer_does_not_get_round_a_full_minute() {
+async fn a_cache_hit_does_not_bypass_an_exhausted_rate_limit() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let two = limits(Some(2), None, None);
     let gateway = TestGateway::serving(&keeping(&upstream, two, budget(1000)), often()).await;
@@ -618,7 +619,7 @@ async fn a_kept_answer_does_not_get_round_a_full_minute() {
 }
 
 #[tokio::test]
-async fn a_kept_answer_costs_nothing() {
+async fn a_cache_hit_costs_nothing() {
     let paid = "{\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10,\"cost\":0.000150}}";
     let upstream = Upstream::start([json_answer("200 OK", paid)]).await;
     let money = Budget {
@@ -634,7 +635,7 @@ async fn a_kept_answer_costs_nothing() {
     for _ in 0..5 {
         assert_eq!(gateway.chat(BODY).await.status, 200);
     }
-    // The next one that is really answered crosses the budget, and is the last.
+    // The next forwarded request exceeds the budget and is the last one.
     let other = BODY.replace("10", "11");
     assert_eq!(gateway.chat(&other).await.status, 200);
     assert_eq!(gateway.chat(BODY).await.status, 402);

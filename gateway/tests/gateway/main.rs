@@ -1,5 +1,5 @@
-//! The gateway from outside: real sockets, a scripted upstream, a scripted
-//! control plane.
+//! Integration tests of the gateway over real sockets, with a scripted
+//! upstream and a scripted control plane.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! What clients say that their requests are for.
+//! Request metadata sent by clients.
 
 use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
 use serde_json::json;
@@ -14,7 +14,7 @@ async fn gateway(flags: &[&str]) -> (TestGateway, Upstream) {
 }
 
 #[tokio::test]
-async fn it_goes_on_unchanged_and_into_the_usage() {
+async fn metadata_is_forwarded_unchanged_and_recorded_in_the_usage() {
     let (gateway, upstream) = gateway(&[]).await;
     let body = "{\"model\":\"small\",\"metadata\" : { \"batch\":42,\"share\":0.5,\"canary\":true,\
          \"team\":\"\\u00e9quipe\" } }";
@@ -41,7 +41,7 @@ async fn it_goes_on_unchanged_and_into_the_usage() {
 }
 
 #[tokio::test]
-async fn one_that_is_wrong_is_refused_and_goes_nowhere() {
+async fn invalid_metadata_is_rejected_and_not_forwarded() {
     let (gateway, upstream) = gateway(&[]).await;
     for (metadata, code) in [
         ("\"metadata\":[]", "invalid_type"),
@@ -64,7 +64,7 @@ async fn one_that_is_wrong_is_refused_and_goes_nowhere() {
 }
 
 #[tokio::test]
-async fn a_refused_request_has_it_too() {
+async fn the_usage_of_a_rejected_request_has_metadata() {
     let (gateway, _upstream) = gateway(&[]).await;
     let body = "{\"model\":\"forbidden\",\"metadata\":{\"team\":\"a\"}}";
     assert_eq!(gateway.chat(body).await.status, 403);
@@ -75,14 +75,14 @@ async fn a_refused_request_has_it_too() {
 }
 
 #[tokio::test]
-async fn the_members_that_were_asked_for_label_the_usage() {
+async fn configured_members_label_the_usage_metrics() {
     let (gateway, _upstream) = gateway(&["--metadata-labels=team,cost-center"]).await;
     let said =
         "{\"model\":\"small\",\"metadata\":{\"team\":\"a\",\"cost-center\":7,\"user\":\"x\"}}";
     assert_eq!(gateway.chat(said).await.status, 200);
     assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
     let tokens = "fastllm_usage_tokens_total{cost_center=\"7\",kind=\"prompt\",team=\"a\"}";
-    // An account ends after its answer.
+    // A request is accounted for after its response.
     gateway
         .until("the usage to be counted", async || {
             gateway.metric(tokens).await > 6.5

@@ -1,4 +1,4 @@
-//! How backends are asked whether they are well, and what else is said to them.
+//! Health checks of backends, and additional header fields sent to them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn often() -> Options {
     Options::flags(&["--health-interval=1", "--health-timeout=60"])
 }
 
-/// Only `small`, on a backend that is probed like this.
+/// Only `small`, on a backend with this health check.
 fn checked(upstream: &Upstream, path: &str, method: &str, expect: &str) -> SnapshotContent {
     let mut content = content(&[upstream.api_base()]);
     content.models.drain(..2);
@@ -32,7 +32,7 @@ async fn is_healthy(gateway: &TestGateway) -> bool {
 }
 
 #[tokio::test]
-async fn a_probe_is_what_the_backend_wants() {
+async fn a_probe_follows_the_backends_health_check() {
     let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
     let mut content = checked(&upstream, "//ping", "POST", "200,401");
     let dialect = &mut content.models[0].backends[0].dialect;
@@ -54,7 +54,7 @@ async fn a_probe_is_what_the_backend_wants() {
 }
 
 #[tokio::test]
-async fn another_status_than_the_expected_is_a_failure() {
+async fn an_unexpected_status_fails_the_probe() {
     let upstream = Upstream::start([raw("HTTP/1.1 200 OK\r\n\r\n")]).await;
     let gateway =
         TestGateway::serving(&checked(&upstream, "/models", "HEAD", "204"), often()).await;
@@ -65,7 +65,7 @@ async fn another_status_than_the_expected_is_a_failure() {
 }
 
 #[tokio::test]
-async fn without_a_check_a_backend_is_healthy() {
+async fn a_backend_without_a_health_check_is_healthy() {
     let sick = Upstream::start([json_answer("500 X", "{}")]).await;
     let mut content = checked(&sick, "/models", "POST", "2xx");
     let gateway = TestGateway::serving(&content, often()).await;
@@ -81,7 +81,7 @@ async fn without_a_check_a_backend_is_healthy() {
 }
 
 #[tokio::test]
-async fn an_answer_that_hangs_delays_no_other() {
+async fn a_hanging_probe_does_not_delay_other_probes() {
     let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
     let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
     let well = Upstream::start([json_answer("200 OK", "{}")]).await;
@@ -98,7 +98,7 @@ async fn an_answer_that_hangs_delays_no_other() {
 }
 
 #[tokio::test]
-async fn a_body_that_hangs_is_a_failure() {
+async fn a_hanging_body_fails_the_probe() {
     let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
     let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
     let flags = Options::flags(&["--health-interval=1", "--health-timeout=1"]);
@@ -109,7 +109,7 @@ async fn a_body_that_hangs_is_a_failure() {
 }
 
 #[tokio::test]
-async fn requests_carry_what_the_backend_wants_beside_the_usual() {
+async fn requests_carry_the_backends_additional_headers() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let backend = &mut content.models[2].backends[0];

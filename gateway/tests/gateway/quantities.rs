@@ -1,4 +1,4 @@
-//! What is used beside tokens: images, characters, sound.
+//! Usage in quantities other than tokens: images, characters, audio.
 
 use fastllm_contract::UsageEvent;
 
@@ -17,19 +17,19 @@ async fn json(path: &str, body: &str, answer: &str) -> UsageEvent {
     event(path, "", body, json_answer("200 OK", answer)).await
 }
 
-fn form(sound: &str) -> String {
+fn form(audio: &str) -> String {
     let part = |head: &str, value: &str| {
         format!("--x\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
     };
     let model = part("name=\"model\"", "small");
-    let file = part("name=\"file\"; filename=\"a.wav\"", sound);
+    let file = part("name=\"file\"; filename=\"a.wav\"", audio);
     format!("{model}{file}--x--\r\n")
 }
 
 const FORM: &str = "content-type: multipart/form-data; boundary=x\r\n";
 
 #[tokio::test]
-async fn images_are_counted_however_large_they_are() {
+async fn images_are_counted_regardless_of_their_size() {
     let images = format!(
         "{{\"data\":[{{\"b64_json\":\"{}\"}},{{\"url\":\"x\"}}]}}",
         "A".repeat(300_000)
@@ -42,7 +42,7 @@ async fn images_are_counted_however_large_they_are() {
 }
 
 #[tokio::test]
-async fn speech_is_characters_and_bytes() {
+async fn speech_usage_is_in_characters_and_bytes() {
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 5\r\n\r\nID3..";
     let body = "{\"model\":\"small\",\"input\":\"gr\\u00fc\u{df}e\"}";
     let spoken = event("/v1/audio/speech", "", body, raw(answer)).await;
@@ -50,7 +50,7 @@ async fn speech_is_characters_and_bytes() {
         (spoken.input_characters, spoken.audio_bytes),
         (Some(5), Some(5))
     );
-    // Where nothing was said, nothing was used.
+    // No usage without input text.
     let failed = json_answer("400 Bad Request", "{}");
     let failed = event("/v1/audio/speech", "", body, failed).await;
     assert_eq!((failed.input_characters, failed.audio_bytes), (None, None));
@@ -62,7 +62,7 @@ async fn speech_is_characters_and_bytes() {
 }
 
 #[tokio::test]
-async fn what_is_listened_to_is_time_and_bytes() {
+async fn transcription_usage_is_in_seconds_and_bytes() {
     for (answer, ms) in [
         (
             "{\"text\":\"a\",\"usage\":{\"type\":\"duration\",\"seconds\":3}}",
@@ -71,19 +71,19 @@ async fn what_is_listened_to_is_time_and_bytes() {
         ("{\"duration\":8.47,\"text\":\"a\"}", Some(8470)),
         ("{\"text\":\"a\"}", None),
     ] {
-        // Small, and so large that it is sent on while it comes.
-        for sound in ["RIFF".to_owned(), "RIFF".repeat(100_000)] {
+        // A buffered upload, and one large enough to be streamed.
+        for audio in ["RIFF".to_owned(), "RIFF".repeat(100_000)] {
             let script = json_answer("200 OK", answer);
-            let event = event("/v1/audio/transcriptions", FORM, &form(&sound), script).await;
+            let event = event("/v1/audio/transcriptions", FORM, &form(&audio), script).await;
             assert_eq!(event.audio_ms, ms, "{answer}");
-            assert_eq!(event.audio_bytes, Some(sound.len() as u64));
+            assert_eq!(event.audio_bytes, Some(audio.len() as u64));
             assert!(!event.usage_reported);
         }
     }
 }
 
 #[tokio::test]
-async fn classes_of_tokens_are_told_apart() {
+async fn token_classes_are_reported_separately() {
     let answer = "{\"choices\":[],\"usage\":{\"prompt_tokens\":90,\"completion_tokens\":30,\
          \"prompt_tokens_details\":{\"cached_tokens\":10,\"cache_creation_tokens\":20,\"audio_tokens\":5},\
          \"completion_tokens_details\":{\"reasoning_tokens\":7,\"audio_tokens\":0}}}";

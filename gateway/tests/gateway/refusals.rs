@@ -1,4 +1,4 @@
-//! What the gateway refuses, in which order, and what it says.
+//! Requests that the gateway rejects, the order of the checks, and the errors.
 
 use fastllm_contract::{ModelName, Principal, PrincipalId, RefusalKind};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn with_key(key: &str, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn keys_that_are_not_valid_are_401_whatever_is_asked() {
+async fn invalid_keys_are_401_for_every_route() {
     let mut content = content(&[]);
     content
         .keys
@@ -79,7 +79,7 @@ async fn unknown_routes_are_404_with_a_key() {
 }
 
 #[tokio::test]
-async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
+async fn ambiguous_bodies_cannot_bypass_the_grant() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for (body, param) in [
@@ -133,7 +133,7 @@ async fn bodies_that_could_be_read_in_two_ways_never_get_past_the_grant() {
 }
 
 #[tokio::test]
-async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
+async fn an_unknown_model_is_404_and_one_without_a_grant_is_403() {
     let upstream = Upstream::start([]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat("{\"model\":\"nobodys\"}").await;
@@ -160,7 +160,7 @@ async fn a_model_that_nobody_serves_is_404_and_one_without_a_grant_403() {
 }
 
 #[tokio::test]
-async fn a_model_without_a_grant_can_be_as_good_as_none() {
+async fn a_model_without_a_grant_can_be_hidden() {
     let upstream = Upstream::start([]).await;
     let flags = Options::flags(&["--hide-ungranted-models"]);
     let gateway = TestGateway::start_with(&[&upstream], flags).await;
@@ -179,7 +179,7 @@ async fn a_model_without_a_grant_can_be_as_good_as_none() {
     }
     let granted = gateway.ask(&get("/v1/models/small", &key)).await;
     assert_eq!(granted.status, 200);
-    // Whoever operates it still sees what it was.
+    // The usage still records the actual reason for the operator.
     let reason = "fastllm_rejections_total{reason=\"unauthorised\"}";
     assert!((gateway.metric(reason).await - 2.0).abs() < 0.5);
     let events = gateway.finish().await;
@@ -191,7 +191,7 @@ async fn a_model_without_a_grant_can_be_as_good_as_none() {
 }
 
 #[tokio::test]
-async fn a_fallback_does_not_tell_a_hidden_model_from_none() {
+async fn a_fallback_does_not_reveal_a_hidden_model() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.fallback = Some(ModelName::new("large").unwrap());
@@ -205,7 +205,7 @@ async fn a_fallback_does_not_tell_a_hidden_model_from_none() {
 }
 
 #[tokio::test]
-async fn a_principal_without_grants_gets_nothing() {
+async fn a_principal_without_grants_is_rejected() {
     let upstream = Upstream::start([]).await;
     let mut content = content(&[upstream.api_base()]);
     content.principals.push(Principal {
@@ -254,7 +254,7 @@ transfer-encoding: chunked\r\n\r\n100001\r\n"
 }
 
 #[tokio::test]
-async fn without_a_snapshot_it_is_503_and_not_the_keys_fault() {
+async fn without_a_snapshot_requests_are_503_not_401() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let first = snapshot(&content(&[upstream.api_base()]));

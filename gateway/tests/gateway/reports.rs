@@ -1,4 +1,4 @@
-//! What goes back to control.
+//! Reports to the control plane.
 
 use fastllm_contract::UsageBatch;
 
@@ -8,7 +8,7 @@ const BODY: &str = "{\"model\":\"small\"}";
 const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"cost\":0.000125}}";
 
 #[tokio::test]
-async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
+async fn a_batch_is_retried_unchanged_until_it_is_acknowledged() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     gateway.control.answer_usage(&[503, 401, 500]);
@@ -19,7 +19,7 @@ async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
             told.usage.iter().any(|(status, _)| *status == 200)
         })
         .await;
-    // What is asked later comes under the next number.
+    // The usage of later requests has the next batch number.
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let told = gateway.control.told();
     let first = &told.usage[0].1;
@@ -42,17 +42,17 @@ async fn a_batch_is_repeated_unchanged_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn at_the_end_usage_is_sent_for_as_long_as_the_grace_lasts() {
+async fn shutdown_retries_usage_within_the_grace_period() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
-    // Control comes back after some seconds only.
+    // Control becomes available only after some seconds.
     gateway.control.answer_usage(&[503; 7]);
     assert_eq!(gateway.finish().await.len(), 1);
 }
 
 #[tokio::test]
-async fn usage_that_cannot_be_sent_does_not_hold_up_the_end() {
+async fn unsent_usage_does_not_delay_shutdown() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway =
         TestGateway::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
@@ -63,7 +63,7 @@ async fn usage_that_cannot_be_sent_does_not_hold_up_the_end() {
 }
 
 #[tokio::test]
-async fn a_batch_that_control_will_never_take_is_counted_and_dropped() {
+async fn a_permanently_rejected_batch_is_counted_and_dropped() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     gateway.control.answer_usage(&[400]);
@@ -80,7 +80,7 @@ async fn a_batch_that_control_will_never_take_is_counted_and_dropped() {
 }
 
 #[tokio::test]
-async fn a_full_batch_leaves_at_once_and_no_event_is_lost() {
+async fn a_full_batch_is_sent_at_once_and_no_event_is_lost() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -92,7 +92,7 @@ async fn a_full_batch_leaves_at_once_and_no_event_is_lost() {
 }
 
 #[tokio::test]
-async fn health_tells_of_backends_and_counters() {
+async fn health_reports_contain_backends_and_counters() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let flags = Options::flags(&["--health-report-interval=1", "--replica=pod-7"]);
     let gateway = TestGateway::start_with(&[&upstream], flags).await;

@@ -1,4 +1,4 @@
-//! What is tried again, and what the client gets when nothing helps.
+//! Retried requests, and the response when every attempt fails.
 
 use fastllm_contract::RefusalKind;
 
@@ -7,7 +7,7 @@ use crate::support::{Options, Step, TestGateway, Upstream, chat, json_answer, ra
 const BODY: &str = "{\"model\":\"small\"}";
 
 #[tokio::test]
-async fn overload_and_server_errors_are_tried_elsewhere() {
+async fn overload_and_server_errors_are_retried_on_another_backend() {
     for status in ["500 X", "503 X", "429 X"] {
         let bad = Upstream::start([json_answer(status, "{}")]).await;
         let good = Upstream::start([json_answer("200 OK", "{\"ok\":1}")]).await;
@@ -24,7 +24,7 @@ async fn overload_and_server_errors_are_tried_elsewhere() {
 }
 
 #[tokio::test]
-async fn other_client_errors_are_not() {
+async fn other_client_errors_are_not_retried() {
     let answer = "{\"error\":{\"message\":\"no such thing\"}}";
     let one = Upstream::start([json_answer("422 X", answer)]).await;
     let two = Upstream::start([json_answer("422 X", answer)]).await;
@@ -38,7 +38,7 @@ async fn other_client_errors_are_not() {
 }
 
 #[tokio::test]
-async fn each_backend_is_tried_once_and_the_best_answer_is_given() {
+async fn each_backend_is_tried_once_and_the_best_response_is_returned() {
     let limited = "{\"error\":\"slow down\"}";
     let one = Upstream::start([json_answer("429 X", limited)]).await;
     let two = Upstream::start([json_answer("503 X", "{}")]).await;
@@ -75,7 +75,7 @@ async fn a_pool_of_one_gets_one_attempt_and_attempts_are_bounded() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_502_and_names_no_address() {
+async fn an_unreachable_backend_is_502_without_its_address() {
     let gone = Upstream::start([]).await;
     let api_base = gone.api_base();
     let address = gone.address.to_string();
@@ -93,7 +93,7 @@ async fn nobody_there_is_502_and_names_no_address() {
 }
 
 #[tokio::test]
-async fn silence_is_504_within_the_time_limit() {
+async fn a_silent_upstream_is_504_within_the_timeout() {
     let silent = Upstream::start([vec![Step::UntilHangUp]]).await;
     let gateway =
         TestGateway::start_with(&[&silent], Options::flags(&["--upstream-timeout=1"])).await;
@@ -108,7 +108,7 @@ async fn silence_is_504_within_the_time_limit() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_died_is_no_failure() {
+async fn a_closed_idle_connection_is_not_a_failure() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec();
     let dying = vec![Step::Send(answer.clone()), Step::Close];
     let upstream = Upstream::start([dying.clone(), dying.clone(), dying, raw(&answer)]).await;
@@ -126,7 +126,7 @@ async fn an_idle_connection_that_died_is_no_failure() {
 }
 
 #[tokio::test]
-async fn an_unhealthy_backend_is_left_out_until_it_recovers() {
+async fn an_unhealthy_backend_is_skipped_until_it_recovers() {
     let sick = Upstream::start([json_answer("200 OK", "{\"by\":\"sick\"}")]).await;
     let well = Upstream::start([json_answer("200 OK", "{\"by\":\"well\"}")]).await;
     sick.answer_probes("503 X");
@@ -144,7 +144,7 @@ async fn an_unhealthy_backend_is_left_out_until_it_recovers() {
     for _ in 0..4 {
         assert_eq!(gateway.chat(BODY).await.text(), "{\"by\":\"well\"}");
     }
-    // Nothing else is left: it is used all the same.
+    // No other backend is left, so it is used.
     assert_eq!(gateway.chat("{\"model\":\"large\"}").await.status, 200);
     assert_eq!(gateway.get("/readyz").await.status, 200);
 

@@ -1,4 +1,4 @@
-//! Credentials are in no log, no metric and no answer.
+//! Credentials appear in no log, metric or response.
 
 use fastllm_contract::Secret;
 
@@ -13,7 +13,7 @@ const WRONG_KEY: &str = "sk-canary-wrong-key";
 const PROMPT: &str = "canary-prompt-text";
 const COMPLETION: &str = "canary-completion-text";
 
-/// A good backend, one where nobody listens, and one that is left out.
+/// A working backend, an unreachable one, and one that is skipped.
 fn with_canaries(upstream: &Upstream) -> SnapshotContent {
     let mut content = content(&[upstream.api_base()]);
     for model in &mut content.models {
@@ -32,7 +32,7 @@ fn with_canaries(upstream: &Upstream) -> SnapshotContent {
 }
 
 #[tokio::test]
-async fn canaries_are_in_no_sink() {
+async fn canary_secrets_appear_in_no_output() {
     let answer = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{COMPLETION}\"}}}}]}}");
     let stream = format!("data: {{\"choices\":[{{\"delta\":\"{COMPLETION}\"}}]}}\n\n");
     let upstream = Upstream::start([

@@ -1,4 +1,4 @@
-//! Where the tables come from.
+//! Sources of the snapshot: watch, poll, and the copy on disk.
 
 use fastllm_contract::Secret;
 
@@ -18,10 +18,10 @@ fn with_key(key: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_change_is_pushed_as_a_difference() {
+async fn a_change_is_pushed_as_a_delta() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
-    // The poll alone would never bring it in time.
+    // Polling alone would be too slow.
     let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=3600"])).await;
     assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 401);
 
@@ -48,7 +48,7 @@ async fn a_change_is_pushed_as_a_difference() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_changes_nothing() {
+async fn an_unusable_snapshot_changes_nothing() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=1"])).await;
@@ -99,7 +99,7 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
     let gateway = TestGateway::serving(&content, options()).await;
     drop(gateway.finish().await);
 
-    // Nobody listens where control was.
+    // The address of control refuses connections.
     let control = Control::start(snapshot(&content)).await;
     let away = control.address;
     drop(control);
@@ -114,7 +114,7 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
         Some("Bearer kept")
     );
 
-    // Control is back: it is followed again.
+    // Control is available again, and the gateway reconnects.
     content.version = 9;
     let _back = Control::start_on(listener().await.unwrap(), snapshot(&content));
     gateway
@@ -125,7 +125,7 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
 }
 
 #[tokio::test]
-async fn a_reachable_control_beats_the_copy_on_disk() {
+async fn a_reachable_control_takes_precedence_over_the_copy_on_disk() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("snapshot.json");
@@ -145,7 +145,7 @@ async fn a_reachable_control_beats_the_copy_on_disk() {
 }
 
 #[tokio::test]
-async fn another_version_of_the_same_content_is_told_without_it() {
+async fn a_new_version_of_the_same_content_is_sent_without_content() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -157,7 +157,7 @@ async fn another_version_of_the_same_content_is_told_without_it() {
         })
         .await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
-    // From there on it goes on as ever.
+    // Later changes are pushed as usual.
     content.version = 9;
     content.keys.push(("sk-added".to_owned(), 1, None, false));
     gateway.control.publish(snapshot(&content));
@@ -168,7 +168,7 @@ async fn another_version_of_the_same_content_is_told_without_it() {
         .await;
 }
 
-/// Sends a request whose body comes only after `change`; gives the status.
+/// Sends a request whose body follows only after `change`; returns the status.
 async fn changed_midway(change: impl FnOnce(&mut SnapshotContent)) -> u16 {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
@@ -180,7 +180,7 @@ expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         BODY.len()
     );
     client.write(head.as_bytes()).await;
-    // It is asked for: the key was found good.
+    // `100 Continue` shows that the key was accepted.
     assert!(client.head().await.starts_with("HTTP/1.1 100"));
     content.version = 2;
     change(&mut content);
@@ -197,7 +197,7 @@ expect: 100-continue\r\ncontent-length: {}\r\n\r\n",
 }
 
 #[tokio::test]
-async fn what_changes_while_a_body_comes_counts() {
+async fn a_change_while_a_body_is_received_takes_effect() {
     let revoked = changed_midway(|content| content.keys.clear());
     assert_eq!(revoked.await, 401);
     let withdrawn = changed_midway(|content| content.principals[0].allowed_models.clear());

@@ -1,4 +1,4 @@
-//! Usage while control is away for long, and over a restart.
+//! Usage during a long outage of control, and across a restart.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}"
 const SPILLED: &str = "fastllm_usage_spill_events";
 const DAMAGED: &str = "fastllm_usage_reports_dropped_total{reason=\"spill_damaged\"}";
 
-/// A gateway whose control takes usage, or does not.
+/// A gateway whose control plane accepts usage, or does not.
 async fn start(upstream: &Upstream, spill: &Path, away: bool) -> TestGateway {
     let control = Control::start(snapshot(&content(&[upstream.api_base()]))).await;
     control.away(away);
@@ -33,8 +33,8 @@ async fn ask(gateway: &TestGateway, count: usize) {
     }
 }
 
-/// Checks that the batches of each start came in their order, each as it was
-/// sent first, and gives those that were stored.
+/// Checks that the batches of each process arrived in order and were retried
+/// unchanged, and returns those that were stored.
 fn stored(gateway: &TestGateway) -> Vec<UsageBatch> {
     let mut first = BTreeMap::new();
     for (_, body) in gateway.control.told().usage {
@@ -53,7 +53,7 @@ fn stored(gateway: &TestGateway) -> Vec<UsageBatch> {
     batches
 }
 
-/// The events, each once, in the order of their requests.
+/// Checks that each event is present once, in the order of the requests.
 fn assert_events(batches: &[UsageBatch], count: usize) {
     let events: Vec<_> = batches.iter().flat_map(|batch| &batch.events).collect();
     assert_eq!(events.len(), count);
@@ -69,7 +69,7 @@ fn assert_events(batches: &[UsageBatch], count: usize) {
 }
 
 #[tokio::test]
-async fn an_outage_loses_nothing_and_sends_nothing_twice() {
+async fn an_outage_neither_loses_nor_duplicates_usage() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
@@ -86,7 +86,7 @@ async fn an_outage_loses_nothing_and_sends_nothing_twice() {
             gateway.metric(SPILLED).await > 1999.5
         })
         .await;
-    // What comes now has to wait behind them.
+    // New usage is queued behind them.
     ask(&gateway, 100).await;
     gateway.control.away(false);
     gateway.stop();
@@ -95,7 +95,7 @@ async fn an_outage_loses_nothing_and_sends_nothing_twice() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
 }
 
-/// A gateway that could not send anything before it ended.
+/// Runs a gateway that exits without having sent its usage.
 async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
     let mut gateway = start(upstream, path, true).await;
     ask(&gateway, count).await;
@@ -106,12 +106,12 @@ async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
 }
 
 #[tokio::test]
-async fn the_next_start_sends_what_the_last_one_could_not() {
+async fn unsent_usage_is_sent_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     ended_without_control(&upstream, &path, 1100).await;
-    // Not even this one can.
+    // This process cannot send it either.
     ended_without_control(&upstream, &path, 5).await;
 
     let mut gateway = start(&upstream, &path, false).await;
@@ -132,7 +132,7 @@ async fn the_next_start_sends_what_the_last_one_could_not() {
 }
 
 #[tokio::test]
-async fn a_record_that_a_crash_tore_is_counted_and_the_rest_is_sent() {
+async fn a_torn_record_is_counted_and_the_rest_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
@@ -153,7 +153,7 @@ async fn a_record_that_a_crash_tore_is_counted_and_the_rest_is_sent() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_fails_no_request() {
+async fn an_unwritable_spill_file_fails_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none/usage.spill");
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;

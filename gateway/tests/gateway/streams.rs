@@ -1,4 +1,4 @@
-//! Streamed answers, however they are cut.
+//! Streamed responses, independent of how they are split into segments.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn sent(upstream: &Upstream) -> Value {
 }
 
 #[tokio::test]
-async fn one_byte_per_read_gives_the_same_bytes_and_the_same_usage() {
+async fn one_byte_per_read_yields_the_same_bytes_and_usage() {
     let stream = events(&[ONE, TWO, USAGE, DONE], true);
     let upstream = Upstream::start([vec![Step::Trickle(stream)]]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -41,7 +41,7 @@ async fn one_byte_per_read_gives_the_same_bytes_and_the_same_usage() {
 }
 
 #[tokio::test]
-async fn a_client_that_asked_for_usage_sees_it() {
+async fn a_client_that_requests_usage_receives_it() {
     let upstream = Upstream::start([raw(events(&[ONE, USAGE, DONE], true))]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat(ASKING).await;
@@ -52,7 +52,7 @@ async fn a_client_that_asked_for_usage_sees_it() {
 }
 
 #[tokio::test]
-async fn events_may_be_cut_anywhere() {
+async fn events_may_be_split_anywhere() {
     let text = [ONE, TWO, USAGE, DONE].concat();
     let cuts: Vec<usize> = (1..text.len())
         .filter(|cut| text.is_char_boundary(*cut))
@@ -74,7 +74,7 @@ async fn events_may_be_cut_anywhere() {
 }
 
 #[tokio::test]
-async fn line_ends_and_an_unterminated_last_event_do_not_matter() {
+async fn any_line_ending_and_an_unterminated_last_event_are_accepted() {
     for (end, last) in [
         ("\n\n", ""),
         ("\r\n\r\n", ""),
@@ -91,7 +91,7 @@ async fn line_ends_and_an_unterminated_last_event_do_not_matter() {
 }
 
 #[tokio::test]
-async fn a_complete_event_leaves_at_once() {
+async fn a_complete_event_is_forwarded_at_once() {
     let barrier = Barrier::new();
     let start = events(&[ONE, "data: {\"begun\":"], false);
     let script = vec![
@@ -111,7 +111,7 @@ async fn a_complete_event_leaves_at_once() {
 }
 
 #[tokio::test]
-async fn an_error_as_first_event_fails_over() {
+async fn an_error_as_the_first_event_fails_over() {
     let error = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
     let comment = ": processing\n\n";
     let bad = Upstream::start([raw(events(&[comment, error], true))]).await;
@@ -133,7 +133,7 @@ async fn an_error_as_first_event_fails_over() {
 }
 
 #[tokio::test]
-async fn an_error_of_every_backend_reaches_the_client_as_it_was() {
+async fn an_error_from_every_backend_is_forwarded_unchanged() {
     let error = "event: error\ndata: {\"error\":{\"message\":\"no\",\"code\":\"503\"}}\n\n";
     let upstream = Upstream::start([raw(events(&[error], true))]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -148,7 +148,7 @@ async fn an_error_of_every_backend_reaches_the_client_as_it_was() {
 }
 
 #[tokio::test]
-async fn an_error_that_is_the_clients_fault_is_not_tried_elsewhere() {
+async fn a_client_error_is_not_retried() {
     let error = "data: {\"error\":{\"message\":\"too long\",\"code\":400}}\n\n";
     let one = Upstream::start([raw(events(&[error], true))]).await;
     let two = Upstream::start([raw(events(&[error], true))]).await;
@@ -158,7 +158,7 @@ async fn an_error_that_is_the_clients_fault_is_not_tried_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_break_before_the_first_event_fails_over() {
+async fn an_abort_before_the_first_event_fails_over() {
     let good = || raw(events(&[ONE, DONE], true));
     for broken in [
         vec![Step::Reset],
@@ -183,7 +183,7 @@ async fn a_break_before_the_first_event_fails_over() {
 }
 
 #[tokio::test]
-async fn a_break_after_the_first_event_is_told_in_the_stream_and_not_retried() {
+async fn an_abort_after_the_first_event_is_an_error_event_and_not_retried() {
     for end in [Step::Close, Step::Reset] {
         let barrier = Barrier::new();
         let script = vec![
@@ -215,7 +215,7 @@ async fn a_break_after_the_first_event_is_told_in_the_stream_and_not_retried() {
 }
 
 #[tokio::test]
-async fn an_unstreamed_answer_that_breaks_off_does_not_look_complete() {
+async fn an_aborted_unstreamed_response_is_not_terminated() {
     let script = vec![
         Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":".to_vec()),
         Step::Close,
@@ -227,13 +227,13 @@ async fn an_unstreamed_answer_that_breaks_off_does_not_look_complete() {
     let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
     assert!(!events[0].usage_reported && events[0].estimated);
-    // {"model":"small"}, and {"choices": without its half.
+    // {"model":"small"}, and a truncated {"choices":.
     let found = (events[0].prompt_tokens.0, events[0].completion_tokens.0);
     assert_eq!(found, (17 * 2 / 7, 6 * 2 / 7));
 }
 
 #[tokio::test]
-async fn a_compressed_answer_passes_as_it_is() {
+async fn a_compressed_response_is_forwarded_unchanged() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
     let upstream = Upstream::start([raw(answer)]).await;
@@ -247,7 +247,7 @@ content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
 }
 
 #[tokio::test]
-async fn comments_are_held_back_only_so_long() {
+async fn comments_are_delayed_for_a_bounded_time() {
     let barrier = Barrier::new();
     let comment = format!(": {}\n\n", "x".repeat(70_000));
     let script = vec![

@@ -1,4 +1,4 @@
-//! How long everything may take, and what happens when it takes longer.
+//! Timeouts of requests, streams and connections.
 
 use serde_json::Value;
 
@@ -14,20 +14,20 @@ const DONE: &str = "data: [DONE]\n\n";
 const REQUEST_TIME: &str = "--request-timeout=1";
 const SILENCE: &str = "--stream-idle-timeout=1";
 
-/// Half of an answer.
+/// The first half of a response.
 fn half() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":".to_vec()
 }
 
-/// A gateway with a flag, in front of an upstream that sends this and then
-/// nothing.
+/// A gateway with this flag, and an upstream that stalls after it has sent
+/// these bytes.
 async fn stuck_after(flag: &str, sent: Vec<u8>) -> (Upstream, TestGateway) {
     let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilHangUp]]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&[flag])).await;
     (upstream, gateway)
 }
 
-/// The code of the error that a stream ends with.
+/// The code of the error event that ends a stream.
 fn last_code(text: &str) -> String {
     let last = text.trim_end().rsplit("\n\n").next().unwrap();
     let error: Value = serde_json::from_str(last.strip_prefix("data: ").unwrap()).unwrap();
@@ -41,7 +41,7 @@ async fn until_given_up(upstream: &Upstream) {
 }
 
 #[tokio::test]
-async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
+async fn a_timeout_before_the_response_is_504() {
     for sent in [
         Vec::new(),
         b"HTTP/1.1 200 OK\r\n".to_vec(),
@@ -53,7 +53,7 @@ async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
         assert_eq!(reply.error().2, "upstream_timeout");
         until_given_up(&upstream).await;
         assert_eq!(upstream.seen().requests.len(), 1);
-        // The client's patience says nothing about the backend.
+        // The request timeout is not a failure of the backend.
         let errors = format!(
             "fastllm_backend_errors_total{{api_base=\"{}\"}}",
             upstream.api_base()
@@ -65,7 +65,7 @@ async fn a_request_that_is_out_of_time_before_its_answer_is_504() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_request_covers_all_attempts() {
+async fn the_request_timeout_covers_all_attempts() {
     let bad = Upstream::start([json_answer("503 X", "{}")]).await;
     let stuck = Upstream::start([vec![Step::UntilHangUp]]).await;
     let flags = Options::flags(&[REQUEST_TIME, "--policy=round-robin"]);
@@ -78,7 +78,7 @@ async fn the_time_of_a_request_covers_all_attempts() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_out_of_time_says_so_at_its_end() {
+async fn a_stream_that_times_out_ends_with_an_error_event() {
     let (upstream, gateway) =
         stuck_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
     let mut client = gateway.client().await;
@@ -86,7 +86,7 @@ async fn a_stream_that_is_out_of_time_says_so_at_its_end() {
     assert!(reply.complete && reply.text().starts_with(EVENT));
     assert_eq!(last_code(&reply.text()), "upstream_timeout");
     until_given_up(&upstream).await;
-    // The connection is as good as new, and the next request has its own time.
+    // The connection is reusable, and the next request has its own timeout.
     assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
@@ -94,7 +94,7 @@ async fn a_stream_that_is_out_of_time_says_so_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_stream_that_never_pauses_is_out_of_time_all_the_same() {
+async fn a_stream_without_pauses_times_out_too() {
     let event = format!("data: {{\"pad\":\"{}\"}}\n\n", "x".repeat(1000));
     let many = event.repeat(4000);
     let script = vec![Step::Trickle(events(&[&many], true))];
@@ -106,7 +106,7 @@ async fn a_stream_that_never_pauses_is_out_of_time_all_the_same() {
 }
 
 #[tokio::test]
-async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
+async fn an_unstreamed_response_that_times_out_is_not_terminated() {
     for flag in [REQUEST_TIME, SILENCE] {
         let (upstream, gateway) = stuck_after(flag, half()).await;
         let reply = gateway.chat(WHOLE).await;
@@ -117,7 +117,7 @@ async fn an_unstreamed_answer_that_is_out_of_time_does_not_look_complete() {
 }
 
 #[tokio::test]
-async fn http2_clients_have_no_more_time() {
+async fn the_request_timeout_applies_to_http2() {
     let (_upstream, gateway) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
     chat_over_http2(&gateway, "null", STREAMED, async |answer| {
         let mut body = answer.into_body();
@@ -138,7 +138,7 @@ async fn http2_clients_have_no_more_time() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_has_no_more_time_than_others() {
+async fn the_request_timeout_applies_to_a_client_that_does_not_read() {
     let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
     answer.resize(answer.len() + 50_000_000, b' ');
     let (_upstream, gateway) = stuck_after(REQUEST_TIME, answer).await;
@@ -154,7 +154,7 @@ async fn a_client_that_does_not_read_has_no_more_time_than_others() {
 }
 
 #[tokio::test]
-async fn time_that_is_long_enough_changes_nothing() {
+async fn a_sufficient_timeout_changes_nothing() {
     let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
@@ -174,7 +174,7 @@ async fn time_that_is_long_enough_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_stream_that_falls_silent_says_so_at_its_end() {
+async fn a_stream_that_stalls_ends_with_an_error_event() {
     let (upstream, gateway) = stuck_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
     let reply = gateway.chat(STREAMED).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
@@ -185,7 +185,7 @@ async fn a_stream_that_falls_silent_says_so_at_its_end() {
 }
 
 #[tokio::test]
-async fn a_body_that_stops_coming_is_408() {
+async fn a_request_body_that_stalls_is_408() {
     for flag in ["--body-timeout=1", REQUEST_TIME] {
         let gateway = TestGateway::start_with(&[], Options::flags(&[flag])).await;
         let mut client = gateway.client().await;
@@ -199,7 +199,7 @@ content-length: 50\r\n\r\n{{\"model\":"
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_come_ends_the_connection() {
+async fn a_missing_request_head_closes_the_connection() {
     let gateway = TestGateway::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
     let mut idle = gateway.client().await;
     assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
@@ -214,7 +214,7 @@ async fn a_head_that_does_not_come_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn an_http2_connection_without_requests_ends() {
+async fn an_idle_http2_connection_is_closed() {
     let gateway = TestGateway::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
     let stream = tokio::net::TcpStream::connect(gateway.address)
         .await
@@ -232,7 +232,7 @@ async fn an_http2_connection_without_requests_ends() {
 }
 
 #[tokio::test]
-async fn no_more_connections_are_served_than_allowed() {
+async fn the_number_of_connections_is_limited() {
     let upstream = Upstream::start([raw(events(&[EVENT, DONE], true))]).await;
     let flags = Options::flags(&["--max-connections=1"]);
     let gateway = TestGateway::start_with(&[&upstream], flags).await;

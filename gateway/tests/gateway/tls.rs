@@ -1,4 +1,4 @@
-//! Upstreams behind TLS: trusted by `--ca-bundle`, and not without.
+//! Upstreams with TLS: trusted only with `--ca-bundle`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::support::{Options, Reader, TestGateway, content};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
-/// Answers every request with an empty object; gives the certificate, too. It
-/// takes little at once.
+/// Responds to every request with an empty object; also returns the
+/// certificate. Its receive buffer is small.
 fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
     let CertifiedKey { cert, signing_key } =
         generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -57,7 +57,7 @@ fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
 }
 
 #[tokio::test]
-async fn a_private_authority_is_trusted_when_it_is_named() {
+async fn a_configured_private_authority_is_trusted() {
     let mut tasks = JoinSet::new();
     let (address, pem) = upstream(&mut tasks);
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn a_private_authority_is_trusted_when_it_is_named() {
 }
 
 #[tokio::test]
-async fn a_request_leaves_to_its_last_byte() {
+async fn a_request_is_flushed_completely() {
     let mut tasks = JoinSet::new();
     let (address, pem) = upstream(&mut tasks);
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ async fn a_request_leaves_to_its_last_byte() {
     let content = content(&[format!("https://localhost:{}/v1", address.port())]);
     let ca = format!("--ca-bundle={}", bundle.display());
     let gateway = TestGateway::serving(&content, Options::flags(&[&ca])).await;
-    // More than sockets hold; what TLS holds back at the end differs.
+    // More than the socket buffers; TLS buffers a varying rest.
     for n in 0..16 {
         let pad = "x".repeat((4 << 20) + n * 5_000);
         let body = format!("{{\"model\":\"small\",\"pad\":\"{pad}\"}}");

@@ -1,4 +1,4 @@
-//! Clients behind TLS: both protocols, new certificates, bad manners.
+//! Clients with TLS: both protocols, certificate renewal, misbehaving clients.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn certify(folder: &Path) -> CertifiedKey<KeyPair> {
     made
 }
 
-/// A gateway that speaks TLS, and tells its status on another port.
+/// A gateway that serves TLS, with a separate status port.
 async fn start(upstream: &Upstream, folder: &TempDir) -> TestGateway {
     let file = |name: &str| folder.path().join(name).display().to_string();
     let flags = [
@@ -86,7 +86,7 @@ async fn connect(
         .unwrap()
 }
 
-/// Reads to the end, which has to be said.
+/// Reads to the end, which must be a `close_notify`.
 async fn rest(stream: &mut TlsStream<TcpStream>) -> String {
     let mut bytes = Vec::new();
     soon("the end", stream.read_to_end(&mut bytes))
@@ -96,7 +96,7 @@ async fn rest(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[tokio::test]
-async fn both_protocols_are_spoken() {
+async fn both_protocols_are_served() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
@@ -136,7 +136,7 @@ async fn both_protocols_are_spoken() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_connection_is_said() {
+async fn a_connection_ends_with_close_notify() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
@@ -157,7 +157,7 @@ async fn the_end_of_a_connection_is_said() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_shown_and_running_streams_go_on() {
+async fn a_renewed_certificate_is_served_and_running_streams_continue() {
     let barrier = Barrier::new();
     let script = vec![
         Step::Send(events(&[EVENT], false)),
@@ -194,7 +194,7 @@ async fn a_new_certificate_is_shown_and_running_streams_go_on() {
 }
 
 #[tokio::test]
-async fn handshakes_that_never_end_or_are_none_block_nobody() {
+async fn stalled_and_invalid_handshakes_do_not_block_other_clients() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());

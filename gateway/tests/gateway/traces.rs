@@ -1,4 +1,4 @@
-//! Spans, at a collector of OTLP.
+//! Spans exported to an OTLP collector.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn a_request_is_one_span_that_tells_all_but_who_and_what() {
+async fn a_request_is_one_span_without_identity_and_content() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut options = to(&collector, 1);
@@ -46,7 +46,7 @@ async fn a_request_is_one_span_that_tells_all_but_who_and_what() {
         .flags
         .push("--otel-headers=x-tenant=a%20b".to_owned());
     let gateway = TestGateway::start_with(&[&upstream], options).await;
-    // Neither is a proxied request.
+    // Neither of these is a proxied request.
     let list = get("/v1/models", &format!("authorization: Bearer {KEY}\r\n"));
     assert_eq!(gateway.ask(&list).await.status, 200);
     assert_eq!(gateway.get("/readyz").await.status, 200);
@@ -95,7 +95,7 @@ async fn a_request_is_one_span_that_tells_all_but_who_and_what() {
 }
 
 #[tokio::test]
-async fn spans_say_which_process_they_are_of() {
+async fn spans_identify_their_process() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut options = to(&collector, 1);
@@ -116,7 +116,7 @@ async fn spans_say_which_process_they_are_of() {
 }
 
 #[tokio::test]
-async fn a_stream_tells_when_its_first_event_came() {
+async fn a_streams_span_has_the_time_of_the_first_event() {
     const ONE: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
     let collector = Collector::start().await;
     let upstream = Upstream::start([raw(events(&[ONE, "data: [DONE]\n\n"], true))]).await;
@@ -138,7 +138,7 @@ async fn a_stream_tells_when_its_first_event_came() {
 }
 
 #[tokio::test]
-async fn refusals_and_failures_say_what_went_wrong() {
+async fn spans_of_rejections_and_failures_have_the_error() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("400 Bad Request", "{}")]).await;
     let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
@@ -163,7 +163,7 @@ async fn refusals_and_failures_say_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
+async fn one_in_n_requests_is_traced_and_the_context_is_propagated() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 3)).await;
@@ -172,7 +172,7 @@ async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
     }
     gateway.stop();
     gateway.ended().await;
-    // The last ones were sent at the end.
+    // The last spans are sent at shutdown.
     let mut spans = collector.spans();
     spans.sort_by_key(|span| span.start_time_unix_nano);
     let ours: Vec<String> = spans
@@ -198,11 +198,11 @@ async fn exactly_one_in_so_many_is_traced_and_the_upstream_is_told() {
 }
 
 #[tokio::test]
-async fn the_callers_decision_is_honoured_both_ways() {
+async fn the_callers_sampling_decision_is_honoured() {
     let collector = Collector::start().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 1_000_000)).await;
-    // Takes the count's one.
+    // This request is the one that the sampler selects.
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let (no, yes) = (
         format!("00-{TRACE}-{SPAN}-00"),
@@ -231,7 +231,7 @@ async fn the_callers_decision_is_honoured_both_ways() {
 }
 
 #[tokio::test]
-async fn spans_leave_by_grpc_too() {
+async fn spans_are_exported_over_grpc() {
     let collector = Collector::called().await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let address = format!("--otel-endpoint={}", collector.url());
@@ -250,9 +250,9 @@ async fn spans_leave_by_grpc_too() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
+async fn an_unavailable_collector_loses_spans_only() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
-    // Nobody listens on the discard port.
+    // The discard port refuses connections.
     let options = Options::flags(&[
         "--otel-endpoint=http://127.0.0.1:9",
         "--otel-sample-one-in=1",
@@ -276,7 +276,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn spans_that_a_collector_refuses_are_counted_and_not_sent_again() {
+async fn spans_rejected_by_the_collector_are_counted_and_not_retried() {
     let collector = Collector::answering(400).await;
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;

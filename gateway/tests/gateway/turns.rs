@@ -1,4 +1,4 @@
-//! Backends that take so many requests at once, and those that take no new one.
+//! Backends with a concurrency limit, and backends that are draining.
 
 use fastllm_contract::{Concurrency, ModelName, RefusalKind};
 use tokio::task::JoinSet;
@@ -10,7 +10,7 @@ use crate::support::{
 
 const BODY: &str = "{\"model\":\"small\"}";
 
-/// The backend of `small` at an index takes one request at a time.
+/// Sets the concurrency limit of one backend of `small` to 1.
 fn one_at_a_time(
     content: &mut SnapshotContent,
     index: usize,
@@ -24,14 +24,14 @@ fn one_at_a_time(
     };
 }
 
-/// Answers when its gate is opened.
+/// Responds when the barrier is opened.
 fn held(barrier: &Barrier, body: &str) -> Vec<Step> {
     let mut script = vec![Step::Wait(barrier.clone())];
     script.extend(json_answer("200 OK", body));
     script
 }
 
-/// Asks in the background.
+/// Sends a request in the background.
 fn ask(gateway: &TestGateway, replies: &mut JoinSet<Reply>, body: &str) {
     let (address, request) = (gateway.address, chat(body));
     replies.spawn(async move { Client::connect(address).await.ask(&request).await });
@@ -44,7 +44,7 @@ async fn next(replies: &mut JoinSet<Reply>) -> Reply {
         .unwrap()
 }
 
-/// Until so many requests wait for the first backend, by its own report.
+/// Waits until the health report shows this many requests queued for the first backend.
 async fn until_waiting(gateway: &TestGateway, count: u64) {
     let seen = gateway.control.told().health.len();
     let waiting = |report: &fastllm_contract::HealthReport| {
@@ -64,7 +64,7 @@ fn reporting() -> Options {
 }
 
 #[tokio::test]
-async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
+async fn the_concurrency_limit_holds_and_the_queue_is_served_in_order() {
     let gates = [(); 3].map(|()| Barrier::new());
     let scripts = ["1", "2", "3"];
     let scripts = gates
@@ -85,7 +85,7 @@ async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
         ask(&gateway, &mut replies, &body);
         until_waiting(&gateway, waiting).await;
     }
-    // Nobody more may wait.
+    // The queue is full.
     let refused = gateway.chat(BODY).await;
     let (status, _, code, _) = refused.error();
     assert_eq!((status, code.as_str()), (503, "overloaded"));
@@ -114,7 +114,7 @@ async fn a_limit_holds_and_whoever_waits_is_served_in_order() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_ever() {
+async fn queued_requests_time_out() {
     let barrier = Barrier::new();
     let upstream = Upstream::start([held(&barrier, "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
@@ -133,7 +133,7 @@ async fn nobody_waits_for_ever() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_gives_its_turn_to_the_next() {
+async fn a_client_that_leaves_frees_its_slot_for_the_next() {
     let barrier = Barrier::new();
     let upstream = Upstream::start([held(&barrier, "{}"), json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
@@ -156,7 +156,7 @@ async fn a_client_that_leaves_gives_its_turn_to_the_next() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_kept_for_want_of_a_better_one_holds_no_place() {
+async fn a_response_retained_during_retries_occupies_no_slot() {
     for status in ["429 X", "503 X"] {
         let script = [json_answer(status, "{}"), json_answer("200 OK", "good")];
         let upstream = Upstream::start(script).await;
@@ -169,7 +169,7 @@ async fn an_answer_that_is_kept_for_want_of_a_better_one_holds_no_place() {
 }
 
 #[tokio::test]
-async fn room_elsewhere_comes_before_waiting() {
+async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
     let barrier = Barrier::new();
     let (one, two) = (
         Upstream::start([held(&barrier, "1"), json_answer("200 OK", "1")]).await,
@@ -200,7 +200,7 @@ async fn room_elsewhere_comes_before_waiting() {
 }
 
 #[tokio::test]
-async fn a_draining_backend_gets_no_new_request() {
+async fn a_draining_backend_receives_no_new_request() {
     let (old, new) = (
         Upstream::start([json_answer("200 OK", "old")]).await,
         Upstream::start([json_answer("200 OK", "new")]).await,

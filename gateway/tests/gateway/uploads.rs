@@ -1,4 +1,4 @@
-//! Forms that are sent on while they still come.
+//! Uploaded forms that are forwarded while they are received.
 
 use std::process::{Child, Command, Stdio};
 
@@ -16,7 +16,7 @@ const MODEL: &str =
 const FILE: &str = "content-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n";
 const END: &str = "\r\n--frontier--\r\n";
 
-/// What may come after the beginning for the upload to be sent again.
+/// Bytes that may follow the beginning while the upload can still be retried.
 const REPLAYED: usize = 1 << 20;
 
 fn beginning() -> String {
@@ -31,7 +31,7 @@ content-type: multipart/form-data; boundary=frontier\r\n{framing}\r\n"
     .into_bytes()
 }
 
-/// The head of an upload whose file has so many bytes.
+/// The head of an upload whose file has this many bytes.
 fn sized(file: usize) -> Vec<u8> {
     let length = beginning().len() + file + END.len();
     head(&format!("content-length: {length}\r\n"))
@@ -52,7 +52,7 @@ fn ok(body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Two backends of one model at this upstream; both call it `vendor/whisper`.
+/// Two backends of one model at this upstream, both named `vendor/whisper`.
 fn two_backends(upstream: &ByHand) -> SnapshotContent {
     let mut content = content(&[upstream.api_base("/a"), upstream.api_base("/b")]);
     for backend in &mut content.models[2].backends {
@@ -71,8 +71,8 @@ fn renamed(text: &str) -> String {
     text.replace("small", "vendor/whisper")
 }
 
-/// A client that has sent the beginning of a chunked upload, and the upstream
-/// that has it.
+/// A client that has sent the beginning of a chunked upload, and the exchange
+/// at the upstream that received it.
 async fn begun(upstream: &mut ByHand, gateway: &TestGateway) -> (Client, Exchange) {
     let mut client = gateway.client().await;
     client.write(&head("transfer-encoding: chunked\r\n")).await;
@@ -82,7 +82,7 @@ async fn begun(upstream: &mut ByHand, gateway: &TestGateway) -> (Client, Exchang
     (client, exchange)
 }
 
-/// Sends data and sees it arrive.
+/// Sends data and checks that it arrives.
 async fn pass(client: &mut Client, exchange: &mut Exchange, data: &[u8]) {
     let sent = chunk(data);
     let arrives = async {
@@ -97,7 +97,7 @@ async fn pass(client: &mut Client, exchange: &mut Exchange, data: &[u8]) {
 }
 
 #[tokio::test]
-async fn of_known_length_it_keeps_one() {
+async fn an_upload_with_content_length_keeps_a_content_length() {
     let (mut upstream, gateway) = start(&[]).await;
     let mut client = gateway.client().await;
     client.write(&sized(10)).await;
@@ -115,7 +115,7 @@ async fn of_known_length_it_keeps_one() {
             .head
             .contains("content-type: multipart/form-data; boundary=frontier\r\n")
     );
-    // All of this is upstream while the client still has the file.
+    // All of this has reached the upstream before the client sends the file.
     assert_eq!(exchange.take(expected.len()).await, expected.as_bytes());
     client.write(b"01234").await;
     assert_eq!(exchange.take(5).await, b"01234");
@@ -127,14 +127,14 @@ async fn of_known_length_it_keeps_one() {
     exchange.answer(&ok("{\"text\":\"a\"}")).await;
     let reply = client.reply().await;
     assert_eq!((reply.status, &*reply.text()), (200, "{\"text\":\"a\"}"));
-    // The connection is good for another request.
+    // The connection can be reused for another request.
     assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
 }
 
 #[tokio::test]
-async fn of_unknown_length_it_comes_in_chunks() {
+async fn an_upload_of_unknown_length_is_chunked() {
     let (mut upstream, gateway) = start(&[]).await;
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     assert!(exchange.head.contains("transfer-encoding: chunked\r\n"));
@@ -147,7 +147,7 @@ async fn of_unknown_length_it_comes_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_for_leave_gets_it() {
+async fn a_client_that_expects_100_receives_it() {
     let (mut upstream, gateway) = start(&[]).await;
     let mut client = gateway.client().await;
     let framing = "transfer-encoding: chunked\r\nexpect: 100-continue\r\n";
@@ -165,7 +165,7 @@ async fn a_client_that_waits_for_leave_gets_it() {
 }
 
 #[tokio::test]
-async fn a_second_model_breaks_it_off() {
+async fn a_second_model_field_aborts_the_upload() {
     let (mut upstream, gateway) = start(&[]).await;
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     let second = format!("\r\n{}", MODEL.replace("small", "forbidden"));
@@ -179,7 +179,7 @@ async fn a_second_model_breaks_it_off() {
     );
     assert_eq!(exchange.until_hang_up().await, b"");
     assert!(!upstream.has_more());
-    // It is not the backend's fault.
+    // This is not a failure of the backend.
     let metrics = gateway.get("/metrics").await.text();
     let errors: Vec<_> = metrics
         .lines()
@@ -190,7 +190,7 @@ async fn a_second_model_breaks_it_off() {
 }
 
 #[tokio::test]
-async fn a_form_that_breaks_off_is_never_complete_upstream() {
+async fn an_aborted_form_is_never_complete_upstream() {
     let (mut upstream, gateway) = start(&[]).await;
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     client.write(b"0\r\n\r\n").await;
@@ -200,7 +200,7 @@ async fn a_form_that_breaks_off_is_never_complete_upstream() {
 }
 
 #[tokio::test]
-async fn another_backend_gets_all_of_it() {
+async fn a_retry_sends_the_whole_upload_to_another_backend() {
     let (mut upstream, gateway) = start(&[]).await;
     let (mut client, mut first) = begun(&mut upstream, &gateway).await;
     pass(&mut client, &mut first, b"0123").await;
@@ -212,7 +212,7 @@ async fn another_backend_gets_all_of_it() {
     let expected = renamed(&beginning()) + "0123";
     assert_eq!(second.chunk().await, expected.as_bytes());
     pass(&mut client, &mut second, b"4567").await;
-    // It breaks off with no answer at all; the first one is asked again, no other is left.
+    // It closes without a response; the first backend is retried, as no other is left.
     drop(second);
     pass_end(&mut client).await;
     assert_eq!(client.reply().await.status, 503);
@@ -227,7 +227,7 @@ async fn pass_end(client: &mut Client) {
 }
 
 #[tokio::test]
-async fn past_the_bound_a_failure_is_final() {
+async fn a_failure_beyond_the_retry_buffer_is_final() {
     for answer in [Some("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"), None] {
         let (mut upstream, gateway) = start(&[]).await;
         let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
@@ -243,7 +243,7 @@ async fn past_the_bound_a_failure_is_final() {
 }
 
 #[tokio::test]
-async fn one_that_grows_too_large_is_broken_off() {
+async fn an_upload_that_grows_too_large_is_aborted() {
     let (mut upstream, gateway) = start(&["--max-body-mb=1"]).await;
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     let most = (1 << 20) - beginning().len();
@@ -258,12 +258,12 @@ async fn one_that_grows_too_large_is_broken_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_stops_the_upstream() {
+async fn a_client_that_leaves_aborts_the_upstream_request() {
     let (mut upstream, gateway) = start(&[]).await;
     let (client, mut exchange) = begun(&mut upstream, &gateway).await;
     drop(client);
     assert_eq!(exchange.until_hang_up().await, b"");
-    // And so does one that waits for its answer.
+    // So does a client that leaves while it waits for its response.
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     pass_end(&mut client).await;
     assert_eq!(exchange.chunk().await, END.as_bytes());
@@ -275,7 +275,7 @@ async fn a_client_that_leaves_stops_the_upstream() {
 }
 
 #[tokio::test]
-async fn an_early_answer_ends_it() {
+async fn an_early_response_ends_the_upload() {
     let (mut upstream, gateway) = start(&[]).await;
     let mut client = gateway.client().await;
     client.write(&sized(8 << 20)).await;
@@ -297,7 +297,7 @@ async fn an_early_answer_ends_it() {
 }
 
 #[tokio::test]
-async fn over_http2_it_is_the_same() {
+async fn http2_uploads_behave_the_same() {
     let (mut upstream, gateway) = start(&[]).await;
     let stream = TcpStream::connect(gateway.address).await.unwrap();
     let (mut send, connection) = h2::client::handshake(stream).await.unwrap();
@@ -320,7 +320,7 @@ async fn over_http2_it_is_the_same() {
     assert_eq!(soon("an answer", answer).await.unwrap().status(), 200);
 }
 
-/// A gateway in a process of its own, ended with the test.
+/// A gateway in its own process, killed at the end of the test.
 struct Process(Child);
 
 impl Drop for Process {
@@ -331,7 +331,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// The most memory that it ever had, in bytes.
+    /// The peak memory of the process, in bytes.
     fn peak(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -341,7 +341,7 @@ impl Process {
 }
 
 #[tokio::test]
-async fn a_large_one_costs_little_memory() {
+async fn a_large_upload_uses_little_memory() {
     const SIZE: usize = 256 << 20;
     const PART: usize = 1 << 20;
     let mut upstream = ByHand::start().await;
