@@ -1,4 +1,4 @@
-//! What usage events say and what they add to budgets, without the database.
+//! Parsing of usage events and the amounts they add to budgets, without the database.
 
 mod event;
 mod rejected;
@@ -9,4 +9,4 @@ use crate::clock::moment;
 pub(crate) use crate::clock::timestamp;
 pub(crate) use event::{Event, read};
 pub(crate) use rejected::RejectedEvent;
-pub(crate) use spending::{AppliedBudget, Spending, Used};
+pub(crate) use spending::{AppliedBudget, Spending, UsedAmounts};

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastllm_contract::Secret;
+use fastllm_process::error::Chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::crypto::{LoginThrottle, Passwords, TokenSet, Vault};
@@ -11,10 +12,10 @@ use crate::metrics::Metrics;
 use crate::snapshot::{DatabaseStatus, Publisher};
 use crate::{Config, Error, clock, config};
 
-/// How long a change waits until it is published before it is answered.
-const PUBLISH_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the response to a change waits for its publication.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What every handler can reach. Cheap to clone.
+/// The state shared by all handlers. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct AppState(Arc<Inner>);
 
@@ -28,11 +29,11 @@ pub(crate) struct Inner {
     pub(crate) passwords: Passwords,
     pub(crate) throttle: LoginThrottle,
     pub(crate) tokens: TokenSet,
-    /// Cancelled when the process is about to stop: it is unready, and whoever
-    /// waits for a change is answered.
+    /// Cancelled when shutdown begins: the process becomes unready, and requests
+    /// that wait for a change return.
     pub(crate) draining: CancellationToken,
     pub(crate) started: Instant,
-    /// The admin listener is encrypted.
+    /// Whether the admin listener uses TLS.
     pub(crate) tls: bool,
     pub(crate) operator_resource: Option<String>,
 }
@@ -46,7 +47,7 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    /// Puts the parts together; connects to nothing.
+    /// Creates the components. Opens no connection.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
         let token: Secret = config.token()?;
         let vault = Arc::new(config::vault_from_environment()?);
@@ -72,15 +73,17 @@ impl AppState {
         })))
     }
 
-    /// Commits a change with its audit row, then publishes it. Publishing late
-    /// or not at all does not fail the change: the watcher tries again.
+    /// Commits a change with its audit record, then publishes it. A failed or late
+    /// publication does not fail the change: the watcher retries.
     pub(crate) async fn commit(&self, change: Change, entry: AuditEntry) -> Result<(), DbError> {
         let version = change.commit(entry).await?;
         let refreshed = self.publisher.refresh_to(Some(version));
-        match tokio::time::timeout(PUBLISH_PATIENCE, refreshed).await {
+        match tokio::time::timeout(PUBLISH_TIMEOUT, refreshed).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::error!(%error, version, "a change is not published yet"),
-            Err(_) => tracing::error!(version, "a change is not published in time"),
+            Ok(Err(error)) => {
+                tracing::error!(error = %Chain(&error), version, "publishing a change failed; it is retried")
+            }
+            Err(_) => tracing::error!(version, "publishing a change timed out; it is retried"),
         }
         Ok(())
     }

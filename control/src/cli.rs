@@ -1,5 +1,5 @@
-//! The command line of the control plane: its own binary's, and what
-//! `fastllm-proxy --role control` and the subcommands take.
+//! The command line of the control plane, for the `fastllm-control` binary and for
+//! `fastllm-proxy --role control` and its subcommands.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -27,9 +27,8 @@ struct Flags {
     command: Option<Command>,
 }
 
-/// Parses the arguments (the program's name first), does what they say, and
-/// says how that ended: 2 for what flags and variables are to blame for, 1 for
-/// what happened later.
+/// Parses the arguments (the program's name first) and runs the command. The exit
+/// code is 2 for invalid flags or environment variables and 1 for later failures.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let flags = match Flags::try_parse_from(arguments) {
         Ok(flags) => flags,
@@ -48,7 +47,7 @@ fn start(flags: Flags) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|_| Error::Internal("the runtime cannot start"))?;
+        .map_err(|_| Error::Internal("cannot start the runtime"))?;
     match flags.command {
         None => {
             init_logging(&flags.config.log, flags.config.log_format)?;
@@ -61,7 +60,7 @@ fn start(flags: Flags) -> Result<(), Error> {
         Some(Command::Openapi) => {
             let document = openapi_document()?;
             let written = std::io::stdout().write_all(document.as_bytes());
-            written.map_err(|_| Error::Internal("standard output is closed"))
+            written.map_err(|_| Error::Internal("cannot write to standard output"))
         }
     }
 }
@@ -70,18 +69,22 @@ async fn set_user_password(arguments: &SetPassword) -> Result<(), Error> {
     let name = &arguments.name;
     match set_password(arguments).await? {
         PasswordOutcome::Set => tracing::info!(name, "password set"),
-        PasswordOutcome::Kept => tracing::info!(name, "there is a password; nothing changed"),
+        PasswordOutcome::Kept => tracing::info!(
+            name,
+            "the principal already has a password; nothing changed"
+        ),
     }
     Ok(())
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
-    let shutdown = signals::shutdown().map_err(|_| Error::Internal("signals cannot be handled"))?;
+    let shutdown =
+        signals::shutdown().map_err(|_| Error::Internal("cannot install signal handlers"))?;
     run(config, shutdown).await
 }
 
 fn init_logging(filter: &str, format: LogFormat) -> Result<(), LogError> {
-    // Notices of the database concern our own migrations.
+    // The database sends notices about this project's own migrations only.
     let quiet = if filter.contains("sqlx") {
         ""
     } else {

@@ -1,5 +1,5 @@
-//! The one place that reads the clocks of the machine, and the two forms in which
-//! moments are kept.
+//! The only module that reads the system clocks, and conversions between the two
+//! representations of time.
 
 use std::time::Instant;
 
@@ -11,19 +11,20 @@ pub(crate) fn now() -> OffsetDateTime {
     OffsetDateTime::now_utc()
 }
 
-/// The clock for measuring how long something took.
+/// The monotonic clock, to measure durations.
 #[expect(clippy::disallowed_methods, reason = "this is the clock module")]
 pub(crate) fn monotonic() -> Instant {
     Instant::now()
 }
 
-/// A moment as gateways write it, in whole microseconds.
+/// Converts to the representation of gateways: whole microseconds.
 pub(crate) fn timestamp(at: OffsetDateTime) -> Timestamp {
     let micros = at.unix_timestamp_nanos().div_euclid(1000);
     Timestamp(i64::try_from(micros).unwrap_or(i64::MAX))
 }
 
-/// A moment as the database keeps it; nothing outside the years that it can.
+/// Converts to the representation of the database. `None` for times that the
+/// database cannot store.
 pub(crate) fn moment(at: Timestamp) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1000)
         .ok()

@@ -21,13 +21,13 @@ pub struct Config {
     /// Port of the admin API.
     #[arg(long, default_value_t = 4001)]
     pub admin_port: u16,
-    /// Where the database is.
+    /// Database connection.
     #[command(flatten)]
     pub database: DatabaseConfig,
     /// Shared secret of the gateways.
     #[arg(long, env = "FASTLLM_PROXY_TOKEN", hide_env_values = true, value_parser = parse_secret)]
     pub proxy_token: Option<Secret>,
-    /// Seconds between looks for changes that no notification told of.
+    /// Interval in seconds at which the database is checked for changes without a notification.
     #[arg(long, env = "FASTLLM_SNAPSHOT_REBUILD_INTERVAL", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub snapshot_rebuild_interval: u64,
@@ -37,16 +37,16 @@ pub struct Config {
     /// Private key of the admin listener (PEM).
     #[arg(long, env = "FASTLLM_TLS_KEY", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// What to log, as filter directives.
+    /// Log filter directives.
     #[arg(long, env = "FASTLLM_LOG", default_value = "info")]
     pub log: String,
-    /// How log lines look.
+    /// Log format.
     #[arg(long, env = "FASTLLM_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// Seconds that running requests may take to finish at shutdown.
+    /// Maximum time in seconds for running requests to finish at shutdown.
     #[arg(long, env = "FASTLLM_SHUTDOWN_GRACE", default_value_t = 25)]
     pub shutdown_grace: u64,
-    /// Seconds between becoming unready and closing the listener.
+    /// Time in seconds between becoming unready and closing the listener.
     #[arg(long, env = "FASTLLM_SHUTDOWN_DELAY", default_value_t = 0)]
     pub shutdown_delay: u64,
     /// `namespace/name` of the custom resource that manages this process; set
@@ -55,54 +55,54 @@ pub struct Config {
     pub operator_resource: Option<String>,
 }
 
-/// How to reach the database.
+/// Connection to the database.
 #[derive(Debug, Clone, Args)]
 pub struct DatabaseConfig {
-    /// Address of the database, `postgres://user:password@host/name`.
+    /// Database URL, `postgres://user:password@host/name`.
     #[arg(long, env = "FASTLLM_DATABASE_URL", hide_env_values = true, value_parser = parse_secret)]
     pub database_url: Option<Secret>,
-    /// Most connections that one control plane opens (one more is for LISTEN).
+    /// Maximum number of database connections; one more is used for LISTEN.
     #[arg(long, env = "FASTLLM_DATABASE_MAX_CONNECTIONS", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub database_max_connections: u32,
-    /// Certificates to trust beside the system's (PEM), for the database, too.
+    /// Additional trusted CA certificates (PEM), also for the database.
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
 }
 
-/// What the binary does instead of serving.
+/// Commands that run instead of the server.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Gives somebody a password and the right to administer.
+    /// Set the password of a user and grant administrative access.
     SetPassword(SetPassword),
-    /// Writes the admin API's OpenAPI document to standard output.
+    /// Write the OpenAPI document of the admin API to standard output.
     Openapi,
 }
 
 /// Flags of `set-password`.
 #[derive(Debug, Clone, Args)]
 pub struct SetPassword {
-    /// Who; created as a user when new.
+    /// Name of the user; created if it does not exist.
     #[arg(long)]
     pub name: String,
-    /// The password; better given by the environment.
+    /// Password; prefer the environment variable, since flags are visible to other processes.
     #[arg(long, env = "FASTLLM_BOOTSTRAP_PASSWORD", hide_env_values = true, value_parser = parse_secret)]
     pub password: Secret,
-    /// Change nothing when there is a password already.
+    /// Do not replace an existing password.
     #[arg(long)]
     pub create_only: bool,
-    /// Where the database is.
+    /// Database connection.
     #[command(flatten)]
     pub database: DatabaseConfig,
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the shape that clap asks for")]
+#[expect(clippy::unnecessary_wraps, reason = "clap requires this signature")]
 fn parse_secret(text: &str) -> Result<Secret, String> {
     Ok(Secret::new(text))
 }
 
 impl Config {
-    /// Where the admin API listens.
+    /// The listen address of the admin API.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.host, self.admin_port)
     }
@@ -112,9 +112,7 @@ impl Config {
         self.proxy_token
             .clone()
             .filter(|token| !token.expose().is_empty())
-            .ok_or_else(|| {
-                Error::Config("a proxy token is needed: set FASTLLM_PROXY_TOKEN".to_owned())
-            })
+            .ok_or_else(|| Error::Config("no proxy token: set FASTLLM_PROXY_TOKEN".to_owned()))
     }
 
     pub(crate) fn rebuild_interval(&self) -> Duration {
@@ -123,14 +121,15 @@ impl Config {
 }
 
 impl DatabaseConfig {
-    /// Checks and completes the address. The error never repeats it.
+    /// Parses and completes the database URL. Errors never contain it.
     pub(crate) fn options(&self) -> Result<PgConnectOptions, Error> {
-        let url = self.database_url.as_ref().ok_or_else(|| {
-            Error::Config("a database is needed: set FASTLLM_DATABASE_URL".to_owned())
-        })?;
+        let url = self
+            .database_url
+            .as_ref()
+            .ok_or_else(|| Error::Config("no database: set FASTLLM_DATABASE_URL".to_owned()))?;
         let wrong = || {
             Error::Config(
-                "the database address is malformed: expected postgres://user:password@host/name"
+                "the database URL is malformed: expected postgres://user:password@host/name"
                     .to_owned(),
             )
         };
@@ -149,17 +148,17 @@ impl DatabaseConfig {
     }
 }
 
-/// The keys for credentials at rest: `FASTLLM_ENCRYPTION_KEY` (64 hexadecimal
-/// digits), and `FASTLLM_ENCRYPTION_KEYS_OLD` (comma-separated) that are only
-/// read with. Environment only: a flag would show in the list of processes.
+/// The encryption keys for stored credentials: `FASTLLM_ENCRYPTION_KEY` (64
+/// hexadecimal digits) encrypts and decrypts, `FASTLLM_ENCRYPTION_KEYS_OLD`
+/// (comma-separated) only decrypt. There are no flags, because other processes
+/// can read them.
 #[expect(
     clippy::disallowed_methods,
     reason = "this is the configuration module"
 )]
 pub(crate) fn vault_from_environment() -> Result<Vault, Error> {
-    let current = std::env::var("FASTLLM_ENCRYPTION_KEY").map_err(|_| {
-        Error::Config("an encryption key is needed: set FASTLLM_ENCRYPTION_KEY".to_owned())
-    })?;
+    let current = std::env::var("FASTLLM_ENCRYPTION_KEY")
+        .map_err(|_| Error::Config("no encryption key: set FASTLLM_ENCRYPTION_KEY".to_owned()))?;
     let old = std::env::var("FASTLLM_ENCRYPTION_KEYS_OLD").unwrap_or_default();
     Vault::from_hex(
         &current,
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_database_address_is_not_repeated() {
+    fn errors_do_not_contain_the_database_url() {
         for url in ["mysql://u:canary-77@h/d", "postgres://u:canary-77@h:port/d"] {
             let config = DatabaseConfig {
                 database_url: Some(Secret::new(url)),

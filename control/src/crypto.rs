@@ -1,4 +1,4 @@
-//! Everything that keeps a secret: credentials at rest, passwords, tokens.
+//! Cryptography: stored credentials, passwords, API keys and session tokens.
 
 mod password;
 mod throttle;
@@ -8,4 +8,4 @@ mod vault;
 pub(crate) use password::{Passwords, check_policy, hash_now};
 pub(crate) use throttle::LoginThrottle;
 pub(crate) use token::{ApiKey, SessionToken, TokenSet, digest};
-pub(crate) use vault::{Sealed, Vault};
+pub(crate) use vault::{SealedCredential, Vault};

@@ -2,47 +2,47 @@ use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
 use fastllm_process::tls::TlsError;
 
-/// Why the control plane does not start, or a command of it fails. No text
-/// holds a password, key or database address.
+/// An error that ends the control plane or one of its commands. No text contains a
+/// password, key or database address.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A flag or variable is missing or wrong; the text says which.
+    /// A flag or environment variable is missing or invalid.
     #[error("{0}")]
     Config(String),
-    /// The listener cannot be opened.
+    /// The listener cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The certificate or its key cannot be used.
+    /// The certificate or its key is unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Logging cannot be set up.
+    /// Logging cannot be initialized.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The database has been migrated by a release that this one is too old for.
+    /// The database was migrated by a newer release that does not support this one.
     #[error(
-        "this binary is release {ours}, but the database needs release {oldest} or newer: \
-         roll forward, or restore the backup made before the upgrade"
+        "this binary is release {current}, but the database requires release {oldest} or newer: \
+         upgrade, or restore the backup made before the upgrade"
     )]
     TooOld {
-        /// This binary.
-        ours: String,
-        /// The oldest that the schema supports.
+        /// The release of this binary.
+        current: String,
+        /// The oldest release that the schema supports.
         oldest: String,
     },
-    /// The database refused or failed.
+    /// The database rejected a statement or failed.
     #[error("database: {0}")]
     Database(String),
     /// A password cannot be hashed or does not meet the policy.
     #[error("{0}")]
     Password(String),
-    /// The machine's random generator failed, or a thread was lost.
+    /// An internal failure, such as of the random generator or of a thread.
     #[error("{0}")]
     Internal(&'static str),
 }
 
 impl Error {
-    /// The process's exit code: 2 for what the caller has to change in flags
-    /// and variables, 1 for everything that failed while running.
+    /// The exit code of the process: 2 for invalid flags or environment variables, 1
+    /// for failures at run time.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Tls(_) | Self::Log(LogError::Filter(_)) | Self::Password(_) => {

@@ -1,5 +1,6 @@
-//! What gateways ask and report, under the proxy token, with limits of its own.
-//! Unknown fields are ignored, so that any two releases can talk.
+//! The HTTP API for gateways, authenticated with the proxy token. Unknown members
+//! are ignored, so that gateways and control planes of different releases work
+//! together.
 
 mod health;
 mod limits_state;
@@ -16,11 +17,12 @@ use axum::routing::{get, post};
 
 use crate::api::ApiError;
 use crate::app::AppState;
-use crate::serve::in_time;
+use crate::request_timeout::with_timeout;
 
-/// Largest report of a gateway but its usage, in bytes: some thousand backends.
+/// The maximum size of a request other than usage, in bytes: enough for thousands
+/// of backends.
 const MAX_BODY: usize = 4 * 1024 * 1024;
-/// Longest accepted name of a gateway, and of one of its starts, in bytes.
+/// The maximum length of a replica name and of a boot ID, in bytes.
 const MAX_NAME: usize = 256;
 
 /// The routes for gateways.
@@ -33,7 +35,7 @@ pub(crate) fn routes() -> Router<AppState> {
         .route("/health-report", post(health::post))
         .route("/limits/reconcile", post(reconcile::post))
         .route("/limits-state", get(limits_state::get))
-        .layer(from_fn(in_time))
+        .layer(from_fn(with_timeout))
         .route("/snapshot", get(snapshot::get))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .route_layer(from_fn(check))
@@ -45,17 +47,17 @@ async fn check(request: Request, next: Next) -> Response {
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let known = app
+    let authenticated = app
         .zip(presented)
         .is_some_and(|(app, token)| app.tokens.contains(token));
-    if known {
+    if authenticated {
         next.run(request).await
     } else {
-        ApiError::unauthenticated("the proxy token is missing or wrong").into_response()
+        ApiError::unauthenticated("the proxy token is missing or invalid").into_response()
     }
 }
 
-/// Refuses names that nobody would give a gateway.
+/// Validates the name of a gateway or the ID of one of its starts.
 fn check_name(field: &str, name: &str) -> Result<(), ApiError> {
     if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(ApiError::invalid(

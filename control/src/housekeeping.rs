@@ -1,4 +1,4 @@
-//! Takes out what nobody needs any more, so that no table grows for ever.
+//! Periodic deletion of expired rows.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::db::{Db, DbError, gateways, reconcile, sessions, shares, spending, us
 
 const EVERY: Duration = Duration::from_mins(10);
 
-/// Runs until `stop`. Any number of control planes may do so at a time.
+/// Runs until `stop`. Several control plane replicas may run it concurrently.
 pub(crate) async fn run(db: Db, stop: CancellationToken) {
     let mut tick = interval(EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         match prune(&db).await {
-            Ok(rows) => tracing::debug!(rows, "expired rows are deleted"),
-            Err(error) => tracing::info!(%error, "expired rows are kept for now"),
+            Ok(rows) => tracing::debug!(rows, "deleted expired rows"),
+            Err(error) => tracing::info!(%error, "deleting expired rows failed; it is retried"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The control plane: admin API, accounting, audit, snapshot.
 //!
-//! Postgres holds everything that lasts. Each change is one transaction with
-//! its audit row and raises the configuration's version; every replica follows
-//! the database and gives the gateways the same snapshot of it.
+//! All persistent state is in PostgreSQL. Each change is one transaction together
+//! with its audit record, and increments the version of the configuration. Every
+//! replica watches the database and serves the same snapshot to gateways.
 
 mod accounting;
 mod api;
@@ -16,6 +16,7 @@ mod error;
 mod gateway_api;
 mod housekeeping;
 mod metrics;
+mod request_timeout;
 mod run;
 mod serve;
 mod set_password;

@@ -5,7 +5,7 @@ use prometheus::{
 
 use crate::Error;
 
-/// What the control plane counts about itself.
+/// The metrics of the control plane.
 pub(crate) struct Metrics {
     registry: Registry,
     pub(crate) snapshot_version: IntGauge,
@@ -16,61 +16,61 @@ pub(crate) struct Metrics {
     pub(crate) database_up: IntGauge,
     pub(crate) listening: IntGauge,
     connections: IntGaugeVec,
-    requests: Requests,
+    requests: RequestMetrics,
 }
 
-/// What was asked of the control plane.
-struct Requests {
+/// Metrics of requests.
+struct RequestMetrics {
     usage_batches: IntCounterVec,
     usage_events: IntCounterVec,
     usage_unpriced: IntCounter,
     usage_metadata_dropped: IntCounter,
     logins: IntCounterVec,
-    answers: IntCounterVec,
+    responses: IntCounterVec,
 }
 
-impl Requests {
+impl RequestMetrics {
     fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         Ok(Self {
             usage_batches: counters(
                 registry,
                 "fastllm_control_usage_batches_total",
-                "Usage batches of gateways.",
+                "Usage batches received from gateways.",
                 &["outcome"],
             )?,
             usage_events: counters(
                 registry,
                 "fastllm_control_usage_events_total",
-                "Usage events of gateways.",
+                "Usage events in these batches.",
                 &["outcome"],
             )?,
             usage_unpriced: counter(
                 registry,
                 "fastllm_control_usage_unpriced_total",
-                "Usage events stored whose cost nobody knows.",
+                "Stored usage events of unknown cost.",
             )?,
             usage_metadata_dropped: counter(
                 registry,
                 "fastllm_control_usage_metadata_dropped_total",
-                "Usage events whose metadata is beyond its bounds and is left out.",
+                "Usage events whose metadata was outside its bounds and was dropped.",
             )?,
             logins: counters(
                 registry,
                 "fastllm_control_logins_total",
-                "Attempts to log in.",
+                "Login attempts.",
                 &["outcome"],
             )?,
-            answers: counters(
+            responses: counters(
                 registry,
                 "fastllm_control_http_requests_total",
-                "Requests answered, by route and class of status.",
+                "HTTP requests, by route and status class.",
                 &["method", "route", "class"],
             )?,
         })
     }
 }
 
-/// What became of a usage batch.
+/// The outcome of a usage batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BatchLabel {
     Stored,
@@ -79,21 +79,21 @@ pub(crate) enum BatchLabel {
     Failed,
 }
 
-/// What became of a batch's events.
+/// The outcomes of the events of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventCounts {
     pub(crate) accepted: u64,
-    /// Of those that are accepted.
+    /// Accepted events of unknown cost.
     pub(crate) unpriced: u64,
-    /// Of unknown principals or models.
+    /// Events of unknown principals or models.
     pub(crate) dropped: u64,
-    /// Set aside.
+    /// Events that cannot be read or stored.
     pub(crate) rejected: u64,
-    /// Kept without it.
+    /// Accepted events whose metadata was dropped.
     pub(crate) metadata_dropped: u64,
 }
 
-/// How a login ended.
+/// The outcome of a login.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoginLabel {
     Succeeded,
@@ -104,7 +104,7 @@ pub(crate) enum LoginLabel {
 impl Metrics {
     pub(crate) fn new() -> Result<Self, Error> {
         let registry = Registry::new();
-        Self::register(registry).map_err(|_| Error::Internal("a metric is defined twice"))
+        Self::register(registry).map_err(|_| Error::Internal("a metric is registered twice"))
     }
 
     fn register(registry: Registry) -> Result<Self, prometheus::Error> {
@@ -112,12 +112,12 @@ impl Metrics {
             snapshot_version: gauge(
                 &registry,
                 "fastllm_control_snapshot_version",
-                "Version of the configuration that is served to gateways.",
+                "Version of the published configuration.",
             )?,
             snapshot_waiters: gauge(
                 &registry,
                 "fastllm_control_snapshot_waiters",
-                "Gateways that wait for a change.",
+                "Gateways waiting for a change.",
             )?,
             builds: counter(
                 &registry,
@@ -127,26 +127,26 @@ impl Metrics {
             build_failures: counter(
                 &registry,
                 "fastllm_control_snapshot_build_failures_total",
-                "Snapshots that could not be built.",
+                "Failed snapshot builds.",
             )?,
             build_seconds: build_seconds(&registry)?,
             database_up: gauge(
                 &registry,
                 "fastllm_control_database_up",
-                "1 while the database answers.",
+                "1 while the database is available.",
             )?,
             listening: gauge(
                 &registry,
                 "fastllm_control_database_notifications",
-                "1 while changes are told by the database, 0 while it is polled.",
+                "1 while the database sends notifications of changes, 0 while it is polled.",
             )?,
             connections: gauges(
                 &registry,
                 "fastllm_control_database_connections",
-                "Open connections to the database.",
+                "Open database connections.",
                 &["state"],
             )?,
-            requests: Requests::register(&registry)?,
+            requests: RequestMetrics::register(&registry)?,
             registry,
         })
     }
@@ -164,7 +164,7 @@ impl Metrics {
             .inc();
     }
 
-    /// Of a batch that is stored.
+    /// Records the events of a stored batch.
     pub(crate) fn usage_events(&self, counts: EventCounts) {
         let EventCounts {
             accepted,
@@ -198,11 +198,12 @@ impl Metrics {
         self.requests.logins.with_label_values(&[label]).inc();
     }
 
-    /// `route` is a pattern, `method` one of the known ones: both are bounded.
+    /// Records a response. `route` is a pattern and `method` a known method, so that
+    /// label values are bounded.
     pub(crate) fn http_request(&self, method: &str, route: &str, status: u16) {
         let class = format!("{}xx", status / 100);
         self.requests
-            .answers
+            .responses
             .with_label_values(&[method, route, &class])
             .inc();
     }
@@ -215,11 +216,11 @@ impl Metrics {
             .set((i64::from(size) - idle).max(0));
     }
 
-    /// Prometheus' text format.
+    /// The metrics in the Prometheus text format.
     pub(crate) fn render(&self) -> Vec<u8> {
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            tracing::error!(%error, "metrics cannot be written");
+            tracing::error!(%error, "cannot encode metrics");
         }
         text
     }
@@ -263,7 +264,7 @@ fn build_seconds(registry: &Registry) -> Result<Histogram, prometheus::Error> {
     let metric = Histogram::with_opts(
         HistogramOpts::new(
             "fastllm_control_snapshot_build_seconds",
-            "Time from the first read to the published snapshot.",
+            "Time from reading the database to the published snapshot.",
         )
         .buckets(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]),
     )?;

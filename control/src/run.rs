@@ -16,24 +16,24 @@ use crate::serve::{self, Listener};
 use crate::snapshot::Watcher;
 use crate::{Config, Error, housekeeping};
 
-/// Pauses between attempts to reach a database that is away at the start.
+/// Back-off between connection attempts while the database is unavailable at start.
 const DATABASE_BACK_OFF: back_off::Config =
     back_off::Config::new(Duration::from_millis(200), Duration::from_secs(5))
         .with_jitter(Jitter::NONE);
 
-/// Runs a control plane until `shutdown` is ready, then drains it.
+/// Runs a control plane until `shutdown` completes, then drains it.
 ///
-/// The listener opens at once; without a database the process is up but not
-/// ready, and keeps trying.
+/// The listener opens immediately. While the database is unavailable, the process is
+/// not ready and retries.
 ///
 /// # Errors
-/// A wrong configuration, a port that is taken, or a database that a newer
-/// release has migrated beyond this one.
+/// An invalid configuration, a port in use, or a database that was migrated by an
+/// incompatible newer release.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
     Control::bind(config)?.serve(shutdown).await
 }
 
-/// A control plane whose port is open.
+/// A control plane with an open listener.
 pub struct Control {
     app: AppState,
     listener: Listener,
@@ -41,10 +41,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Checks the configuration and opens the port. Needs a tokio runtime.
+    /// Checks the configuration and opens the listener. Requires a Tokio runtime.
     ///
     /// # Errors
-    /// A wrong configuration, or a port that is taken.
+    /// An invalid configuration, or a port in use.
     pub fn bind(config: Config) -> Result<Self, Error> {
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(ServerCertificate::read(cert, key)?),
@@ -52,7 +52,7 @@ impl Control {
         };
         if tls.is_none() {
             tracing::warn!(
-                "the admin port is plain HTTP: set --tls-cert and --tls-key, or keep it behind TLS"
+                "the admin API is served without TLS: set --tls-cert and --tls-key, or terminate TLS in front of it"
             );
         }
         let app = AppState::new(&config)?;
@@ -64,7 +64,7 @@ impl Control {
         })
     }
 
-    /// Where it listens.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.listener.address()
     }
@@ -72,7 +72,7 @@ impl Control {
     /// Serves until `shutdown`, then drains.
     ///
     /// # Errors
-    /// A database that does not fit this release.
+    /// A database that is incompatible with this release.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), Error> {
         let Self {
             app,
@@ -97,7 +97,7 @@ impl Control {
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
             incompatible = &mut incompatible_seen => Err(incompatible.unwrap_or(Error::Internal(
-                "the task following the database was lost",
+                "the database watcher panicked",
             ))),
         };
         app.draining.cancel();
@@ -113,7 +113,7 @@ impl Control {
     }
 }
 
-/// Migrates, then follows the database's changes until `stop`.
+/// Migrates the database, then watches it for changes until `stop`.
 async fn follow(
     app: AppState,
     interval: Duration,
@@ -123,7 +123,7 @@ async fn follow(
     match stop.run_until_cancelled(Box::pin(prepare(&app))).await {
         None => return,
         Some(Err(error)) => {
-            // Nobody listens only when the process stops anyway.
+            // The receiver is only dropped at shutdown.
             let _ = incompatible.send(error);
             return;
         }
@@ -142,19 +142,19 @@ async fn follow(
     );
 }
 
-/// Brings the schema up to date, however long the database stays away.
+/// Migrates the schema; retries while the database is unavailable.
 async fn prepare(app: &AppState) -> Result<(), Error> {
     let mut back_off = DATABASE_BACK_OFF.build();
     loop {
         match migrate(&app.db).await {
             Ok(()) => {
-                app.status.note(None);
+                app.status.record(None);
                 return Ok(());
             }
             Err(MigrationFailure::Final(error)) => return Err(error),
             Err(MigrationFailure::Retry(error)) => {
-                if app.status.note(Some(error.to_string())) {
-                    tracing::warn!(%error, "the database does not answer; trying again");
+                if app.status.record(Some(error.to_string())) {
+                    tracing::warn!(%error, "the database is unavailable; retrying");
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! The admin listener: routes put together, TLS, connections, probes.
+//! The admin listener: router, TLS, connections and probes.
 
 mod listener;
 mod probes;
 mod router;
 
 pub(crate) use listener::Listener;
-pub(crate) use router::{in_time, router};
+pub(crate) use router::router;

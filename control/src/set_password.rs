@@ -4,20 +4,20 @@ use crate::crypto::{check_policy, hash_now};
 use crate::db::principals::PrincipalRow;
 use crate::db::{Actor, AuditEntry, Change, Db, DbError, migrate, principals, roles};
 
-/// What `set-password` did.
+/// The outcome of `set-password`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PasswordOutcome {
-    /// The password is set.
+    /// The password was set.
     Set,
-    /// There was one already, and it was to be kept.
+    /// An existing password was kept.
     Kept,
 }
 
-/// Migrates the database, then gives somebody a password and, unless one of
-/// their roles lets them change the configuration already, the role `admin`.
+/// Migrates the database and sets the password of a user. Assigns the role `admin`
+/// unless another role of the user allows configuration changes.
 ///
 /// # Errors
-/// A password against the policy; a database that does not answer or fit.
+/// A password that violates the policy; an unavailable or incompatible database.
 pub async fn set_password(arguments: &SetPassword) -> Result<PasswordOutcome, Error> {
     let SetPassword {
         name,

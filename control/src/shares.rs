@@ -1,74 +1,74 @@
-//! How gateways share limits and budgets: arithmetic only.
+//! The arithmetic by which gateways share limits and budgets.
 
 use fastllm_contract::{Grant, LimitReport};
 
-/// Less than this is nothing.
-const LEAST_COUNT: f64 = 1e-3;
-/// A gateway that asks for nothing keeps its even part divided by this, so that
-/// it can begin at once.
-const IDLE_PART: f64 = 8.0;
+/// Lower counts are treated as 0.
+const MIN_COUNT: f64 = 1e-3;
+/// An idle gateway has its even share divided by this, so that it can serve requests
+/// immediately.
+const IDLE_DIVISOR: f64 = 8.0;
 
-/// How many gateways a budget is shared by where so many are live. A gateway
-/// alone has everything; several leave a part to one that comes, which would
-/// otherwise have nothing until each of them asked again.
+/// The number of shares of a budget for this number of live gateways. A single
+/// gateway has the whole budget. Several leave one share for a gateway that joins,
+/// which would otherwise have nothing until all others have reconciled.
 pub(crate) fn with_newcomer(live: usize) -> usize {
     if live > 1 { live + 1 } else { live }
 }
 
-/// A count of a while ago, as it counts now.
-pub(crate) fn faded(count: f64, age_seconds: f64) -> f64 {
+/// An earlier count with exponential decay applied.
+pub(crate) fn decayed(count: f64, age_seconds: f64) -> f64 {
     let now = LimitReport::decayed(count, age_seconds);
-    if now < LEAST_COUNT { 0.0 } else { now }
+    if now < MIN_COUNT { 0.0 } else { now }
 }
 
-/// A gateway's share, from 0 to 1, of what `live` gateways have together: by
-/// what it asked for lately, and at least an eighth of an even part. `others`
-/// are the counts of those gateways that have one.
+/// A gateway's share, from 0 to 1, of the total of `live` gateways: proportional to
+/// its recent demand, but at least an eighth of an even share. `others` are the
+/// counts of the other gateways that have one.
 ///
-/// Invariant: the shares of all of them sum to 1.
+/// Invariant: the shares of all gateways sum to 1.
 pub(crate) fn share(own: f64, others: &[f64], live: usize) -> f64 {
     let live = count(live.max(others.len() + 1));
     let total: f64 = own + others.iter().sum::<f64>();
     if total <= 0.0 {
         return 1.0 / live;
     }
-    let least = 1.0 / (IDLE_PART * live);
+    let least = 1.0 / (IDLE_DIVISOR * live);
     let weight = |count: f64| (count / total).max(least);
     let silent = live - 1.0 - count(others.len());
     let whole = weight(own) + others.iter().copied().map(weight).sum::<f64>() + silent * least;
     weight(own) / whole
 }
 
-#[expect(clippy::cast_precision_loss, reason = "some thousands at most")]
+#[expect(clippy::cast_precision_loss, reason = "at most thousands")]
 fn count(number: usize) -> f64 {
     number as f64
 }
 
-/// What one start of a gateway has of one dimension of a budget, in one window.
+/// The amounts of one start of a gateway in one dimension of a budget's window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct HeldShare {
-    /// What it may have taken in all, since it began to count.
+pub(crate) struct ShareAmounts {
+    /// The total granted amount.
     pub(crate) granted: u64,
-    /// What it said that it has taken.
+    /// The reported used amount.
     pub(crate) used: u64,
-    /// What it said that requests in flight may take.
+    /// The reported reservations for requests in flight.
     pub(crate) reserved: u64,
-    /// How much of it is stored.
+    /// The amount stored as usage rows.
     pub(crate) stored: u64,
 }
 
-impl HeldShare {
-    /// What it has taken: more may be stored than it had said.
+impl ShareAmounts {
+    /// The used amount. More may be stored than was reported.
     fn taken(&self) -> u64 {
         self.used.max(self.stored)
     }
 
-    /// What it has taken, and is not stored yet.
+    /// The used amount that is not stored yet.
     pub(crate) fn pending(&self) -> u64 {
         self.used.saturating_sub(self.stored)
     }
 
-    /// What it may still take without asking, or is taking already.
+    /// The amount that it can still use before it reconciles, including reservations.
     fn outstanding(&self) -> u64 {
         self.granted
             .max(self.used.saturating_add(self.reserved))
@@ -76,32 +76,33 @@ impl HeldShare {
     }
 }
 
-/// One dimension of a budget in one window, seen by one gateway.
+/// The amounts from which the grant of one gateway is computed, in one dimension of a
+/// budget's window.
 #[derive(Debug)]
-pub(crate) struct Account {
-    /// The budget.
+pub(crate) struct GrantInput {
+    /// The amount of the budget.
     pub(crate) total: u64,
-    /// What is stored, whoever took it.
+    /// The stored usage of all gateways.
     pub(crate) spent: u64,
-    /// This gateway's.
-    pub(crate) own: HeldShare,
-    /// Those of all other gateways that are live.
-    pub(crate) others: Vec<HeldShare>,
-    /// Taken by starts that are over, and on its way to be stored.
+    /// The amounts of this gateway.
+    pub(crate) own: ShareAmounts,
+    /// The amounts of all other live gateways.
+    pub(crate) others: Vec<ShareAmounts>,
+    /// Usage of ended starts that is not stored yet.
     pub(crate) ended: u64,
-    /// How many gateways are live, this one included.
+    /// The number of live gateways, including this one.
     pub(crate) live: usize,
-    /// Those of them that have said nothing of this window yet: each may have
-    /// begun with an even part.
+    /// The number of live gateways without a report for this window. Each may have
+    /// started with an even share.
     pub(crate) silent: usize,
 }
 
-impl Account {
-    /// What this gateway may take: its share of what is left, as far as others
-    /// do not hold it.
+impl GrantInput {
+    /// Computes the grant of this gateway: its share of the remaining amount, limited
+    /// to what is not granted to others.
     ///
-    /// Invariant: what is taken and what may be taken without asking never
-    /// exceed the total by this grant. A gateway alone gets all that is left.
+    /// Invariant: a grant never makes the sum of used and granted amounts exceed the
+    /// total. A single gateway gets the whole remaining amount.
     pub(crate) fn grant(&self, share: f64) -> Grant {
         let Self {
             total,
@@ -114,25 +115,25 @@ impl Account {
         } = self;
         let pending = others
             .iter()
-            .map(HeldShare::pending)
+            .map(ShareAmounts::pending)
             .chain([own.pending(), *ended]);
         let taken = pending.fold(*spent, u64::saturating_add);
         let held = others
             .iter()
-            .map(HeldShare::outstanding)
+            .map(ShareAmounts::outstanding)
             .fold(0, u64::saturating_add);
         let left = total.saturating_sub(taken);
         let even = total.saturating_sub(*spent).div_ceil(whole((*live).max(1)));
         let held = held.saturating_add(even.saturating_mul(whole(*silent)));
         let free = left.saturating_sub(held);
         let mut part = part(left, share).min(free);
-        // What is too little to be divided goes around: to whoever asks and did
-        // not hold it before. Otherwise nobody could spend the rest, or only a
+        // An indivisible remainder is granted to a gateway that had nothing before, so
+        // that it moves between gateways. Otherwise it would stay unused, or with a
         // gateway that does not need it.
         if part == 0 && held == 0 && own.granted <= own.taken() {
             part = free.min(1);
         }
-        // By what it said: it counts on from there, whatever is stored meanwhile.
+        // Relative to the reported amount, from which the gateway continues to count.
         Grant {
             total: *total,
             granted: own.used.saturating_add(part),

@@ -1,5 +1,5 @@
-//! From the database to the snapshot that gateways hold: read in one
-//! transaction, assembled in one canonical form, published when it changed.
+//! Snapshots of the configuration for gateways: read from the database in one
+//! transaction, assembled in a canonical form, and published after changes.
 
 mod allowance;
 mod backend;

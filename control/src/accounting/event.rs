@@ -8,25 +8,25 @@ use time::{Duration, OffsetDateTime};
 
 use super::{RejectedEvent, moment, timestamp};
 
-/// How far a gateway's clock may be ahead before its times are not believed.
+/// The maximum time by which a gateway's clock may be ahead. Later times are
+/// replaced by the time of receipt.
 const CLOCK_SKEW: Duration = Duration::minutes(5);
 
-/// A usage event whose every value the database takes.
+/// A usage event whose values can all be stored in the database.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// As it is stored: numbers fit into 63 bits, texts have no surprises,
-    /// metadata keeps to its bounds.
+    /// As stored: numbers fit into 63 bits, texts are printable ASCII, metadata
+    /// is within its bounds.
     pub(crate) usage: UsageEvent,
-    /// When the request arrived; `usage.at` is the same.
+    /// The time of the request's arrival, equal to `usage.at`.
     pub(crate) at: OffsetDateTime,
-    /// It came with metadata beyond its bounds, which is left out.
+    /// Metadata outside its bounds was removed.
     pub(crate) metadata_dropped: bool,
-    /// As it came.
+    /// As received.
     pub(crate) raw: Box<RawValue>,
 }
 
-/// Reads one event of a batch: what is wrong with one is nothing to the others.
-/// A time that cannot be is taken for `now`.
+/// Parses one event of a batch. An impossible time is replaced by `now`.
 pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, RejectedEvent> {
     let (mut usage, mut metadata_dropped) = match parse(raw.get()) {
         Ok(usage) => (usage, false),
@@ -39,20 +39,21 @@ pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, Rej
         usage.metadata = None;
         metadata_dropped = true;
     }
-    let believed = moment(usage.at)
+    let arrival = moment(usage.at)
         .filter(|at| *at <= now + CLOCK_SKEW && at.year() >= 2000)
         .unwrap_or(now);
-    // Whole microseconds, so that a row lies in the window that it raises.
-    let at = timestamp(believed);
+    // Whole microseconds, so that the row and the budget it applies to are in the
+    // same window.
+    let at = timestamp(arrival);
     Ok(Event {
-        at: moment(at).unwrap_or(believed),
+        at: moment(at).unwrap_or(arrival),
         usage: storable(usage, at),
         metadata_dropped,
         raw,
     })
 }
 
-/// The reason for a refusal names the member, never its value.
+/// The error names the member, never its value.
 fn parse(text: &str) -> Result<UsageEvent, String> {
     let mut reader = serde_json::Deserializer::from_str(text);
     serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -74,7 +75,7 @@ fn without_metadata(text: &str) -> Option<UsageEvent> {
     UsageEvent::deserialize(Value::Object(members)).ok()
 }
 
-/// Whether the database takes its texts.
+/// Whether the database can store the texts: PostgreSQL does not support NUL.
 fn is_storable(metadata: &Metadata) -> bool {
     metadata
         .iter()
@@ -82,9 +83,9 @@ fn is_storable(metadata: &Metadata) -> bool {
 }
 
 fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {
-    const MOST: u64 = i64::MAX.unsigned_abs();
-    let tokens = |tokens: Tokens| Tokens(tokens.0.min(MOST));
-    let count = |count: u64| count.min(MOST);
+    const MAX: u64 = i64::MAX.unsigned_abs();
+    let tokens = |tokens: Tokens| Tokens(tokens.0.min(MAX));
+    let count = |count: u64| count.min(MAX);
     UsageEvent {
         principal_id: PrincipalId(count(event.principal_id.0)),
         key_id: event.key_id.map(|id| KeyId(count(id.0))),
@@ -109,11 +110,11 @@ fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {
     }
 }
 
-/// A text as a gateway writes it; anything else is left out.
+/// A text in the form that gateways send; `None` for any other.
 fn text(text: String) -> Option<String> {
-    /// Longest text of an event, in bytes.
-    const LONGEST: usize = 128;
-    let fits = (1..=LONGEST).contains(&text.len());
+    /// The maximum length of a text of an event, in bytes.
+    const MAX_LENGTH: usize = 128;
+    let fits = (1..=MAX_LENGTH).contains(&text.len());
     (fits && text.bytes().all(|byte| byte.is_ascii_graphic())).then_some(text)
 }
 

@@ -1,12 +1,12 @@
 use serde_json::Value;
 
-/// An event that cannot be stored, and what may be shown of it.
+/// An event that cannot be read or stored, and an excerpt that contains no secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RejectedEvent {
-    /// Why; no value of the event is in it.
+    /// The reason; contains no value of the event.
     pub(crate) reason: String,
-    /// Those members that cannot hold a secret; `null` where it is not even an
-    /// object. Bounded, and without characters that the database refuses.
+    /// The members that cannot contain a secret; `null` if the event is not an
+    /// object. Bounded, and without characters that the database cannot store.
     pub(crate) excerpt: Value,
 }
 
@@ -28,8 +28,8 @@ const TEXTS: [&str; 5] = [
     "refusal",
 ];
 
-/// Members that are numbers or flags. What clients write, their metadata, is in
-/// neither list.
+/// Members that are numbers or flags. Metadata is in neither list, because clients
+/// set it.
 const NUMBERS: [&str; 22] = [
     "principal_id",
     "key_id",
@@ -59,21 +59,21 @@ fn excerpt(event: Value) -> Value {
     let Value::Object(members) = event else {
         return Value::Null;
     };
-    let shown = members.into_iter().filter_map(|(name, value)| {
+    let excerpt = members.into_iter().filter_map(|(name, value)| {
         let is_text = TEXTS.contains(&name.as_str());
         let known = is_text || NUMBERS.contains(&name.as_str());
-        known.then(|| (name, shown(value, is_text)))
+        known.then(|| (name, safe_value(value, is_text)))
     });
-    Value::Object(shown.collect())
+    Value::Object(excerpt.collect())
 }
 
-/// A value of another type is only named by its type.
-fn shown(value: Value, is_text: bool) -> Value {
-    const LONGEST: usize = 256;
+/// The value, or the name of its type if the value may contain a secret.
+fn safe_value(value: Value, is_text: bool) -> Value {
+    const MAX_LENGTH: usize = 256;
     let kind = match &value {
         Value::Null | Value::Bool(_) | Value::Number(_) => return value,
         Value::String(text) => {
-            if is_text && text.len() <= LONGEST && !text.chars().any(char::is_control) {
+            if is_text && text.len() <= MAX_LENGTH && !text.chars().any(char::is_control) {
                 return value;
             }
             "a text"
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_member_but_metadata_is_shown() {
+    fn the_excerpt_contains_every_member_except_metadata() {
         let mut full = json!({ "usage_reported": true, "estimated": true, "cached": true });
         for name in NUMBERS {
             if full.get(name).is_none() {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_secret_is_not_shown() {
+    fn the_excerpt_contains_no_possible_secret() {
         let event = json!({
             "principal_id": "sk-canary-1",
             "model": { "canary-2": "canary-3" },

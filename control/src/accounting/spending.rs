@@ -11,29 +11,29 @@ use super::moment;
 pub(crate) struct AppliedBudget {
     pub(crate) id: i64,
     pub(crate) principal_id: Option<i64>,
-    /// Only the principal's use of this model.
+    /// Restricts the budget to the principal's use of this model.
     pub(crate) model_id: Option<i64>,
     pub(crate) key_id: Option<i64>,
     pub(crate) team_id: Option<i64>,
     pub(crate) window: Window,
 }
 
-/// What one stored event took, from whom.
+/// The amounts of one stored event and the subjects it applies to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Used {
+pub(crate) struct UsedAmounts {
     pub(crate) at: Timestamp,
     pub(crate) principal_id: i64,
     pub(crate) model_id: i64,
     pub(crate) key_id: Option<i64>,
     pub(crate) team_id: Option<i64>,
-    /// Of prompt and answer.
+    /// Prompt and completion tokens.
     pub(crate) tokens: i64,
-    /// Nothing where it is unknown.
+    /// 0 if the cost is unknown.
     pub(crate) cost_micros: i64,
 }
 
 impl AppliedBudget {
-    fn applies(&self, used: &Used) -> bool {
+    fn applies(&self, used: &UsedAmounts) -> bool {
         let same = |own: Option<i64>, theirs: Option<i64>| own.is_some() && own == theirs;
         let model = self.model_id.is_none_or(|model| model == used.model_id);
         same(self.key_id, used.key_id)
@@ -42,8 +42,8 @@ impl AppliedBudget {
     }
 }
 
-/// What events add to budgets, by budget and window: columns of equal length,
-/// ordered by both, so that whoever raises them locks in the same order.
+/// The amounts that events add to budgets, as columns of equal length. Sorted by
+/// budget and window, so that all transactions lock rows in the same order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spending {
     pub(crate) budget_ids: Vec<i64>,
@@ -53,8 +53,8 @@ pub(crate) struct Spending {
 }
 
 impl Spending {
-    /// Sums what was used over the budgets that apply to it.
-    pub(crate) fn of(budgets: &[AppliedBudget], used: &[Used]) -> Self {
+    /// Sums the used amounts per budget that applies, and window.
+    pub(crate) fn of(budgets: &[AppliedBudget], used: &[UsedAmounts]) -> Self {
         let mut sums: BTreeMap<(i64, OffsetDateTime), (i64, i64)> = BTreeMap::new();
         for budget in budgets {
             for used in used.iter().filter(|used| budget.applies(used)) {
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    fn used(at: OffsetDateTime) -> Used {
-        Used {
+    fn used(at: OffsetDateTime) -> UsedAmounts {
+        UsedAmounts {
             at: super::super::timestamp(at),
             principal_id: 1,
             model_id: 10,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn all_budgets_that_apply_are_raised_by_window() {
+    fn usage_is_added_to_all_applicable_budgets_by_window() {
         let budgets = [
             AppliedBudget {
                 principal_id: Some(1),
@@ -159,7 +159,7 @@ mod tests {
         ];
         let late = at(SECOND) - time::Duration::MICROSECOND;
         let early = at(SECOND);
-        let other = Used {
+        let other = UsedAmounts {
             principal_id: 2,
             model_id: 11,
             key_id: None,
@@ -177,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overflows() {
+    fn sums_saturate() {
         let all = AppliedBudget {
             principal_id: Some(1),
             ..budget(1)
         };
-        let most = Used {
+        let most = UsedAmounts {
             tokens: i64::MAX,
             cost_micros: i64::MAX,
             ..used(at(FIRST))

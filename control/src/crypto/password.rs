@@ -9,14 +9,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Error;
 
-/// Shortest accepted password, in characters.
+/// The minimum length of a password, in characters.
 const MIN_CHARACTERS: usize = 8;
-/// Longest accepted password, in bytes: hashing is not free.
+/// The maximum length of a password, in bytes. Bounds the cost of hashing.
 const MAX_BYTES: usize = 1024;
-/// Hashes under way at a time: each takes 19 MiB and one core.
+/// The maximum number of concurrent hashes: each uses 19 MiB and one core.
 const PARALLEL: usize = 2;
-/// How long a login waits for its turn before it is told to come back.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a login waits for a slot before it is rejected.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A password that is too short or too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub(crate) enum PasswordPolicyError {
     TooLong,
 }
 
-/// Holds a new password against the policy.
+/// Checks a new password against the policy.
 pub(crate) fn check_policy(password: &Secret) -> Result<(), PasswordPolicyError> {
     if password.expose().chars().count() < MIN_CHARACTERS {
         Err(PasswordPolicyError::TooShort)
@@ -45,7 +45,7 @@ fn hasher() -> Result<Argon2<'static>, Error> {
     Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
 }
 
-/// Hashes on the calling thread: for commands, and for blocking threads.
+/// Hashes on the calling thread, for commands and blocking threads.
 pub(crate) fn hash_now(password: &Secret) -> Result<String, Error> {
     let failed = || Error::Internal("the password cannot be hashed");
     let mut salt = [0u8; 16];
@@ -68,65 +68,65 @@ fn verify_now(password: &Secret, hash: &str) -> bool {
     })
 }
 
-/// The right to hash one password; dropped, it is the next one's.
-pub(crate) struct Turn {
-    _held: OwnedSemaphorePermit,
+/// A permit to hash one password; released when dropped.
+pub(crate) struct HashSlot {
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Turn {
-    /// The turn goes along: it is not over before the work is, even when nobody
-    /// waits for the outcome any more.
+impl HashSlot {
+    /// Runs `work` on a blocking thread. The slot moves into it, so that the slot is
+    /// occupied until the work ends even if the caller is cancelled.
     async fn blocking<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<(T, Self), Error> {
         tokio::task::spawn_blocking(move || (work(), self))
             .await
-            .map_err(|_| Error::Internal("a hashing thread was lost"))
+            .map_err(|_| Error::Internal("a hashing thread panicked"))
     }
 }
 
-/// Hashes and verifies passwords on blocking threads, a few at a time, so that
-/// a flood of logins does not take the control plane's cores.
+/// Hashes and verifies passwords on blocking threads with bounded concurrency, so
+/// that many logins do not occupy all cores.
 pub(crate) struct Passwords {
-    turns: Arc<Semaphore>,
-    /// Verified for unknown names, so that they take as long as known ones.
+    slots: Arc<Semaphore>,
+    /// Verified for unknown names, so that they take as long as known names.
     dummy: String,
 }
 
 impl Passwords {
     pub(crate) fn new() -> Result<Self, Error> {
         Ok(Self {
-            turns: Arc::new(Semaphore::new(PARALLEL)),
+            slots: Arc::new(Semaphore::new(PARALLEL)),
             dummy: hash_now(&Secret::new("nobody's password"))?,
         })
     }
 
-    /// Waits for a turn; `None` when the queue is too long.
-    pub(crate) async fn turn(&self) -> Option<Turn> {
-        let turn = Arc::clone(&self.turns).acquire_owned();
-        let turn = tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()?;
-        Some(Turn { _held: turn })
+    /// Waits for a slot; `None` after a timeout.
+    pub(crate) async fn slot(&self) -> Option<HashSlot> {
+        let slot = Arc::clone(&self.slots).acquire_owned();
+        let slot = tokio::time::timeout(SLOT_TIMEOUT, slot).await.ok()?.ok()?;
+        Some(HashSlot { _permit: slot })
     }
 
     /// Hashes a new password.
-    pub(crate) async fn hash(&self, turn: Turn, password: Secret) -> Result<String, Error> {
-        let (hash, _turn) = turn.blocking(move || hash_now(&password)).await?;
+    pub(crate) async fn hash(&self, slot: HashSlot, password: Secret) -> Result<String, Error> {
+        let (hash, _slot) = slot.blocking(move || hash_now(&password)).await?;
         hash
     }
 
     /// Whether `password` is the one of `hash`; an absent hash costs as much
-    /// and is never right. The turn comes back, so that the caller can take
+    /// and is never right. The slot comes back, so that the caller can take
     /// note of the outcome before the next attempt gets one.
     pub(crate) async fn verify(
         &self,
-        turn: Turn,
+        slot: HashSlot,
         password: Secret,
         hash: Option<String>,
-    ) -> Result<(bool, Turn), Error> {
+    ) -> Result<(bool, HashSlot), Error> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.dummy.clone());
-        turn.blocking(move || verify_now(&password, &hash) && known)
+        slot.blocking(move || verify_now(&password, &hash) && known)
             .await
     }
 }
@@ -138,13 +138,13 @@ mod tests {
     #[tokio::test]
     async fn only_the_right_password_of_somebody_is_right() {
         let passwords = Passwords::new().unwrap();
-        let turn = passwords.turn().await.unwrap();
-        let hash = passwords.hash(turn, Secret::new("correct horse"));
+        let slot = passwords.slot().await.unwrap();
+        let hash = passwords.hash(slot, Secret::new("correct horse"));
         let hash = hash.await.unwrap();
         assert!(hash.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"));
         let verify = async |text: &str, hash: Option<&String>| {
-            let turn = passwords.turn().await.unwrap();
-            let verified = passwords.verify(turn, Secret::new(text), hash.cloned());
+            let slot = passwords.slot().await.unwrap();
+            let verified = passwords.verify(slot, Secret::new(text), hash.cloned());
             verified.await.unwrap().0
         };
         assert!(verify("correct horse", Some(&hash)).await);

@@ -21,13 +21,13 @@ fn random_hex() -> Result<String, Error> {
 }
 
 /// A new API key: `sk-` and 64 hexadecimal digits. Only its hash and prefix
-/// are kept.
+/// are stored.
 pub(crate) struct ApiKey {
     /// Shown once.
     pub(crate) plaintext: Secret,
-    /// What is stored and looked up.
+    /// Stored and looked up.
     pub(crate) hash: KeyHash,
-    /// The first 11 characters, to recognise it by.
+    /// The first 11 characters, shown in lists.
     pub(crate) prefix: String,
 }
 
@@ -44,9 +44,9 @@ impl ApiKey {
 
 /// A new session's token: `sess-` and 64 hexadecimal digits.
 pub(crate) struct SessionToken {
-    /// For the cookie.
+    /// The value of the cookie.
     pub(crate) plaintext: Secret,
-    /// What is stored.
+    /// Stored.
     pub(crate) hash: [u8; 32],
 }
 
@@ -60,8 +60,8 @@ impl SessionToken {
     }
 }
 
-/// The bearer tokens that gateways may present. Several, so that one can
-/// follow the other without a gap.
+/// The bearer tokens accepted from gateways. There may be several, so that a token
+/// can be replaced without interruption.
 pub(crate) struct TokenSet(Vec<[u8; 32]>);
 
 impl TokenSet {
@@ -72,8 +72,7 @@ impl TokenSet {
         Self(digests.collect())
     }
 
-    /// Whether `presented` is one of the tokens; takes the same time wherever
-    /// the first difference is.
+    /// Whether `presented` is one of the tokens, in constant time.
     pub(crate) fn contains(&self, presented: &[u8]) -> bool {
         let presented = digest(presented);
         self.0
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_the_published_shape() {
+    fn keys_have_the_documented_format() {
         let key = ApiKey::generate().unwrap();
         let text = key.plaintext.expose();
         assert_eq!(text.len(), 67);
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn every_token_of_the_set_is_accepted_and_no_other() {
+    fn only_the_tokens_of_the_set_are_accepted() {
         let tokens = TokenSet::new(&[Secret::new("one"), Secret::new("two")]);
         assert!(tokens.contains(b"one") && tokens.contains(b"two"));
         assert!(!tokens.contains(b"") && !tokens.contains(b"on") && !tokens.contains(b"three"));

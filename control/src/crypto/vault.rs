@@ -11,12 +11,12 @@ const HEADER_LEN: usize = 1 + KEY_ID_LEN + NONCE_LEN;
 
 /// Seals credentials for the database with AES-256-GCM.
 ///
-/// A blob is: version (1 byte), key id (4), nonce (12, random), ciphertext and
-/// tag. Version, key id and the row's identity are authenticated, so that a
-/// blob copied to another row does not open.
+/// A sealed credential consists of version (1 byte), key ID (4), nonce (12, random),
+/// ciphertext and tag. Version, key ID and the row's identity are authenticated, so
+/// that a credential copied to another row cannot be opened.
 pub(crate) struct Vault {
     current: VaultKey,
-    /// Read with, never written with.
+    /// Only used to open.
     old: Vec<VaultKey>,
     random: SystemRandom,
 }
@@ -26,19 +26,19 @@ struct VaultKey {
     key: LessSafeKey,
 }
 
-/// A sealed credential does not open.
+/// The reason why a sealed credential cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OpenError {
-    #[error("it is no sealed credential of a known version")]
+    #[error("not a sealed credential of a known version")]
     Malformed,
-    #[error("it was sealed with an encryption key that is not configured")]
+    #[error("sealed with an encryption key that is not configured")]
     UnknownKey,
-    #[error("it was changed, or belongs to another row")]
+    #[error("modified, or sealed for another row")]
     Forged,
 }
 
-/// A blob as the database holds it.
-pub(crate) type Sealed = Vec<u8>;
+/// A sealed credential as stored in the database.
+pub(crate) type SealedCredential = Vec<u8>;
 
 impl VaultKey {
     fn from_hex(text: &str) -> Result<Self, Error> {
@@ -60,8 +60,8 @@ impl VaultKey {
 }
 
 impl Vault {
-    /// A vault that writes with `current` and reads with `old`, too. Keys are
-    /// 64 hexadecimal digits.
+    /// Creates a vault that seals with `current` and opens with `current` and `old`.
+    /// Keys are 64 hexadecimal digits.
     pub(crate) fn from_hex<'a>(
         current: &str,
         old: impl IntoIterator<Item = &'a str>,
@@ -76,8 +76,8 @@ impl Vault {
         })
     }
 
-    /// Seals `secret` for the row that `identity` names.
-    pub(crate) fn seal(&self, identity: &str, secret: &Secret) -> Result<Sealed, Error> {
+    /// Seals `secret` for the row identified by `identity`.
+    pub(crate) fn seal(&self, identity: &str, secret: &Secret) -> Result<SealedCredential, Error> {
         let mut nonce = [0; NONCE_LEN];
         self.random
             .fill(&mut nonce)
@@ -93,12 +93,12 @@ impl Vault {
                 Aad::from(associated(self.current.id, identity)),
                 &mut sealed,
             )
-            .map_err(|_| Error::Internal("a credential cannot be sealed"))?;
+            .map_err(|_| Error::Internal("cannot seal a credential"))?;
         blob.append(&mut sealed);
         Ok(blob)
     }
 
-    /// Opens what [`Vault::seal`] made for the same row.
+    /// Opens a credential that was sealed for the same row.
     pub(crate) fn open(&self, identity: &str, blob: &[u8]) -> Result<Secret, OpenError> {
         let (header, sealed) = blob
             .split_at_checked(HEADER_LEN)
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_anywhere_is_noticed() {
+    fn a_change_of_any_byte_is_detected() {
         let vault = Vault::from_hex(ONE, []).unwrap();
         let blob = vault.seal("row", &Secret::new("value")).unwrap();
         for index in 0..blob.len() {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_still_opens_and_an_absent_one_does_not() {
+    fn an_old_key_opens_but_an_unknown_key_does_not() {
         let blob = Vault::from_hex(ONE, [])
             .unwrap()
             .seal("row", &Secret::new("v"))
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_hex_is_refused_without_being_repeated() {
+    fn the_error_for_an_invalid_key_does_not_contain_it() {
         let error = Vault::from_hex("canary-not-hex", [])
             .map(|_| ())
             .unwrap_err();

@@ -1,31 +1,31 @@
 use sqlx::error::ErrorKind;
 
-/// What the database said, as far as callers decide by it. No text holds the
-/// database's address or a value of a row.
+/// A database error, classified by what callers can do about it. No text contains
+/// the database's address or a value of a row.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DbError {
-    /// It cannot be reached, or has no free connection.
+    /// The database is unreachable, or no connection is free.
     #[error("unreachable: {0}")]
     Unavailable(String),
-    /// A row with this name (or other unique value) is there already.
-    #[error("already there ({constraint})")]
+    /// A row with this unique value exists already.
+    #[error("duplicate value ({constraint})")]
     Duplicate { constraint: String },
-    /// A row that this one refers to is missing, or others refer to this one.
-    #[error("a reference does not hold ({constraint})")]
+    /// A referenced row does not exist, or other rows reference this one.
+    #[error("foreign key violation ({constraint})")]
     Reference { constraint: String },
-    /// A value is out of its range.
-    #[error("a value is not allowed ({constraint})")]
+    /// A value is out of range.
+    #[error("invalid value ({constraint})")]
     Check { constraint: String },
-    /// The row is not there.
+    /// The row does not exist.
     #[error("no such row")]
     NotFound,
-    /// Everything else.
+    /// Any other error.
     #[error("{0}")]
     Failed(String),
 }
 
 impl DbError {
-    /// Whether other values would do: the same statement fails again with these.
+    /// Whether the values caused the error, so that retrying with them is useless.
     pub(crate) fn is_about_values(&self) -> bool {
         matches!(
             self,
@@ -39,7 +39,9 @@ impl From<sqlx::Error> for DbError {
         match error {
             sqlx::Error::RowNotFound => Self::NotFound,
             sqlx::Error::Io(error) => Self::Unavailable(error.kind().to_string()),
-            sqlx::Error::PoolTimedOut => Self::Unavailable("no connection in time".to_owned()),
+            sqlx::Error::PoolTimedOut => {
+                Self::Unavailable("timed out waiting for a connection".to_owned())
+            }
             sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable("shutting down".to_owned())
             }
@@ -55,24 +57,23 @@ impl From<sqlx::Error> for DbError {
                     _ => from_code(error.code().as_deref().unwrap_or("?"), error.message()),
                 }
             }
-            // Decoding and protocol errors can repeat values of rows.
+            // Decoding and protocol errors can contain values of rows.
             other => Self::Failed(kind(&other).to_owned()),
         }
     }
 }
 
-/// Classes 08 (connection), 28 (authorisation), 3D000 (no such database), 53
-/// (resources) and 57 (shutting down) say that the database is not there for us
-/// now; 25006 is a standby, 42P01 a schema that is still to be migrated, and the
-/// rest lost to somebody else's locks: all of them pass. Class 22 is a value that
-/// cannot be stored, which the database's text would repeat.
+/// Temporary: classes 08 (connection), 28 (authorization), 53 (resources) and 57
+/// (shutting down), and the codes 3D000 (no such database), 25006 (a standby),
+/// 42P01 (not migrated yet), 40001, 40P01 and 55P03 (lock conflicts). Class 22 is a
+/// value that cannot be stored; the database's message would contain it.
 fn from_code(code: &str, message: &str) -> DbError {
     let absent = ["08", "28", "53", "57"]
         .iter()
         .any(|class| code.starts_with(class));
-    let passing = ["3D000", "25006", "42P01", "40001", "40P01", "55P03"];
-    if absent || passing.contains(&code) {
-        DbError::Unavailable(format!("refused (SQLSTATE {code})"))
+    let temporary = ["3D000", "25006", "42P01", "40001", "40P01", "55P03"];
+    if absent || temporary.contains(&code) {
+        DbError::Unavailable(format!("rejected (SQLSTATE {code})"))
     } else if code.starts_with("22") {
         DbError::Check {
             constraint: format!("SQLSTATE {code}"),
@@ -84,10 +85,10 @@ fn from_code(code: &str, message: &str) -> DbError {
 
 fn kind(error: &sqlx::Error) -> &'static str {
     match error {
-        sqlx::Error::Configuration(_) => "the connection options are wrong",
-        sqlx::Error::Protocol(_) => "an unexpected protocol message",
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => "a value cannot be read",
-        sqlx::Error::Encode(_) => "a value cannot be written",
-        _ => "an unexpected failure",
+        sqlx::Error::Configuration(_) => "invalid connection options",
+        sqlx::Error::Protocol(_) => "unexpected protocol message",
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => "cannot decode a value",
+        sqlx::Error::Encode(_) => "cannot encode a value",
+        _ => "unexpected failure",
     }
 }

@@ -3,17 +3,17 @@ use sqlx::PgConnection;
 
 use super::DbError;
 
-/// A gateway that has not reported for so long is not shown.
+/// A gateway that has not reported for this long is not listed.
 pub(crate) const SHOWN_SECONDS: i32 = 30;
-/// How long a silent gateway's last report is kept.
+/// How long the last report of a gateway is kept.
 const KEPT_HOURS: i32 = 1;
-/// Most gateways that are shown: reports come from whoever holds the token.
-const MOST: i64 = 1000;
+/// The maximum number of listed gateways: every client with the token can report.
+const MAX_LISTED: i64 = 1000;
 
-/// The newest report of one gateway.
+/// The latest report of one gateway.
 pub(crate) struct ReportRow {
     pub(crate) report: Value,
-    /// Since it came.
+    /// Time since it was received.
     pub(crate) age_seconds: f64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn put(
     Ok(())
 }
 
-/// The gateways that reported lately, by name.
+/// The gateways that reported recently, sorted by name.
 pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ReportRow>, DbError> {
     let rows = sqlx::query_as!(
         ReportRow,
@@ -42,7 +42,7 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ReportRow>
             WHERE received_at > now() - make_interval(secs => $1)
             ORDER BY replica LIMIT $2"#,
         f64::from(SHOWN_SECONDS),
-        MOST,
+        MAX_LISTED,
     )
     .fetch_all(connection)
     .await?;

@@ -6,8 +6,8 @@ use super::prices::prices;
 use super::spending::WindowId;
 use super::{Db, DbError, budgets, reconcile, spending};
 
-/// How things stand, from one moment. Sorted, so that the same state is told in
-/// the same words by every control replica.
+/// Reads the limits state in one transaction. Sorted, so that every control plane
+/// replica returns the same bytes for the same state.
 pub(crate) async fn read(db: &Db) -> Result<LimitsState, DbError> {
     let mut transaction = db
         .pool()
@@ -28,8 +28,8 @@ pub(crate) async fn read(db: &Db) -> Result<LimitsState, DbError> {
     })
 }
 
-/// The window of a budget in which a moment lies; nothing for a time zone that
-/// this release does not know.
+/// The window of a budget that contains `at`; `None` if this release does not know
+/// the budget's time zone.
 pub(crate) fn present(budget: &Budget, at: Timestamp) -> Option<WindowId> {
     let span = Window::of(budget).ok()?.at(at);
     WindowId::new(budget.id, span.start)

@@ -4,15 +4,14 @@ use sqlx::{Connection, PgConnection};
 use super::{Db, DbError};
 use crate::Error;
 
-/// Any number will do, as long as it stays the same.
+/// An arbitrary number that identifies the advisory lock of migrations.
 const LOCK: i64 = 0x6661_7374_6c6c_6d00;
 
-/// Brings the schema up to this release, all or nothing, and checks that this
-/// release is not too old for it.
+/// Migrates the schema to this release in one transaction, and checks that the
+/// schema supports this release.
 ///
-/// The lock belongs to the transaction, since a connection pooler may hand a
-/// session's lock to somebody else. A schema that is newer than this release
-/// is fine as long as it says that it supports it.
+/// The lock is scoped to the transaction, because a connection pooler may share
+/// sessions. A newer schema is accepted if `schema_info` allows this release.
 pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationFailure> {
     let mut connection = db.acquire().await?;
     let mut transaction = connection.begin().await.map_err(DbError::from)?;
@@ -34,9 +33,9 @@ pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationFailure> {
 /// Why the schema is not usable.
 #[derive(Debug)]
 pub(crate) enum MigrationFailure {
-    /// May pass: the database is away.
+    /// Temporary: the database is unavailable.
     Retry(DbError),
-    /// Will not pass by itself.
+    /// Permanent.
     Final(Error),
 }
 
@@ -62,7 +61,7 @@ fn failure(error: MigrateError) -> MigrationFailure {
     match error {
         MigrateError::Execute(error) => DbError::from(error).into(),
         MigrateError::ExecuteMigration(error, version) => match DbError::from(error) {
-            away @ DbError::Unavailable(_) => MigrationFailure::Retry(away),
+            error @ DbError::Unavailable(_) => MigrationFailure::Retry(error),
             other => MigrationFailure::Final(Error::Database(format!(
                 "migration {version} failed: {other}"
             ))),
@@ -76,17 +75,17 @@ async fn check_oldest_binary(connection: &mut PgConnection) -> Result<(), Migrat
         .fetch_one(connection)
         .await
         .map_err(DbError::from)?;
-    let ours = env!("CARGO_PKG_VERSION");
-    if release(ours) < release(&oldest) {
+    let current = env!("CARGO_PKG_VERSION");
+    if release(current) < release(&oldest) {
         return Err(MigrationFailure::Final(Error::TooOld {
-            ours: ours.to_owned(),
+            current: current.to_owned(),
             oldest,
         }));
     }
     Ok(())
 }
 
-/// The numbers of a release; a pre-release counts as the release.
+/// The numbers of a release. A pre-release is treated as its release.
 fn release(version: &str) -> Vec<u64> {
     version
         .split(['-', '+'])

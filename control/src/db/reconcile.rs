@@ -21,20 +21,20 @@ pub(crate) struct Fleet {
     pub(crate) now: Timestamp,
 }
 
-/// One start of a gateway, and when it was last seen.
-struct GatewayStart<'a> {
-    replica: &'a str,
-    boot_id: &'a str,
-    seen_at: OffsetDateTime,
+/// One start of a gateway: its name and the ID of the process.
+#[derive(Clone, Copy)]
+pub(crate) struct GatewayStart<'a> {
+    pub(crate) replica: &'a str,
+    pub(crate) boot_id: &'a str,
 }
 
 /// Registers that a gateway reconciles, and deletes gateways that have not
 /// reconciled for `LIVE_SECONDS`.
 pub(crate) async fn register(
     connection: &mut PgConnection,
-    replica: &str,
-    boot_id: &str,
+    start: GatewayStart<'_>,
 ) -> Result<Fleet, DbError> {
+    let GatewayStart { replica, boot_id } = start;
     let last = sqlx::query!(
         r#"WITH last AS (SELECT boot_id, seen_at FROM limit_replicas WHERE replica = $1)
            INSERT INTO limit_replicas (replica, boot_id) VALUES ($1, $2)
@@ -48,12 +48,7 @@ pub(crate) async fn register(
     if let (Some(last), Some(seen_at)) = (last.boot_id, last.seen_at)
         && last != boot_id
     {
-        let previous = GatewayStart {
-            replica,
-            boot_id: &last,
-            seen_at,
-        };
-        replace_start(connection, &previous, boot_id).await?;
+        replace_start(connection, start, &last, seen_at).await?;
     }
     // SKIP LOCKED: another transaction may be deleting the same rows.
     sqlx::query!(
@@ -68,12 +63,13 @@ pub(crate) async fn register(
 }
 
 /// Moves the previous start of a gateway to `duplicate_gateways`. If the new
-/// `boot_id` is already there, both starts run concurrently; otherwise the
-/// gateway was restarted.
+/// start is already there, both run concurrently; otherwise the gateway was
+/// restarted.
 async fn replace_start(
     connection: &mut PgConnection,
-    previous: &GatewayStart<'_>,
-    boot_id: &str,
+    start: GatewayStart<'_>,
+    previous: &str,
+    previous_seen_at: OffsetDateTime,
 ) -> Result<(), DbError> {
     sqlx::query!(
         "DELETE FROM duplicate_gateways WHERE (replica, boot_id) IN \
@@ -83,11 +79,7 @@ async fn replace_start(
     )
     .execute(&mut *connection)
     .await?;
-    let &GatewayStart {
-        replica,
-        boot_id: last,
-        seen_at,
-    } = previous;
+    let GatewayStart { replica, boot_id } = start;
     let returned = sqlx::query!(
         r#"UPDATE duplicate_gateways SET concurrent_at = now() WHERE replica = $1 AND boot_id = $2
            RETURNING NOT EXISTS (SELECT FROM duplicate_gateways AS b
@@ -108,8 +100,8 @@ async fn replace_start(
          ON CONFLICT (replica, boot_id) DO UPDATE \
             SET seen_at = excluded.seen_at, concurrent_at = coalesce(excluded.concurrent_at, v.concurrent_at)",
         replica,
-        last,
-        seen_at,
+        previous,
+        previous_seen_at,
         returned.is_some(),
     )
     .execute(&mut *connection)

@@ -3,64 +3,64 @@ use std::collections::BTreeMap;
 use fastllm_contract::{BudgetId, Timestamp};
 use sqlx::{PgConnection, PgTransaction};
 
-use super::reconcile::LIVE_SECONDS;
+use super::reconcile::{GatewayStart, LIVE_SECONDS};
 use super::spending::{WindowId, columns};
 use super::{Db, DbError};
 use crate::clock;
-use crate::shares::HeldShare;
+use crate::shares::ShareAmounts;
 
-/// So long what a start of a gateway had taken when it ended, and was not stored
-/// then, is taken to be on its way. Later it is lost.
+/// How long usage that an ended start of a gateway reported, but that is not stored
+/// yet, is expected to arrive. After that it is lost.
 pub(crate) const ENDED_SECONDS: f64 = 120.0;
 
-/// The windows of some budgets, held against everybody else who stores or
-/// grants something of them.
+/// A transaction that locks the windows of some budgets against others that store
+/// usage or grant shares of them.
 ///
 /// Invariant: locks are taken in one order (budgets, then windows, then shares,
-/// each sorted), so that no two of them wait for each other.
-pub(crate) struct Ledger {
+/// each sorted), so that there are no deadlocks.
+pub(crate) struct LockedWindows {
     transaction: PgTransaction<'static>,
     windows: Vec<WindowId>,
 }
 
-/// A window of a budget that exists.
+/// A window of an existing budget.
 pub(crate) struct WindowRow {
     pub(crate) tokens_total: Option<u64>,
     pub(crate) cost_total_micros: Option<u64>,
-    /// What is stored.
+    /// Stored usage.
     pub(crate) tokens_used: u64,
     pub(crate) cost_used_micros: u64,
 }
 
-/// What one start of one gateway has of a window.
+/// The share of one start of a gateway in a window.
 pub(crate) struct ShareRow {
     pub(crate) window: WindowId,
     pub(crate) replica: String,
     pub(crate) boot_id: String,
-    pub(crate) tokens: HeldShare,
-    pub(crate) cost: HeldShare,
-    /// What it took lately, fading.
+    pub(crate) tokens: ShareAmounts,
+    pub(crate) cost: ShareAmounts,
+    /// Recent usage: a sum with exponential decay.
     pub(crate) demand: f64,
-    /// Since it was written; nothing before its first report.
+    /// Age of the row in seconds; `None` before the first report.
     pub(crate) age_seconds: Option<f64>,
-    /// It is the present start of a gateway that is live, or one of several.
+    /// Whether it is a current start of a live gateway.
     pub(crate) live: bool,
 }
 
-/// What one start of one gateway has of a window from now on.
+/// The new share of one start of a gateway in a window.
 pub(crate) struct NewShare {
     pub(crate) window: WindowId,
-    pub(crate) tokens: HeldShare,
-    pub(crate) cost: HeldShare,
+    pub(crate) tokens: ShareAmounts,
+    pub(crate) cost: ShareAmounts,
     pub(crate) demand: f64,
 }
 
-impl Ledger {
-    /// Opens the windows; they are sorted, each once.
-    pub(crate) async fn open(db: &Db, windows: Vec<WindowId>) -> Result<Self, DbError> {
+impl LockedWindows {
+    /// Begins the transaction. `windows` are sorted and unique.
+    pub(crate) async fn begin(db: &Db, windows: Vec<WindowId>) -> Result<Self, DbError> {
         ensure(&mut *db.acquire().await?, &windows).await?;
         let mut transaction = db.pool().begin().await?;
-        // One that hangs would keep usage from being stored.
+        // A transaction that hangs would prevent usage from being stored.
         sqlx::query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \
                     set_config('statement_timeout', '10s', true) AS statement, \
@@ -74,8 +74,8 @@ impl Ledger {
         })
     }
 
-    /// The windows of those budgets that exist, from now on held.
-    pub(crate) async fn windows(&mut self) -> Result<BTreeMap<WindowId, WindowRow>, DbError> {
+    /// Locks and returns the windows of existing budgets.
+    pub(crate) async fn lock(&mut self) -> Result<BTreeMap<WindowId, WindowRow>, DbError> {
         let (budgets, starts) = columns(&self.windows);
         let totals = sqlx::query!(
             "SELECT id, tokens_total, cost_total_micros FROM budgets \
@@ -115,13 +115,9 @@ impl Ledger {
             .collect())
     }
 
-    /// What live gateways have of the windows, `replica` with `boot_id` also where
-    /// it is not; and what starts had that ended a moment ago.
-    pub(crate) async fn shares(
-        &mut self,
-        replica: &str,
-        boot_id: &str,
-    ) -> Result<Vec<ShareRow>, DbError> {
+    /// The shares of live gateways, of recently ended starts, and of `own` even if it
+    /// is not live.
+    pub(crate) async fn shares(&mut self, own: GatewayStart<'_>) -> Result<Vec<ShareRow>, DbError> {
         let (budgets, starts) = columns(&self.windows);
         let rows = sqlx::query!(
             r#"SELECT s.*, extract(epoch FROM now() - s.reported_at)::float8 AS age_seconds,
@@ -138,8 +134,8 @@ impl Ledger {
             &starts,
             LIVE_SECONDS,
             ENDED_SECONDS,
-            replica,
-            boot_id,
+            own.replica,
+            own.boot_id,
         )
         .fetch_all(&mut *self.transaction)
         .await?;
@@ -152,13 +148,13 @@ impl Ledger {
                 },
                 replica: row.replica,
                 boot_id: row.boot_id,
-                tokens: HeldShare {
+                tokens: ShareAmounts {
                     granted: row.tokens_granted.unsigned_abs(),
                     used: row.tokens_used.unsigned_abs(),
                     reserved: row.tokens_reserved.unsigned_abs(),
                     stored: row.tokens_stored.unsigned_abs(),
                 },
-                cost: HeldShare {
+                cost: ShareAmounts {
                     granted: row.cost_granted_micros.unsigned_abs(),
                     used: row.cost_used_micros.unsigned_abs(),
                     reserved: row.cost_reserved_micros.unsigned_abs(),
@@ -171,17 +167,17 @@ impl Ledger {
             .collect())
     }
 
-    /// Writes what one start of one gateway said and was granted, and commits.
-    pub(crate) async fn close(
+    /// Writes the shares of one start of a gateway and commits.
+    pub(crate) async fn commit(
         mut self,
-        replica: &str,
-        boot_id: &str,
+        start: GatewayStart<'_>,
         shares: &[NewShare],
     ) -> Result<(), DbError> {
         let windows: Vec<WindowId> = shares.iter().map(|share| share.window).collect();
         let (budgets, starts) = columns(&windows);
-        let tokens = |part: fn(&HeldShare) -> u64| amounts(shares, |share| part(&share.tokens));
-        let cost = |part: fn(&HeldShare) -> u64| amounts(shares, |share| part(&share.cost));
+        let tokens =
+            |amount: fn(&ShareAmounts) -> u64| column(shares, |share| amount(&share.tokens));
+        let cost = |amount: fn(&ShareAmounts) -> u64| column(shares, |share| amount(&share.cost));
         let demands: Vec<f64> = shares.iter().map(|share| share.demand).collect();
         sqlx::query!(
             "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_stored, \
@@ -207,18 +203,18 @@ impl Ledger {
                     cost_reserved_micros = excluded.cost_reserved_micros, \
                     cost_granted_micros = excluded.cost_granted_micros, \
                     demand = excluded.demand, reported_at = excluded.reported_at",
-            replica,
-            boot_id,
+            start.replica,
+            start.boot_id,
             &budgets,
             &starts,
-            &tokens(|held| held.stored),
-            &tokens(|held| held.used),
-            &tokens(|held| held.reserved),
-            &tokens(|held| held.granted),
-            &cost(|held| held.stored),
-            &cost(|held| held.used),
-            &cost(|held| held.reserved),
-            &cost(|held| held.granted),
+            &tokens(|amounts| amounts.stored),
+            &tokens(|amounts| amounts.used),
+            &tokens(|amounts| amounts.reserved),
+            &tokens(|amounts| amounts.granted),
+            &cost(|amounts| amounts.stored),
+            &cost(|amounts| amounts.used),
+            &cost(|amounts| amounts.reserved),
+            &cost(|amounts| amounts.granted),
             &demands,
         )
         .execute(&mut *self.transaction)
@@ -228,19 +224,19 @@ impl Ledger {
     }
 }
 
-fn amounts(shares: &[NewShare], of: impl Fn(&NewShare) -> u64) -> Vec<i64> {
+fn column(shares: &[NewShare], amount: impl Fn(&NewShare) -> u64) -> Vec<i64> {
     shares
         .iter()
-        .map(|share| i64::try_from(of(share)).unwrap_or(i64::MAX))
+        .map(|share| i64::try_from(amount(share)).unwrap_or(i64::MAX))
         .collect()
 }
 
-/// The windows from which live gateways other than this one have lately spent,
-/// and of which this one has not said that it uses them; at most so many.
+/// Up to `limit` windows that other live gateways recently used but this one does
+/// not.
 pub(crate) async fn in_use(
     connection: &mut PgConnection,
-    (replica, boot_id): (&str, &str),
-    most: usize,
+    own: GatewayStart<'_>,
+    limit: usize,
 ) -> Result<Vec<(BudgetId, Timestamp)>, DbError> {
     let rows = sqlx::query!(
         r#"SELECT DISTINCT s.budget_id, s.window_start
@@ -257,10 +253,10 @@ pub(crate) async fn in_use(
                                  AND greatest(o.tokens_used, o.tokens_reserved,
                                               o.cost_used_micros, o.cost_reserved_micros) > 0)
             ORDER BY s.budget_id, s.window_start LIMIT $3"#,
-        replica,
+        own.replica,
         LIVE_SECONDS,
-        i64::try_from(most).unwrap_or(i64::MAX),
-        boot_id,
+        i64::try_from(limit).unwrap_or(i64::MAX),
+        own.boot_id,
     )
     .fetch_all(connection)
     .await?;
@@ -271,8 +267,8 @@ pub(crate) async fn in_use(
         .collect())
 }
 
-/// A row for each window that has none, to be held. By itself, in one statement:
-/// whoever waits here holds no window yet that another could wait for.
+/// Inserts missing rows of windows, to be locked. A separate statement, so that a
+/// transaction that waits here does not hold locks on windows.
 async fn ensure(connection: &mut PgConnection, windows: &[WindowId]) -> Result<(), DbError> {
     let (budgets, starts) = columns(windows);
     sqlx::query!(
@@ -292,8 +288,7 @@ async fn ensure(connection: &mut PgConnection, windows: &[WindowId]) -> Result<(
     Ok(())
 }
 
-/// Takes out shares of windows that are over, of starts that have said nothing
-/// for a day.
+/// Deletes shares in ended windows of starts that have not reported for a day.
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
     let done = sqlx::query!(
         "DELETE FROM budget_shares AS s USING budgets AS b \

@@ -8,8 +8,8 @@ use super::state::{self, ConfigState};
 use super::targets::{Owner, TargetRow};
 use super::{Db, DbError, budgets, limits, rules, targets};
 
-/// Reads everything of one snapshot from one moment: a read-only transaction
-/// that sees no later commit.
+/// Reads all rows of one snapshot in one read-only transaction, which does not see
+/// later commits.
 pub(crate) struct SnapshotReader(PgTransaction<'static>);
 
 /// A principal with its roles' names and `model:invoke` resources, sorted.
@@ -21,19 +21,19 @@ pub(crate) struct PrincipalGrants {
     pub(crate) resources: Vec<String>,
 }
 
-/// What the snapshot says about a team itself.
+/// The published columns of a team.
 pub(crate) struct PublishedTeam {
     pub(crate) id: i64,
     pub(crate) name: String,
 }
 
-/// Limits and budgets: of the keys of some shards, and of everybody else.
+/// Limits and budgets of the keys of some shards, and of all other subjects.
 pub(crate) struct AllowanceRows {
     pub(crate) limits: Vec<(Subject, Limits)>,
     pub(crate) budgets: Vec<(Subject, Budget)>,
 }
 
-/// What the snapshot says about a model.
+/// The published columns of a model.
 pub(crate) struct PublishedModel {
     pub(crate) id: i64,
     pub(crate) name: String,
@@ -43,14 +43,14 @@ pub(crate) struct PublishedModel {
     pub(crate) is_fallback: bool,
 }
 
-/// What the snapshot says about a virtual model itself.
+/// The published columns of a virtual model.
 pub(crate) struct PublishedVirtualModel {
     pub(crate) id: i64,
     pub(crate) name: String,
     pub(crate) split_by: String,
 }
 
-/// Every virtual model, and what belongs to them.
+/// All virtual models with their rules and targets.
 pub(crate) struct RoutingRows {
     pub(crate) virtual_models: Vec<PublishedVirtualModel>,
     pub(crate) rules: Vec<RuleRow>,
@@ -58,7 +58,7 @@ pub(crate) struct RoutingRows {
     pub(crate) defaults: Vec<TargetRow>,
 }
 
-/// What the snapshot says about a key.
+/// The published columns of a key.
 pub(crate) struct PublishedKey {
     pub(crate) shard: u8,
     pub(crate) hash: KeyHash,
@@ -68,7 +68,7 @@ pub(crate) struct PublishedKey {
     pub(crate) disabled: bool,
 }
 
-/// Which change touched a shard last.
+/// The last change of a shard.
 pub(crate) struct ShardState {
     pub(crate) shard: u8,
     pub(crate) change_id: String,
@@ -87,7 +87,7 @@ impl SnapshotReader {
         state::read(&mut self.0).await
     }
 
-    /// By name in byte order.
+    /// Sorted by name in byte order.
     pub(crate) async fn models(&mut self) -> Result<Vec<PublishedModel>, DbError> {
         let rows = sqlx::query_as!(
             PublishedModel,
@@ -99,7 +99,7 @@ impl SnapshotReader {
         Ok(rows)
     }
 
-    /// By name in byte order, with everything that belongs to them.
+    /// Sorted by name in byte order.
     pub(crate) async fn routing(&mut self) -> Result<RoutingRows, DbError> {
         let virtual_models = sqlx::query_as!(
             PublishedVirtualModel,
@@ -122,7 +122,7 @@ impl SnapshotReader {
         backends::of_models(&mut self.0, models).await
     }
 
-    /// By id.
+    /// Sorted by ID.
     pub(crate) async fn principals(&mut self) -> Result<Vec<PrincipalGrants>, DbError> {
         let rows = sqlx::query_as!(
             PrincipalGrants,
@@ -141,7 +141,7 @@ impl SnapshotReader {
         Ok(rows)
     }
 
-    /// By id.
+    /// Sorted by ID.
     pub(crate) async fn teams(&mut self) -> Result<Vec<PublishedTeam>, DbError> {
         let rows = sqlx::query_as!(PublishedTeam, "SELECT id, name FROM teams ORDER BY id")
             .fetch_all(&mut *self.0)
@@ -149,7 +149,7 @@ impl SnapshotReader {
         Ok(rows)
     }
 
-    /// Of the keys of the given shards, and of everybody else.
+    /// Limits and budgets of the keys of the given shards, and of all other subjects.
     pub(crate) async fn allowances(&mut self, shards: &[u8]) -> Result<AllowanceRows, DbError> {
         let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
         Ok(AllowanceRows {
@@ -158,7 +158,7 @@ impl SnapshotReader {
         })
     }
 
-    /// By number; all 256.
+    /// All 256 shards, sorted by number.
     pub(crate) async fn shards(&mut self) -> Result<Vec<ShardState>, DbError> {
         let rows = sqlx::query!(
             r#"SELECT shard, change_id::text AS "change_id!" FROM key_shards ORDER BY shard"#
@@ -176,7 +176,7 @@ impl SnapshotReader {
             .collect())
     }
 
-    /// The keys of the given shards; those of disabled principals are disabled.
+    /// The keys of the given shards. Keys of disabled principals are disabled.
     pub(crate) async fn keys(&mut self, shards: &[u8]) -> Result<Vec<PublishedKey>, DbError> {
         let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
         let rows = sqlx::query!(

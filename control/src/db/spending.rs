@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use super::{DbError, reconcile, shares};
 use crate::clock;
 
-/// A budget and when one of its windows began.
+/// A budget and the start of one of its windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WindowId {
     pub(crate) budget: i64,
@@ -13,7 +13,7 @@ pub(crate) struct WindowId {
 }
 
 impl WindowId {
-    /// Nothing for what no database can hold.
+    /// `None` if the database cannot store the values.
     pub(crate) fn new(budget: BudgetId, start: Timestamp) -> Option<Self> {
         Some(Self {
             budget: i64::try_from(budget.0).ok()?,
@@ -30,7 +30,7 @@ pub(super) fn columns(windows: &[WindowId]) -> (Vec<i64>, Vec<OffsetDateTime>) {
         .unzip()
 }
 
-/// What is stored of these windows, by id; nothing is of those that are left out.
+/// Stored usage of these windows, sorted by ID. Windows without usage are omitted.
 pub(crate) async fn stored(
     connection: &mut PgConnection,
     windows: &[WindowId],
@@ -58,8 +58,8 @@ pub(crate) async fn stored(
         .collect())
 }
 
-/// Puts what is stored of a budget's windows that begin from `start` on and
-/// before `end` into one window: the budget's windows have another length now.
+/// Merges the windows of a budget that start from `window.start` (inclusive) to
+/// `end` (exclusive) into one, after a change of the budget's window length.
 pub(crate) async fn merge(
     connection: &mut PgConnection,
     window: WindowId,
@@ -95,8 +95,8 @@ pub(crate) async fn merge(
     Ok(())
 }
 
-/// What gateways have of a budget and is not stored: taken, or set aside for
-/// requests in flight.
+/// Amounts of a budget that gateways have used or reserved and that are not stored
+/// yet.
 pub(crate) struct InFlight {
     pub(crate) budget: i64,
     pub(crate) tokens: i64,
@@ -133,8 +133,8 @@ pub(crate) async fn in_flight(
     Ok(rows)
 }
 
-/// How long a window is kept. It counts from its start: a window lasts 31 days
-/// at most, and an hour where clocks go back.
+/// How long a window is kept, from its start. A window lasts at most 31 days, and
+/// one hour more if clocks are set back.
 const KEPT_DAYS: i32 = 40 + 32;
 
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {

@@ -2,7 +2,7 @@ use sqlx::PgConnection;
 
 use super::DbError;
 
-/// The state of the configuration: its version, and which change made it.
+/// The state of the configuration: its version and the ID of the last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigState {
     pub(crate) version: u64,
@@ -21,8 +21,8 @@ pub(crate) async fn read(connection: &mut PgConnection) -> Result<ConfigState, D
     })
 }
 
-/// Sends `token` to whoever listens on `channel`: how a listener finds out
-/// whether notifications pass through a pooler.
+/// Sends `token` on `channel`. A listener uses it to check whether notifications
+/// pass through a connection pooler.
 pub(crate) async fn notify(
     connection: &mut PgConnection,
     channel: &str,

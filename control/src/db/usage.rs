@@ -1,4 +1,4 @@
-//! Usage events: how they are stored, priced and shown.
+//! Storage, pricing and reports of usage events.
 
 mod rejected;
 mod report;

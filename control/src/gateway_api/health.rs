@@ -7,7 +7,7 @@ use crate::api::{ApiError, Json};
 use crate::app::AppState;
 use crate::db::gateways;
 
-/// Keeps a gateway's newest report, for every control replica to show.
+/// Stores the latest report of a gateway, for all control plane replicas.
 pub(super) async fn post(
     State(app): State<AppState>,
     Json(report): Json<HealthReport>,

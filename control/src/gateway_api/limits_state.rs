@@ -7,8 +7,7 @@ use crate::app::AppState;
 use crate::crypto::digest;
 use crate::db::limits_state;
 
-/// How things stand now; 304 when nothing is different from what
-/// `If-None-Match` names.
+/// Returns the limits state; 304 if its entity tag equals `If-None-Match`.
 pub(super) async fn get(
     State(app): State<AppState>,
     headers: HeaderMap,

@@ -13,16 +13,17 @@ use super::{MAX_NAME, check_name};
 use crate::api::{ApiError, ErrorCode, Json};
 use crate::app::AppState;
 use crate::clock;
-use crate::db::reconcile::{CountRow, Fleet, NewCounts};
-use crate::db::shares::{Ledger, NewShare, ShareRow, WindowRow};
+use crate::db::reconcile::{CountRow, Fleet, GatewayStart, NewCounts};
+use crate::db::shares::{LockedWindows, NewShare, ShareRow, WindowRow};
 use crate::db::spending::WindowId;
 use crate::db::{Db, DbError, budgets, reconcile, shares};
-use crate::shares::{Account, HeldShare, faded, share, with_newcomer};
+use crate::shares::{GrantInput, ShareAmounts, decayed, share, with_newcomer};
 
-/// So many windows are held at a time, so that others need not wait for long.
-const WINDOWS_AT_ONCE: usize = 500;
+/// The maximum number of windows in one transaction, to keep locks short.
+const MAX_LOCKED_WINDOWS: usize = 500;
 
-/// Tells a gateway its shares of limits and budgets.
+/// Stores the usage that a gateway reports and returns its shares of limits and
+/// budgets.
 pub(super) async fn post(
     State(app): State<AppState>,
     Json(report): Json<LimitReport>,
@@ -34,19 +35,22 @@ pub(super) async fn post(
         budgets,
     } = check(report)?;
     let mut connection = app.db.acquire().await?;
-    let fleet = reconcile::register(&mut connection, &replica_id, &boot_id).await?;
-    let allowances = limit_shares(&mut connection, &replica_id, counts, &fleet).await?;
-    let budgets = with_others(&mut connection, (&replica_id, &boot_id), budgets).await?;
-    let uses = known(&mut connection, budgets, &fleet).await?;
-    drop(connection);
-    let gateway = Gateway {
+    let start = GatewayStart {
         replica: &replica_id,
         boot_id: &boot_id,
+    };
+    let fleet = reconcile::register(&mut connection, start).await?;
+    let allowances = limit_shares(&mut connection, &replica_id, counts, &fleet).await?;
+    let budgets = with_windows_of_others(&mut connection, start, budgets).await?;
+    let usage = open_usage(&mut connection, budgets, &fleet).await?;
+    drop(connection);
+    let reporter = Reporter {
+        start,
         live: fleet.live,
     };
-    let mut shares = Vec::with_capacity(uses.len());
-    for uses in uses.chunks(WINDOWS_AT_ONCE) {
-        shares.extend(gateway.budget_shares(&app.db, uses).await?);
+    let mut shares = Vec::with_capacity(usage.len());
+    for usage in usage.chunks(MAX_LOCKED_WINDOWS) {
+        shares.extend(reporter.budget_shares(&app.db, usage).await?);
     }
     Ok(Json(LimitReportReply {
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),
@@ -62,7 +66,7 @@ fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
     if boot_id.len() > MAX_NAME || boot_id.chars().any(char::is_control) {
         return Err(ApiError::invalid(
             "boot_id",
-            format!("boot_id may have {MAX_NAME} bytes at most"),
+            format!("boot_id must have at most {MAX_NAME} bytes"),
         ));
     }
     for (field, entries) in [
@@ -73,7 +77,7 @@ fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
             let most = LimitReport::MAX_ENTRIES;
             return Err(ApiError::new(
                 ErrorCode::ReportTooLarge,
-                format!("{field} may have {most} entries at most"),
+                format!("{field} must have at most {most} entries"),
             )
             .with_field(field));
         }
@@ -98,52 +102,51 @@ async fn limit_shares(
     if counts.is_empty() {
         return Ok(Vec::new());
     }
-    let mut asked: BTreeMap<String, (Subject, Demand)> = BTreeMap::new();
+    let mut reported: BTreeMap<String, (Subject, Demand)> = BTreeMap::new();
     for count in counts {
         let key = serde_json::to_string(&count.subject).map_err(|_| ApiError::internal())?;
-        let (_, demand) = asked
+        let (_, demand) = reported
             .entry(key)
             .or_insert_with(|| (count.subject, Demand::default()));
         demand.requests += float(count.requests);
         demand.tokens += float(count.tokens);
     }
-    let subjects: Vec<String> = asked.keys().cloned().collect();
+    let subjects: Vec<String> = reported.keys().cloned().collect();
     let mut others: BTreeMap<String, Vec<Demand>> = BTreeMap::new();
     for row in reconcile::counts(connection, &subjects).await? {
         let CountRow {
             subject,
-            replica: whose,
+            replica: reporter,
             requests,
             tokens,
             age_seconds,
         } = row;
         let before = Demand {
-            requests: faded(requests, age_seconds),
-            tokens: faded(tokens, age_seconds),
+            requests: decayed(requests, age_seconds),
+            tokens: decayed(tokens, age_seconds),
         };
-        if whose != replica {
+        if reporter != replica {
             others.entry(subject).or_default().push(before);
-        } else if let Some((_, demand)) = asked.get_mut(&subject) {
+        } else if let Some((_, demand)) = reported.get_mut(&subject) {
             demand.requests += before.requests;
             demand.tokens += before.tokens;
         }
     }
     let mut new = NewCounts::default();
-    let mut shares = Vec::with_capacity(asked.len());
-    for (key, (subject, own)) in asked {
+    let mut shares = Vec::with_capacity(reported.len());
+    for (key, (subject, own)) in reported {
         let others = others.remove(&key).unwrap_or_default();
-        let of = |part: fn(&Demand) -> f64| {
-            // Counts are kept by name: of what duplicates ask for each has an even
-            // part.
-            let own = part(&own) / float(fleet.duplicates as u64);
-            let others = others.iter().map(part);
+        let share_of = |amount: fn(&Demand) -> f64| {
+            // Counts are stored by name, so duplicates share the demand evenly.
+            let own = amount(&own) / float(fleet.duplicates as u64);
+            let others = others.iter().map(amount);
             let others: Vec<f64> = others.chain(repeat_n(own, fleet.duplicates - 1)).collect();
             share(own, &others, fleet.live)
         };
         shares.push(LimitShare {
             subject,
-            requests_share: of(|demand| demand.requests),
-            tokens_share: of(|demand| demand.tokens),
+            requests_share: share_of(|demand| demand.requests),
+            tokens_share: share_of(|demand| demand.tokens),
         });
         new.subjects.push(key);
         new.requests.push(own.requests);
@@ -153,17 +156,19 @@ async fn limit_shares(
     Ok(shares)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "only shares are made of it")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "only ratios are computed from it"
+)]
 fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// Adds those windows that other gateways spend from: this one may begin to at
-/// any time, and then must know what it may have. Until it does, an even part is
-/// kept for it.
-async fn with_others(
+/// Adds the windows that other gateways use, so that this one has a share before its
+/// first request. Until it reports, an even share is reserved for it.
+async fn with_windows_of_others(
     connection: &mut PgConnection,
-    (replica, boot_id): (&str, &str),
+    start: GatewayStart<'_>,
     mut uses: Vec<BudgetUsage>,
 ) -> Result<Vec<BudgetUsage>, DbError> {
     let room = LimitReport::MAX_ENTRIES.saturating_sub(uses.len());
@@ -171,7 +176,7 @@ async fn with_others(
         .iter()
         .map(|entry| (entry.budget, entry.window_start))
         .collect();
-    let others = shares::in_use(connection, (replica, boot_id), LimitReport::MAX_ENTRIES).await?;
+    let others = shares::in_use(connection, start, LimitReport::MAX_ENTRIES).await?;
     let unused = others
         .into_iter()
         .filter(|window| !own.contains(window))
@@ -187,9 +192,9 @@ async fn with_others(
     Ok(uses)
 }
 
-/// What a gateway said of windows that can still be spent from: the present one
-/// of each budget that exists, and the one before it. By window, each once.
-async fn known(
+/// The reported usage of open windows: the current one of each existing budget, and
+/// the previous one. Sorted by window and unique.
+async fn open_usage(
     connection: &mut PgConnection,
     uses: Vec<BudgetUsage>,
     fleet: &Fleet,
@@ -217,7 +222,7 @@ async fn known(
     Ok(uses.into_iter().collect())
 }
 
-/// When the present window and the one before it began.
+/// The starts of the current window and of the previous one.
 fn open_windows(budget: &Budget, fleet: &Fleet) -> Option<[Timestamp; 2]> {
     let window = Window::of(budget).ok()?;
     let present = window.at(fleet.now).start;
@@ -225,89 +230,90 @@ fn open_windows(budget: &Budget, fleet: &Fleet) -> Option<[Timestamp; 2]> {
     Some([present, window.at(before).start])
 }
 
-/// Who asks, among how many.
-struct Gateway<'a> {
-    replica: &'a str,
-    boot_id: &'a str,
+/// The gateway that reconciles.
+struct Reporter<'a> {
+    start: GatewayStart<'a>,
+    /// The number of live gateways.
     live: usize,
 }
 
-impl Gateway<'_> {
-    /// Takes in what the gateway has of some windows, and tells what it may have.
+impl Reporter<'_> {
+    /// Stores the usage of some windows and returns the new shares.
     async fn budget_shares(
         &self,
         db: &Db,
         uses: &[(WindowId, BudgetUsage)],
     ) -> Result<Vec<BudgetShare>, DbError> {
         let windows = uses.iter().map(|(window, _)| *window).collect();
-        let mut ledger = Ledger::open(db, windows).await?;
-        let open = ledger.windows().await?;
+        let mut transaction = LockedWindows::begin(db, windows).await?;
+        let locked = transaction.lock().await?;
         let mut rows: BTreeMap<WindowId, Vec<ShareRow>> = BTreeMap::new();
-        for row in ledger.shares(self.replica, self.boot_id).await? {
+        for row in transaction.shares(self.start).await? {
             rows.entry(row.window).or_default().push(row);
         }
         let mut new = Vec::with_capacity(uses.len());
         let mut shares = Vec::with_capacity(uses.len());
         for (window, reported) in uses {
-            let Some(row) = open.get(window) else {
+            let Some(row) = locked.get(window) else {
                 continue;
             };
-            let held = rows.remove(window).unwrap_or_default();
-            let (told, kept) = self.budget_share(row, held, *window, reported);
-            shares.push(told);
-            new.push(kept);
+            let stored = rows.remove(window).unwrap_or_default();
+            let (share, row) = self.budget_share(row, stored, *window, reported);
+            shares.push(share);
+            new.push(row);
         }
-        ledger.close(self.replica, self.boot_id, &new).await?;
+        transaction.commit(self.start, &new).await?;
         Ok(shares)
     }
 
     fn budget_share(
         &self,
         row: &WindowRow,
-        held: Vec<ShareRow>,
+        stored: Vec<ShareRow>,
         window: WindowId,
         reported: &BudgetUsage,
     ) -> (BudgetShare, NewShare) {
-        let (own, held): (Vec<_>, Vec<_>) = held
+        let GatewayStart { replica, boot_id } = self.start;
+        let (own, others): (Vec<_>, Vec<_>) = stored
             .into_iter()
-            .partition(|row| row.replica == self.replica && row.boot_id == self.boot_id);
+            .partition(|row| row.replica == replica && row.boot_id == boot_id);
         let own = own.into_iter().next();
-        let mut tokens = said(
+        let mut tokens = current(
             own.as_ref().map(|row| row.tokens),
             reported.tokens.0,
             reported.tokens_reserved.0,
         );
-        let mut cost = said(
+        let mut cost = current(
             own.as_ref().map(|row| row.cost),
             reported.cost_micros.0,
             reported.cost_reserved_micros.0,
         );
-        let (live, ended): (Vec<_>, Vec<_>) = held.into_iter().partition(|row| row.live);
+        let (live, ended): (Vec<_>, Vec<_>) = others.into_iter().partition(|row| row.live);
         let by_tokens = row.tokens_total.is_some();
-        let before = own.as_ref().map_or(0, |row| taken(row, by_tokens));
+        let before = own.as_ref().map_or(0, |row| committed(row, by_tokens));
         let now = if by_tokens { &tokens } else { &cost };
         let more = now.used.saturating_add(now.reserved).saturating_sub(before);
-        let demand = own.as_ref().map_or(0.0, present_demand) + float(more);
-        let others: Vec<f64> = live.iter().map(present_demand).collect();
-        let heard = live.iter().filter(|row| row.age_seconds.is_some()).count();
-        let silent = self.live.saturating_sub(heard + 1);
+        let demand = own.as_ref().map_or(0.0, current_demand) + float(more);
+        let others: Vec<f64> = live.iter().map(current_demand).collect();
+        let reporting = live.iter().filter(|row| row.age_seconds.is_some()).count();
+        let silent = self.live.saturating_sub(reporting + 1);
         let share = share(demand, &others, with_newcomer(self.live));
-        let grant = |total: Option<u64>, spent, own, of: fn(&ShareRow) -> HeldShare| {
-            let account = Account {
+        let grant = |total: Option<u64>, spent, own, amounts: fn(&ShareRow) -> ShareAmounts| {
+            let input = GrantInput {
                 total: total?,
                 spent,
                 own,
-                others: live.iter().map(of).collect(),
+                others: live.iter().map(amounts).collect(),
                 ended: ended
                     .iter()
-                    .map(|row| of(row).pending())
+                    .map(|row| amounts(row).pending())
                     .fold(0, u64::saturating_add),
                 live: self.live,
                 silent,
             };
-            Some(account.grant(share))
+            Some(input.grant(share))
         };
-        let told = BudgetShare {
+        let new_share = BudgetShare {
             budget: reported.budget,
             window_start: clock::timestamp(window.start),
             share,
@@ -316,25 +322,25 @@ impl Gateway<'_> {
                 row.cost
             }),
         };
-        tokens.granted = told.tokens.map_or(0, |grant| grant.granted);
-        cost.granted = told.cost_micros.map_or(0, |grant| grant.granted);
-        let kept = NewShare {
+        tokens.granted = new_share.tokens.map_or(0, |grant| grant.granted);
+        cost.granted = new_share.cost_micros.map_or(0, |grant| grant.granted);
+        let new_row = NewShare {
             window,
             tokens,
             cost,
             demand,
         };
-        (told, kept)
+        (new_share, new_row)
     }
 }
 
-/// One dimension as the gateway says now.
-fn said(before: Option<HeldShare>, used: u64, reserved: u64) -> HeldShare {
+/// The amounts of one dimension after the gateway's report.
+fn current(before: Option<ShareAmounts>, used: u64, reserved: u64) -> ShareAmounts {
     let before = before.unwrap_or_default();
-    // It has begun to count anew, as when the budget got other windows: nothing
-    // of the new count is stored.
+    // The gateway restarted its count, for example because the budget's windows
+    // changed: nothing of the new count is stored yet.
     let stored = if used < before.used { 0 } else { before.stored };
-    HeldShare {
+    ShareAmounts {
         granted: before.granted,
         used,
         reserved,
@@ -342,12 +348,12 @@ fn said(before: Option<HeldShare>, used: u64, reserved: u64) -> HeldShare {
     }
 }
 
-/// What a gateway had taken and set aside when it said so last.
-fn taken(row: &ShareRow, by_tokens: bool) -> u64 {
-    let held = if by_tokens { &row.tokens } else { &row.cost };
-    held.used.saturating_add(held.reserved)
+/// The amount that a gateway had used and reserved at its last report.
+fn committed(row: &ShareRow, by_tokens: bool) -> u64 {
+    let amounts = if by_tokens { &row.tokens } else { &row.cost };
+    amounts.used.saturating_add(amounts.reserved)
 }
 
-fn present_demand(row: &ShareRow) -> f64 {
-    faded(row.demand, row.age_seconds.unwrap_or_default())
+fn current_demand(row: &ShareRow) -> f64 {
+    decayed(row.demand, row.age_seconds.unwrap_or_default())
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use fastllm_process::error::Chain;
 use serde::Deserialize;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -11,18 +12,18 @@ use crate::api::{ApiError, ErrorCode, Query};
 use crate::app::AppState;
 use crate::snapshot::{Etag, Published};
 
-/// Longest time that a gateway is kept waiting.
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// How long to look whether a gateway knows something newer.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(2);
+/// The maximum of `wait`.
+const MAX_WAIT: Duration = Duration::from_mins(1);
+/// The timeout for reading the database when a gateway has a newer version.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
 pub(super) struct SnapshotParams {
     wait: Option<String>,
 }
 
-/// The snapshot, or what changed since the one that `If-None-Match` names; 304
-/// when nothing has within `wait`; 503 while none is built.
+/// Returns the snapshot, or the difference to the one named by `If-None-Match`; 304
+/// if nothing changes within `wait`; 503 until the first snapshot is built.
 pub(super) async fn get(
     State(app): State<AppState>,
     Query(params): Query<SnapshotParams>,
@@ -32,48 +33,48 @@ pub(super) async fn get(
         .wait
         .as_deref()
         .map_or(Ok(Duration::ZERO), duration)?;
-    let deadline = Instant::now() + wait.min(LONGEST_WAIT);
+    let deadline = Instant::now() + wait.min(MAX_WAIT);
     let held = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok())
         .and_then(Etag::parse);
     let mut changes = app.publisher.subscribe();
     let _waiting = Waiting::new(&app);
-    let mut patience = Patience::default();
+    let mut check = RestoreCheck::default();
     loop {
         let current = changes.borrow_and_update().clone();
         if let Some(current) = current.clone()
-            && patience.has_news(&app, held.as_ref(), &current).await
+            && check.has_news(&app, held.as_ref(), &current).await
         {
-            // The look at the database may have published a newer one.
+            // Reading the database may have published a newer one.
             let newest = app.publisher.current().unwrap_or(current);
             if held
                 .as_ref()
                 .is_none_or(|held| held.digest != newest.etag.digest)
             {
-                return answer(&app, newest, held.as_ref()).await;
+                return snapshot_response(&app, newest, held.as_ref()).await;
             }
         }
         tokio::select! {
             woken = timeout_at(deadline, changes.changed()) => match woken {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return nothing_new(&app, held.as_ref()),
+                Ok(Err(_)) | Err(_) => return not_modified(&app, held.as_ref()),
             },
-            () = app.draining.cancelled() => return nothing_new(&app, held.as_ref()),
+            () = app.draining.cancelled() => return not_modified(&app, held.as_ref()),
         }
     }
 }
 
-/// Decides once whether a gateway that knows a higher version than this
-/// replica is ahead of it, or holds what a restored database no longer knows.
+/// Determines why a gateway has a higher version than this replica: either this
+/// replica is behind, or the database was restored from a backup.
 #[derive(Default)]
-struct Patience {
-    /// The database said that its version really is the lower one.
+struct RestoreCheck {
+    /// The database has the lower version.
     restored: bool,
-    looked: bool,
+    checked: bool,
 }
 
-impl Patience {
+impl RestoreCheck {
     async fn has_news(&mut self, app: &AppState, held: Option<&Etag>, current: &Published) -> bool {
         let Some(held) = held else {
             return true;
@@ -84,17 +85,17 @@ impl Patience {
         if held.version <= current.etag.version {
             return true;
         }
-        if !self.looked {
-            self.looked = true;
-            let refreshed = timeout(REFRESH_PATIENCE, app.publisher.refresh()).await;
+        if !self.checked {
+            self.checked = true;
+            let refreshed = timeout(REFRESH_TIMEOUT, app.publisher.refresh()).await;
             self.restored = matches!(refreshed, Ok(Ok(_)));
         }
-        // While the database is away nobody knows: the gateway keeps its own.
+        // While the database is unavailable, the gateway keeps its snapshot.
         self.restored
     }
 }
 
-async fn answer(
+async fn snapshot_response(
     app: &AppState,
     published: Arc<Published>,
     held: Option<&Etag>,
@@ -105,17 +106,17 @@ async fn answer(
         .bytes(published, held)
         .await
         .map_err(|error| {
-            tracing::error!(%error, "a snapshot cannot be sent");
+            tracing::error!(error = %Chain(&error), "cannot send a snapshot");
             ApiError::internal()
         })?;
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::ETAG, etag), (header::CONTENT_TYPE, json)], bytes).into_response())
 }
 
-/// Nothing new; the tag of the newest version of the same content comes along.
-/// Where the gateway holds other content, which it is to keep, no tag does: it
-/// would take that for the name of what it holds.
-fn nothing_new(app: &AppState, held: Option<&Etag>) -> Result<Response, ApiError> {
+/// The 304 response. It has the entity tag of the latest version only if the gateway
+/// holds the same content; otherwise the gateway would assign that tag to the
+/// different content it keeps.
+fn not_modified(app: &AppState, held: Option<&Etag>) -> Result<Response, ApiError> {
     match app.publisher.current() {
         Some(current) if held.is_some_and(|held| held.digest == current.etag.digest) => {
             let etag = etag_header(&current)?;
@@ -133,7 +134,7 @@ fn etag_header(published: &Published) -> Result<HeaderValue, ApiError> {
     HeaderValue::from_str(&published.etag.to_string()).map_err(|_| ApiError::internal())
 }
 
-/// `30s`, `500ms` or a bare number of seconds.
+/// Parses `30s`, `500ms` or a number of seconds.
 fn duration(text: &str) -> Result<Duration, ApiError> {
     let (digits, unit) = match text.strip_suffix("ms") {
         Some(digits) => (digits, 1),
@@ -145,7 +146,7 @@ fn duration(text: &str) -> Result<Duration, ApiError> {
     Ok(Duration::from_millis(u64::from(number) * unit))
 }
 
-/// Counts who waits, however the waiting ends.
+/// Counts a waiting request until it is dropped.
 struct Waiting(AppState);
 
 impl Waiting {

@@ -11,11 +11,11 @@ use crate::clock;
 use crate::db::usage::{Batch, BatchId, BatchOutcome, Stored, store};
 use crate::metrics::{BatchLabel, EventCounts};
 
-/// Largest batch, in bytes: its events with all the metadata that they may have,
-/// every character of it escaped.
+/// The maximum size of a batch, in bytes: the maximum number of events with the
+/// maximum of metadata, all of its characters escaped.
 pub(super) const MAX_BODY: usize = 32 * 1024 * 1024;
 
-/// A [`UsageBatch`] whose events are still to be read.
+/// A [`UsageBatch`] whose events are not parsed yet.
 #[derive(Deserialize)]
 pub(super) struct UnreadBatch {
     replica: String,
@@ -24,7 +24,7 @@ pub(super) struct UnreadBatch {
     events: Vec<Box<RawValue>>,
 }
 
-/// Stores a batch of usage events once.
+/// Stores a batch of usage events exactly once.
 pub(super) async fn post(
     State(app): State<AppState>,
     body: Result<Json<UnreadBatch>, ApiError>,
@@ -69,7 +69,7 @@ pub(super) async fn post(
             app.metrics.usage_batch(BatchLabel::Stored);
             let counts = counts(&batch, count, stored);
             app.metrics.usage_events(counts);
-            tell(&replica, &counts);
+            log_losses(&replica, &counts);
             UsageReply {
                 accepted: counts.accepted,
                 dropped: counts.dropped + counts.rejected,
@@ -95,18 +95,22 @@ fn counts(batch: &Batch<'_>, count: u64, stored: Stored) -> EventCounts {
     }
 }
 
-fn tell(replica: &str, counts: &EventCounts) {
+fn log_losses(replica: &str, counts: &EventCounts) {
     let EventCounts {
         dropped, rejected, ..
     } = *counts;
     if dropped > 0 {
-        tracing::warn!(replica, dropped, "usage of unknown principals or models");
+        tracing::warn!(
+            replica,
+            dropped,
+            "dropped usage events of unknown principals or models"
+        );
     }
     if rejected > 0 {
         tracing::warn!(
             replica,
             rejected,
-            "usage that cannot be stored is set aside"
+            "rejected usage events that cannot be read or stored"
         );
     }
 }
@@ -115,7 +119,7 @@ fn check(batch: UnreadBatch) -> Result<UnreadBatch, ApiError> {
     check_name("replica", &batch.replica)?;
     check_name("boot_id", &batch.boot_id)?;
     if batch.sequence == 0 {
-        return Err(ApiError::invalid("sequence", "sequence begins at 1"));
+        return Err(ApiError::invalid("sequence", "sequence starts at 1"));
     }
     if batch.events.len() > UsageBatch::MAX_EVENTS {
         return Err(ApiError::new(

@@ -27,17 +27,17 @@ const ACCEPT: accept::Config = accept::Config {
     max_connections: 1024,
     pause: Duration::from_millis(50),
 };
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-const HEADER_PATIENCE: Duration = Duration::from_secs(15);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The open admin port.
+/// The listener of the admin API.
 pub(crate) struct Listener {
     listener: accept::Listener,
     tls: Option<TlsAcceptor>,
 }
 
 impl Listener {
-    /// Opens the port, with TLS if there is a certificate. Needs a tokio runtime.
+    /// Opens the listener, with TLS if there is a certificate. Requires a Tokio runtime.
     pub(crate) fn bind(
         address: SocketAddr,
         certificate: Option<&Arc<ServerCertificate>>,
@@ -49,12 +49,12 @@ impl Listener {
         })
     }
 
-    /// The address, with the port that the system chose.
+    /// The listen address, with the actual port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// Serves until `stop`; then lets requests under way finish for `grace`.
+    /// Serves until `stop`, then waits up to `grace` for running requests.
     pub(crate) async fn serve(self, router: Router, stop: CancellationToken, grace: Duration) {
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
@@ -79,7 +79,10 @@ impl Listener {
         drop(self.listener);
         connections.close();
         if timeout(grace, connections.wait()).await.is_err() {
-            tracing::warn!(connections = connections.len(), "requests are cut off");
+            tracing::warn!(
+                connections = connections.len(),
+                "aborting requests that are still running"
+            );
             abort.cancel();
             connections.wait().await;
         }
@@ -94,22 +97,22 @@ struct Connection {
 }
 
 impl Connection {
-    /// The handshake is here, in the connection's own task: a silent client
-    /// holds up nobody else.
+    /// The TLS handshake runs in the task of the connection, so that a silent client
+    /// does not delay others.
     async fn run(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
         let peer = self.peer;
         let outcome = async {
             stream.set_nodelay(true)?;
             match tls {
                 Some(tls) => {
-                    let stream = timeout(HANDSHAKE_PATIENCE, tls.accept(stream)).await??;
+                    let stream = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await??;
                     self.serve(stream).await
                 }
                 None => self.serve(stream).await,
             }
         };
         if let Err(error) = outcome.await {
-            tracing::debug!(%peer, %error, "a connection ended early");
+            tracing::debug!(%peer, %error, "connection failed");
         }
     }
 
@@ -129,7 +132,7 @@ impl Connection {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_PATIENCE)
+            .header_read_timeout(HEADER_TIMEOUT)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
         let outcome = tokio::select! {

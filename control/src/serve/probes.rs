@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::app::AppState;
 
-/// What kubelets, load balancers and scrapers ask.
+/// The routes for probes and metrics.
 pub(super) fn routes() -> Router<AppState> {
     Router::new()
         .route("/livez", get(alive))
@@ -20,8 +20,8 @@ async fn alive() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-/// Ready once a snapshot is built, and until the process is about to stop. The
-/// database being away is told, but takes nobody out: what was built is served.
+/// Ready from the first snapshot until shutdown begins. An unavailable database is
+/// reported but does not make the process unready: it serves the last snapshot.
 async fn ready(State(app): State<AppState>) -> Response {
     let version = app.publisher.current().map(|current| current.etag.version);
     let (status, text) = if app.draining.is_cancelled() {
@@ -34,7 +34,7 @@ async fn ready(State(app): State<AppState>) -> Response {
     } else {
         (StatusCode::OK, "ok")
     };
-    let database = app.status.trouble().unwrap_or_else(|| "ok".to_owned());
+    let database = app.status.problem().unwrap_or_else(|| "ok".to_owned());
     let body = json!({ "status": text, "snapshot_version": version, "database": database });
     (status, Json(body)).into_response()
 }

@@ -1,6 +1,5 @@
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -8,23 +7,20 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use tokio::time::timeout;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::probes;
 use crate::api::{self, ApiError, ErrorCode};
 use crate::app::AppState;
 use crate::gateway_api;
+use crate::request_timeout::with_timeout;
 
-/// Longest time that an answer may take; waiting for a change has its own.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Everything that the admin port answers.
+/// All routes of the admin listener.
 pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     let (api, document) = api::routes().split_for_parts();
     let document: Arc<str> = document
         .to_pretty_json()
-        .map_err(|_| crate::Error::Internal("the OpenAPI document cannot be written"))?
+        .map_err(|_| crate::Error::Internal("cannot serialize the OpenAPI document"))?
         .into();
     let openapi = get(|| async move {
         (
@@ -34,15 +30,15 @@ pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     });
     let router = api
         .layer(from_fn(api::same_origin))
-        .layer(from_fn(in_time))
+        .layer(from_fn(with_timeout))
         .merge(gateway_api::routes())
         .merge(probes::routes())
         .route("/openapi.json", openapi)
-        .fallback(|| async { ApiError::new(ErrorCode::NotFound, "there is no such route") })
+        .fallback(|| async { ApiError::new(ErrorCode::NotFound, "no such route") })
         .method_not_allowed_fallback(|| async {
             ApiError::new(
                 ErrorCode::MethodNotAllowed,
-                "this route does not have this method",
+                "this route does not support this method",
             )
         })
         .layer(CatchPanicLayer::custom(panicked))
@@ -52,19 +48,7 @@ pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     Ok(router)
 }
 
-/// Answers 504 instead of later.
-pub(crate) async fn in_time(request: Request, next: Next) -> Response {
-    match timeout(PATIENCE, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => ApiError::new(
-            ErrorCode::TooSlow,
-            "this took too long; whether it was done is not known",
-        )
-        .into_response(),
-    }
-}
-
-/// Counts the answer, and gives it the headers that all have.
+/// Counts the response and adds the header fields common to all responses.
 async fn finish(request: Request, next: Next) -> Response {
     let app = request.extensions().get::<AppState>().cloned();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -79,8 +63,7 @@ async fn finish(request: Request, next: Next) -> Response {
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        // The rest of the body is not read, so nothing can follow it: a client
-        // that did not know would send its next request into a closing connection.
+        // The rest of the body is not read, so the connection cannot be reused.
         let headers = response.headers_mut();
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -92,7 +75,7 @@ async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// A bounded set, whatever clients send.
+/// The method as a label with a bounded number of values.
 fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn alone_everything_is_ours() {
+fn a_single_gateway_has_the_whole_budget() {
     assert!((share(0.0, &[], 1) - 1.0).abs() < f64::EPSILON);
     assert!((share(7.0, &[], 1) - 1.0).abs() < f64::EPSILON);
-    let account = Account {
+    let input = GrantInput {
         total: u64::MAX - 1,
         spent: 5,
-        own: HeldShare {
+        own: ShareAmounts {
             granted: 0,
             used: 3,
             reserved: 0,
@@ -27,37 +27,37 @@ fn alone_everything_is_ours() {
         granted: u64::MAX - 1 - 4,
         used_by_others: 4,
     };
-    assert_eq!(account.grant(1.0), expected);
+    assert_eq!(input.grant(1.0), expected);
 }
 
 #[test]
-fn whoever_asks_for_nothing_keeps_an_eighth_of_an_even_part() {
+fn an_idle_gateway_has_an_eighth_of_an_even_share() {
     let busy = share(100.0, &[0.0], 2);
     let idle = share(0.0, &[100.0], 2);
     assert!((busy - 16.0 / 17.0).abs() < 1e-9, "{busy}");
     assert!((idle - 1.0 / 17.0).abs() < 1e-9, "{idle}");
-    // One that has said nothing yet counts like one that asks for nothing.
+    // A gateway without a report is treated like an idle one.
     assert!((share(100.0, &[], 2) - busy).abs() < 1e-9);
     assert!((share(0.0, &[0.0, 0.0], 4) - 0.25).abs() < 1e-9);
 }
 
 #[test]
-fn counts_fade() {
-    assert!((faded(100.0, 0.0) - 100.0).abs() < 1e-9);
-    assert!((faded(100.0, 20.0) - 36.788).abs() < 1e-3);
-    assert!((faded(100.0, -5.0) - 100.0).abs() < 1e-9);
-    assert!(faded(100.0, 1e9) <= 0.0);
+fn counts_decay() {
+    assert!((decayed(100.0, 0.0) - 100.0).abs() < 1e-9);
+    assert!((decayed(100.0, 20.0) - 36.788).abs() < 1e-3);
+    assert!((decayed(100.0, -5.0) - 100.0).abs() < 1e-9);
+    assert!(decayed(100.0, 1e9) <= 0.0);
 }
 
 #[test]
-fn what_others_hold_is_not_given_twice() {
-    let other = HeldShare {
+fn amounts_granted_to_others_are_not_granted_again() {
+    let other = ShareAmounts {
         granted: 900,
         used: 100,
         reserved: 0,
         stored: 100,
     };
-    let account = |own: HeldShare, other: HeldShare| Account {
+    let input = |own: ShareAmounts, other: ShareAmounts| GrantInput {
         total: 1000,
         spent: own.stored + other.stored,
         own,
@@ -66,62 +66,62 @@ fn what_others_hold_is_not_given_twice() {
         live: 2,
         silent: 0,
     };
-    let granted = |account: Account| account.grant(0.5).granted;
-    assert_eq!(granted(account(HeldShare::default(), other)), 100);
-    // In flight beyond the grant is taken, too.
-    let busy = HeldShare {
+    let granted = |input: GrantInput| input.grant(0.5).granted;
+    assert_eq!(granted(input(ShareAmounts::default(), other)), 100);
+    // Reservations beyond the grant are included.
+    let busy = ShareAmounts {
         reserved: 850,
         ..other
     };
-    assert_eq!(granted(account(HeldShare::default(), busy)), 50);
-    // Stored before it was told: not held any more.
-    let ahead = HeldShare {
+    assert_eq!(granted(input(ShareAmounts::default(), busy)), 50);
+    // Stored before it was reported: no longer outstanding.
+    let ahead = ShareAmounts {
         stored: 600,
         ..other
     };
-    let grant = account(HeldShare::default(), ahead).grant(0.5);
+    let grant = input(ShareAmounts::default(), ahead).grant(0.5);
     assert_eq!((grant.granted, grant.used_by_others), (100, 600));
 }
 
 #[test]
-fn an_even_part_is_kept_for_whoever_has_said_nothing() {
-    let account = |others: usize, silent: usize| Account {
+fn an_even_share_is_reserved_for_gateways_without_a_report() {
+    let input = |others: usize, silent: usize| GrantInput {
         total: 900,
         spent: 0,
-        own: HeldShare {
+        own: ShareAmounts {
             used: 30,
-            ..HeldShare::default()
+            ..ShareAmounts::default()
         },
-        others: vec![HeldShare::default(); others],
+        others: vec![ShareAmounts::default(); others],
         ended: 0,
         live: 3,
         silent,
     };
-    let granted = |account: Account| account.grant(0.9).granted;
-    assert_eq!(granted(account(2, 0)), 30 + 783);
-    assert_eq!(granted(account(1, 1)), 30 + 570);
-    assert_eq!(granted(account(0, 2)), 30 + 270);
+    let granted = |input: GrantInput| input.grant(0.9).granted;
+    assert_eq!(granted(input(2, 0)), 30 + 783);
+    assert_eq!(granted(input(1, 1)), 30 + 570);
+    assert_eq!(granted(input(0, 2)), 30 + 270);
 }
 
 #[test]
-fn the_last_crumbs_go_around() {
-    let account = |granted: u64| Account {
+fn an_indivisible_remainder_moves_between_gateways() {
+    let input = |granted: u64| GrantInput {
         total: 100,
         spent: 99,
-        own: HeldShare {
+        own: ShareAmounts {
             granted,
-            ..HeldShare::default()
+            ..ShareAmounts::default()
         },
-        others: vec![HeldShare::default(); 3],
+        others: vec![ShareAmounts::default(); 3],
         ended: 0,
         live: 4,
         silent: 0,
     };
-    assert_eq!(account(0).grant(0.25).granted, 1);
-    assert_eq!(account(1).grant(0.25).granted, 0);
-    let spent = Account {
+    assert_eq!(input(0).grant(0.25).granted, 1);
+    assert_eq!(input(1).grant(0.25).granted, 0);
+    let spent = GrantInput {
         spent: 100,
-        ..account(0)
+        ..input(0)
     };
     assert_eq!(spent.grant(0.25).granted, 0);
 }
@@ -135,7 +135,7 @@ proptest! {
             let mut others = counts.clone();
             others.remove(index);
             let share = share(*own, &others, live);
-            prop_assert!(share >= 1.0 / (IDLE_PART * count(live)) / 2.0);
+            prop_assert!(share >= 1.0 / (IDLE_DIVISOR * count(live)) / 2.0);
             sum += share;
         }
         if silent > 0 {
@@ -147,15 +147,15 @@ proptest! {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A gateway takes what it may, at most so much, some of it in flight first.
+    /// A gateway uses up to this amount of its grant.
     Take(usize, u64),
     Begin(usize, u64),
     Finish(usize),
-    /// It says so, and is granted.
+    /// It reports and receives a grant.
     Report(usize, f64),
-    /// Usage rows come.
+    /// Usage rows are stored.
     Store(usize, u64),
-    /// It starts anew; what it took before is still on its way.
+    /// It restarts; its earlier usage is not stored yet.
     Restart(usize),
     Total(u64),
 }
@@ -173,33 +173,33 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A gateway as it is, beside what control holds of it.
+/// The actual state of a gateway, as opposed to what the control plane has stored.
 #[derive(Debug, Clone, Copy, Default)]
-struct Gateway {
+struct FakeGateway {
     granted: u64,
     used: u64,
     in_flight: u64,
 }
 
-impl Gateway {
+impl FakeGateway {
     fn free(&self) -> u64 {
         self.granted.saturating_sub(self.used + self.in_flight)
     }
 }
 
 #[derive(Default)]
-struct World {
+struct Simulation {
     total: u64,
     spent: u64,
-    gateways: [Gateway; 3],
-    control: [HeldShare; 3],
-    /// Taken by starts that are over.
-    ended: BTreeMap<usize, HeldShare>,
-    /// What was taken, truly.
+    gateways: [FakeGateway; 3],
+    control: [ShareAmounts; 3],
+    /// Amounts of ended starts.
+    ended: BTreeMap<usize, ShareAmounts>,
+    /// The actual usage.
     taken: u64,
 }
 
-impl World {
+impl Simulation {
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Take(who, most) => {
@@ -223,7 +223,7 @@ impl World {
                 self.spent += amount;
             }
             Step::Restart(who) => {
-                // As one does that drains: its last report and rows come.
+                // A gateway that drains sends its last report and usage.
                 self.step(&Step::Finish(who));
                 let gateway = std::mem::take(&mut self.gateways[who]);
                 let held = std::mem::take(&mut self.control[who]);
@@ -240,7 +240,7 @@ impl World {
         let own = &mut self.control[who];
         own.used = gateway.used;
         own.reserved = gateway.in_flight;
-        let account = Account {
+        let input = GrantInput {
             total: self.total,
             spent: self.spent,
             own: *own,
@@ -248,17 +248,17 @@ impl World {
                 .filter(|other| *other != who)
                 .map(|other| self.control[other])
                 .collect(),
-            ended: self.ended.values().map(HeldShare::pending).sum(),
+            ended: self.ended.values().map(ShareAmounts::pending).sum(),
             live: 3,
             silent: 0,
         };
-        let grant = account.grant(share);
+        let grant = input.grant(share);
         assert!(grant.granted >= gateway.used);
         self.control[who].granted = grant.granted;
         self.gateways[who].granted = grant.granted;
     }
 
-    /// What is taken, or may be without asking.
+    /// The actual usage and the amount that can be used before reconciling.
     fn bound(&self) -> u64 {
         let free: u64 = self
             .gateways
@@ -272,19 +272,19 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
-    fn no_order_of_events_spends_more_than_there_is(
+    fn no_order_of_events_overspends_a_budget(
         steps in prop::collection::vec(any_step(), 1..120)
     ) {
-        let mut world = World { total: 1000, ..World::default() };
+        let mut simulation = Simulation { total: 1000, ..Simulation::default() };
         let mut most = 1000;
         for step in &steps {
-            let before = world.bound();
-            world.step(step);
-            // A total that is lowered takes nothing back that was granted.
-            most = most.max(world.total);
-            let bound = world.bound();
+            let before = simulation.bound();
+            simulation.step(step);
+            // Lowering the total does not revoke grants.
+            most = most.max(simulation.total);
+            let bound = simulation.bound();
             prop_assert!(bound <= most, "{bound} of {most} after {step:?}");
-            prop_assert!(bound <= before.max(world.total), "{before} to {bound} of {}", world.total);
+            prop_assert!(bound <= before.max(simulation.total), "{before} to {bound} of {}", simulation.total);
         }
     }
 }

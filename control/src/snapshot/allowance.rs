@@ -6,7 +6,7 @@ use fastllm_contract::{
 
 use crate::db::snapshot::{AllowanceRows, PublishedTeam};
 
-/// Limits and budgets by whose they are, to be handed out.
+/// Limits and budgets by subject. Each is removed when it is added to the snapshot.
 #[derive(Default)]
 pub(super) struct Allowances {
     limits: BTreeMap<Subject, Limits>,
@@ -17,24 +17,24 @@ pub(super) struct Allowances {
 impl From<AllowanceRows> for Allowances {
     fn from(rows: AllowanceRows) -> Self {
         let AllowanceRows { limits, budgets } = rows;
-        let mut by_holder = Self::default();
+        let mut allowances = Self::default();
         for (subject, limits) in limits {
             match subject {
-                Subject::Model(id, model) => by_holder.model(id, model).limits = Some(limits),
+                Subject::Model(id, model) => allowances.model(id, model).limits = Some(limits),
                 other => {
-                    by_holder.limits.insert(other, limits);
+                    allowances.limits.insert(other, limits);
                 }
             }
         }
         for (subject, budget) in budgets {
             match subject {
-                Subject::Model(id, model) => by_holder.model(id, model).budget = Some(budget),
+                Subject::Model(id, model) => allowances.model(id, model).budget = Some(budget),
                 other => {
-                    by_holder.budgets.insert(other, budget);
+                    allowances.budgets.insert(other, budget);
                 }
             }
         }
-        by_holder
+        allowances
     }
 }
 
@@ -51,31 +51,31 @@ impl Allowances {
             })
     }
 
-    fn of(&mut self, subject: &Subject) -> (Option<Limits>, Option<Budget>) {
+    fn take(&mut self, subject: &Subject) -> (Option<Limits>, Option<Budget>) {
         (self.limits.remove(subject), self.budgets.remove(subject))
     }
 
-    /// A principal's, and those of its use of single models, by model.
+    /// Limits and budget of a principal, and those for individual models.
     pub(super) fn of_principal(
         &mut self,
         id: PrincipalId,
     ) -> (Option<Limits>, Option<Budget>, Vec<ModelAllowance>) {
-        let (limits, budget) = self.of(&Subject::Principal(id));
+        let (limits, budget) = self.take(&Subject::Principal(id));
         let models = self.models.remove(&id).unwrap_or_default();
         (limits, budget, models.into_values().collect())
     }
 
-    /// A key's.
+    /// Limits and budget of a key.
     pub(super) fn of_key(&mut self, id: KeyId) -> (Option<Box<Limits>>, Option<Box<Budget>>) {
-        let (limits, budget) = self.of(&Subject::Key(id));
+        let (limits, budget) = self.take(&Subject::Key(id));
         (limits.map(Box::new), budget.map(Box::new))
     }
 
-    /// A team with its own.
+    /// A team with its limits and budget.
     pub(super) fn team(&mut self, row: PublishedTeam) -> Team {
         let PublishedTeam { id, name } = row;
         let id = TeamId(id.unsigned_abs());
-        let (limits, budget) = self.of(&Subject::Team(id));
+        let (limits, budget) = self.take(&Subject::Team(id));
         Team {
             id,
             name,

@@ -7,7 +7,7 @@ use fastllm_contract::{
 use crate::crypto::Vault;
 use crate::db::backends::{self, BackendRow};
 
-/// A backend as gateways get it, or the reason why it is left out.
+/// The published form of a backend, or the reason why it is omitted.
 pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
     let protocol = match row.protocol.as_str() {
         "openai" => Protocol::Openai,
@@ -19,7 +19,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
         .upstream_api_key
         .map(|blob| vault.open(&backends::identity(row.id), &blob))
         .transpose()
-        .map_err(|error| format!("its credential does not open: {error}"))?;
+        .map_err(|error| format!("cannot open the credential: {error}"))?;
     let headers = match &row.extra_headers {
         Some(sealed) => opened(sealed, row.id, vault)?,
         None => BTreeMap::new(),
@@ -34,7 +34,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
         auth_scheme: row.auth_scheme,
         default_max_tokens: row
             .default_max_tokens
-            .and_then(|most| u32::try_from(most).ok()),
+            .and_then(|max| u32::try_from(max).ok()),
         weight: row.weight.unsigned_abs(),
         draining: row.draining,
         concurrency: Concurrency {
@@ -59,7 +59,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
 fn opened(sealed: &[u8], id: i64, vault: &Vault) -> Result<BTreeMap<String, Secret>, String> {
     let text = vault
         .open(&backends::headers_identity(id), sealed)
-        .map_err(|error| format!("its extra headers do not open: {error}"))?;
-    // The error of a parser might repeat a value.
-    serde_json::from_str(text.expose()).map_err(|_| "its extra headers cannot be read".to_owned())
+        .map_err(|error| format!("cannot open the extra headers: {error}"))?;
+    // The parser's error could contain a value.
+    serde_json::from_str(text.expose()).map_err(|_| "cannot parse the extra headers".to_owned())
 }

@@ -19,20 +19,20 @@ use crate::db::snapshot::{
 use crate::db::state::ConfigState;
 use crate::db::{Db, DbError};
 
-/// A finished snapshot, and what the next build can take over from it.
+/// A snapshot, and the data that the next build reuses.
 pub(super) struct Built {
     pub(super) state: ConfigState,
     pub(super) snapshot: Snapshot,
     pub(super) etag: Etag,
-    /// Which change touched each shard last, by shard.
+    /// The ID of the last change of each shard.
     shard_changes: BTreeMap<u8, String>,
-    /// Backends that are left out, so that each is told of once.
+    /// Omitted backends, so that each is logged once.
     unusable: BTreeSet<i64>,
-    /// Rules that are left out, likewise.
+    /// Omitted rules, so that each is logged once.
     unreadable: Vec<i64>,
 }
 
-/// The rows of one moment.
+/// The rows of one transaction.
 struct Rows {
     state: ConfigState,
     models: Vec<PublishedModel>,
@@ -42,12 +42,12 @@ struct Rows {
     teams: Vec<PublishedTeam>,
     allowances: AllowanceRows,
     shards: Vec<ShardState>,
-    /// Of the shards that changed since the last build.
+    /// Keys of the shards that changed since the last build.
     keys: Vec<PublishedKey>,
     changed: BTreeSet<u8>,
 }
 
-/// Reads what is needed beside `held`. Nothing, when nothing changed.
+/// Reads the rows that changed since `held`; `None` if nothing changed.
 pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRows>, DbError> {
     let mut reader = SnapshotReader::begin(db).await?;
     let state = reader.state().await?;
@@ -86,11 +86,11 @@ pub(super) async fn read(db: &Db, held: Option<&Built>) -> Result<Option<ReadRow
     Ok(Some(ReadRows(rows)))
 }
 
-/// Rows that were read, for [`assemble`].
+/// The input of [`assemble`].
 pub(super) struct ReadRows(Rows);
 
-/// Makes the snapshot. Canonical: the same rows give the same bytes wherever
-/// they are assembled, with or without `held`. CPU only; not for a reactor.
+/// Assembles the snapshot in canonical form: the same rows result in the same bytes
+/// in every replica, with or without `held`. CPU-bound; run on a blocking thread.
 pub(super) fn assemble(
     rows: ReadRows,
     held: Option<&Built>,
@@ -113,7 +113,7 @@ pub(super) fn assemble(
     let (virtual_models, unreadable) = routing::virtual_models(routing);
     for rule in &unreadable {
         if !held.is_some_and(|held| held.unreadable.contains(rule)) {
-            tracing::error!(rule, "a rule of a later release is left out");
+            tracing::error!(rule, "omitting a rule of a later release");
         }
     }
     let mut allowances = Allowances::from(allowances);
@@ -126,8 +126,8 @@ pub(super) fn assemble(
         format: FORMAT,
         version: state.version,
         open: false,
-        models: part(models)?,
-        principals: part::<Vec<Principal>>(principals)?,
+        models: section(models)?,
+        principals: section::<Vec<Principal>>(principals)?,
         teams: optional_section(teams)?,
         virtual_models: optional_section(virtual_models)?,
         fallback_model,
@@ -146,7 +146,7 @@ pub(super) fn assemble(
     })
 }
 
-/// The usable backends by model, and which are not.
+/// The usable backends by model, and the IDs of the unusable ones.
 fn pools(
     rows: Vec<BackendRow>,
     held: Option<&Built>,
@@ -161,7 +161,7 @@ fn pools(
             Err(reason) => {
                 unusable.insert(id);
                 if !held.is_some_and(|held| held.unusable.contains(&id)) {
-                    tracing::error!(backend = id, reason, "a backend is left out");
+                    tracing::error!(backend = id, reason, "omitting an unusable backend");
                 }
             }
         }
@@ -169,7 +169,7 @@ fn pools(
     (pools, unusable)
 }
 
-/// The models with their pools, and which of them is the fallback.
+/// The models with their backends, and the name of the fallback model.
 fn published(
     rows: Vec<PublishedModel>,
     mut pools: BTreeMap<i64, Vec<Backend>>,
@@ -204,16 +204,16 @@ fn published(
     (models, fallback)
 }
 
-/// Without any, it is the part of a release that has none.
+/// A section that is omitted if there are no items, as releases without it do.
 fn optional_section<T: Serialize>(items: Vec<T>) -> Result<Section<Vec<T>>, serde_json::Error> {
     if items.is_empty() {
         Ok(Section::default())
     } else {
-        part(items)
+        section(items)
     }
 }
 
-fn part<T: Serialize>(items: T) -> Result<Section<T>, serde_json::Error> {
+fn section<T: Serialize>(items: T) -> Result<Section<T>, serde_json::Error> {
     let text = serde_json::to_vec(&items)?;
     Ok(Section::complete(hex::encode(&digest(&text)[..16]), items))
 }
@@ -249,7 +249,7 @@ fn etag(snapshot: &Snapshot) -> Etag {
     }
 }
 
-/// Flattens the grants: `model/*` is everything, `model/x*` a prefix.
+/// Resolves grants to models: `model/*` grants all, `model/x*` a prefix.
 fn principal(row: PrincipalGrants, models: &[Model], allowances: &mut Allowances) -> Principal {
     let PrincipalGrants {
         id,
@@ -291,7 +291,7 @@ fn principal(row: PrincipalGrants, models: &[Model], allowances: &mut Allowances
     }
 }
 
-/// The shards, those without a change shared with the last build.
+/// The key shards. Unchanged shards are taken from the last build.
 fn key_shards(
     keys: Vec<PublishedKey>,
     mut allowances: Allowances,
@@ -333,7 +333,7 @@ fn key_shards(
                     prefix.clone(),
                     KeyShard {
                         prefix,
-                        keys: part(map)?,
+                        keys: section(map)?,
                     },
                 );
             }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_flattened() {
+    fn grants_are_resolved_to_models() {
         let models = [model("a-1"), model("a-2"), model("b")];
         let names = |resources: &[&str]| {
             let principal = principal(grants(resources), &models, &mut Allowances::default());

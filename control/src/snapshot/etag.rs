@@ -1,16 +1,16 @@
 use std::fmt;
 
-/// The name of a snapshot: `"<version>-<16 hexadecimal digits of its digest>"`.
+/// The entity tag of a snapshot: `"<version>-<16 hexadecimal digits of its digest>"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Etag {
-    /// `config_version` that it was built from.
+    /// The `config_version` of the snapshot.
     pub(crate) version: u64,
-    /// Equal digests mean equal content, whatever the version.
+    /// Equal digests mean equal content, even if versions differ.
     pub(crate) digest: String,
 }
 
 impl Etag {
-    /// Reads an `If-None-Match` header. One that we did not write is none.
+    /// Parses an `If-None-Match` field; `None` if the tag has another format.
     pub(crate) fn parse(header: &str) -> Option<Self> {
         let text = header.trim();
         let text = text.strip_prefix("W/").unwrap_or(text);
@@ -35,7 +35,7 @@ mod tests {
     use super::Etag;
 
     #[test]
-    fn only_our_own_tags_are_read() {
+    fn other_formats_are_ignored() {
         let tag = Etag {
             version: 7,
             digest: "0123456789abcdef".to_owned(),

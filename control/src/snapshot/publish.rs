@@ -13,31 +13,31 @@ use crate::crypto::Vault;
 use crate::db::{Db, DbError, state};
 use crate::metrics::Metrics;
 
-/// How many published versions control can answer with a difference to.
-const REMEMBERED: usize = 16;
+/// The number of recent versions to which differences can be computed.
+const RECENT_VERSIONS: usize = 16;
 
-/// Why there is no new snapshot; the old one stays.
+/// The reason why a snapshot was not built. The previous one stays published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
-    #[error("database {0}")]
+    #[error("cannot read the database")]
     Database(#[from] DbError),
-    #[error("the snapshot cannot be written")]
-    Serialise(#[from] serde_json::Error),
-    #[error("the building thread was lost")]
-    Lost,
+    #[error("cannot serialize the snapshot")]
+    Serialize(#[from] serde_json::Error),
+    #[error("the thread that builds the snapshot panicked")]
+    Panicked,
 }
 
-/// A snapshot that gateways are given, with its bytes once they were asked for.
+/// A published snapshot. Its bytes are created on the first request.
 pub(crate) struct Published {
     pub(crate) etag: Etag,
     snapshot: Snapshot,
     complete: OnceLock<Bytes>,
-    /// Bytes of the differences, by what they differ from.
+    /// Differences by the entity tag of the earlier version.
     differences: Mutex<Vec<(String, Bytes)>>,
 }
 
 impl Published {
-    /// How many models it has.
+    /// The number of models.
     pub(crate) fn models(&self) -> usize {
         self.snapshot
             .models
@@ -62,17 +62,17 @@ impl Published {
         let bytes = Bytes::from(serde_json::to_vec(
             &self.snapshot.without_sections_of(digests),
         )?);
-        // Bounded: only remembered versions come here.
+        // Bounded by the number of recent versions.
         differences.push((held.to_owned(), bytes.clone()));
         Ok(bytes)
     }
 }
 
-/// Builds snapshots, one at a time, and tells whoever waits.
+/// Builds snapshots one at a time and notifies subscribers.
 ///
-/// Invariant: builds are serial and each reads after the one before it had
-/// read, so a later one never replaces a newer state of the same database. A
-/// lower version therefore means that the database was restored.
+/// Invariant: builds are serial, so a later build never publishes an older state of
+/// the same database. A lower version therefore means that the database was restored
+/// from a backup.
 pub(crate) struct Publisher {
     db: Db,
     vault: Arc<Vault>,
@@ -90,28 +90,28 @@ impl Publisher {
             metrics,
             building: tokio::sync::Mutex::new(None),
             current: watch::Sender::new(None),
-            recent: Mutex::new(VecDeque::with_capacity(REMEMBERED)),
+            recent: Mutex::new(VecDeque::with_capacity(RECENT_VERSIONS)),
         }
     }
 
-    /// The snapshot that is served now.
+    /// The published snapshot.
     pub(crate) fn current(&self) -> Option<Arc<Published>> {
         self.current.borrow().clone()
     }
 
-    /// Sees every later publication.
+    /// Subscribes to publications.
     pub(crate) fn subscribe(&self) -> watch::Receiver<Option<Arc<Published>>> {
         self.current.subscribe()
     }
 
-    /// Brings what is served up to the database. Cheap when nothing changed.
-    /// Returns whether something had.
+    /// Publishes the current state of the database. Returns whether it changed; cheap
+    /// if it did not.
     pub(crate) async fn refresh(&self) -> Result<bool, BuildError> {
         self.refresh_to(None).await
     }
 
-    /// Like [`Publisher::refresh`], and nothing to do when a build begun by
-    /// somebody else has `version` already.
+    /// Like [`Publisher::refresh`], but does nothing if `version` is already
+    /// published.
     pub(crate) async fn refresh_to(&self, version: Option<u64>) -> Result<bool, BuildError> {
         let mut held = self.building.lock().await;
         let reached = held.as_ref().map(|built| built.state.version);
@@ -140,7 +140,7 @@ impl Publisher {
 
     async fn build(&self, held: Option<Arc<Built>>) -> Result<Option<Arc<Built>>, BuildError> {
         if let Some(held) = &held {
-            // One round trip says that nothing changed, as it mostly did not.
+            // One round trip suffices if nothing changed, the most common case.
             let state = state::read(&mut *self.db.acquire().await?).await?;
             if held.state == state {
                 return Ok(None);
@@ -152,7 +152,7 @@ impl Publisher {
         let vault = Arc::clone(&self.vault);
         let assembled =
             tokio::task::spawn_blocking(move || build::assemble(rows, held.as_deref(), &vault));
-        let built = assembled.await.map_err(|_| BuildError::Lost)??;
+        let built = assembled.await.map_err(|_| BuildError::Panicked)??;
         Ok(Some(Arc::new(built)))
     }
 
@@ -166,7 +166,7 @@ impl Publisher {
             tracing::warn!(
                 version,
                 before = before.etag.version,
-                "the configuration's version went back: the database was restored"
+                "the configuration has a lower version: the database was restored from a backup"
             );
         }
         let published = Arc::new(Published {
@@ -178,14 +178,14 @@ impl Publisher {
         {
             let mut recent = self.recent.lock();
             recent.retain(|(name, _)| *name != built.etag.to_string());
-            recent.truncate(REMEMBERED - 1);
+            recent.truncate(RECENT_VERSIONS - 1);
             recent.push_front((built.etag.to_string(), built.snapshot.digests()));
         }
         self.metrics
             .snapshot_version
             .set(i64::try_from(version).unwrap_or(i64::MAX));
         let same = before.is_some_and(|before| before.etag.digest == built.etag.digest);
-        // Equal content wakes nobody, though its version is the newer one.
+        // A new version with equal content does not notify subscribers.
         self.current.send_if_modified(|current| {
             *current = Some(published);
             !same
@@ -193,8 +193,8 @@ impl Publisher {
         tracing::debug!(version, same, "snapshot published");
     }
 
-    /// The bytes for a gateway that holds `held`: the difference where that
-    /// version is remembered, else everything.
+    /// The bytes for a gateway that holds `held`: the difference if that version is
+    /// recent, otherwise the complete snapshot.
     pub(crate) async fn bytes(
         &self,
         published: Arc<Published>,
@@ -212,6 +212,6 @@ impl Publisher {
             (Some(name), Some(digests)) => published.difference(&name, &digests),
             _ => published.complete(),
         });
-        Ok(written.await.map_err(|_| BuildError::Lost)??)
+        Ok(written.await.map_err(|_| BuildError::Panicked)??)
     }
 }

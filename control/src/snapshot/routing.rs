@@ -8,8 +8,8 @@ use crate::db::rules::{Conditions, RuleFields, RuleRow};
 use crate::db::snapshot::{PublishedVirtualModel, RoutingRows};
 use crate::db::targets::TargetRow;
 
-/// Virtual models in the order of their rows, rules and targets in their own.
-/// Also tells which rules are left out since this release cannot read them.
+/// Virtual models with their rules and targets, in the order of the rows, and the
+/// IDs of rules that are omitted because this release cannot read them.
 pub(super) fn virtual_models(rows: RoutingRows) -> (Vec<VirtualModel>, Vec<i64>) {
     let RoutingRows {
         virtual_models,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_process::back_off::{self, Jitter};
+use fastllm_process::error::Chain;
 use parking_lot::RwLock;
 use sqlx::postgres::PgListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -13,44 +14,44 @@ use crate::clock;
 use crate::db::{Db, DbError, state};
 use crate::metrics::Metrics;
 
-/// Told by the database at each commit that raises the version.
+/// The database notifies this channel at each commit that increments the version.
 const CONFIG_CHANNEL: &str = "fastllm_config";
-/// Told by a listener to itself, to see whether notifications pass.
+/// A listener notifies itself on this channel, to check whether notifications pass.
 const PROBE_CHANNEL: &str = "fastllm_probe";
-/// A connection that hangs counts as lost. Long enough to build everything
-/// from a large database; later builds read only what changed.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PROBE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often to look where notifications do not pass (a transaction pooler).
-const POLL: Duration = Duration::from_millis(100);
-/// Intervals of looking while the database is away.
-const AWAY: back_off::Config =
+/// The timeout after which a connection is considered lost. Long enough for a first
+/// build from a large database; later builds read only changes.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(30);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The polling interval if notifications do not pass (a transaction pooler).
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Back-off of polling while the database is unavailable.
+const UNAVAILABLE_BACK_OFF: back_off::Config =
     back_off::Config::new(Duration::from_millis(200), Duration::from_secs(1))
         .with_jitter(Jitter::NONE);
-/// How long to poll before listening is tried again.
-const LISTEN_AGAIN: Duration = Duration::from_secs(30);
+/// How long to poll before trying to listen again.
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Whether the database answers, as last seen; for readiness to tell.
+/// The last known availability of the database, reported by the readiness probe.
 #[derive(Default)]
 pub(crate) struct DatabaseStatus(RwLock<Option<String>>);
 
 impl DatabaseStatus {
-    /// What is wrong, or nothing.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// The last error, if the database is unavailable.
+    pub(crate) fn problem(&self) -> Option<String> {
         self.0.read().clone()
     }
 
-    /// Notes an outcome. Returns whether it differs in kind from the last.
-    pub(crate) fn note(&self, trouble: Option<String>) -> bool {
+    /// Records the last error. Returns whether the availability changed.
+    pub(crate) fn record(&self, problem: Option<String>) -> bool {
         let mut held = self.0.write();
-        let changed = held.is_some() != trouble.is_some();
-        *held = trouble;
+        let changed = held.is_some() != problem.is_some();
+        *held = problem;
         changed
     }
 }
 
-/// Follows the database's changes: by notification where they pass, else by
-/// looking often; every `interval` in any case.
+/// Watches the database for changes: by notifications if they pass, otherwise by
+/// frequent polling; in both cases also every `interval`.
 pub(crate) struct Watcher {
     pub(crate) db: Db,
     pub(crate) publisher: Arc<Publisher>,
@@ -64,11 +65,11 @@ impl Watcher {
     pub(crate) async fn run(self, stop: CancellationToken) {
         stop.run_until_cancelled(async {
             loop {
-                let listener = timeout(PATIENCE, Box::pin(self.listen())).await;
-                match listener.unwrap_or_else(|_| Err("the database hangs".to_owned())) {
+                let listener = timeout(DATABASE_TIMEOUT, Box::pin(self.listen())).await;
+                match listener.unwrap_or_else(|_| Err("the database timed out".to_owned())) {
                     Ok(listener) => Box::pin(self.follow(listener)).await,
                     Err(reason) => {
-                        tracing::info!(reason, "changes are polled for");
+                        tracing::info!(reason, "polling for changes");
                         Box::pin(self.poll()).await;
                     }
                 }
@@ -77,7 +78,7 @@ impl Watcher {
         .await;
     }
 
-    /// A listener that was seen to receive.
+    /// Connects a listener and verifies that it receives notifications.
     async fn listen(&self) -> Result<PgListener, String> {
         let failed = |error: sqlx::Error| DbError::from(error).to_string();
         let mut listener = PgListener::connect_with(self.db.listen_pool())
@@ -98,7 +99,7 @@ impl Watcher {
             .await
             .map_err(|error| error.to_string())?;
         drop(connection);
-        let heard = timeout(PROBE_PATIENCE, async {
+        let received = timeout(PROBE_TIMEOUT, async {
             while let Ok(Some(notification)) = listener.try_recv().await {
                 if notification.payload() == token {
                     return true;
@@ -106,14 +107,14 @@ impl Watcher {
             }
             false
         });
-        match heard.await {
+        match received.await {
             Ok(true) => Ok(listener),
             Ok(false) => Err("the listening connection was lost".to_owned()),
             Err(_) => Err("notifications do not arrive".to_owned()),
         }
     }
 
-    /// Returns when the listener is lost, or seems deaf.
+    /// Returns when the listener is lost or misses a notification.
     async fn follow(&self, mut listener: PgListener) {
         self.metrics.listening.set(1);
         self.refresh().await;
@@ -126,7 +127,7 @@ impl Watcher {
                 tokio::select! {
                     received = &mut next => break received,
                     _ = tick.tick() => {
-                        // A change that nobody told of: is the listener deaf?
+                        // A change without a notification: the listener may be broken.
                         if self.refresh().await != Some(false) {
                             break 'lost;
                         }
@@ -144,18 +145,18 @@ impl Watcher {
         self.metrics.listening.set(0);
     }
 
-    /// Returns after a while, or as soon as the database is back.
+    /// Returns after an interval, or when the database is available again.
     async fn poll(&self) {
-        let end = Instant::now() + LISTEN_AGAIN;
-        let mut pause = POLL;
-        let mut back_off = AWAY.build();
-        let mut was_away = false;
+        let end = Instant::now() + LISTEN_RETRY_INTERVAL;
+        let mut pause = POLL_INTERVAL;
+        let mut back_off = UNAVAILABLE_BACK_OFF.build();
+        let mut was_unavailable = false;
         while Instant::now() < end {
             match self.refresh().await {
-                Some(_) if was_away => return,
+                Some(_) if was_unavailable => return,
                 Some(_) => {}
                 None => {
-                    was_away = true;
+                    was_unavailable = true;
                     pause = back_off.next_delay();
                 }
             }
@@ -163,24 +164,24 @@ impl Watcher {
         }
     }
 
-    /// Whether there was something new; nothing when the database is away.
+    /// Whether something changed; `None` if the database is unavailable.
     async fn refresh(&self) -> Option<bool> {
-        let outcome = timeout(PATIENCE, self.publisher.refresh()).await;
-        let trouble = match &outcome {
-            Err(_) => Some("unreachable: no answer in time".to_owned()),
+        let outcome = timeout(DATABASE_TIMEOUT, self.publisher.refresh()).await;
+        let problem = match &outcome {
+            Err(_) => Some("unreachable: timed out".to_owned()),
             Ok(Err(BuildError::Database(error))) => Some(error.to_string()),
             Ok(Err(error)) => {
-                tracing::error!(%error, "the snapshot cannot be built");
+                tracing::error!(error = %Chain(&error), "cannot build the snapshot");
                 None
             }
             Ok(Ok(_)) => None,
         };
-        self.metrics.database_up.set(i64::from(trouble.is_none()));
-        if self.status.note(trouble.clone()) {
-            if let Some(trouble) = trouble {
-                tracing::warn!(trouble, "the database does not answer");
+        self.metrics.database_up.set(i64::from(problem.is_none()));
+        if self.status.record(problem.clone()) {
+            if let Some(problem) = problem {
+                tracing::warn!(problem, "the database is unavailable");
             } else {
-                tracing::info!("the database answers");
+                tracing::info!("the database is available");
             }
         }
         outcome.ok()?.ok()

@@ -31,7 +31,7 @@ pub(crate) fn reply(accepted: u64, dropped: u64, duplicate: bool) -> (u16, Value
 }
 
 #[tokio::test]
-async fn a_batch_counts_once_however_often_it_comes() {
+async fn a_repeated_batch_is_stored_once() {
     let (database, control) = started().await;
     let second = Control::start(&database).await;
     let root = control.session("root", PASSWORD).await;
@@ -39,25 +39,25 @@ async fn a_batch_counts_once_however_often_it_comes() {
     let first = batch(1, &[event("m"), event("m")]);
     assert_eq!(send(&control, &first).await, reply(2, 0, false));
     assert_eq!(send(&second, &first).await, reply(0, 0, true));
-    // At the same time, at both replicas.
+    // Concurrently, at both replicas.
     let next = batch(2, &[event("m")]);
     let sends = (0..8).map(|n| send(if n % 2 == 0 { &control } else { &second }, &next));
-    let answers = futures_util::future::join_all(sends).await;
+    let replies = futures_util::future::join_all(sends).await;
     assert_eq!(
-        answers
+        replies
             .iter()
-            .filter(|answer| **answer == reply(1, 0, false))
+            .filter(|received| **received == reply(1, 0, false))
             .count(),
         1
     );
     assert_eq!(
-        answers
+        replies
             .iter()
-            .filter(|answer| **answer == reply(0, 0, true))
+            .filter(|received| **received == reply(0, 0, true))
             .count(),
         7
     );
-    // An older one is a repetition, too; another start begins anew.
+    // An older batch is a duplicate, too; another start has its own sequence.
     assert_eq!(send(&control, &first).await, reply(0, 0, true));
     let mut restarted = batch(1, &[event("m")]);
     restarted["boot_id"] = json!("boot-2");
@@ -69,7 +69,7 @@ async fn a_batch_counts_once_however_often_it_comes() {
 }
 
 #[tokio::test]
-async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
+async fn cost_is_the_reported_one_or_computed_from_prices_or_unknown() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let prices = json!({ "name": "priced", "input_price_per_mtok": 3_000_000, "output_price_per_mtok": 15_000_001 });
@@ -124,8 +124,8 @@ async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
     );
     let refused = &rows[4];
     let names = ["refusal", "requested_model", "principal", "replica"];
-    let told = names.map(|name| refused[name].as_str().unwrap());
-    assert_eq!(told, ["rate_limit", "alias", "bootstrap", "gateway-0"]);
+    let values = names.map(|name| refused[name].as_str().unwrap());
+    assert_eq!(values, ["rate_limit", "alias", "bootstrap", "gateway-0"]);
     let only = "/admin/usage/events?model=unpriced&principal_id=1&limit=1";
     assert_eq!(root.get(only).await, json!([rows[0]]));
     let nobody = "/admin/usage/events?principal_id=2";
@@ -133,7 +133,7 @@ async fn cost_is_what_the_provider_says_or_the_price_or_unknown() {
 }
 
 #[tokio::test]
-async fn a_row_says_all_that_the_gateway_said_and_nothing_for_it() {
+async fn a_row_has_exactly_the_reported_values() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -149,11 +149,11 @@ async fn a_row_says_all_that_the_gateway_said_and_nothing_for_it() {
     let mut full = event("m");
     let members = full.as_object_mut().unwrap();
     members.extend(details.as_object().unwrap().clone());
-    // One that no text column takes must not spoil its batch.
+    // Values that cannot be stored as text do not affect the batch.
     let mut odd = event("m");
     odd["request_id"] = json!("a\u{0}b");
     odd["endpoint"] = json!("");
-    // As a gateway of the release before says it.
+    // The first event is of the previous release.
     let events = [event("m"), odd, full];
     assert_eq!(send(&control, &batch(1, &events)).await, reply(3, 0, false));
     let rows = root.get("/admin/usage/events").await;
@@ -178,7 +178,7 @@ async fn a_row_says_all_that_the_gateway_said_and_nothing_for_it() {
 }
 
 #[tokio::test]
-async fn history_outlives_what_it_names() {
+async fn usage_of_deleted_objects_is_stored() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let model = root.model("m").await;
@@ -198,7 +198,7 @@ async fn history_outlives_what_it_names() {
         204
     );
     assert_eq!(root.delete(&format!("/admin/models/{model}")).await.0, 204);
-    // Late, but it did happen; the others never existed.
+    // Late usage is stored; objects that never existed are dropped.
     let mut stranger = event("m");
     stranger["principal_id"] = json!(999);
     let events = vec![theirs, stranger, event("never")];
@@ -220,7 +220,7 @@ async fn history_outlives_what_it_names() {
 }
 
 #[tokio::test]
-async fn a_used_key_shows_when() {
+async fn keys_show_the_time_of_their_last_use() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -232,12 +232,12 @@ async fn a_used_key_shows_when() {
     used["key_id"] = json!(id);
     send(&control, &batch(1, &[used])).await;
     assert!(root.get(&path).await["last_used_at"].is_string());
-    // Use is not configuration.
+    // Use does not change the configuration.
     assert_eq!(root.get("/admin/config").await["snapshot_version"], version);
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_batch_is_refused_for_good() {
+async fn invalid_batches_are_permanently_rejected() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -248,13 +248,13 @@ async fn what_cannot_be_a_batch_is_refused_for_good() {
     let mut nameless = batch(1, &[]);
     nameless["replica"] = json!("");
     assert_eq!(send(&control, &nameless).await.0, 400);
-    // A newer gateway says more than we know.
+    // A newer gateway sends additional members.
     let mut newer = event("m");
     newer["of_a_later_release"] = json!(5);
     let mut newer = batch(1, &[newer]);
     newer["compression"] = json!("none");
     assert_eq!(send(&control, &newer).await, reply(1, 0, false));
-    // The greatest batch that is allowed.
+    // The largest allowed batch.
     assert_eq!(
         send(&control, &batch(2, &vec![event("m"); 500])).await,
         reply(500, 0, false)
@@ -262,7 +262,7 @@ async fn what_cannot_be_a_batch_is_refused_for_good() {
 }
 
 #[tokio::test]
-async fn every_replica_shows_the_whole_fleet() {
+async fn every_replica_lists_all_gateways() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let report = |replica: &str, uptime: u64| {
@@ -280,7 +280,7 @@ async fn every_replica_shows_the_whole_fleet() {
             "of_a_later_release": true,
         })
     };
-    let say = async |control: &Control, report: &Value| {
+    let send_report = async |control: &Control, report: &Value| {
         answer(
             control
                 .as_gateway(Method::POST, "/health-report")
@@ -289,10 +289,10 @@ async fn every_replica_shows_the_whole_fleet() {
         .await
         .0
     };
-    assert_eq!(say(&first, &report("gateway-0", 1)).await, 204);
-    assert_eq!(say(&second, &report("gateway-1", 1)).await, 204);
-    assert_eq!(say(&second, &report("gateway-0", 11)).await, 204);
-    assert_eq!(say(&second, &json!({ "replica": "x" })).await, 400);
+    assert_eq!(send_report(&first, &report("gateway-0", 1)).await, 204);
+    assert_eq!(send_report(&second, &report("gateway-1", 1)).await, 204);
+    assert_eq!(send_report(&second, &report("gateway-0", 11)).await, 204);
+    assert_eq!(send_report(&second, &json!({ "replica": "x" })).await, 400);
     let root = first.session("root", PASSWORD).await;
     let fleet = root.get("/admin/fleet").await;
     assert_eq!(fleet.as_array().unwrap().len(), 2);

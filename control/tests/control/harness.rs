@@ -1,4 +1,4 @@
-//! A fresh database and control planes on it, for one test each.
+//! Test fixtures: an empty database and control planes that use it.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,24 +17,24 @@ pub(crate) const TOKEN: &str = "pt-canary-token-4a1e";
 pub(crate) const PASSWORD: &str = "canary-password-77c2";
 pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Long enough for a busy machine; no test takes it when all is well.
+/// The timeout of conditions, long enough for machines under load.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// Waits until `probe` gives something.
+/// Waits until `probe` returns a value.
 pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
         if let Some(value) = probe().await {
             return value;
         }
-        assert!(Instant::now() < end, "waited in vain: {what}");
+        assert!(Instant::now() < end, "timed out: {what}");
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A database of one test's own, dropped with it.
+/// The database of one test; deleted when dropped.
 pub(crate) struct Database {
     server: String,
     name: String,
@@ -43,7 +43,7 @@ pub(crate) struct Database {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the server is given by the environment"
+    reason = "the environment names the server"
 )]
 fn server() -> String {
     std::env::var("DATABASE_URL")
@@ -68,7 +68,7 @@ impl Database {
         Self { server, name, pool }
     }
 
-    /// For a control plane; with another `host:port` than the server's own.
+    /// The URL for a control plane, optionally with the address of a proxy.
     pub(crate) fn url(&self, through: Option<std::net::SocketAddr>) -> String {
         let mut url = url::Url::parse(&self.server).unwrap();
         url.set_path(&self.name);
@@ -79,7 +79,7 @@ impl Database {
         url.to_string()
     }
 
-    /// For a control plane that gets one connection and no second for LISTEN.
+    /// The URL for a control plane with one connection and none for LISTEN.
     pub(crate) async fn url_without_listen(&self) -> String {
         let sql = format!(
             "CREATE ROLE {0} LOGIN PASSWORD '{0}' CONNECTION LIMIT 1; \
@@ -127,7 +127,7 @@ impl Drop for Database {
                 }
             });
         });
-        // A failing test is reported by itself.
+        // The test itself reports failures.
         let _ = dropped.join();
     }
 }
@@ -167,7 +167,7 @@ impl Control {
     }
 
     pub(crate) async fn launch_command(mut command: Command, flags: &[&str], scheme: &str) -> Self {
-        // Others may have done so already.
+        // Another test may have installed it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
@@ -200,13 +200,13 @@ impl Control {
         Some(address.to_owned())
     }
 
-    /// Everything that it logged so far.
+    /// The log so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap()
     }
 
     pub(crate) async fn ready(&self) {
-        eventually("it is ready", async || {
+        eventually("control is ready", async || {
             let response = self.get("/readyz").send().await.ok()?;
             (response.status() == StatusCode::OK).then_some(())
         })
@@ -217,7 +217,7 @@ impl Control {
         self.client.get(format!("{}{path}", self.base))
     }
 
-    /// A request of a gateway.
+    /// A request with the gateways' token.
     pub(crate) fn as_gateway(&self, method: Method, path: &str) -> RequestBuilder {
         self.client
             .request(method, format!("{}{path}", self.base))
@@ -233,7 +233,7 @@ impl Control {
             .unwrap()
     }
 
-    /// A session of `name`.
+    /// Logs in as `name`.
     pub(crate) async fn session(&self, name: &str, password: &str) -> Session<'_> {
         let response = self.login(name, password).await;
         assert_eq!(response.status(), StatusCode::OK);
@@ -245,7 +245,7 @@ impl Control {
         }
     }
 
-    /// Asks it to stop, as Kubernetes does.
+    /// Sends SIGTERM, as Kubernetes does.
     pub(crate) fn terminate(&self) {
         let id = self.child.id().to_string();
         let status = Command::new("kill").args(["-TERM", &id]).status().unwrap();
@@ -254,7 +254,7 @@ impl Control {
 
     pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         let child = &mut self.child;
-        eventually("it ends", async || child.try_wait().unwrap())
+        eventually("control exits", async || child.try_wait().unwrap())
             .await
             .code()
     }
@@ -262,7 +262,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -282,7 +282,7 @@ impl Session<'_> {
             .header(header::COOKIE, &self.cookie)
     }
 
-    /// Sends JSON; answers with status and body (null where there is none).
+    /// Sends JSON and returns status and body (null if empty).
     pub(crate) async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         answer(self.request(method, path).json(&body)).await
     }
@@ -309,14 +309,14 @@ impl Session<'_> {
         body
     }
 
-    /// Makes a model and tells its id.
+    /// Creates a model and returns its ID.
     pub(crate) async fn model(&self, name: &str) -> i64 {
         let (status, made) = self.post("/admin/models", json!({ "name": name })).await;
         assert_eq!(status, 201, "{made}");
         made["id"].as_i64().unwrap()
     }
 
-    /// Makes a key and tells its id and plaintext.
+    /// Creates a key and returns its ID and plaintext.
     pub(crate) async fn key(&self, name: &str, principal: i64) -> (i64, String) {
         let body = json!({ "name": name, "principal_id": principal });
         let (status, made) = self.post("/admin/keys", body).await;
@@ -328,6 +328,7 @@ impl Session<'_> {
     }
 }
 
+/// Sends a request and returns the status and the JSON body (null if empty).
 pub(crate) async fn answer(request: RequestBuilder) -> (u16, Value) {
     let response = request.send().await.unwrap();
     let status = response.status().as_u16();

@@ -13,11 +13,11 @@ async fn readiness(control: &Control) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn without_a_database_it_is_up_and_becomes_ready_when_there_is_one() {
+async fn control_starts_without_a_database_and_becomes_ready_once_there_is_one() {
     let database = Database::create().await;
     let mut proxy = Proxy::new(&database).await;
     let control = Control::launch(&database.url(Some(proxy.address)), &[]).await;
-    let (status, body) = eventually("it says what it misses", async || {
+    let (status, body) = eventually("the missing database is reported", async || {
         Some(readiness(&control).await).filter(|(_, body)| {
             body["database"]
                 .as_str()
@@ -35,7 +35,7 @@ async fn without_a_database_it_is_up_and_becomes_ready_when_there_is_one() {
 }
 
 #[tokio::test]
-async fn the_database_may_go_and_come_back() {
+async fn control_survives_database_outages() {
     let (database, _) = started().await;
     let mut proxy = Proxy::new(&database).await;
     proxy.open().await;
@@ -46,7 +46,7 @@ async fn the_database_may_go_and_come_back() {
     let snapshot = answer(control.as_gateway(Method::GET, "/snapshot")).await;
 
     proxy.cut().await;
-    let body = eventually("it notices", async || {
+    let body = eventually("the outage is reported", async || {
         let (status, body) = readiness(&control).await;
         assert_eq!(status, 200, "{body}");
         (body["database"] != "ok").then_some(body)
@@ -57,7 +57,7 @@ async fn the_database_may_go_and_come_back() {
         text.starts_with("unreachable: ") && !text.contains("127.0.0.1"),
         "{text}"
     );
-    // Gateways are served on; one that knows more keeps what it has.
+    // Gateways are still served; one with a newer snapshot keeps it.
     assert_eq!(
         answer(control.as_gateway(Method::GET, "/snapshot")).await,
         snapshot
@@ -67,9 +67,9 @@ async fn the_database_may_go_and_come_back() {
         .header(header::IF_NONE_MATCH, "\"999999-0123456789abcdef\"");
     let ahead = ahead.send().await.unwrap();
     assert_eq!(ahead.status(), StatusCode::NOT_MODIFIED);
-    // A tag would say that it holds what is served here.
+    // An entity tag would assign the served version to its different content.
     assert_eq!(ahead.headers().get(header::ETAG), None);
-    // Nobody is told that their session or token is wrong.
+    // Sessions and tokens are not rejected as invalid.
     let (status, body) = answer(root.request(Method::GET, "/admin/models")).await;
     assert_eq!(
         (status, &body["code"]),
@@ -83,7 +83,7 @@ async fn the_database_may_go_and_come_back() {
     );
 
     proxy.open().await;
-    eventually("it is back", async || {
+    eventually("the database is available again", async || {
         (readiness(&control).await.1["database"] == "ok").then_some(())
     })
     .await;
@@ -93,7 +93,7 @@ async fn the_database_may_go_and_come_back() {
 }
 
 #[tokio::test]
-async fn a_termination_is_announced_before_the_port_closes() {
+async fn shutdown_is_announced_before_the_port_closes() {
     let (database, _) = started().await;
     let mut control = Control::launch(&database.url(None), &["--shutdown-delay=2"]).await;
     control.ready().await;
@@ -110,7 +110,7 @@ async fn a_termination_is_announced_before_the_port_closes() {
         .header(header::IF_NONE_MATCH, tag)
         .send();
     let draining = async {
-        eventually("somebody waits", async || {
+        eventually("a gateway waits", async || {
             let metrics = control
                 .get("/metrics")
                 .send()
@@ -125,7 +125,7 @@ async fn a_termination_is_announced_before_the_port_closes() {
         })
         .await;
         control.terminate();
-        eventually("it is unready but answers", async || {
+        eventually("it is unready but responds", async || {
             let (status, body) = readiness(&control).await;
             (status == 503 && body["status"] == "draining").then_some(())
         })
@@ -137,7 +137,7 @@ async fn a_termination_is_announced_before_the_port_closes() {
 }
 
 #[tokio::test]
-async fn several_migrate_an_empty_database_at_the_same_time() {
+async fn replicas_can_migrate_an_empty_database_concurrently() {
     let database = Database::create().await;
     let url = database.url(None);
     let mut controls = Vec::new();
@@ -151,7 +151,7 @@ async fn several_migrate_an_empty_database_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_too_old_says_so_and_ends() {
+async fn a_release_that_is_too_old_exits_with_an_error() {
     let (database, _) = started().await;
     database
         .execute("UPDATE schema_info SET oldest_binary = '99.1.0'")
@@ -163,7 +163,7 @@ async fn a_release_that_is_too_old_says_so_and_ends() {
         log.contains("99.1.0") && log.contains(env!("CARGO_PKG_VERSION")),
         "{log}"
     );
-    // A newer schema that supports this release is no obstacle.
+    // A newer schema that supports this release is accepted.
     database
         .execute("UPDATE schema_info SET oldest_binary = '0.1.0'")
         .await;
@@ -173,24 +173,24 @@ async fn a_release_that_is_too_old_says_so_and_ends() {
     Control::start(&database).await;
 }
 
-/// A process that follows no change any more must not look well.
+/// A process that no longer receives changes must not appear healthy.
 #[tokio::test]
 async fn a_lost_watcher_ends_the_process() {
     let (database, mut control) = started().await;
     let forever = "INSERT INTO api_keys (hash, prefix, name, principal_id, expires_at) \
                    VALUES (sha256('x'), '', '', 1, 'infinity')";
     let refused = sqlx::query(forever).execute(&database.pool).await;
-    assert!(refused.is_err(), "no timestamp of ours");
+    assert!(refused.is_err(), "infinity is not a valid expiry");
     database
         .execute("ALTER TABLE api_keys DROP CONSTRAINT api_keys_expiry")
         .await;
     database.execute(forever).await;
     assert_eq!(control.exit_code().await, Some(1));
-    assert!(control.log().contains("following the database"));
+    assert!(control.log().contains("the database watcher panicked"));
 }
 
 #[tokio::test]
-async fn what_nobody_needs_any_more_is_deleted() {
+async fn expired_rows_are_deleted() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     database
@@ -224,7 +224,7 @@ fn output(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn a_password_is_set_once_or_again() {
+async fn set_password_creates_and_replaces_passwords() {
     let database = Database::create().await;
     let first = set_password(&database, "root", &["--create-only"]);
     assert!(first.status.success(), "{}", output(&first));
@@ -252,7 +252,7 @@ async fn a_password_is_set_once_or_again() {
     );
     assert_eq!(log[0]["detail"]["changes"]["password"], "set");
 
-    // Whoever may configure already is given nothing more.
+    // A user who can already change the configuration gets no other role.
     let (_, made) = root_again
         .post("/admin/principals", json!({ "name": "ops" }))
         .await;
@@ -277,7 +277,7 @@ async fn a_password_is_set_once_or_again() {
 }
 
 #[tokio::test]
-async fn wrong_settings_end_with_2_and_tell_no_secret() {
+async fn invalid_settings_exit_with_2_and_reveal_no_secret() {
     let database = Database::create().await;
     let url = database.url(None);
     let short = set_password(&database, "root", &["--password", "canary"]);

@@ -1,11 +1,11 @@
-//! The control plane as its own process, against real Postgres: `DATABASE_URL`
-//! names a server where a superuser may create databases.
+//! Tests of the control plane as a process with PostgreSQL. `DATABASE_URL` names a
+//! server with a superuser.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on has failed"
+    reason = "a test that cannot continue has failed"
 )]
 
 mod access;

@@ -48,7 +48,7 @@ fn hours_ago(hours: i64) -> i64 {
 }
 
 /// One member of every stored event, in the order of the batches.
-async fn told(root: &Session<'_>, member: &str) -> Vec<Value> {
+async fn stored_values(root: &Session<'_>, member: &str) -> Vec<Value> {
     let rows = root.get("/admin/usage/events").await;
     let rows = rows.as_array().unwrap().iter().rev();
     rows.map(|row| row[member].clone()).collect()
@@ -96,8 +96,8 @@ async fn cache_ttl_is_published() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let published = async |control: &Control| {
-        let answer = control.as_gateway(Method::GET, "/snapshot").send();
-        let snapshot: Snapshot = answer.await.unwrap().json().await.unwrap();
+        let response = control.as_gateway(Method::GET, "/snapshot").send();
+        let snapshot: Snapshot = response.await.unwrap().json().await.unwrap();
         snapshot.models.items.unwrap()[0].cache_ttl_seconds
     };
     let id = priced(&root, json!({ "cache_ttl_seconds": 60 })).await;
@@ -140,7 +140,7 @@ async fn each_class_is_charged_at_its_price() {
         json!(9000),
         Value::Null,
     ];
-    assert_eq!(told(&root, "cost_micros").await, costs);
+    assert_eq!(stored_values(&root, "cost_micros").await, costs);
 }
 
 #[tokio::test]
@@ -161,10 +161,10 @@ async fn cached_responses_save_and_rejected_requests_cost_nothing() {
     assert_eq!(send(&control, &batch(1, &events)).await, reply(7, 0, false));
     let mut costs = vec![json!(0); 7];
     (costs[5], costs[6]) = (Value::Null, Value::Null);
-    assert_eq!(told(&root, "cost_micros").await, costs);
+    assert_eq!(stored_values(&root, "cost_micros").await, costs);
     let mut saved = vec![Value::Null; 7];
     (saved[0], saved[1]) = (json!(3000), json!(9));
-    assert_eq!(told(&root, "saved_cost_micros").await, saved);
+    assert_eq!(stored_values(&root, "saved_cost_micros").await, saved);
     let metrics = control.get("/metrics").send().await.unwrap();
     let metrics = metrics.text().await.unwrap();
     let unpriced = "fastllm_control_usage_unpriced_total 2\n";
@@ -184,8 +184,8 @@ async fn late_batches_are_charged_at_the_prices_of_their_time() {
         .execute("UPDATE model_prices SET valid_from = now() - interval '4 h'")
         .await;
     let path = format!("/admin/models/{id}");
-    let dearer = json!({ "input_price_per_mtok": 2_000_000 });
-    assert_eq!(root.patch(&path, dearer).await.0, 204);
+    let higher = json!({ "input_price_per_mtok": 2_000_000 });
+    assert_eq!(root.patch(&path, higher).await.0, 204);
     database
         .execute(
             "UPDATE model_prices SET valid_from = now() - interval '2 h' \
@@ -217,14 +217,14 @@ async fn late_batches_are_charged_at_the_prices_of_their_time() {
     let stored = send(&control, &batch(1, &events)).await;
     assert_eq!(stored, reply(4, 0, false));
     let costs = [json!(1000), json!(1000), json!(2000), Value::Null];
-    assert_eq!(told(&root, "cost_micros").await, costs);
+    assert_eq!(stored_values(&root, "cost_micros").await, costs);
     // New prices and the model's deletion do not affect stored events.
     assert_eq!(root.delete(&path).await.0, 204);
-    assert_eq!(told(&root, "cost_micros").await, costs);
+    assert_eq!(stored_values(&root, "cost_micros").await, costs);
     // Even later events are charged at their price.
     let late = send(&control, &batch(2, &[at(1)])).await;
     assert_eq!(late, reply(1, 0, false));
-    assert_eq!(told(&root, "cost_micros").await[4], json!(2000));
+    assert_eq!(stored_values(&root, "cost_micros").await[4], json!(2000));
 }
 
 #[tokio::test]
@@ -251,7 +251,10 @@ async fn reused_names_are_charged_as_the_model_of_that_time() {
     let at = |hours| with("m", json!({ "at": hours_ago(hours) }));
     let stored = send(&control, &batch(1, &[at(3), at(0)])).await;
     assert_eq!(stored, reply(2, 0, false));
-    assert_eq!(told(&root, "cost_micros").await, [json!(1000), json!(7000)]);
+    assert_eq!(
+        stored_values(&root, "cost_micros").await,
+        [json!(1000), json!(7000)]
+    );
     let of_first = database
         .number("SELECT model_id FROM usage_events ORDER BY id LIMIT 1")
         .await;

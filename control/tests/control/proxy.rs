@@ -1,4 +1,4 @@
-//! A TCP proxy before Postgres that can be cut and mended.
+//! A TCP proxy for PostgreSQL that can interrupt connections.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Not open yet: connections are refused.
+    /// Creates a closed proxy, which refuses connections.
     pub(crate) async fn new(database: &Database) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self {
@@ -56,12 +56,12 @@ impl Proxy {
             }));
     }
 
-    /// Nothing passes any more on the connections that are open; new ones work.
+    /// Stops forwarding on open connections; new connections work.
     pub(crate) fn freeze(&self) {
         self.frozen.send_replace(());
     }
 
-    /// Ends every connection and refuses new ones.
+    /// Closes all connections and refuses new ones.
     pub(crate) async fn cut(&mut self) {
         self.running.take().unwrap().cancel();
         self.tasks.close();

@@ -58,12 +58,12 @@ async fn concurrent_failed_logins_are_throttled() {
         let response = control.login("root", "wrong-password").await;
         response.status().as_u16()
     });
-    let answers = futures_util::future::join_all(guesses).await;
-    let tried = answers.iter().filter(|status| **status == 401).count();
-    let told = answers.iter().filter(|status| **status == 429).count();
+    let statuses = futures_util::future::join_all(guesses).await;
+    let tried = statuses.iter().filter(|status| **status == 401).count();
+    let throttled = statuses.iter().filter(|status| **status == 429).count();
     // Five failures are free, as are attempts that are being verified.
     assert!((5..=7).contains(&tried), "{tried} guesses were looked at");
-    assert_eq!(tried + told, 40, "{answers:?}");
+    assert_eq!(tried + throttled, 40, "{statuses:?}");
 }
 
 /// The body may arrive long after the permission was checked.
@@ -143,7 +143,7 @@ async fn silent_database_connections_are_released() {
         }) => proxy.freeze(),
     }
     transaction.rollback().await.unwrap();
-    eventually("there is a place again", async || {
+    eventually("a connection is available again", async || {
         let (status, _) = answer(root.request(Method::GET, "/admin/models")).await;
         (status == 200).then_some(())
     })

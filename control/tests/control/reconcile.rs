@@ -1,5 +1,4 @@
-//! How gateways share limits and budgets, and what they are told beside the
-//! snapshot.
+//! Shares of limits and budgets, and the limits state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,8 +30,14 @@ fn report(replica: &str) -> LimitReport {
     }
 }
 
-/// Asks with counts of principal 1.
-async fn asked(control: &Control, replica: &str, requests: u64, tokens: u64) -> (u32, f64, f64) {
+/// Reports usage of principal 1. Returns the number of gateways and the shares of
+/// requests and tokens.
+async fn limit_shares(
+    control: &Control,
+    replica: &str,
+    requests: u64,
+    tokens: u64,
+) -> (u32, f64, f64) {
     let mut report = report(replica);
     let subject = Subject::Principal(PrincipalId(1));
     report.counts.push(LimitUsage {
@@ -40,18 +45,18 @@ async fn asked(control: &Control, replica: &str, requests: u64, tokens: u64) -> 
         requests,
         tokens,
     });
-    let told = reconcile(control, &report).await;
-    assert_eq!(told.allowances.len(), 1);
-    let share = &told.allowances[0];
+    let reply = reconcile(control, &report).await;
+    assert_eq!(reply.allowances.len(), 1);
+    let share = &reply.allowances[0];
     assert_eq!(share.subject, subject);
-    (told.replicas, share.requests_share, share.tokens_share)
+    (reply.replicas, share.requests_share, share.tokens_share)
 }
 
 fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 0.02, "{found}, not {expected}");
 }
 
-/// Lets a gateway have been silent for so long.
+/// Makes the reports of a gateway older.
 async fn silent(database: &Database, replica: &str, seconds: f64) {
     for sql in [
         "UPDATE limit_replicas SET seen_at = seen_at - make_interval(secs => $2) WHERE replica = $1",
@@ -68,37 +73,37 @@ async fn silent(database: &Database, replica: &str, seconds: f64) {
 }
 
 #[tokio::test]
-async fn limits_are_shared_by_what_is_asked_for() {
+async fn limits_are_shared_by_demand() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
-    assert_eq!(asked(&first, "a", 0, 0).await, (1, 1.0, 1.0));
-    // Nobody asks: even parts.
-    assert_eq!(asked(&second, "b", 0, 0).await, (2, 0.5, 0.5));
-    assert_eq!(asked(&first, "a", 30, 0).await.0, 2);
-    let (_, requests, tokens) = asked(&second, "b", 10, 500).await;
+    assert_eq!(limit_shares(&first, "a", 0, 0).await, (1, 1.0, 1.0));
+    // Without demand, shares are even.
+    assert_eq!(limit_shares(&second, "b", 0, 0).await, (2, 0.5, 0.5));
+    assert_eq!(limit_shares(&first, "a", 30, 0).await.0, 2);
+    let (_, requests, tokens) = limit_shares(&second, "b", 10, 500).await;
     near(requests, 0.25);
     near(tokens, 16.0 / 17.0);
-    let (_, requests, tokens) = asked(&first, "a", 0, 0).await;
+    let (_, requests, tokens) = limit_shares(&first, "a", 0, 0).await;
     near(requests, 0.75);
-    // An eighth of an even part stays with whoever asks for nothing.
+    // An idle gateway keeps an eighth of an even share.
     near(tokens, 1.0 / 17.0);
-    // What was long ago does not count.
+    // Old demand has decayed.
     silent(&database, "a", 25.0).await;
-    near(asked(&first, "b", 10, 0).await.1, 20.0 / 28.5);
+    near(limit_shares(&first, "b", 10, 0).await.1, 20.0 / 28.5);
     silent(&database, "a", 5.5).await;
-    assert_eq!(asked(&second, "b", 1, 1).await, (1, 1.0, 1.0));
+    assert_eq!(limit_shares(&second, "b", 1, 1).await, (1, 1.0, 1.0));
     assert_eq!(
         database.number("SELECT count(*) FROM limit_replicas").await,
         1
     );
-    let third = asked(&second, "c", 0, 0).await;
+    let third = limit_shares(&second, "c", 0, 0).await;
     assert_eq!(third.0, 2);
     near(third.1, 1.0 / 17.0);
 }
 
-/// As gateways of the original say it, and as those of a later release may.
+/// Reports of the original implementation and of later releases.
 #[tokio::test]
-async fn other_releases_are_understood() {
+async fn reports_of_other_releases_are_accepted() {
     let (_database, control) = started().await;
     let send = async |body: &serde_json::Value| {
         answer(
@@ -113,9 +118,9 @@ async fn other_releases_are_understood() {
         "mood": "good",
         "counts": [{ "principal_id": 1, "requests": 3, "tokens": 4, "since": 5 }],
     });
-    let (status, told) = send(&body).await;
+    let (status, reply) = send(&body).await;
     let share = json!({ "principal_id": 1, "requests_share": 1.0, "tokens_share": 1.0 });
-    assert_eq!((status, &told["allowances"]), (200, &json!([share])));
+    assert_eq!((status, &reply["allowances"]), (200, &json!([share])));
     for (body, status) in [
         (json!({ "replica_id": "" }), 400),
         (json!({ "replica_id": "a\nb" }), 400),
@@ -141,7 +146,7 @@ async fn other_releases_are_understood() {
     assert_eq!(response.status(), 401);
 }
 
-/// Sets a budget of principal 1 and tells its id and when its window began.
+/// Sets a budget of principal 1 and returns an empty usage of its current window.
 async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUsage {
     let root = control.session("root", PASSWORD).await;
     let (status, answer) = root.put("/admin/principals/1/budget", body).await;
@@ -165,18 +170,22 @@ fn timestamp(at: OffsetDateTime) -> Timestamp {
     Timestamp(i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap())
 }
 
-/// Whether it does, beside what others use.
-fn tells_of(told: &LimitReportReply, entry: &BudgetUsage) -> bool {
-    let mut shares = told.budgets.iter();
+/// Whether the reply contains a share of this budget.
+fn has_share_of(reply: &LimitReportReply, entry: &BudgetUsage) -> bool {
+    let mut shares = reply.budgets.iter();
     shares.any(|share| share.budget == entry.budget)
 }
 
-async fn used(control: &Control, replica: &str, use_of: BudgetUsage) -> Option<BudgetShare> {
+async fn budget_share(
+    control: &Control,
+    replica: &str,
+    use_of: BudgetUsage,
+) -> Option<BudgetShare> {
     let mut report = report(replica);
     report.budgets.push(use_of);
-    let told = reconcile(control, &report).await;
+    let reply = reconcile(control, &report).await;
     let window = (use_of.budget, use_of.window_start);
-    let mut shares = told.budgets.into_iter();
+    let mut shares = reply.budgets.into_iter();
     shares.find(|share| (share.budget, share.window_start) == window)
 }
 
@@ -189,7 +198,7 @@ fn grant(total: u64, granted: u64, used_by_others: u64) -> Grant {
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_budget_is_granted_once() {
+async fn the_rest_of_a_budget_is_granted_once() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 1000, "window": "daily" });
@@ -198,27 +207,27 @@ async fn what_is_left_of_a_budget_is_granted_once() {
         tokens: Tokens(tokens),
         ..none
     };
-    let share = used(&first, "a", none).await.unwrap();
+    let share = budget_share(&first, "a", none).await.unwrap();
     assert_eq!(
         (share.tokens, share.cost_micros),
         (Some(grant(1000, 1000, 0)), None)
     );
     near(share.share, 1.0);
-    // The other one holds everything, until it comes again.
-    let share = used(&second, "b", none).await.unwrap();
+    // The other gateway has the whole grant until it reconciles again.
+    let share = budget_share(&second, "b", none).await.unwrap();
     assert_eq!(share.tokens, Some(grant(1000, 0, 0)));
     near(share.share, 1.0 / 3.0);
-    let share = used(&second, "a", tokens(200)).await.unwrap();
+    let share = budget_share(&second, "a", tokens(200)).await.unwrap();
     near(share.share, 24.0 / 26.0);
     assert_eq!(share.tokens, Some(grant(1000, 938, 0)));
-    let share = used(&first, "b", none).await.unwrap();
+    let share = budget_share(&first, "b", none).await.unwrap();
     assert_eq!(share.tokens, Some(grant(1000, 31, 200)));
-    // Both leave something to one that comes.
-    let share = used(&first, "c", none).await.unwrap();
+    // Both leave a share for a gateway that joins.
+    let share = budget_share(&first, "c", none).await.unwrap();
     assert_eq!(share.tokens, Some(grant(1000, 23, 200)));
     silent(&database, "c", 31.0).await;
 
-    // Rows are stored: the same is spent, by whomever it is told.
+    // Stored usage does not change the total.
     sqlx::query(
         "WITH stored AS (UPDATE budget_shares SET tokens_stored = 150 WHERE replica = 'a') \
          UPDATE budget_spending SET tokens_used = 150",
@@ -226,68 +235,68 @@ async fn what_is_left_of_a_budget_is_granted_once() {
     .execute(&database.pool)
     .await
     .unwrap();
-    let share = used(&first, "b", none).await.unwrap();
+    let share = budget_share(&first, "b", none).await.unwrap();
     assert_eq!(share.tokens, Some(grant(1000, 31, 200)));
-    let share = used(&first, "a", tokens(938)).await.unwrap();
+    let share = budget_share(&first, "a", tokens(938)).await.unwrap();
     assert_eq!(share.tokens, Some(grant(1000, 969, 0)));
 }
 
-/// What it took still counts, stored or not.
+/// Its usage still counts, whether stored or not.
 #[tokio::test]
-async fn a_start_that_is_over_holds_nothing() {
+async fn an_ended_start_has_no_grant() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
     let tokens = Tokens(938);
-    used(&first, "a", BudgetUsage { tokens, ..none }).await;
+    budget_share(&first, "a", BudgetUsage { tokens, ..none }).await;
     database
         .execute(
             "UPDATE budget_shares SET tokens_stored = 150; \
              UPDATE budget_spending SET tokens_used = 150",
         )
         .await;
-    let mut anew = report("a");
-    anew.boot_id = "boot-2".to_owned();
-    anew.budgets.push(none);
-    let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 62, 938)));
-    // What did not come in two minutes is lost.
+    let mut restarted = report("a");
+    restarted.boot_id = "boot-2".to_owned();
+    restarted.budgets.push(none);
+    let reply = reconcile(&second, &restarted).await;
+    assert_eq!(reply.budgets[0].tokens, Some(grant(1000, 62, 938)));
+    // Usage that is not stored within two minutes is lost.
     database
         .execute("UPDATE budget_shares SET reported_at = now() - interval '121 s' WHERE boot_id = 'boot-1' AND replica = 'a'")
         .await;
-    let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 850, 150)));
+    let reply = reconcile(&second, &restarted).await;
+    assert_eq!(reply.budgets[0].tokens, Some(grant(1000, 850, 150)));
 
-    // It counts anew: nothing of the new count is stored.
+    // The gateway restarts its count: nothing of the new count is stored.
     sqlx::query(
         "UPDATE budget_shares SET tokens_used = 30, tokens_stored = 20 WHERE boot_id = 'boot-2'",
     )
     .execute(&database.pool)
     .await
     .unwrap();
-    let told = reconcile(&second, &anew).await;
-    assert_eq!(told.budgets[0].tokens, Some(grant(1000, 850, 150)));
+    let reply = reconcile(&second, &restarted).await;
+    assert_eq!(reply.budgets[0].tokens, Some(grant(1000, 850, 150)));
     let kept = "SELECT tokens_stored FROM budget_shares WHERE boot_id = 'boot-2'";
     assert_eq!(database.number(kept).await, 0);
 
     let lower = json!({ "cost_total_micros": 70, "tokens_total": 100, "window": "daily" });
     budget(&database, &first, lower).await;
-    let told = reconcile(&first, &anew).await;
-    assert_eq!(told.budgets[0].tokens, Some(grant(100, 0, 150)));
-    assert_eq!(told.budgets[0].cost_micros, Some(grant(70, 70, 0)));
+    let reply = reconcile(&first, &restarted).await;
+    assert_eq!(reply.budgets[0].tokens, Some(grant(100, 0, 150)));
+    assert_eq!(reply.budgets[0].cost_micros, Some(grant(70, 70, 0)));
 }
 
-/// Each of them counts, and what there is is not given out twice.
+/// Both are counted, and no amount is granted twice.
 #[tokio::test]
-async fn two_gateways_under_one_name_are_told_and_share() {
+async fn duplicate_replicas_are_reported_and_share_limits() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
     let ask = async |control: &Control, replica: &str, boot_id: &str| {
         let subject = Subject::Principal(PrincipalId(1));
-        let told = reconcile(
+        let reply = reconcile(
             control,
             &LimitReport {
                 boot_id: boot_id.to_owned(),
@@ -301,16 +310,16 @@ async fn two_gateways_under_one_name_are_told_and_share() {
             },
         )
         .await;
-        let share = told.allowances[0].requests_share;
-        let granted = told.budgets[0].tokens.unwrap().granted;
-        (told.replicas, told.duplicate_replica, share, granted)
+        let share = reply.allowances[0].requests_share;
+        let granted = reply.budgets[0].tokens.unwrap().granted;
+        (reply.replicas, reply.duplicate_replica, share, granted)
     };
-    // A start that follows another is none of this, however often there is one.
+    // Restarts are not duplicates, however many there are.
     for boot_id in ["boot-1", "boot-2", "boot-3", "boot-3"] {
         let alone = ask(&first, "a", boot_id).await;
         assert_eq!(alone, (1, false, 1.0, 1000), "{boot_id}");
     }
-    // An earlier one is back. What the other one was granted stays its own.
+    // An earlier start reports again. The other one keeps its grant.
     assert_eq!(ask(&second, "a", "boot-2").await, (2, true, 0.5, 0));
     let (replicas, taken, share, granted) = ask(&first, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (2, true, 0.5));
@@ -321,14 +330,14 @@ async fn two_gateways_under_one_name_are_told_and_share() {
     let (replicas, taken, ..) = ask(&first, "b", "boot-1").await;
     assert_eq!((replicas, taken), (3, false));
 
-    // One of them ends.
+    // One of them stops.
     silent(&database, "b", 31.0).await;
     database
         .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s', concurrent_at = concurrent_at - interval '31 s'")
         .await;
     let (replicas, taken, share, _) = ask(&second, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (1, false, 1.0));
-    // Nobody keeps what is long over: only the last two are known.
+    // Old starts are deleted: only the last two are known.
     for boot_id in ["boot-4", "boot-5"] {
         database
             .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s'")
@@ -343,9 +352,9 @@ async fn two_gateways_under_one_name_are_told_and_share() {
     );
 }
 
-/// A gateway begins with an even part of a budget of which it knows nothing.
+/// A gateway starts with an even share of a budget that it has not reported yet.
 #[tokio::test]
-async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {
+async fn gateways_that_do_not_use_a_budget_receive_a_small_share() {
     let (database, control) = started().await;
     let body = json!({ "tokens_total": 900, "window": "daily" });
     let none = budget(&database, &control, body).await;
@@ -356,24 +365,24 @@ async fn whoever_has_not_used_a_budget_is_told_its_part_and_holds_no_more() {
         tokens: Tokens(tokens),
         ..none
     };
-    // Two more may have begun.
-    let share = used(&control, "a", tokens(30)).await.unwrap();
+    // Two other gateways may have started to use it.
+    let share = budget_share(&control, "a", tokens(30)).await.unwrap();
     assert_eq!(share.tokens, Some(grant(900, 30 + 270, 0)));
     for replica in ["b", "c"] {
-        let told = reconcile(&control, &report(replica)).await.budgets;
-        assert_eq!(told.len(), 1);
-        assert_eq!(told[0].budget, none.budget);
-        assert_eq!(told[0].tokens, Some(grant(900, 25, 30)));
+        let reply = reconcile(&control, &report(replica)).await.budgets;
+        assert_eq!(reply.len(), 1);
+        assert_eq!(reply[0].budget, none.budget);
+        assert_eq!(reply[0].tokens, Some(grant(900, 25, 30)));
     }
-    let share = used(&control, "a", tokens(30)).await.unwrap();
+    let share = budget_share(&control, "a", tokens(30)).await.unwrap();
     assert_eq!(share.tokens, Some(grant(900, 30 + 795, 0)));
-    // What nobody spends from is not told of.
+    // Budgets without usage are not sent.
     silent(&database, "a", 31.0).await;
     assert_eq!(reconcile(&control, &report("b")).await.budgets, []);
 }
 
 #[tokio::test]
-async fn only_windows_that_can_still_be_spent_from_are_told_of() {
+async fn only_open_windows_have_shares() {
     let (database, control) = started().await;
     let body = json!({ "cost_total_micros": 1000, "window": "daily" });
     let present = budget(&database, &control, body).await;
@@ -390,18 +399,18 @@ async fn only_windows_that_can_still_be_spent_from_are_told_of() {
             cost_micros: Micros(10),
             ..present
         };
-        let share = used(&control, "a", shifted).await;
+        let share = budget_share(&control, "a", shifted).await;
         assert_eq!(share.is_some(), known, "{shift}");
-        let told = share.map(|share| (share.window_start, share.cost_micros, share.tokens));
+        let reply = share.map(|share| (share.window_start, share.cost_micros, share.tokens));
         let expected = (shifted.window_start, Some(grant(1000, 1000, 0)), None);
-        assert_eq!(told, known.then_some(expected));
+        assert_eq!(reply, known.then_some(expected));
     }
-    let absurd = BudgetUsage {
+    let impossible = BudgetUsage {
         window_start: Timestamp(i64::MIN),
         budget: BudgetId(u64::MAX),
         ..present
     };
-    assert_eq!(used(&control, "a", absurd).await, None);
+    assert_eq!(budget_share(&control, "a", impossible).await, None);
     let most = BudgetUsage {
         tokens: Tokens(u64::MAX),
         cost_micros: Micros(u64::MAX),
@@ -409,18 +418,18 @@ async fn only_windows_that_can_still_be_spent_from_are_told_of() {
         ..present
     };
     for replica in ["a", "b", "a"] {
-        let share = used(&control, replica, most).await.unwrap();
+        let share = budget_share(&control, replica, most).await.unwrap();
         assert_eq!(share.cost_micros.unwrap().total, 1000);
     }
     let root = control.session("root", PASSWORD).await;
     let shown = root.get("/admin/principals/1/budget").await;
     assert_eq!(shown["cost_reserved_micros"], i64::MAX);
     root.delete("/admin/principals/1/budget").await;
-    assert_eq!(used(&control, "a", present).await, None);
+    assert_eq!(budget_share(&control, "a", present).await, None);
 }
 
-/// A gateway of the test's own, beside what control knows of it.
-struct Gateway {
+/// The actual state of a gateway, as opposed to what the control plane has stored.
+struct FakeGateway {
     name: String,
     boot: u32,
     granted: u64,
@@ -429,7 +438,7 @@ struct Gateway {
     stored: u64,
 }
 
-impl Gateway {
+impl FakeGateway {
     fn free(&self) -> u64 {
         self.granted.saturating_sub(self.used + self.in_flight)
     }
@@ -439,20 +448,20 @@ impl Gateway {
     }
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     database: &'a Database,
     controls: [&'a Control; 2],
     random: fastrand::Rng,
     none: BudgetUsage,
     total: u64,
-    /// What was taken, truly.
+    /// The actual usage.
     taken: u64,
-    gateways: Vec<Gateway>,
-    /// Of starts that are over: who, which, and what is not stored.
+    gateways: Vec<FakeGateway>,
+    /// Ended starts: replica, boot ID and usage that is not stored.
     ended: Vec<(String, String, u64)>,
 }
 
-impl World<'_> {
+impl Simulation<'_> {
     async fn report(&mut self, who: usize) {
         let control = self.controls[self.random.usize(..2)];
         let gateway = &mut self.gateways[who];
@@ -463,14 +472,14 @@ impl World<'_> {
             tokens_reserved: Tokens(gateway.in_flight),
             ..self.none
         });
-        let told = reconcile(control, &report).await;
-        let grant = told.budgets[0].tokens.unwrap();
+        let reply = reconcile(control, &report).await;
+        let grant = reply.budgets[0].tokens.unwrap();
         assert_eq!(grant.total, self.total);
         assert!(grant.granted >= gateway.used);
         gateway.granted = grant.granted;
     }
 
-    /// As a usage batch does it.
+    /// Stores usage as a batch does.
     async fn store(&self, replica: &str, boot_id: &str, tokens: u64) {
         let tokens = i64::try_from(tokens).unwrap();
         let id = i64::try_from(self.none.budget.0).unwrap();
@@ -506,7 +515,7 @@ impl World<'_> {
         self.total = total;
     }
 
-    /// Ends a start, and begins another; one that crashes says nothing more.
+    /// Ends a start after a last report, and begins another.
     async fn restart(&mut self, who: usize) {
         self.finish(who);
         self.report(who).await;
@@ -560,15 +569,18 @@ impl World<'_> {
         }
     }
 
-    /// What is taken, or may be without asking.
+    /// The actual usage and the amount that can be used before reconciling.
     fn bound(&self) -> u64 {
-        let free = self.gateways.iter().map(|one| one.in_flight + one.free());
+        let free = self
+            .gateways
+            .iter()
+            .map(|gateway| gateway.in_flight + gateway.free());
         self.taken + free.sum::<u64>()
     }
 }
 
 #[tokio::test]
-async fn no_order_of_events_spends_more_than_there_is() {
+async fn no_order_of_events_overspends_a_budget() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 4000, "window": "monthly" });
@@ -580,7 +592,7 @@ async fn no_order_of_events_spends_more_than_there_is() {
                  DELETE FROM limit_replicas; DELETE FROM duplicate_gateways",
             )
             .await;
-        let gateway = |number| Gateway {
+        let gateway = |number| FakeGateway {
             name: format!("gateway-{number}"),
             boot: 0,
             granted: 0,
@@ -588,7 +600,7 @@ async fn no_order_of_events_spends_more_than_there_is() {
             in_flight: 0,
             stored: 0,
         };
-        let mut world = World {
+        let mut simulation = Simulation {
             database: &database,
             controls: [&first, &second],
             random: fastrand::Rng::with_seed(seed),
@@ -598,43 +610,43 @@ async fn no_order_of_events_spends_more_than_there_is() {
             gateways: (0..3).map(gateway).collect(),
             ended: Vec::new(),
         };
-        world.set_total(4000).await;
+        simulation.set_total(4000).await;
         for step in 0..300 {
-            let before = world.bound();
-            world.step().await;
-            let (bound, total) = (world.bound(), world.total);
+            let before = simulation.bound();
+            simulation.step().await;
+            let (bound, total) = (simulation.bound(), simulation.total);
             assert!(
                 bound <= before.max(total),
                 "seed {seed}, step {step}: {before} to {bound} of {total}"
             );
         }
-        // In the end everything can be spent, by whoever wants it.
-        world.set_total(world.taken + 1000).await;
+        // Finally, one gateway can use the whole rest.
+        simulation.set_total(simulation.taken + 1000).await;
         for who in 0..3 {
-            world.restart(who).await;
+            simulation.restart(who).await;
         }
         for _ in 0..40 {
-            world.report(0).await;
-            let free = world.gateways[0].free();
-            world.gateways[0].used += free;
-            world.taken += free;
+            simulation.report(0).await;
+            let free = simulation.gateways[0].free();
+            simulation.gateways[0].used += free;
+            simulation.taken += free;
             for who in 1..3 {
-                world.report(who).await;
+                simulation.report(who).await;
             }
         }
         assert!(
-            world.taken + 2 >= world.total,
+            simulation.taken + 2 >= simulation.total,
             "{} of {}",
-            world.taken,
-            world.total
+            simulation.taken,
+            simulation.total
         );
-        assert!(world.bound() <= world.total);
+        assert!(simulation.bound() <= simulation.total);
     }
 }
 
-/// As many at a time as there are, on windows that overlap.
+/// Many concurrent reports with overlapping windows.
 #[tokio::test]
-async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
+async fn concurrent_reports_do_not_deadlock() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     database
@@ -678,10 +690,15 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
                 random.shuffle(&mut report.budgets);
                 random.shuffle(&mut report.counts);
                 let control = if round % 2 == 0 { first } else { second };
-                let told = reconcile(control, &report).await;
-                assert!(report.budgets.iter().all(|entry| tells_of(&told, entry)));
-                assert_eq!(told.allowances.len(), rows.len());
-                for share in told.budgets {
+                let reply = reconcile(control, &report).await;
+                assert!(
+                    report
+                        .budgets
+                        .iter()
+                        .all(|entry| has_share_of(&reply, entry))
+                );
+                assert_eq!(reply.allowances.len(), rows.len());
+                for share in reply.budgets {
                     granted.insert(share.budget.0, share.tokens.unwrap().granted);
                 }
             }
@@ -690,7 +707,7 @@ async fn reports_at_the_same_time_wait_for_each_other_but_never_in_a_circle() {
     futures_util::future::join_all(gateways).await;
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     assert_eq!(database.number(deadlocks).await, 0);
-    // Nobody was granted what another had.
+    // No amount was granted twice.
     let over = "SELECT count(*) FROM (SELECT sum(tokens_granted) AS granted FROM budget_shares \
                  GROUP BY budget_id) AS s WHERE granted > 100000";
     assert_eq!(database.number(over).await, 0);
@@ -719,13 +736,13 @@ async fn limits_state(
 }
 
 #[tokio::test]
-async fn how_things_stand_is_told_alike_by_every_replica() {
+async fn every_replica_returns_the_same_limits_state() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let root = first.session("root", PASSWORD).await;
-    let (_, _, told) = limits_state(&first, None).await;
+    let (_, _, reply) = limits_state(&first, None).await;
     assert_eq!(
-        told,
+        reply,
         Some(LimitsState {
             replicas: 1,
             ..LimitsState::default()
@@ -752,17 +769,17 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
     for name in ["a", "b"] {
         reconcile(&second, &report(name)).await;
     }
-    let (status, tag, told) = limits_state(&first, Some(&before)).await;
+    let (status, tag, reply) = limits_state(&first, Some(&before)).await;
     assert_eq!(status, StatusCode::OK);
-    let told = told.unwrap();
-    let prices: Vec<(&str, Option<Micros>)> = told
+    let reply = reply.unwrap();
+    let prices: Vec<(&str, Option<Micros>)> = reply
         .prices
         .iter()
         .map(|row| (row.model.as_str(), row.prices.input_price_per_mtok))
         .collect();
     assert_eq!(prices, [("B", Some(Micros(0))), ("b", Some(Micros(7)))]);
-    assert_eq!((told.replicas, told.budgets.len()), (2, 1));
-    let spent = &told.budgets[0];
+    assert_eq!((reply.replicas, reply.budgets.len()), (2, 1));
+    let spent = &reply.budgets[0];
     assert_eq!(
         (spent.budget, spent.window_start),
         (none.budget, none.window_start)
@@ -779,12 +796,12 @@ async fn how_things_stand_is_told_alike_by_every_replica() {
 }
 
 #[tokio::test]
-async fn what_nobody_asks_for_any_more_is_taken_out() {
+async fn expired_shares_and_counts_are_deleted() {
     let (database, control) = started().await;
     let body = json!({ "tokens_total": 10, "window": "daily" });
     let present = budget(&database, &control, body).await;
-    used(&control, "gateway", present).await;
-    asked(&control, "gateway", 1, 1).await;
+    budget_share(&control, "gateway", present).await;
+    limit_shares(&control, "gateway", 1, 1).await;
     database
         .execute(
             "INSERT INTO budget_spending (budget_id, window_start) \
@@ -798,17 +815,17 @@ async fn what_nobody_asks_for_any_more_is_taken_out() {
              VALUES ('old', 'gateway', 1, 1, now() - interval '61 min')",
         )
         .await;
-    // It tidies up when it starts.
+    // A control plane deletes expired rows at start.
     let _second = Control::start(&database).await;
     for (sql, left) in [
         ("SELECT count(*) FROM budget_spending", 2),
         ("SELECT count(*) FROM budget_shares", 2),
         ("SELECT count(*) FROM limit_counts", 1),
     ] {
-        let tidied = eventually(sql, async || {
+        let deleted = eventually(sql, async || {
             (database.number(sql).await == left).then_some(())
         });
-        tokio::time::timeout(Duration::from_secs(30), tidied)
+        tokio::time::timeout(Duration::from_secs(30), deleted)
             .await
             .unwrap();
     }

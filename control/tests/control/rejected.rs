@@ -16,7 +16,7 @@ async fn metrics(control: &Control) -> String {
 }
 
 #[tokio::test]
-async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
+async fn a_bad_event_is_rejected_and_the_others_are_stored() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -29,20 +29,20 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
     let canary = json!({ "note": "canary-4711" });
     let events = [
         event("m"),
-        // Neither can be read.
+        // These cannot be read.
         with(
             "m",
             json!({ "prompt_tokens": "canary-4711", "metadata": canary }),
         ),
         json!("canary-4711"),
-        // It can be, but not be stored.
+        // Readable, but not storable.
         with(
             "m",
             json!({ "prompt_tokens": 13, "request_id": "r-13", "metadata": canary }),
         ),
-        // It is stored, without what the client wrote.
+        // Stored without metadata.
         with("m", json!({ "metadata": { "nested": canary } })),
-        // Not rejected: nobody knows the model.
+        // Dropped, not rejected: the model is unknown.
         event("never"),
         event("m"),
     ];
@@ -52,8 +52,8 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
         .number("SELECT count(*) FROM usage_events WHERE metadata IS NULL")
         .await;
     assert_eq!(stored, 3);
-    let raised = "SELECT sum(tokens_used)::bigint FROM budget_spending";
-    assert_eq!(database.number(raised).await, 3 * 1500);
+    let spent = "SELECT sum(tokens_used)::bigint FROM budget_spending";
+    assert_eq!(database.number(spent).await, 3 * 1500);
     let rejected = "SELECT jsonb_agg(jsonb_build_array(reason, event -> 'request_id', \
                   jsonb_typeof(event)) ORDER BY id) FROM rejected_usage \
                   WHERE replica = 'gateway-0' AND boot_id = 'boot-1' AND sequence = 1";
@@ -66,11 +66,11 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
         json!([
             ["prompt_tokens cannot be read", null, "object"],
             [". cannot be read", null, "null"],
-            ["a value is not allowed (unlucky)", "r-13", "object"],
+            ["invalid value (unlucky)", "r-13", "object"],
         ])
     );
-    let told = "SELECT count(*) FROM rejected_usage WHERE reason || event::text LIKE '%canary%'";
-    assert_eq!(database.number(told).await, 0);
+    let leaked = "SELECT count(*) FROM rejected_usage WHERE reason || event::text LIKE '%canary%'";
+    assert_eq!(database.number(leaked).await, 0);
     assert!(!control.log().contains("canary-4711"));
     let metrics = metrics(&control).await;
     for line in [
@@ -84,7 +84,7 @@ async fn one_bad_event_is_set_aside_and_the_others_are_stored() {
 }
 
 #[tokio::test]
-async fn what_is_set_aside_has_a_bound_and_an_end() {
+async fn rejected_events_are_bounded_and_expire() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -99,9 +99,9 @@ async fn what_is_set_aside_has_a_bound_and_an_end() {
     assert_eq!(send(&control, &bad).await, reply(1, 1, false));
     let count = "SELECT count(*) FROM rejected_usage";
     assert_eq!(database.number(count).await, 10_000);
-    // A control plane that starts tidies up.
+    // A control plane deletes expired rows at start.
     let _second = Control::start(&database).await;
-    eventually("only young ones are left, and not many", async || {
+    eventually("only a bounded number of recent events is left", async || {
         let old =
             "SELECT count(*) FROM rejected_usage WHERE received_at < now() - interval '30 days'";
         let left = (database.number(old).await, database.number(count).await);
@@ -116,7 +116,7 @@ async fn what_is_set_aside_has_a_bound_and_an_end() {
 }
 
 #[tokio::test]
-async fn a_batch_with_all_the_metadata_that_it_may_have_is_taken() {
+async fn a_batch_with_the_maximum_of_metadata_is_stored() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -126,9 +126,9 @@ async fn a_batch_with_all_the_metadata_that_it_may_have_is_taken() {
         .map(|n| (format!("{n:0>64}"), json!(text)))
         .collect();
     let full = with("m", json!({ "metadata": metadata }));
-    let greatest = batch(1, &vec![full; 500]);
-    assert!(greatest.to_string().len() > 25_000_000);
-    assert_eq!(send(&control, &greatest).await, reply(500, 0, false));
+    let largest = batch(1, &vec![full; 500]);
+    assert!(largest.to_string().len() > 25_000_000);
+    assert_eq!(send(&control, &largest).await, reply(500, 0, false));
     let kept = "SELECT count(*) FROM usage_events WHERE metadata IS NOT NULL";
     assert_eq!(database.number(kept).await, 500);
 }

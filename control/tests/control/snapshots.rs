@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::harness::{Control, KEY, PASSWORD, command, eventually, started};
 
-/// Long for a machine that does other things, too; 250 ms are promised.
+/// Much longer than the documented 250 ms, for machines under load.
 const SOON: Duration = Duration::from_secs(5);
 
 pub(crate) async fn fetch(control: &Control, held: Option<&str>, wait: &str) -> Response {
@@ -27,7 +27,7 @@ fn etag(response: &Response) -> String {
         .to_owned()
 }
 
-/// The complete snapshot and its tag.
+/// The complete snapshot and its entity tag.
 pub(crate) async fn whole(control: &Control) -> (Snapshot, String) {
     let response = fetch(control, None, "0s").await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -35,7 +35,7 @@ pub(crate) async fn whole(control: &Control) -> (Snapshot, String) {
     (response.json().await.unwrap(), tag)
 }
 
-/// What changed since `held`, put together with it.
+/// The next snapshot: the difference to `held`, merged with it.
 async fn next(control: &Control, held: &Snapshot, tag: &str) -> (Snapshot, String) {
     let response = fetch(control, Some(tag), "30s").await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -50,7 +50,7 @@ fn names(snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_difference_completes_what_is_held() {
+async fn a_difference_and_the_held_snapshot_make_the_next_one() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (mut held, mut tag) = whole(&control).await;
@@ -76,7 +76,7 @@ async fn a_difference_completes_what_is_held() {
         .first_key_value()
         .unwrap();
     assert_eq!((found.to_string(), entry.disabled), (hash, false));
-    // Two changes further on, from what was remembered.
+    // Two changes later, from a recent version.
     root.delete(&format!("/admin/keys/{key}")).await;
     root.model("c").await;
     let (after, _) = next(&control, &held, &tag).await;
@@ -93,13 +93,13 @@ async fn a_difference_completes_what_is_held() {
             .1
             .disabled
     );
-    // Nobody knows this tag: everything comes.
+    // An unknown entity tag: the complete snapshot.
     let strange = fetch(&control, Some("\"1-0123456789abcdef\""), "0s").await;
     assert_eq!(strange.json::<Snapshot>().await.unwrap(), after);
 }
 
 #[tokio::test]
-async fn a_new_key_costs_one_shard() {
+async fn a_new_key_updates_one_shard() {
     let (database, control) = started().await;
     database
         .execute(
@@ -107,7 +107,7 @@ async fn a_new_key_costs_one_shard() {
              SELECT sha256(n::text::bytea), 'sk-', n::text, 1 FROM generate_series(1, 2000) AS n",
         )
         .await;
-    let (held, tag) = eventually("the keys are there", async || {
+    let (held, tag) = eventually("the keys are published", async || {
         Some(whole(&control).await).filter(|(held, _)| held.key_shards.len() > 200)
     })
     .await;
@@ -129,9 +129,9 @@ async fn a_new_key_costs_one_shard() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_told_by_every_replica() {
+async fn every_replica_notifies_waiting_gateways() {
     let (database, first) = started().await;
-    // So that only a notification can tell it in time.
+    // So that only a notification is fast enough.
     let seldom = ["--snapshot-rebuild-interval=3600"];
     let second = Control::launch(&database.url(None), &seldom).await;
     second.ready().await;
@@ -161,7 +161,7 @@ async fn whoever_waits_is_told_by_every_replica() {
             Instant::now()
         };
         let changing = async {
-            eventually("somebody waits", async || {
+            eventually("a gateway waits", async || {
                 let metrics = second
                     .get("/metrics")
                     .send()
@@ -179,14 +179,18 @@ async fn whoever_waits_is_told_by_every_replica() {
             root.model(&format!("m{number}")).await;
             begun
         };
-        let (told, begun) = tokio::join!(waiting, changing);
-        assert!(told - begun < SOON, "told after {:?}", told - begun);
+        let (received, begun) = tokio::join!(waiting, changing);
+        assert!(
+            received - begun < SOON,
+            "received after {:?}",
+            received - begun
+        );
     }
 }
 
-/// As behind a pooler that passes no notifications on.
+/// As behind a connection pooler that does not forward notifications.
 #[tokio::test]
-async fn without_notifications_the_database_is_asked_often() {
+async fn the_database_is_polled_without_notifications() {
     let (database, _) = started().await;
     let mut command = command(&database.url_without_listen().await);
     command.env("FASTLLM_DATABASE_MAX_CONNECTIONS", "1");
@@ -201,7 +205,11 @@ async fn without_notifications_the_database_is_asked_often() {
             .await;
         let response = fetch(&control, Some(&tag), "30s").await;
         assert_eq!(response.status(), StatusCode::OK, "change {number}");
-        assert!(begun.elapsed() < SOON, "told after {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < SOON,
+            "received after {:?}",
+            begun.elapsed()
+        );
     }
     let metrics = control
         .get("/metrics")
@@ -215,11 +223,11 @@ async fn without_notifications_the_database_is_asked_often() {
         metrics.contains("fastllm_control_database_notifications 0"),
         "{metrics}"
     );
-    assert!(control.log().contains("changes are polled for"));
+    assert!(control.log().contains("polling for changes"));
 }
 
 #[tokio::test]
-async fn the_same_version_is_the_same_bytes_everywhere() {
+async fn replicas_serve_identical_bytes() {
     let (database, first) = started().await;
     let root = first.session("root", PASSWORD).await;
     for name in ["z", "a", "Z", "é", "m/1", "m/2"] {
@@ -239,7 +247,7 @@ async fn the_same_version_is_the_same_bytes_everywhere() {
     for number in 0..20 {
         root.key(&number.to_string(), 1).await;
     }
-    // Built change by change here, all at once there.
+    // The first replica built it incrementally, the second one at once.
     let second = Control::start(&database).await;
     let bytes = async |control: &Control| {
         let response = fetch(control, None, "0s").await;
@@ -258,7 +266,7 @@ async fn the_same_version_is_the_same_bytes_everywhere() {
 }
 
 #[tokio::test]
-async fn changes_at_the_same_time_all_arrive() {
+async fn concurrent_changes_are_all_published() {
     let (database, first) = started().await;
     let second = Control::start(&database).await;
     let sessions = [
@@ -291,11 +299,11 @@ async fn changes_at_the_same_time_all_arrive() {
 }
 
 #[tokio::test]
-async fn equal_content_wakes_nobody() {
+async fn equal_content_does_not_notify_gateways() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let (_, tag) = whole(&control).await;
-    // A change of the version, but of nothing that gateways are told.
+    // A change of the version without a change of published content.
     let body = json!({ "password": PASSWORD });
     root.send(Method::PUT, "/admin/principals/1/password", body)
         .await;
@@ -308,7 +316,7 @@ async fn equal_content_wakes_nobody() {
 }
 
 #[tokio::test]
-async fn changes_by_plain_sql_are_published() {
+async fn changes_by_manual_sql_are_published() {
     let (database, control) = started().await;
     let (held, tag) = whole(&control).await;
     database
@@ -336,7 +344,7 @@ async fn changes_by_plain_sql_are_published() {
 }
 
 #[tokio::test]
-async fn a_restored_database_is_followed() {
+async fn a_restored_database_is_published() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("kept").await;
@@ -358,8 +366,8 @@ async fn a_restored_database_is_followed() {
     assert_eq!(names(&held), ["kept"]);
 }
 
-/// A backend about which everything is said.
-fn everything() -> Value {
+/// A backend with all fields set.
+fn all_fields() -> Value {
     json!({
         "api_base": "http://h/v1",
         "draining": true,
@@ -376,8 +384,8 @@ fn everything() -> Value {
     })
 }
 
-/// What the gateways are told of it; `plain` is one without all that.
-fn told(id: BackendId, plain: &Backend) -> Backend {
+/// The published form of [`all_fields`]; `plain` is a backend with default values.
+fn published(id: BackendId, plain: &Backend) -> Backend {
     Backend {
         id,
         draining: true,
@@ -401,8 +409,8 @@ fn told(id: BackendId, plain: &Backend) -> Backend {
     }
 }
 
-/// What takes all of it back.
-fn usual() -> Value {
+/// A change to default values.
+fn default_fields() -> Value {
     json!({
         "draining": false,
         "max_concurrency": null,
@@ -419,13 +427,13 @@ fn usual() -> Value {
 }
 
 #[tokio::test]
-async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
+async fn all_fields_of_backends_are_published() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
     let plain = json!({ "api_base": "http://h/v1" });
     let path = format!("/admin/models/{id}/backends");
-    for body in [plain, everything()] {
+    for body in [plain, all_fields()] {
         assert_eq!(root.post(&path, body).await.0, 201);
     }
     let (held, tag) = whole(&control).await;
@@ -433,18 +441,18 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
     let [plain, full] = models[0].backends.as_slice() else {
         panic!("two backends");
     };
-    // What is not said is what the gateways take for granted.
+    // Unset fields have the defaults of gateways.
     let mut same = plain.clone();
     same.draining = false;
     same.concurrency = Concurrency::default();
     same.dialect = RequestOptions::default();
     same.health = HealthCheck::default();
     assert_eq!(*plain, same);
-    assert_eq!(*full, told(full.id, plain));
+    assert_eq!(*full, published(full.id, plain));
 
-    // Every field can be changed back.
+    // All fields can be reset.
     let at = format!("/admin/backends/{}", full.id.0);
-    assert_eq!(root.patch(&at, usual()).await.0, 204);
+    assert_eq!(root.patch(&at, default_fields()).await.0, 204);
     let (held, tag) = next(&control, &held, &tag).await;
     let models = held.models.items.as_ref().unwrap();
     let backends = &models[0].backends;
@@ -454,7 +462,7 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
     };
     assert_eq!(backends[1], again);
 
-    // Sealed for this row, and for nothing else in it.
+    // Extra headers are sealed for their row and column.
     database
         .execute(
             "UPDATE model_backends SET extra_headers = '\\x0301', extra_header_names = '{x-team}' \
@@ -466,7 +474,7 @@ async fn everything_about_a_backend_reaches_the_gateways_in_usable_form() {
 }
 
 #[tokio::test]
-async fn a_backend_whose_credential_does_not_open_is_left_out() {
+async fn backends_with_unusable_credentials_are_omitted() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     let id = root.model("m").await;
@@ -477,7 +485,7 @@ async fn a_backend_whose_credential_does_not_open_is_left_out() {
         .await;
     let count = |snapshot: &Snapshot| snapshot.models.items.as_ref().unwrap()[0].backends.len();
     assert_eq!(count(&whole(&control).await.0), 2);
-    // Copied from one row to the other, a sealed credential is worth nothing.
+    // A sealed credential that is copied to another row cannot be opened.
     let (held, tag) = whole(&control).await;
     database
         .execute(
@@ -487,9 +495,9 @@ async fn a_backend_whose_credential_does_not_open_is_left_out() {
         )
         .await;
     assert_eq!(count(&next(&control, &held, &tag).await.0), 1);
-    assert!(control.log().contains("a backend is left out"));
+    assert!(control.log().contains("omitting an unusable backend"));
 
-    // The next key reads what the old one sealed, if it is told of it.
+    // After key rotation, old credentials can be opened if the old key is configured.
     let other = "ff".repeat(32);
     let rotated = async |old: &str| {
         let mut command = command(&database.url(None));
@@ -505,7 +513,7 @@ async fn a_backend_whose_credential_does_not_open_is_left_out() {
 }
 
 #[tokio::test]
-async fn waiting_ends_with_304_and_has_a_bound() {
+async fn waiting_ends_with_304_after_a_bounded_time() {
     let (_database, control) = started().await;
     let (_, tag) = whole(&control).await;
     let response = fetch(&control, Some(&tag), "100ms").await;
@@ -515,7 +523,7 @@ async fn waiting_ends_with_304_and_has_a_bound() {
         fetch(&control, Some(&tag), "soon").await.status(),
         StatusCode::BAD_REQUEST
     );
-    // No answer comes early.
+    // No early response.
     let early = timeout(
         Duration::from_millis(300),
         fetch(&control, Some(&tag), "3600s"),

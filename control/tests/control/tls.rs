@@ -17,9 +17,9 @@ async fn exchange(control: &Control, connector: &TlsConnector, request: &str) ->
     let name = ServerName::try_from("control.example").unwrap();
     let mut stream = connector.connect(name, stream).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn admin_port_supports_tls_and_silent_clients_block_nobody() {
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let control = Control::launch_command(command(&database.url(None)), &flags, "https").await;
-    assert!(!control.log().contains("plain HTTP"));
+    assert!(!control.log().contains("without TLS"));
 
     let mut roots = RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();

@@ -26,11 +26,7 @@ struct ToleratedCycle {
     reason: &'static str,
 }
 
-const TOLERATED: &[ToleratedCycle] = &[ToleratedCycle {
-    krate: "control/src/lib.rs",
-    modules: &["gateway_api", "serve"],
-    reason: "to be untied",
-}];
+const TOLERATED: &[ToleratedCycle] = &[];
 
 /// Finds cycles of imports among the top modules of each crate, and entries of
 /// the allow-list that are no longer needed.

@@ -18,16 +18,6 @@ use crate::{Finding, Tree, members};
 /// Files in which such shapes are tolerated.
 const TOLERATED: &[Tolerated] = &[
     Tolerated {
-        start: "control/src/db/shares.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "control/src/gateway_api/reconcile.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
         start: "control/src/snapshot/publish.rs",
         count: 1,
         reason: "to be rewritten",

@@ -22,7 +22,7 @@ fn good(value: &Value) -> Event {
 }
 
 #[test]
-fn absurd_values_become_storable_ones() {
+fn impossible_values_are_replaced_by_storable_ones() {
     let now = clock::now();
     let most = json!(u64::MAX);
     let mut absurd = json!({
@@ -50,10 +50,13 @@ fn absurd_values_become_storable_ones() {
 
 #[test]
 fn metadata_within_its_bounds_keeps_its_types() {
-    let said = json!({ "a": 42, "b": 4.5, "c": true, "d": "", "e": "x".repeat(512) });
-    let event = good(&with("metadata", said.clone()));
+    let metadata = json!({ "a": 42, "b": 4.5, "c": true, "d": "", "e": "x".repeat(512) });
+    let event = good(&with("metadata", metadata.clone()));
     assert!(!event.metadata_dropped);
-    assert_eq!(serde_json::to_value(event.usage.metadata).unwrap(), said);
+    assert_eq!(
+        serde_json::to_value(event.usage.metadata).unwrap(),
+        metadata
+    );
 }
 
 #[test]
@@ -79,7 +82,7 @@ fn metadata_beyond_its_bounds_is_dropped_and_the_event_kept() {
 }
 
 #[test]
-fn what_is_no_event_says_why_without_its_values() {
+fn a_rejection_reason_does_not_contain_values() {
     let reason = |value: &Value| read(raw(value), clock::now()).unwrap_err().reason;
     assert_eq!(
         reason(&with("prompt_tokens", json!("canary"))),

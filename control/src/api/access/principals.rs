@@ -329,8 +329,8 @@ async fn set_password(
 ) -> Result<StatusCode, ApiError> {
     check_policy(&password).map_err(|error| ApiError::invalid("password", error.to_string()))?;
     // Hashed before the change begins, because changes are serialized.
-    let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
-    let hash = app.passwords.hash(turn, password).await?;
+    let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
+    let hash = app.passwords.hash(slot, password).await?;
     let mut change = caller.begin_change(&app).await?;
     let ended = principals::set_password(change.connection(), id, &hash)
         .await

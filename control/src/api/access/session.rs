@@ -62,16 +62,16 @@ async fn login(
     admit(&app, &name)?;
     let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
-    let turn = app.passwords.turn().await.ok_or_else(ApiError::busy)?;
+    let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
     // Checked again, so that concurrent attempts are throttled like successive ones.
     admit(&app, &name)?;
-    let (right, turn) = app.passwords.verify(turn, password, hash).await?;
+    let (right, slot) = app.passwords.verify(slot, password, hash).await?;
     let Some(known) = known.filter(|_| right) else {
         app.throttle.failed(&name, clock::monotonic());
         return Err(refused(&app));
     };
     app.throttle.succeeded(&name);
-    drop(turn);
+    drop(slot);
     let token = SessionToken::generate()?;
     let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
     let mut connection = app.db.acquire().await?;

@@ -17,7 +17,7 @@ use crate::api::framework::{
     require_permission, resource,
 };
 use crate::app::AppState;
-use crate::crypto::{Sealed, Vault};
+use crate::crypto::{SealedCredential, Vault};
 use crate::db::backends;
 use crate::db::backends::BackendRow;
 use crate::db::models::ModelRow;
@@ -178,7 +178,7 @@ impl BackendPatch {
     }
 }
 
-fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<Sealed, ApiError> {
+fn seal(vault: &Vault, id: i64, key: &Secret) -> Result<SealedCredential, ApiError> {
     let key = Secret::new(upstream::credential(key.expose().to_owned())?);
     Ok(vault.seal(&backends::identity(id), &key)?)
 }

@@ -61,7 +61,7 @@ async fn health(State(app): State<AppState>) -> Json<HealthView> {
     let failures = app.metrics.build_failures.get();
     Json(HealthView {
         snapshot_rebuild_failures: failures,
-        database: app.status.trouble(),
+        database: app.status.problem(),
     })
 }
 

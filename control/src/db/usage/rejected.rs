@@ -5,19 +5,20 @@ use crate::accounting::RejectedEvent;
 use crate::db::DbError;
 
 const KEPT_DAYS: i32 = 30;
-/// So many are kept when the table is tidied up, the newest ones.
+/// The number of latest rows that a cleanup keeps.
 const KEPT: i64 = 1000;
-/// No more are added while there are so many.
-const MOST: i64 = 10_000;
+/// The maximum number of rows; further events are not stored.
+const MAX_ROWS: i64 = 10_000;
 
-/// Sets events aside, as far as there is room.
+/// Stores rejected events, up to the maximum number of rows.
 pub(super) async fn insert(
     connection: &mut PgConnection,
     batch: &BatchId<'_>,
     rejected: &[&RejectedEvent],
 ) -> Result<(), DbError> {
-    let reasons: Vec<String> = rejected.iter().map(|one| one.reason.clone()).collect();
-    let events: Vec<serde_json::Value> = rejected.iter().map(|one| one.excerpt.clone()).collect();
+    let reasons: Vec<String> = rejected.iter().map(|event| event.reason.clone()).collect();
+    let events: Vec<serde_json::Value> =
+        rejected.iter().map(|event| event.excerpt.clone()).collect();
     sqlx::query!(
         "INSERT INTO rejected_usage (replica, boot_id, sequence, reason, event) \
          SELECT $1, $2, $3, p.reason, p.event \
@@ -28,14 +29,14 @@ pub(super) async fn insert(
         batch.sequence,
         &reasons,
         &events,
-        MOST,
+        MAX_ROWS,
     )
     .execute(connection)
     .await?;
     Ok(())
 }
 
-/// Deletes what is old, or more than anybody would look at.
+/// Deletes old rows and all but the latest ones.
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
     let done = sqlx::query!(
         "DELETE FROM rejected_usage \

@@ -6,20 +6,20 @@ use crate::accounting::Event;
 use crate::db::DbError;
 use crate::db::prices::prices;
 
-/// What the database knows of an event's principal and model.
-pub(super) struct Known {
-    /// Which of the events.
+/// The principal, model and prices of an event.
+pub(super) struct ResolvedEvent {
+    /// The index of the event.
     pub(super) index: usize,
     pub(super) principal: String,
     pub(super) team_id: Option<i64>,
     pub(super) model_id: i64,
-    /// Those in force when the request arrived.
+    /// The prices at the time of the request's arrival.
     pub(super) prices: Prices,
 }
 
-/// A row of the answer.
-struct Found {
-    /// From 1 on.
+/// A row of the query's result.
+struct ResolvedRow {
+    /// Starts at 1.
     number: i64,
     principal: String,
     team_id: Option<i64>,
@@ -36,9 +36,9 @@ struct Found {
     audio_price_per_minute: Option<i64>,
 }
 
-impl Found {
-    fn known(self) -> Option<Known> {
-        Some(Known {
+impl ResolvedRow {
+    fn resolved(self) -> Option<ResolvedEvent> {
+        Some(ResolvedEvent {
             index: usize::try_from(self.number).ok()?.checked_sub(1)?,
             prices: prices!(self),
             principal: self.principal,
@@ -48,16 +48,16 @@ impl Found {
     }
 }
 
-/// Finds principals, models and prices of events, those that are deleted since
-/// included. Events of what never existed are left out.
+/// Finds principals, models and prices of events, including deleted principals and
+/// models. Events whose principal or model never existed are omitted.
 ///
-/// A name may have been another model's before: the one that bore it at that
-/// time counts. A model that is younger than the event, by the clock of a
-/// gateway that is late, has its first prices.
+/// If several models had the name, the one that had it at the time of the event
+/// applies. For an event from before the model's creation (by the clock of a
+/// gateway that is behind), its first prices apply.
 pub(super) async fn resolve(
     connection: &mut PgConnection,
     events: &[Event],
-) -> Result<Vec<Known>, DbError> {
+) -> Result<Vec<ResolvedEvent>, DbError> {
     let times: Vec<OffsetDateTime> = events.iter().map(|event| event.at).collect();
     let principals: Vec<i64> = events
         .iter()
@@ -68,7 +68,7 @@ pub(super) async fn resolve(
         .map(|event| event.usage.model.as_str().to_owned())
         .collect();
     let rows = sqlx::query_as!(
-        Found,
+        ResolvedRow,
         r#"SELECT e.number AS "number!", p.name AS "principal!", p.team_id AS "team_id?",
                   m.id AS "model_id!", c.input_price_per_mtok AS "input_price_per_mtok?",
                   c.output_price_per_mtok AS "output_price_per_mtok?",
@@ -109,5 +109,5 @@ pub(super) async fn resolve(
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows.into_iter().filter_map(Found::known).collect())
+    Ok(rows.into_iter().filter_map(ResolvedRow::resolved).collect())
 }

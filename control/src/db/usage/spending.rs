@@ -5,16 +5,16 @@ use fastllm_engine::window::Window;
 use sqlx::PgConnection;
 
 use super::BatchId;
-use crate::accounting::{AppliedBudget, Spending, Used};
+use crate::accounting::{AppliedBudget, Spending, UsedAmounts};
 use crate::db::DbError;
 use crate::db::budgets::BudgetColumns;
 
-/// Raises every budget that applies to what was used, in the window of its
-/// time, and the part of it that this start of this gateway took.
-pub(super) async fn raise(
+/// Adds usage to every budget that applies, in the window of its time, and to the
+/// share of the start of the gateway that sent the batch.
+pub(super) async fn add(
     connection: &mut PgConnection,
     batch: &BatchId<'_>,
-    used: &[Used],
+    used: &[UsedAmounts],
 ) -> Result<(), DbError> {
     let spending = Spending::of(&applied(connection, used).await?, used);
     if spending.is_empty() {
@@ -65,12 +65,11 @@ pub(super) async fn raise(
     Ok(())
 }
 
-/// The budgets of everybody who used something. They are locked until the end,
-/// by id, as whoever changes several of them has to: none is deleted or given
-/// other windows meanwhile.
+/// The budgets that apply to the usage. They are locked until the transaction ends,
+/// in the order of their IDs, so that none is deleted or gets other windows.
 async fn applied(
     connection: &mut PgConnection,
-    used: &[Used],
+    used: &[UsedAmounts],
 ) -> Result<Vec<AppliedBudget>, DbError> {
     fn distinct(ids: impl Iterator<Item = i64>) -> Vec<i64> {
         ids.collect::<BTreeSet<_>>().into_iter().collect()
@@ -99,7 +98,7 @@ async fn applied(
             window_start: row.window_start,
         });
         let window = Window::of(&budget)
-            .inspect_err(|error| tracing::error!(budget = row.id, %error, "not raised"))
+            .inspect_err(|error| tracing::error!(budget = row.id, %error, "usage is not added to a budget with an invalid window"))
             .ok()?;
         Some(AppliedBudget {
             id: row.id,

@@ -5,100 +5,99 @@ use serde_json::value::RawValue;
 use sqlx::{Acquire, PgConnection, PgTransaction};
 use time::OffsetDateTime;
 
-use super::resolve::{Known, resolve};
+use super::resolve::{ResolvedEvent, resolve};
 use super::{rejected, spending};
-use crate::accounting::{Event, RejectedEvent, Used};
+use crate::accounting::{Event, RejectedEvent, UsedAmounts};
 use crate::db::{Db, DbError};
 
-/// Which batch of which start of which gateway.
+/// Identifies a batch: the gateway, its start and a sequence number.
 pub(crate) struct BatchId<'a> {
     pub(crate) replica: &'a str,
     pub(crate) boot_id: &'a str,
     pub(crate) sequence: i64,
 }
 
-/// A batch that is read.
+/// A parsed batch.
 pub(crate) struct Batch<'a> {
     pub(crate) id: BatchId<'a>,
     pub(crate) events: Vec<Event>,
-    /// What could not be read.
+    /// Events that could not be read.
     pub(crate) rejected: Vec<RejectedEvent>,
 }
 
-/// What became of a batch.
+/// The outcome of storing a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
-    /// It is stored now.
+    /// The batch was stored.
     Stored(Stored),
-    /// It was stored before.
+    /// The batch had been stored before.
     Duplicate,
 }
 
-/// How many events of a batch went where; the others are of principals or models
-/// that never existed.
+/// Numbers of events of a batch. The remaining events have principals or models that
+/// never existed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
     pub(crate) accepted: u64,
-    /// Of those that are accepted, the ones whose cost nobody knows.
+    /// Accepted events of unknown cost.
     pub(crate) unpriced: u64,
-    /// Neither readable nor storable, and set aside.
+    /// Events that cannot be read or stored.
     pub(crate) rejected: u64,
 }
 
-/// Stores a batch once, however often and from however many connections it
-/// comes: its events, what they add to budgets and the gateway's high-water mark
-/// are one transaction.
+/// Stores a batch exactly once, even if it is received repeatedly or concurrently:
+/// events, spending and the gateway's last sequence number are one transaction.
 ///
-/// An event whose principal or model never existed is left out; one whose
-/// principal or model was deleted since is history and kept. An event that the
-/// database refuses is set aside, and the others are stored.
+/// Events of deleted principals or models are stored; events of principals or models
+/// that never existed are dropped. An event that the database rejects is stored in
+/// `rejected_usage`.
 pub(crate) async fn store(db: &Db, batch: &Batch<'_>) -> Result<BatchOutcome, DbError> {
-    match attempt(db, batch, Insert::Together).await {
+    match attempt(db, batch, InsertMode::Batch).await {
         Err(error) if error.is_about_values() => {
-            tracing::warn!(%error, replica = batch.id.replica, "a batch is stored one by one");
-            attempt(db, batch, Insert::Apart).await
+            tracing::warn!(%error, replica = batch.id.replica, "cannot store a batch as a whole; storing its events one by one");
+            attempt(db, batch, InsertMode::OneByOne).await
         }
         outcome => outcome,
     }
 }
 
 #[derive(Clone, Copy)]
-enum Insert {
+enum InsertMode {
     /// In one statement.
-    Together,
-    /// One by one, each under a savepoint.
-    Apart,
+    Batch,
+    /// One statement per row, each with a savepoint.
+    OneByOne,
 }
 
-async fn attempt(db: &Db, batch: &Batch<'_>, how: Insert) -> Result<BatchOutcome, DbError> {
+async fn attempt(db: &Db, batch: &Batch<'_>, mode: InsertMode) -> Result<BatchOutcome, DbError> {
     let mut transaction = db.pool().begin().await?;
-    if !claim(&mut transaction, &batch.id).await? {
+    if !record_sequence(&mut transaction, &batch.id).await? {
         return Ok(BatchOutcome::Duplicate);
     }
-    let known = resolve(&mut transaction, &batch.events).await?;
-    let rows: Vec<Row<'_>> = known
+    let resolved = resolve(&mut transaction, &batch.events).await?;
+    let rows: Vec<Row<'_>> = resolved
         .iter()
-        .filter_map(|known| Some(Row::of(batch.events.get(known.index)?, known)))
+        .filter_map(|resolved| Some(Row::new(batch.events.get(resolved.index)?, resolved)))
         .collect();
     let replica = batch.id.replica;
-    let (rows, refused) = match how {
-        Insert::Together => {
+    let (rows, rejected_now) = match mode {
+        InsertMode::Batch => {
             insert(&mut transaction, replica, &rows).await?;
             (rows, Vec::new())
         }
-        Insert::Apart => apart(&mut transaction, replica, rows).await?,
+        InsertMode::OneByOne => insert_one_by_one(&mut transaction, replica, rows).await?,
     };
-    let rejected: Vec<&RejectedEvent> = batch.rejected.iter().chain(&refused).collect();
+    let rejected: Vec<&RejectedEvent> = batch.rejected.iter().chain(&rejected_now).collect();
     if !rejected.is_empty() {
         rejected::insert(&mut transaction, &batch.id, &rejected).await?;
     }
-    // Last, since other batches of the same budgets wait from here on.
-    let used: Vec<Used> = rows.iter().filter_map(Row::used).collect();
-    spending::raise(&mut transaction, &batch.id, &used).await?;
+    // Last, because other batches of the same budgets wait from here on.
+    let used: Vec<UsedAmounts> = rows.iter().filter_map(Row::used).collect();
+    spending::add(&mut transaction, &batch.id, &used).await?;
     transaction.commit().await?;
-    // The batch is stored: what fails from here on must not make it look lost.
+    // The batch is stored: later errors must not be reported to the gateway.
     if let Err(error) = touch_keys(db, &rows).await {
-        tracing::debug!(%error, "the keys' last use is not noted");
+        tracing::debug!(%error, "cannot update the time of last use of keys");
     }
     let unpriced = rows.iter().filter(|row| row.charged_micros.is_none());
     Ok(BatchOutcome::Stored(Stored {
@@ -108,12 +107,13 @@ async fn attempt(db: &Db, batch: &Batch<'_>, how: Insert) -> Result<BatchOutcome
     }))
 }
 
-/// Whether the batch is new; holds the gateway's row until the end.
-async fn claim(
+/// Records the sequence number and returns whether the batch is new. Locks the row
+/// of the gateway until the transaction ends.
+async fn record_sequence(
     transaction: &mut PgTransaction<'static>,
     batch: &BatchId<'_>,
 ) -> Result<bool, DbError> {
-    let claimed = sqlx::query_scalar!(
+    let recorded = sqlx::query_scalar!(
         "INSERT INTO usage_reporters AS r (replica, boot_id, sequence) VALUES ($1, $2, $3) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
             SET sequence = excluded.sequence, seen_at = now() \
@@ -125,11 +125,11 @@ async fn claim(
     )
     .fetch_optional(&mut **transaction)
     .await?;
-    Ok(claimed.is_some())
+    Ok(recorded.is_some())
 }
 
-/// A row of `usage_events`, but for the gateway's name. Most columns are called
-/// as the event's own members; its `at` and `cost_micros` are not columns.
+/// A row of `usage_events` except the gateway's name. Most columns have the names of
+/// the event's members; its `at` and `cost_micros` are not stored.
 #[derive(Serialize)]
 struct Row<'a> {
     #[serde(flatten)]
@@ -146,14 +146,14 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(event: &'a Event, known: &'a Known) -> Self {
-        let Charge { cost, saved } = charge(&event.usage, Some(&known.prices));
+    fn new(event: &'a Event, resolved: &'a ResolvedEvent) -> Self {
+        let Charge { cost, saved } = charge(&event.usage, Some(&resolved.prices));
         Self {
             usage: &event.usage,
             arrived_at: event.at,
-            principal_name: &known.principal,
-            team_id: known.team_id,
-            model_id: known.model_id,
+            principal_name: &resolved.principal,
+            team_id: resolved.team_id,
+            model_id: resolved.model_id,
             charged_micros: cost.map(|cost| signed(cost.0)),
             saved_cost_micros: saved.map(|cost| signed(cost.0)),
             raw: &event.raw,
@@ -164,14 +164,14 @@ impl<'a> Row<'a> {
         self.usage.key_id.map(|id| signed(id.0))
     }
 
-    /// What it adds to budgets; nothing for a refusal.
-    fn used(&self) -> Option<Used> {
+    /// The amounts to add to budgets; `None` for a rejected request.
+    fn used(&self) -> Option<UsedAmounts> {
         let tokens = self
             .usage
             .prompt_tokens
             .0
             .saturating_add(self.usage.completion_tokens.0);
-        self.usage.refusal.is_none().then(|| Used {
+        self.usage.refusal.is_none().then(|| UsedAmounts {
             at: self.usage.at,
             principal_id: signed(self.usage.principal_id.0),
             model_id: self.model_id,
@@ -193,7 +193,7 @@ async fn insert(
     rows: &[Row<'_>],
 ) -> Result<(), DbError> {
     let events = serde_json::to_value(rows)
-        .map_err(|_| DbError::Failed("usage events cannot be written".to_owned()))?;
+        .map_err(|_| DbError::Failed("cannot serialize usage events".to_owned()))?;
     sqlx::query!(
         "INSERT INTO usage_events (at, replica, principal_id, principal_name, key_id, team_id, \
                 model_id, model, requested_model, endpoint, request_id, attempts, prompt_tokens, \
@@ -227,14 +227,14 @@ async fn insert(
     Ok(())
 }
 
-/// Stores rows one by one: those that the database took, and the others.
-async fn apart<'a>(
+/// Inserts rows one by one. Returns the stored rows and the rejected events.
+async fn insert_one_by_one<'a>(
     transaction: &mut PgTransaction<'static>,
     replica: &str,
     rows: Vec<Row<'a>>,
 ) -> Result<(Vec<Row<'a>>, Vec<RejectedEvent>), DbError> {
     let mut stored = Vec::with_capacity(rows.len());
-    let mut refused = Vec::new();
+    let mut rejected_now = Vec::new();
     for row in rows {
         let mut savepoint = transaction.begin().await?;
         match insert(&mut savepoint, replica, std::slice::from_ref(&row)).await {
@@ -244,16 +244,16 @@ async fn apart<'a>(
             }
             Err(error) if error.is_about_values() => {
                 savepoint.rollback().await?;
-                refused.push(RejectedEvent::new(error.to_string(), row.raw.get()));
+                rejected_now.push(RejectedEvent::new(error.to_string(), row.raw.get()));
             }
             Err(error) => return Err(error),
         }
     }
-    Ok((stored, refused))
+    Ok((stored, rejected_now))
 }
 
-/// Notes when keys were used, at most once a minute and key. Rows that somebody
-/// else holds are skipped: it is only a hint.
+/// Updates the time of last use of keys, at most once a minute per key. Skips locked
+/// rows, because the time may be imprecise.
 async fn touch_keys(db: &Db, rows: &[Row<'_>]) -> Result<(), DbError> {
     let used = rows
         .iter()

@@ -4,11 +4,6 @@ use super::ToleratedName;
 /// shrink.
 pub(super) const TOLERATED: &[ToleratedName] = &[
     ToleratedName {
-        krate: "control/src/lib.rs",
-        name: "Gateway",
-        reason: "to be renamed",
-    },
-    ToleratedName {
         krate: "e2e/bench/load/src/lib.rs",
         name: "Connection",
         reason: "each program of this crate has its own",
