@@ -85,14 +85,14 @@ fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
     Ok(report)
 }
 
-/// What somebody asks for lately.
+/// Recent demand of a subject: sums with exponential decay.
 #[derive(Clone, Copy, Default)]
 struct Demand {
     requests: f64,
     tokens: f64,
 }
 
-/// Takes a gateway's counts in, and tells its share of each.
+/// Stores the reported demand and returns the gateway's share per subject.
 async fn limit_shares(
     connection: &mut PgConnection,
     replica: &str,

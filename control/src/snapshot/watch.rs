@@ -171,7 +171,7 @@ impl Watcher {
             Err(_) => Some("unreachable: timed out".to_owned()),
             Ok(Err(BuildError::Database(error))) => Some(error.to_string()),
             Ok(Err(error)) => {
-                tracing::error!(error = %Chain(&error), "cannot build the snapshot");
+                tracing::error!(error = %Chain(error), "cannot build the snapshot");
                 None
             }
             Ok(Ok(_)) => None,
