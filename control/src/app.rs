@@ -81,7 +81,7 @@ impl AppState {
         match tokio::time::timeout(PUBLISH_TIMEOUT, refreshed).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => {
-                tracing::error!(error = %Chain(&error), version, "publishing a change failed; it is retried")
+                tracing::error!(error = %Chain(&error), version, "publishing a change failed; it is retried");
             }
             Err(_) => tracing::error!(version, "publishing a change timed out; it is retried"),
         }

@@ -15,7 +15,7 @@ const MOST_NAMES: usize = 10_000;
 
 /// Slows down password guessing: after [`FREE_FAILURES`] failed logins for a name,
 /// each further failure doubles the delay before the next attempt, up to
-/// [`LONGEST_WAIT`], so that nobody can lock out others for longer.
+/// [`LONGEST_WAIT`], so that an attacker cannot lock out a user for longer.
 #[derive(Default)]
 pub(crate) struct LoginThrottle(Mutex<HashMap<[u8; 32], Failures>>);
 

@@ -13,7 +13,7 @@ pub(crate) struct BackendRow {
     pub(crate) model_id: i64,
     pub(crate) api_base: String,
     pub(crate) upstream_model: String,
-    /// SealedCredential for this row; see [`identity`].
+    /// Sealed for this row; see [`identity`].
     pub(crate) upstream_api_key: Option<Vec<u8>>,
     pub(crate) protocol: String,
     pub(crate) auth_header: String,

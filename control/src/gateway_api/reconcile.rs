@@ -116,7 +116,7 @@ async fn limit_shares(
     for row in reconcile::counts(connection, &subjects).await? {
         let CountRow {
             subject,
-            replica: reporter,
+            replica: gateway,
             requests,
             tokens,
             age_seconds,
@@ -125,7 +125,7 @@ async fn limit_shares(
             requests: decayed(requests, age_seconds),
             tokens: decayed(tokens, age_seconds),
         };
-        if reporter != replica {
+        if gateway != replica {
             others.entry(subject).or_default().push(before);
         } else if let Some((_, demand)) = reported.get_mut(&subject) {
             demand.requests += before.requests;

@@ -171,7 +171,7 @@ fn timestamp(at: OffsetDateTime) -> Timestamp {
 }
 
 /// Whether the reply contains a share of this budget.
-fn has_share_of(reply: &LimitReportReply, entry: &BudgetUsage) -> bool {
+fn has_share(reply: &LimitReportReply, entry: &BudgetUsage) -> bool {
     let mut shares = reply.budgets.iter();
     shares.any(|share| share.budget == entry.budget)
 }
@@ -691,12 +691,7 @@ async fn concurrent_reports_do_not_deadlock() {
                 random.shuffle(&mut report.counts);
                 let control = if round % 2 == 0 { first } else { second };
                 let reply = reconcile(control, &report).await;
-                assert!(
-                    report
-                        .budgets
-                        .iter()
-                        .all(|entry| has_share_of(&reply, entry))
-                );
+                assert!(report.budgets.iter().all(|entry| has_share(&reply, entry)));
                 assert_eq!(reply.allowances.len(), rows.len());
                 for share in reply.budgets {
                     granted.insert(share.budget.0, share.tokens.unwrap().granted);

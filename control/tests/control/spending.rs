@@ -6,8 +6,8 @@ use crate::accounting::{reply, send};
 use crate::harness::{Control, Database, PASSWORD, started};
 use crate::prices::{micros, with};
 
-/// What the rows add up to, by the database's own calendar: every budget of
-/// [`budgets`] by window, and by start of a gateway.
+/// The sums of the usage rows, computed with the database's calendar: per budget of
+/// [`budgets`] and window, and per start of a gateway.
 const EXPECTED: &str = "
     WITH spent AS (
         SELECT b.id AS budget_id,
@@ -27,7 +27,7 @@ const EXPECTED: &str = "
                   AND (b.model_id IS NULL OR b.model_id = u.model_id)
          WHERE u.refusal IS NULL)";
 
-/// Rows that are in one of both and not in the other.
+/// The number of rows that differ between both.
 async fn differences(database: &Database) -> i64 {
     let sql = format!(
         "{EXPECTED}, expected AS (SELECT budget_id, window_start, sum(tokens), sum(cost) \
@@ -54,7 +54,7 @@ fn batch(gateway: &str, boot: &str, sequence: u64, events: &[Value]) -> Value {
 }
 
 /// Two models, two principals in a team, a key, and a budget of each kind.
-/// Answers with events of all kinds over some days.
+/// Returns events of all kinds over several days.
 async fn budgets(database: &Database, control: &Control) -> Vec<Value> {
     let root = control.session("root", PASSWORD).await;
     let prices = json!({ "name": "a", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 3_000_000 });
@@ -107,7 +107,7 @@ async fn budgets(database: &Database, control: &Control) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn budgets_are_raised_by_the_rows_that_are_stored() {
+async fn stored_usage_is_added_to_budgets() {
     let (database, control) = started().await;
     let second = Control::start(&database).await;
     let events = budgets(&database, &control).await;
@@ -123,37 +123,37 @@ async fn budgets_are_raised_by_the_rows_that_are_stored() {
         assert_eq!(send(control, batch).await, reply(count, 0, false));
         assert_eq!(differences(&database).await, 0);
     }
-    // Every kind of budget is raised, in more than one window.
-    let raised = "SELECT count(*) FROM (SELECT budget_id FROM budget_spending \
+    // Every kind of budget has usage in more than one window.
+    let budgets_with_usage = "SELECT count(*) FROM (SELECT budget_id FROM budget_spending \
                   GROUP BY 1 HAVING count(*) > 1) AS b";
     let budgets = "SELECT count(*) FROM budgets";
     assert_eq!(
-        database.number(raised).await,
+        database.number(budgets_with_usage).await,
         database.number(budgets).await
     );
     let starts = "SELECT count(DISTINCT (replica, boot_id)) FROM budget_shares";
     assert_eq!(database.number(starts).await, 3);
-    // Both sent the same, and each start has its own share.
+    // Both sent the same events, and each start has its own share.
     let equal = "SELECT count(*) FROM budget_shares AS a JOIN budget_shares AS b \
                  USING (budget_id, window_start, tokens_stored, cost_stored_micros) \
                  WHERE a.replica = 'gateway-1' AND b.boot_id = 'boot-2'";
     let all = "SELECT count(*) FROM budget_shares WHERE boot_id = 'boot-2'";
     assert_eq!(database.number(equal).await, database.number(all).await);
-    // A share of a gateway that has not reconciled yet.
+    // The share of a gateway that has not reconciled yet.
     let reported = "SELECT count(*) FROM budget_shares WHERE reported_at IS NOT NULL";
     assert_eq!(database.number(reported).await, 0);
-    // Again, to both at once: nothing happens.
+    // Sent again to both replicas concurrently: nothing changes.
     let again = batches
         .iter()
         .flat_map(|batch| [send(&control, batch), send(&second, batch)]);
-    for answer in join_all(again).await {
-        assert_eq!(answer, reply(0, 0, true));
+    for received in join_all(again).await {
+        assert_eq!(received, reply(0, 0, true));
     }
     assert_eq!(differences(&database).await, 0);
 }
 
 #[tokio::test]
-async fn many_gateways_raise_the_same_budgets_at_once() {
+async fn concurrent_batches_are_added_to_the_same_budgets() {
     let (database, control) = started().await;
     let second = Control::start(&database).await;
     let events = budgets(&database, &control).await;
@@ -183,7 +183,7 @@ async fn many_gateways_raise_the_same_budgets_at_once() {
 }
 
 #[tokio::test]
-async fn a_budget_never_overflows() {
+async fn spending_saturates() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
     root.model("m").await;
@@ -209,7 +209,7 @@ async fn a_budget_never_overflows() {
 }
 
 #[tokio::test]
-async fn a_budget_that_is_deleted_meanwhile_costs_nobody_a_batch() {
+async fn concurrently_deleted_budgets_do_not_affect_batches() {
     let (database, control) = started().await;
     let events = budgets(&database, &control).await;
     let count = events.len() as u64;

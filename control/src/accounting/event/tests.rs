@@ -89,9 +89,9 @@ fn a_rejection_reason_does_not_contain_values() {
         "prompt_tokens cannot be read"
     );
     assert_eq!(reason(&with("model", json!(""))), "model cannot be read");
-    let mut nobody = event();
-    nobody.as_object_mut().unwrap().remove("principal_id");
-    assert_eq!(reason(&nobody), "principal_id is missing");
+    let mut incomplete = event();
+    incomplete.as_object_mut().unwrap().remove("principal_id");
+    assert_eq!(reason(&incomplete), "principal_id is missing");
     assert_eq!(reason(&json!(["canary"])), "[0] cannot be read");
     let rejected = read(
         RawValue::from_string(r#"{"model": "\ud800"}"#.to_owned()).unwrap(),
