@@ -1,5 +1,5 @@
-//! Everything that goes to and comes from the control plane: snapshots, usage,
-//! health, and this gateway's shares of limits and budgets.
+//! Communication with the control plane: snapshots, usage, health, and this
+//! gateway's shares of limits and budgets.
 
 mod client;
 mod health;
@@ -54,7 +54,7 @@ impl Config {
     }
 }
 
-/// The tasks that talk to the control plane.
+/// The tasks that communicate with the control plane.
 pub(crate) struct ControlPlaneTasks {
     pub(crate) client: ControlClient,
     pub(crate) receiver: UsageReceiver,

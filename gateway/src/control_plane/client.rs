@@ -1,5 +1,5 @@
-//! The way to the control plane: one client, its addresses and its token.
-//! Everything has a time limit that covers the body, and a body limit.
+//! The HTTP client for the control plane. Every request has a timeout, which
+//! covers the body, and a response size limit.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use url::Url;
 pub struct ControlUrl(Url);
 
 impl ControlUrl {
-    /// Accepts the base address as well as the one of the snapshot.
+    /// Accepts the base address and the address of the snapshot endpoint.
     pub fn new(mut url: Url) -> Result<Self, &'static str> {
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
             return Err("expected an http or https address");
@@ -33,7 +33,7 @@ impl ControlUrl {
         Ok(Self(url))
     }
 
-    /// `name` may go on with a query.
+    /// `name` may include a query.
     fn endpoint(&self, name: &str) -> Url {
         let mut url = self.0.clone();
         let (name, query) = match name.split_once('?') {
@@ -58,31 +58,31 @@ impl fmt::Display for ControlUrl {
     }
 }
 
-/// Why something did not come across.
+/// Why a request to the control plane failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
-    /// No connection, a time-out or a break-off. Holds no address.
+    /// The connection failed, timed out or was aborted. Contains no address.
     #[error("{0}")]
     Transport(String),
-    /// An answer of another status than those that are understood.
+    /// The response has an unexpected status.
     #[error("control answered {0}")]
     Status(u16),
-    /// An answer over its limit.
+    /// The response exceeds its size limit.
     #[error("control's answer is larger than {0} bytes")]
     TooLarge(usize),
-    /// An answer that is not what it should be.
+    /// The response body is invalid.
     #[error("control's answer is not understood: {0}")]
     Unreadable(String),
 }
 
 impl From<reqwest::Error> for ControlError {
     fn from(error: reqwest::Error) -> Self {
-        // The reason of a failed connection is in its sources.
+        // The cause of a failed connection is in its sources.
         Self::Transport(Chain(&error.without_url()).to_string())
     }
 }
 
-/// How long a connection to control may take.
+/// The timeout for connecting to control.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A client of the control plane. Cheap to clone.
@@ -93,8 +93,8 @@ pub(crate) struct ControlClient {
 }
 
 impl ControlClient {
-    /// Fails where the token cannot be written into a header or TLS cannot be
-    /// set up.
+    /// Fails if the token is not a valid header value or TLS cannot be
+    /// configured.
     pub(crate) fn new(
         base: ControlUrl,
         token: &Secret,
@@ -114,14 +114,14 @@ impl ControlClient {
         Ok(Self { client, base })
     }
 
-    /// A request to one endpoint; `timeout` covers all of it.
+    /// A request to one endpoint; `timeout` covers the whole request.
     pub(crate) fn request(&self, method: Method, name: &str, timeout: Duration) -> RequestBuilder {
         self.client
             .request(method, self.base.endpoint(name))
             .timeout(timeout)
     }
 
-    /// Posts a JSON body and returns status and answer, which is small.
+    /// Posts a JSON body and returns the status and the small response body.
     pub(crate) async fn post(
         &self,
         name: &str,
@@ -131,7 +131,7 @@ impl ControlClient {
         self.post_limited(name, json, timeout, 64 << 10).await
     }
 
-    /// The same, with an answer of at most `limit` bytes.
+    /// Like `post`, with a response of at most `limit` bytes.
     pub(crate) async fn post_limited(
         &self,
         name: &str,

@@ -10,11 +10,11 @@ use super::client::{ControlClient, ControlError};
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// Time limit of one post.
+/// The timeout of one report.
 const POST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tells control how this gateway and its backends are. Each report is written
-/// when it is sent; one that fails is not repeated.
+/// Reports the health of this gateway and its backends to control. Each report
+/// is built when it is sent; a failed report is not repeated.
 #[derive(Debug)]
 pub(crate) struct HealthReporter {
     pub(crate) client: ControlClient,
@@ -28,7 +28,7 @@ pub(crate) struct HealthReporter {
 impl HealthReporter {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let started = tokio::time::Instant::now();
-        // A first report without a snapshot would say nothing for a while.
+        // A report without a snapshot contains no useful state.
         let mut changes = self.current.changes();
         tokio::select! {
             _ = timeout(self.every, changes.wait_for(|count| *count > 0)) => {}

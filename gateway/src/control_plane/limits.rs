@@ -17,42 +17,41 @@ use super::snapshot_file::{read_json, write_json};
 use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
 
-/// Time limit of one request.
+/// The timeout of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a gateway that starts waits to be told how things stand, before it
-/// serves.
+/// How long a starting gateway waits for the state of limits before it serves.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a share of a budget is spent.
+/// How often spent budget shares are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How long after a report the next one comes at the earliest.
+/// The minimum time between two reports.
 const AT_MOST_EVERY: Duration = Duration::from_millis(250);
 
-/// How soon a gateway that has just come asks again while another one holds all
-/// of a budget, and for how many intervals: by then that one has asked, too, and
-/// gives a part of it back.
+/// The interval at which a new gateway repeats its request while another gateway
+/// holds all of a budget, and the number of intervals. By then the other gateway
+/// has reported, too, and has returned a part.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 const INTERVALS: u32 = 2;
 
-/// How often it is asked how things stand where nothing is reconciled.
+/// How often the state is fetched if limits are not reconciled.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
 
-/// Largest answer, in bytes: some hundred thousand budgets.
+/// The maximum response size in bytes: several hundred thousand budgets.
 const LIMIT: usize = 32 << 20;
 
-/// Learns from control how things stand: what models cost, what of budgets is
-/// spent, how many gateways run.
+/// Fetches the state of limits from control: model prices, budget spending, and
+/// the number of running gateways.
 #[derive(Debug, Clone)]
 pub(crate) struct LimitsStateSource {
     client: ControlClient,
-    /// Where what was learnt is kept for a start without control.
+    /// The file that keeps the last state for a start without control.
     path: PathBuf,
 }
 
 impl LimitsStateSource {
-    /// Beside the copy of the snapshot.
+    /// Uses a file next to the copy of the snapshot.
     pub(crate) fn new(client: ControlClient, snapshot_cache: &Path) -> Self {
         Self {
             client,
@@ -60,7 +59,7 @@ impl LimitsStateSource {
         }
     }
 
-    /// What holds at the start: what control says, else what was kept.
+    /// The initial state: from control, or else from the file.
     pub(crate) async fn first(&self) -> LimitsState {
         match timeout(FIRST_REQUEST_TIMEOUT, self.fetch(None)).await {
             Ok(Ok(Some((limits_state, _)))) => return limits_state,
@@ -81,7 +80,7 @@ impl LimitsStateSource {
         }
     }
 
-    /// Nothing where it is what it was.
+    /// Returns nothing if the state is unchanged.
     async fn fetch(
         &self,
         etag: Option<&str>,
@@ -116,21 +115,21 @@ impl LimitsStateSource {
     }
 }
 
-/// Tells control what callers asked for and spent, and takes on this gateway's
-/// shares of their limits and budgets: every now and then, and at once where a
-/// share is spent while the whole is not. While control is away the last shares
-/// stay.
+/// Reports usage to control and applies this gateway's shares of limits and
+/// budgets: periodically, and at once when a share is spent while the whole
+/// budget is not. While control is unavailable, the last shares remain in
+/// effect.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     pub(crate) source: LimitsStateSource,
     pub(crate) current: Arc<CurrentSnapshot>,
     pub(crate) replica: String,
     pub(crate) boot_id: Arc<str>,
-    /// Zero: shares are not asked for.
+    /// If zero, shares are not requested.
     pub(crate) every: Duration,
 }
 
-/// What is remembered from round to round.
+/// State that is kept between rounds.
 #[derive(Default)]
 struct ReconcileState {
     etag: Option<String>,
@@ -139,15 +138,15 @@ struct ReconcileState {
     warned_of_disk: bool,
     /// When the last report was made.
     reported: Option<Instant>,
-    /// When control answered first.
+    /// When control first responded.
     began: Option<Instant>,
-    /// A budget is not spent, and all that is left of it is held by others.
+    /// A budget is not spent, and other gateways hold all that is left.
     lacks_share: bool,
     duplicate_replica: bool,
 }
 
 impl Reconciler {
-    /// Runs until `stop`; what was spent until then is still kept.
+    /// Runs until `stop`, then saves the final state.
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut changes = self.current.changes();
         tokio::select! {
@@ -218,8 +217,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// One round: as many posts as it takes. What a failed one would have told is
-    /// told by the next round.
+    /// One round, with as many requests as necessary. The next round includes
+    /// whatever a failed request did not report.
     async fn share(
         &self,
         accounts: &Accounts,
@@ -291,7 +290,7 @@ impl Reconciler {
     }
 }
 
-/// Whether this gateway may take nothing of a budget that is not spent.
+/// Whether this gateway has no share of a budget that is not spent.
 fn lacks_share(reports: &[LimitReport], reply: &LimitReportReply) -> bool {
     let used: HashMap<_, _> = reports
         .iter()
@@ -312,7 +311,7 @@ fn lacks_share(reports: &[LimitReport], reply: &LimitReportReply) -> bool {
 }
 
 impl ReconcileState {
-    /// Says once that another gateway has the same name, or has no more.
+    /// Logs once when a duplicate replica appears or disappears.
     fn note_name(&mut self, taken: bool, replica: &str) {
         match (std::mem::replace(&mut self.duplicate_replica, taken), taken) {
             (false, true) => tracing::warn!(
@@ -324,7 +323,7 @@ impl ReconcileState {
         }
     }
 
-    /// Says once what goes wrong.
+    /// Logs a repeated failure once.
     fn note(&mut self, round: Result<(), ControlError>) {
         let text = round
             .err()

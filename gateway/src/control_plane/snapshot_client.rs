@@ -9,32 +9,32 @@ use super::client::{ControlClient, ControlError, read_limited};
 /// Largest snapshot that is accepted, in bytes.
 const LIMIT: usize = 256 << 20;
 
-/// How long control may hold a request open.
+/// The longest time for which control may hold a request open.
 const HOLD: Duration = Duration::from_secs(30);
 
-/// The endpoint, with [`HOLD`] spelt out.
+/// The endpoint, with the value of [`HOLD`].
 const HELD: &str = "snapshot?wait=30s";
 
-/// Time limit of a fetch beside the time that it is held open.
+/// The timeout of a fetch, in addition to the time for which it is held open.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Snapshots by HTTP.
+/// Fetches snapshots over HTTP.
 #[derive(Debug)]
 pub(crate) struct SnapshotClient {
     client: ControlClient,
 }
 
-/// What control said.
+/// The response of control.
 #[derive(Debug)]
 pub(crate) enum Fetched {
-    /// The same content as that of the `ETag` that was sent.
+    /// The content matches the `ETag` of the request.
     Unchanged {
-        /// The tag of its newest version.
+        /// The tag of the newest version.
         etag: Option<String>,
     },
-    /// A snapshot, perhaps without the parts that are held already.
+    /// A snapshot, possibly without the parts that the gateway already has.
     Changed {
-        /// Its `ETag`, to be sent next time.
+        /// Its `ETag`, for the next request.
         etag: Option<String>,
         /// The JSON text.
         body: Bytes,
@@ -46,8 +46,8 @@ impl SnapshotClient {
         Self { client }
     }
 
-    /// Asks once. With an `ETag`, control answers when something changed, or
-    /// after half a minute.
+    /// Sends one request. With an `ETag`, control responds when the content
+    /// changes, or after half a minute.
     pub(crate) async fn fetch(&self, etag: Option<&str>) -> Result<Fetched, ControlError> {
         let request = match etag {
             Some(etag) => self

@@ -38,7 +38,7 @@ impl SnapshotFile {
         &self.path
     }
 
-    /// Reads it; nothing where there is none.
+    /// Reads the snapshot; nothing if the file does not exist.
     pub(crate) fn read(&self) -> Result<Option<Snapshot>, DiskError> {
         read_json(&self.path)
     }
@@ -48,7 +48,7 @@ impl SnapshotFile {
     }
 }
 
-/// Reads a file of JSON; nothing where there is none.
+/// Reads a JSON file; nothing if it does not exist.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DiskError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -57,8 +57,8 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, D
     }
 }
 
-/// Replaces a file of JSON atomically: whoever reads sees the old or the new
-/// one, also after a power cut. Only its owner may read it.
+/// Replaces a JSON file atomically: readers see the old or the new content, even
+/// after a power failure. Only the owner may read the file.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DiskError> {
     let bytes = serde_json::to_vec(value)?;
     let folder = path.parent().filter(|path| !path.as_os_str().is_empty());
@@ -66,14 +66,14 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Disk
     let next = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = replace(&next, path, &bytes, folder);
     if written.is_err() {
-        // Nothing more can be done about a file that cannot be removed.
+        // A failure to remove the file cannot be handled further.
         let _left = fs::remove_file(&next);
     }
     Ok(written?)
 }
 
 fn replace(next: &Path, path: &Path, bytes: &[u8], folder: &Path) -> io::Result<()> {
-    // An old file of this name may have another mode.
+    // An existing file of this name may have another mode.
     match fs::remove_file(next) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -90,7 +90,7 @@ fn replace(next: &Path, path: &Path, bytes: &[u8], folder: &Path) -> io::Result<
     File::open(folder)?.sync_all()
 }
 
-/// Writes each snapshot that is published, the newest where several wait.
+/// Writes each published snapshot; of several pending ones, only the newest.
 #[derive(Debug)]
 pub(crate) struct SnapshotWriter {
     cache: SnapshotFile,
@@ -109,7 +109,7 @@ impl SnapshotWriter {
         }
     }
 
-    /// Runs until `stop`; what was published before that is still written.
+    /// Runs until `stop`, then writes any pending snapshot.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut changes = self.current.changes();
         loop {

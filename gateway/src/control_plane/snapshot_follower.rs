@@ -15,11 +15,12 @@ use super::snapshot_file::SnapshotFile;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// How long the first fetch may take before the copy on disk serves: a key
-/// that was revoked meanwhile should not revive where control can say so.
+/// The timeout of the first fetch, after which the copy on disk is served. A key
+/// that was revoked in the meantime must not become valid again while control is
+/// available.
 const FIRST_FETCH: Duration = Duration::from_secs(3);
 
-/// A "nothing new" that comes sooner than this was not held open.
+/// A "not modified" response that arrives sooner was not held open.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Keeps [`CurrentSnapshot`] up to date with control.
@@ -48,7 +49,7 @@ enum FollowError {
     Interrupted,
 }
 
-/// What one round brought.
+/// The outcome of one round.
 enum FetchOutcome {
     Changed,
     Unchanged,
@@ -65,8 +66,8 @@ impl SnapshotFollower {
     async fn follow(&mut self) {
         self.begin().await;
         let mut back_off = back_off::Config::new(Duration::from_millis(100), self.poll).build();
-        // A control plane that shuts down says "nothing new" once, before its
-        // time; one that never holds requests open ends up being polled.
+        // A control plane that shuts down responds "not modified" early once;
+        // one that never holds requests open is polled.
         let mut early_response_back_off =
             back_off::Config::new(Duration::from_millis(100), self.poll).build();
         let mut last_error = String::new();
@@ -91,10 +92,11 @@ impl SnapshotFollower {
         }
     }
 
-    /// Control first, and where it is away the copy on disk.
+    /// Loads the first snapshot from control, or from disk if control is
+    /// unavailable.
     async fn begin(&mut self) {
-        // Only the fetch has a time limit: building goes on when it is no longer
-        // waited for, and the copy on disk would displace what it builds.
+        // Only the fetch has a timeout: a build continues when it is no longer
+        // awaited, and the copy on disk would replace its result.
         match timeout(FIRST_FETCH, self.source.fetch(None)).await {
             Ok(Ok(fetched)) => {
                 self.metrics.control_answered();
@@ -130,7 +132,7 @@ impl SnapshotFollower {
         }
     }
 
-    /// Says once what goes wrong, and gives the time to wait.
+    /// Logs a repeated failure once, and returns the time to wait.
     fn failed(
         &mut self,
         error: &FollowError,
@@ -145,9 +147,9 @@ impl SnapshotFollower {
         }
         match error {
             FollowError::ControlClient(_) | FollowError::Interrupted => back_off.next_delay(),
-            // Asked again at once, for all of it.
+            // The whole snapshot is fetched at once.
             FollowError::Incomplete(_) if self.etag.take().is_some() => Duration::ZERO,
-            // Control would answer with the same one again.
+            // Control would send the same snapshot again.
             FollowError::Incomplete(_) | FollowError::Unreadable(_) | FollowError::Invalid(_) => {
                 Jitter::HALF.apply(self.poll)
             }
@@ -177,8 +179,8 @@ impl SnapshotFollower {
         }
     }
 
-    /// The same content has got another version: so that all replicas say the
-    /// same, this one says so, too. The tag of other content is not taken.
+    /// Adopts a new version of the same content, so that all replicas report the
+    /// same version. The tag of other content is ignored.
     async fn renumber(&mut self, etag: Option<String>) -> Result<(), FollowError> {
         let Some((etag, version)) = etag.and_then(|etag| renumbered(self.etag.as_deref(), etag))
         else {
@@ -198,7 +200,7 @@ impl SnapshotFollower {
         Ok(())
     }
 
-    /// Parses and builds off the request threads.
+    /// Parses and builds the tables away from the request threads.
     async fn publish(&self, body: Bytes) -> Result<(), FollowError> {
         let current = Arc::clone(&self.current);
         tokio::task::spawn_blocking(move || {
@@ -210,7 +212,7 @@ impl SnapshotFollower {
     }
 }
 
-/// A tag of the same content under another version, and that version.
+/// The tag and version, if the content is the same under another version.
 fn renumbered(held: Option<&str>, told: String) -> Option<(String, u64)> {
     let (held_version, held_digest) = parts_of(held?)?;
     let (version, digest) = parts_of(&told)?;
@@ -223,7 +225,7 @@ fn parts_of(etag: &str) -> Option<(u64, &str)> {
     Some((version.parse().ok()?, digest))
 }
 
-/// Adds the parts that are held and serves the result.
+/// Adds the parts that the gateway already has and serves the result.
 fn complete(current: &CurrentSnapshot, snapshot: Snapshot) -> Result<(), FollowError> {
     let held = current.held();
     let whole = snapshot.merge(held.as_deref())?;

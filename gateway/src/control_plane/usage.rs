@@ -1,5 +1,5 @@
-//! Usage on its way to control: queues that requests push into, sealed batches,
-//! the spill file, and the task that posts them.
+//! Usage reporting: the queues that requests push into, sealed batches, the
+//! spill file, and the task that posts batches.
 
 mod backlog;
 #[cfg(test)]

@@ -15,41 +15,42 @@ use super::sealed_batch::{BatchIdentity, SealedBatch};
 use super::spill::{Spill, SpillContents, SpillError};
 use crate::telemetry::{DropReason, Metrics};
 
-/// The longest that an event waits for others before it is sent.
+/// The longest time that an event waits for its batch to fill.
 const FLUSH_EVERY: Duration = Duration::from_secs(5);
 
-/// How often it is looked for further events: to be woken by each of them would
-/// cost the threads that serve requests a system call for each. They wake it
-/// where many wait.
+/// How often the queues are checked. Waking the reporter for every event would
+/// cost the request threads a system call each; they wake it only when many
+/// events are queued.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// So many events wait in memory before full batches go to the disk: enough for
-/// a control plane that is only slow, and few to lose in a crash.
+/// The number of events in memory above which full batches are spilled: enough
+/// for a slow control plane, few to lose in a crash.
 const MARK: usize = 2 * UsageBatch::MAX_EVENTS;
 
-/// A batch that is answered sooner is no reason to write to the disk.
+/// A batch that is accepted sooner does not cause a spill.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How long a file that could not be written is left alone.
+/// The wait before a spill file is used again after a failed write.
 const RETRY_SPILL: Duration = Duration::from_secs(5);
 
-/// How long one that could not be read is left alone: at first, and at most.
+/// The wait before a spill file is read again after a failure: the first, and
+/// the longest.
 const FIRST_REREAD: Duration = Duration::from_secs(1);
 const LAST_REREAD: Duration = Duration::from_secs(30);
 
-/// A file that could not be read for so long may be given up, once newer usage
-/// would be lost for it.
+/// The age of a read failure after which the file may be abandoned if newer
+/// usage would otherwise be lost.
 const UNREADABLE: Duration = Duration::from_mins(10);
 
-/// So many batches are written to the disk before it is waited for: that takes
-/// much longer than to write them.
+/// The number of batches that are written before a sync, which takes much longer
+/// than the writes.
 const AT_ONCE: usize = 8;
 
-/// What control has not taken yet, oldest first.
+/// The usage that control has not accepted yet, oldest first.
 ///
-/// Invariant: what is in the spill is older than what is frozen in memory, and
-/// that is older than what waits in the queues; nothing changes places. So the
-/// batches of one start reach control in the order of their numbers.
+/// Invariant: batches in the spill file are older than sealed batches in memory,
+/// which are older than queued events; the order never changes. So the batches
+/// of one start reach control in the order of their numbers.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     receiver: UsageReceiver,
@@ -65,20 +66,21 @@ struct SpillState {
     file: Arc<Mutex<Spill>>,
     contents: SpillContents,
     is_open: bool,
-    /// Since it has failed or was full.
+    /// Set since the file failed or was full.
     not_before: Option<Instant>,
     rereads: BackOff,
-    /// Since when nothing that it holds could be read.
+    /// Since when the file cannot be read.
     unread_since: Option<Instant>,
 }
 
-/// What is to be done next.
+/// The next step of the reporter.
 #[derive(Debug)]
 pub(super) enum NextBatch {
     Send(SealedBatch),
-    /// Nothing waits that is frozen.
+    /// No sealed batch is pending.
     Gather,
-    /// What is oldest cannot be read before then, and nothing else may be sent.
+    /// The oldest batch cannot be read before this time, and no other may be
+    /// sent.
     Wait(Instant),
 }
 
@@ -108,7 +110,7 @@ impl Backlog {
         }
     }
 
-    /// The batch that is to be sent next, if there is one.
+    /// The next batch to send, if any.
     pub(super) async fn next(&mut self) -> NextBatch {
         self.open().await;
         while let Some(spill) = self
@@ -131,7 +133,7 @@ impl Backlog {
                     }
                 }
                 Some(Err(error)) => self.record_read_error(&error),
-                // The process ends.
+                // The process is exiting.
                 None => return NextBatch::Wait(Instant::now() + FIRST_REREAD),
             }
         }
@@ -141,7 +143,7 @@ impl Backlog {
             .map_or(NextBatch::Gather, NextBatch::Send)
     }
 
-    /// The batch that was to be sent next need not be sent any more.
+    /// The next batch does not have to be sent any more.
     pub(super) async fn done(&mut self) {
         if !self.has_spilled() {
             self.sealed.pop_front();
@@ -154,15 +156,15 @@ impl Backlog {
         }
     }
 
-    /// Lets a file that could not be read be read at once.
+    /// Allows an unreadable file to be read again at once.
     pub(super) fn retry_read_now(&mut self) {
         if let Some(spill) = &mut self.spill {
             spill.not_before = None;
         }
     }
 
-    /// Waits for a first event, then until a batch is full or time is up. Safe
-    /// to cancel, and what was gathered is in `batch`.
+    /// Waits for a first event, then until the batch is full or the time is
+    /// over. Cancel-safe: gathered events are in `batch`.
     pub(super) async fn gather(&mut self, batch: &mut Vec<UsageEvent>) {
         let since = self.receiver.take(batch).await;
         let due = since + FLUSH_EVERY;
@@ -172,8 +174,8 @@ impl Backlog {
         }
     }
 
-    /// Makes batches of what was gathered, topped up with what waits; false where
-    /// that is nothing.
+    /// Seals the gathered events, topped up from the queues; false if there are
+    /// none.
     pub(super) fn seal(&mut self, mut batch: Vec<UsageEvent>) -> bool {
         self.receiver.drain_into(&mut batch);
         let is_some = !batch.is_empty();
@@ -182,8 +184,8 @@ impl Backlog {
         is_some
     }
 
-    /// Ready while a batch that is being sent since `began` holds up so many
-    /// events that they should go to the disk; never without a spill.
+    /// Ready once a batch in flight since `began` delays so many events that
+    /// they should be spilled; never ready without a spill file.
     pub(super) async fn wait_for_pressure(&self, began: Instant) {
         if self.spill.is_none() {
             return std::future::pending().await;
@@ -198,30 +200,30 @@ impl Backlog {
         }
     }
 
-    /// Puts what waits to the disk, as far as it fills batches, where many wait
-    /// behind others that are there already, or too many wait.
+    /// Spills full batches of queued events if older batches are spilled
+    /// already, or too many events are queued.
     pub(super) async fn spill_if_needed(&mut self) {
         if self.is_under_pressure(self.has_spilled()) {
             self.spill().await;
         }
     }
 
-    /// Whether so many events wait that they should go to the disk, if that can
-    /// be; fewer are enough where they wait `long`.
+    /// Whether the number of queued events requires a spill, if one is possible;
+    /// fewer are sufficient if they wait `long`.
     fn is_under_pressure(&self, long: bool) -> bool {
         let mark = if long { MARK } else { HIGH_MARK };
         let spill = self.spill.as_ref();
         let may = spill.is_some_and(|spill| {
             let due = |at| Instant::now() >= at;
-            // Another start's batches may be in a file that is not open yet, and
-            // older than the one that is being sent.
+            // A file that is not open yet may hold batches of another start that
+            // are older than the batch in flight.
             spill.is_open && spill.not_before.is_none_or(due)
         });
         may && self.receiver.len() >= mark
     }
 
-    /// Puts what is frozen and what waits to the disk, as far as it fills
-    /// batches. What has no room there stays in memory.
+    /// Spills sealed batches and full batches of queued events. What does not
+    /// fit stays in memory.
     pub(super) async fn spill(&mut self) {
         loop {
             while self.sealed.len() < AT_ONCE && self.receiver.len() >= UsageBatch::MAX_EVENTS {
@@ -234,7 +236,7 @@ impl Backlog {
         }
     }
 
-    /// The gateway ends: everything goes to the disk, or is lost.
+    /// Spills everything at shutdown; what does not fit is lost.
     pub(super) async fn flush_remaining(&mut self) {
         while self.seal(Vec::new()) {}
         if self.sealed.is_empty() {
@@ -258,7 +260,7 @@ impl Backlog {
             .is_some_and(|spill| spill.contents.events > 0)
     }
 
-    /// Puts the frozen batches to the disk; true where it has taken all.
+    /// Spills the sealed batches; true if all were written.
     async fn spill_frozen(&mut self) -> bool {
         let batches: Vec<SealedBatch> = self.sealed.iter().cloned().collect();
         let count = batches.len();
@@ -279,8 +281,8 @@ impl Backlog {
         reason.is_none()
     }
 
-    /// What is lost from now on is lost since the file is full or unusable, if
-    /// it is.
+    /// Sets the reason for later losses: the file is full or unusable, or
+    /// neither.
     fn set_drop_reason(&mut self, reason: Option<DropReason>) {
         self.receiver
             .set_drop_reason(reason.unwrap_or(DropReason::QueueFull));
@@ -289,8 +291,8 @@ impl Backlog {
         }
     }
 
-    /// Opens the file, unless it is open or was left alone: an earlier start may
-    /// have left something.
+    /// Opens the file unless it is open or in back-off: an earlier start may
+    /// have left usage.
     async fn open(&mut self) {
         let due = self.spill.as_ref().is_some_and(|spill| {
             let due = |at| Instant::now() >= at;
@@ -318,7 +320,7 @@ impl Backlog {
         }
     }
 
-    /// The file is closed by now, and looked at again later.
+    /// The file is closed now, and is opened again later.
     fn record_read_error(&mut self, error: &SpillError) {
         self.warn(error);
         self.receiver.set_drop_reason(DropReason::SpillFailed);
@@ -329,15 +331,15 @@ impl Backlog {
         }
     }
 
-    /// Whether newer usage shall not wait any longer for what the file holds.
+    /// Whether newer usage must no longer wait for the contents of the file.
     fn may_give_up(&self) -> bool {
         let spill = self.spill.as_ref();
         let since = spill.and_then(|spill| spill.unread_since);
         since.is_some_and(|since| since.elapsed() >= UNREADABLE) && self.receiver.is_full()
     }
 
-    /// Its batches come behind newer ones if they can be read after all: control
-    /// takes those of this start for repetitions then, and stores none twice.
+    /// If its batches become readable later, they follow newer ones: control
+    /// treats those of this start as duplicates and stores none twice.
     async fn give_up(&mut self) {
         if let Some(Ok(lost)) = self.with_file(|spill| Ok(spill.give_up())).await {
             tracing::error!(events = lost, "usage in the spill cannot be read");
@@ -351,8 +353,8 @@ impl Backlog {
         tracing::warn!(path, %error, "the usage spill cannot be used");
     }
 
-    /// Does something with the file where that holds up nobody; nothing where
-    /// there is none.
+    /// Runs an operation on the file on a blocking thread; nothing if there is
+    /// no file.
     async fn with_file<R: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Spill) -> Result<R, SpillError> + Send + 'static,

@@ -11,36 +11,37 @@ use tokio::time::Instant;
 
 use crate::telemetry::{DropReason, Metrics};
 
-/// Billable events that wait at most, beside what threads hold.
+/// The maximum number of queued billable events, besides those in thread
+/// buffers.
 pub(super) const BILLABLE: usize = 10_000;
 
-/// Refusals that wait at most, likewise: a storm of them displaces nothing
-/// billable.
+/// The maximum number of queued refusals. They have a queue of their own, so
+/// that many refusals displace no billable events.
 const REFUSED: usize = 1_000;
 
-/// So many of each a thread hands over at once.
+/// The number of events of each kind that a thread flushes at once.
 pub(super) const FLUSH_SIZE: usize = 50;
 
-/// Whoever takes events is woken when so many billable ones wait.
+/// The number of billable events at which the reporter is woken.
 pub(super) const HIGH_MARK: usize = BILLABLE / 2;
 
-/// Where requests leave their usage events. Never waits; what does not fit is
-/// lost and counted. Cheap to clone.
+/// The queues that requests push usage events into. Never waits; events that do
+/// not fit are dropped and counted. Cheap to clone.
 ///
-/// Each thread lays its events into a tray of its own and hands over a full one,
-/// so that threads touch nothing in common but once in [`FLUSH_SIZE`] requests;
-/// whoever takes them empties the trays, too.
+/// Each thread collects events in a buffer of its own and flushes it when it is
+/// full, so that threads share state only once in [`FLUSH_SIZE`] requests; the
+/// receiver drains the buffers, too.
 #[derive(Debug, Clone)]
 pub(crate) struct UsageQueue {
-    /// Nothing where nobody takes events: the access log is all there is.
+    /// `None` if events are not reported: only the access log records them.
     shared: Option<Arc<SharedQueue>>,
 }
 
-/// The other end of [`UsageQueue`].
+/// The receiving end of [`UsageQueue`].
 #[derive(Debug)]
 pub(crate) struct UsageReceiver {
     shared: Arc<SharedQueue>,
-    /// When nothing waited.
+    /// When the queue was last empty.
     pub(super) emptied: Instant,
 }
 
@@ -48,17 +49,17 @@ pub(crate) struct UsageReceiver {
 struct SharedQueue {
     shards: Box<[ShardBuffer]>,
     flushed: Mutex<FlushedEvents>,
-    /// Nobody looks for events before he is woken.
+    /// The receiver sleeps until it is woken.
     receiver_waiting: AtomicBool,
     wake: Notify,
-    /// Nobody takes events any more.
+    /// The receiver is gone.
     closed: AtomicBool,
     drop_cause: DropCause,
     metrics: Arc<Metrics>,
 }
 
-/// What threads hold that have the same place, as a rule one: in cache lines of
-/// its own.
+/// The buffer of the threads with the same index, usually one thread; it has
+/// cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ShardBuffer(Mutex<ShardEvents>);
@@ -75,7 +76,7 @@ struct FlushedEvents {
     refused: VecDeque<UsageEvent>,
 }
 
-/// Why nobody takes what waits.
+/// Why queued events are not drained.
 #[derive(Debug, Default)]
 struct DropCause(AtomicU8);
 
@@ -101,7 +102,7 @@ impl DropCause {
     }
 }
 
-/// Both ends of the queues of usage events.
+/// Creates both ends of the usage queues.
 pub(crate) fn usage_queue(metrics: &Arc<Metrics>) -> (UsageQueue, UsageReceiver) {
     let shards = available_parallelism().map_or(1, usize::from);
     let shared = Arc::new(SharedQueue {
@@ -121,7 +122,7 @@ pub(crate) fn usage_queue(metrics: &Arc<Metrics>) -> (UsageQueue, UsageReceiver)
 }
 
 impl UsageQueue {
-    /// For a gateway that reports to nobody.
+    /// A queue for a gateway that does not report usage.
     pub(crate) const fn disabled() -> Self {
         Self { shared: None }
     }
@@ -132,7 +133,7 @@ impl UsageQueue {
         }
     }
 
-    /// How many events wait.
+    /// The number of queued events.
     pub(crate) fn len(&self) -> usize {
         self.shared.as_ref().map_or(0, |shared| shared.len())
     }
@@ -150,8 +151,8 @@ impl SharedQueue {
             self.metrics.usage_lost(reason, 1);
             return;
         }
-        // Whoever goes to sleep says so before he looks into this tray the last
-        // time: either he has seen the event, or this sees that he sleeps.
+        // The receiver sets the sleeping flag before it checks this buffer the
+        // last time: either it has seen the event, or this thread sees the flag.
         if self.receiver_waiting.load(Ordering::Relaxed)
             && self.receiver_waiting.swap(false, Ordering::Relaxed)
         {
@@ -159,7 +160,7 @@ impl SharedQueue {
         }
     }
 
-    /// False where there is no room.
+    /// False if the queue is full.
     fn enqueue(&self, event: UsageEvent, refused: bool) -> bool {
         let Some(ShardBuffer(shard)) = self.shards.get(thread_number() % self.shards.len()) else {
             return false;
@@ -177,7 +178,8 @@ impl SharedQueue {
         true
     }
 
-    /// Invariant: a tray is locked before what was handed over is, never after.
+    /// Invariant: a thread buffer is locked before the shared queue, never after
+    /// it.
     fn flush(&self, events: &mut Vec<UsageEvent>, refused: bool) -> bool {
         let mut flushed = self.flushed.lock();
         let FlushedEvents {
@@ -228,17 +230,17 @@ impl FlushedEvents {
 }
 
 impl UsageReceiver {
-    /// How many wait.
+    /// The number of queued events.
     pub(super) fn len(&self) -> usize {
         self.shared.len()
     }
 
-    /// Whether billable events are lost, or will be soon.
+    /// Whether billable events are dropped, or will be soon.
     pub(super) fn is_full(&self) -> bool {
         self.shared.flushed.lock().billable.len() + FLUSH_SIZE > BILLABLE
     }
 
-    /// Says what billable events are lost for while nobody takes them.
+    /// Sets the reason that is counted for dropped billable events.
     pub(super) fn set_drop_reason(&self, reason: DropReason) {
         self.shared.drop_cause.set(reason);
     }
