@@ -1,6 +1,5 @@
-//! The line that each request leaves in the log. It is written by hand into a
-//! buffer that is used again, since it is the one line that costs a busy
-//! gateway something.
+//! The access log: one line per request. It is formatted by hand into a reused
+//! buffer, since it is the only log line whose cost matters under load.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -11,19 +10,19 @@ use fastllm_contract::Timestamp;
 use fastllm_process::logging::LogFormat;
 use serde::Serialize;
 
-/// What the log calls these lines; `--log info,fastllm_gateway::access=off`
-/// turns them off.
+/// The target of these lines; `--log info,fastllm_gateway::access=off` disables
+/// them.
 pub(crate) const TARGET: &str = "fastllm_gateway::access";
 
-/// More than nearly every line needs, in bytes.
+/// More than nearly every line requires, in bytes.
 const USUAL: usize = 512;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(USUAL));
 }
 
-/// What is told of a request: nothing of its content. What is unknown is left
-/// out.
+/// The logged properties of a request, without any of its content. Unknown
+/// values are omitted.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct AccessLine<'a> {
     pub(crate) request_id: &'a str,
@@ -31,7 +30,7 @@ pub(crate) struct AccessLine<'a> {
     pub(crate) trace_id: Option<Displayed<super::TraceId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) principal: Option<&'a str>,
-    /// What was asked for, where another model stands for it.
+    /// The requested model, if another one replaces it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) requested_model: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,11 +39,11 @@ pub(crate) struct AccessLine<'a> {
     pub(crate) backend: Option<u64>,
     pub(crate) attempts: u32,
     pub(crate) stream: bool,
-    /// Whether the cache had the answer, where that was looked up.
+    /// The outcome of the cache lookup, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cache: Option<&'static str>,
     pub(crate) status: u16,
-    /// The code of the gateway's own refusal.
+    /// The error code of the gateway's own rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +57,7 @@ pub(crate) struct AccessLine<'a> {
     pub(crate) ms: u32,
 }
 
-/// A value that is written as it is displayed.
+/// A value that is formatted with `Display`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Displayed<T>(pub(crate) T);
 
@@ -80,8 +79,8 @@ struct JsonLine<'a> {
 }
 
 impl AccessLine<'_> {
-    /// Writes the line for a request that ended at this time, if anybody wants
-    /// to read it.
+    /// Writes the line for a request that ended at this time, unless the target
+    /// is disabled.
     pub(crate) fn log(&self, format: LogFormat, at: Timestamp) {
         if !tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             return;
@@ -92,7 +91,7 @@ impl AccessLine<'_> {
                 LogFormat::Text => self.write_text(buffer, at),
                 LogFormat::Json => self.write_json(buffer, at),
             };
-            // Both write nothing but UTF-8, and memory does not fail.
+            // Both write only UTF-8, and writing to memory does not fail.
             if let (Ok(()), Ok(line)) = (written, std::str::from_utf8(buffer)) {
                 tracing::info!(target: TARGET, message = line);
             }
@@ -150,11 +149,11 @@ impl AccessLine<'_> {
     }
 }
 
-/// Writes ` name=value` for what is known.
+/// Writes ` name=value` if the value is known.
 struct Pairs<'a>(&'a mut Vec<u8>);
 
 impl Pairs<'_> {
-    /// Quoted only where it could be taken for more than one value.
+    /// Quoted only if it could be read as more than one value.
     fn text(&mut self, name: &str, value: Option<&&str>) -> io::Result<()> {
         let Some(value) = value else {
             return Ok(());

@@ -35,15 +35,15 @@ use crate::runtime::clock;
 /// How a proxied request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Answered well and completely.
+    /// The response was successful and complete.
     Ok,
-    /// Refused by the gateway.
+    /// Rejected by the gateway.
     Rejected,
-    /// The upstream answered with an error, or broke off.
+    /// The upstream responded with an error, or aborted its response.
     UpstreamError,
-    /// No upstream answered.
+    /// No upstream responded.
     Unavailable,
-    /// The client left before its answer was complete.
+    /// The client disconnected before its response was complete.
     ClientGone,
 }
 
@@ -57,7 +57,7 @@ impl Outcome {
     ];
 }
 
-/// The kinds of an upstream's answer.
+/// The kinds of upstream responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Success,
@@ -87,22 +87,23 @@ impl Class {
 /// Why a usage event was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropReason {
-    /// The queue of billable events was full; there is no spill file, or not
-    /// for that reason.
+    /// The queue of billable events was full, and no spill file was the reason.
     QueueFull,
     /// The queue of refusals was full.
     RefusedQueueFull,
-    /// Control will never take the batch (400, 413).
+    /// Control rejected the batch permanently (400, 413).
     BatchRefused,
-    /// Control stored the batch without it: principal or model are gone.
+    /// Control stored the batch without the event: its principal or model no
+    /// longer exists.
     NotStored,
-    /// Control did not take it before the gateway ended.
+    /// Control did not accept it before the gateway exited.
     Shutdown,
-    /// The queue of billable events was full, since the spill file was, too.
+    /// The queue of billable events was full because the spill file was full.
     SpillFull,
-    /// The same, since the spill file could not be written.
+    /// The queue of billable events was full because the spill file could not be
+    /// written.
     SpillFailed,
-    /// The spill file was damaged where it was written.
+    /// The spill file was damaged at this event.
     SpillDamaged,
 }
 
@@ -124,11 +125,11 @@ impl DropReason {
 pub(crate) enum SpanLoss {
     /// The queue was full.
     QueueFull,
-    /// The collector will never take it.
+    /// The collector rejected it permanently.
     Refused,
-    /// The collector was away for too long.
+    /// The collector was unavailable for too long.
     Unreachable,
-    /// It was not taken before the gateway ended.
+    /// It was not accepted before the gateway exited.
     Shutdown,
 }
 
@@ -141,7 +142,7 @@ impl SpanLoss {
     ];
 }
 
-/// Every counter of the process. Labels come from fixed lists or from the
+/// All metrics of the process. Labels come from fixed lists or from the
 /// snapshot, never from a client.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -165,7 +166,7 @@ pub(crate) struct Metrics {
     observer: Observer,
 }
 
-/// What is counted of all requests together.
+/// Counters over all requests.
 #[derive(Debug)]
 struct Requests {
     finished: IntCounter,
@@ -287,7 +288,7 @@ impl Metrics {
         })
     }
 
-    /// The same, with usage counted by what clients say in these members of
+    /// Like `new`, with usage counted by these client-chosen members of
     /// `metadata`.
     pub(crate) fn with_labels(mut self, labels: &MetadataLabels) -> Registered<Self> {
         let register = Register::of(&self.registry);
@@ -295,14 +296,14 @@ impl Metrics {
         Ok(self)
     }
 
-    /// A backend has answered a request with this `metadata`.
+    /// Counts the usage of a request with this `metadata`.
     pub(crate) fn used(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
         if let Some(by_metadata) = &self.by_metadata {
             by_metadata.count(metadata, usage);
         }
     }
 
-    /// What the spill file holds.
+    /// Sets the contents of the spill file.
     pub(crate) fn usage_spilled(&self, events: u64, bytes: u64) {
         self.usage_spilled
             .set(i64::try_from(events).unwrap_or(i64::MAX));
@@ -310,7 +311,7 @@ impl Metrics {
             .set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// A proxied request has ended.
+    /// Counts a proxied request that has ended.
     pub(crate) fn finished(&self, outcome: Outcome, took: Duration) {
         self.requests.finished.inc();
         self.requests.outcomes[outcome as usize].inc();
@@ -320,32 +321,32 @@ impl Metrics {
         self.requests.duration.observe(took.as_secs_f64());
     }
 
-    /// The gateway refused a request.
+    /// Counts a rejected request.
     pub(crate) fn rejected(&self, category: Category) {
         self.requests.rejections[category as usize].inc();
     }
 
-    /// An upstream's answer goes to the client.
+    /// Counts an upstream response that is forwarded to the client.
     pub(crate) fn forwarded(&self, status: StatusCode) {
         self.requests.upstream_status[Class::of(status) as usize].inc();
     }
 
-    /// The next model of a chain is asked.
+    /// Counts a failover to the next model of a chain.
     pub(crate) fn failed_over(&self) {
         self.requests.failovers.inc();
     }
 
-    /// The fallback model answered.
+    /// Counts a response of the fallback model.
     pub(crate) fn fallback_used(&self) {
         self.requests.fallbacks.inc();
     }
 
-    /// Another backend is tried.
+    /// Counts a retry with another backend.
     pub(crate) fn retried(&self) {
         self.requests.retries.inc();
     }
 
-    /// The first event of a stream is there.
+    /// Observes the time to the first event of a stream.
     pub(crate) fn first_event(&self, series: Option<&dyn BackendMetrics>, after: Duration) {
         self.requests.first_token.observe(after.as_secs_f64());
         if let Some(series) = series {
@@ -353,64 +354,65 @@ impl Metrics {
         }
     }
 
-    /// The collector took spans.
+    /// Counts spans that the collector accepted.
     pub(crate) fn spans_exported(&self, count: u64) {
         self.spans_exported.inc_by(count);
     }
 
-    /// Spans were lost.
+    /// Counts dropped spans.
     pub(crate) fn spans_lost(&self, loss: SpanLoss, count: u64) {
         self.spans_lost[loss as usize].inc_by(count);
     }
 
-    /// A client has connected.
+    /// Counts a client connection.
     pub(crate) fn client_connected(&self) -> OpenConnection {
         self.connections.client()
     }
 
-    /// An upstream was connected to.
+    /// Counts an upstream connection.
     pub(crate) fn upstream_connected(&self) -> OpenConnection {
         self.connections.upstream()
     }
 
-    /// Usage events were lost.
+    /// Counts lost usage events.
     pub(crate) fn usage_lost(&self, reason: DropReason, count: u64) {
         self.usage_dropped[reason as usize].inc_by(count);
     }
 
-    /// The response cache was used.
+    /// Counts a use of the response cache.
     pub(crate) fn cache(&self, cache: CacheUse) {
         self.cache.used(cache);
     }
 
-    /// Measures what is not counted when it changes. Only the first call has an
-    /// effect.
+    /// Sets the source of values that are measured when metrics are read. Only
+    /// the first call has an effect.
     pub(crate) fn observe_with(&self, observe: impl Fn() -> Observed + Send + Sync + 'static) {
         self.observer.set(observe);
     }
 
-    /// Control has answered a poll.
+    /// Records a response of control to a poll.
     pub(crate) fn control_answered(&self) {
         self.contact.heard();
     }
 
-    /// A poll of control failed.
+    /// Counts a failed poll.
     pub(crate) fn poll_failed(&self) {
         self.snapshot_poll_failures.inc();
     }
 
-    /// An upstream's name could not be looked up.
+    /// Counts a failed DNS lookup of an upstream.
     pub(crate) fn name_not_found(&self) {
         self.dns_failures.inc();
     }
 
-    /// Another snapshot is about to be served: its backends get their metrics.
+    /// Attaches metrics to the backends of a snapshot that is about to be
+    /// served.
     pub(crate) fn attach(&self, tables: &RoutingState) {
         self.labelled.attach(tables);
     }
 
-    /// Another snapshot is served: labels of models and addresses that are
-    /// gone go, too.
+    /// Records a new snapshot, and removes the labels of models and addresses
+    /// that no longer exist.
     pub(crate) fn snapshot_published(&self, tables: &RoutingState) {
         self.snapshot_version.set(tables.version());
         self.contact.published();
@@ -418,7 +420,7 @@ impl Metrics {
         self.labelled.prune(tables, self.addresses.families());
     }
 
-    /// The text format 0.0.4.
+    /// Renders the text format 0.0.4.
     pub(crate) fn render(&self, tables: Option<&RoutingState>) -> Vec<u8> {
         let Observed {
             usage_queued,
@@ -445,7 +447,7 @@ impl Metrics {
         text
     }
 
-    /// The counters of the process that a health report carries.
+    /// The counters that a health report contains.
     pub(crate) fn process(&self) -> ProcessCounters {
         let Observed {
             usage_queued,

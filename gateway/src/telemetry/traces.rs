@@ -1,7 +1,6 @@
-//! Traces: which requests are traced, and the way of their spans to a
-//! collector (OTLP). A request that is not traced costs a look at one header
-//! and a count; one that is becomes one span, built from its account when it
-//! has ended.
+//! Traces: which requests are traced, and how their spans reach a collector
+//! (OTLP). A request that is not traced costs one header lookup and one counter;
+//! a traced one becomes one span, built from its request log when it has ended.
 
 mod collector;
 mod export;
@@ -29,10 +28,10 @@ use parent::Parent;
 use super::Metrics;
 use super::metrics::SpanLoss;
 
-/// Spans that wait at most; later ones are lost and counted.
+/// The maximum number of queued spans; further ones are dropped and counted.
 const WAITING: usize = 4_096;
 
-/// Chooses requests and takes their spans. Never waits.
+/// Samples requests and enqueues their spans. Never waits.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     one_in: NonZeroU64,
@@ -41,23 +40,24 @@ pub(crate) struct Tracer {
     metrics: Arc<Metrics>,
 }
 
-/// Where spans go, and which requests are traced.
+/// Where spans are sent, and which requests are traced.
 #[derive(Debug, Clone)]
 pub(crate) struct TracingConfig {
     pub(crate) endpoint: Url,
     pub(crate) protocol: OtelProtocol,
-    /// Sent to the collector: `name=value,name=value`, values percent-encoded.
+    /// Header fields for the collector: `name=value,name=value`, with
+    /// percent-encoded values.
     pub(crate) headers: Option<Secret>,
-    /// Of the requests without a sampling decision, one in this many is traced.
+    /// One in this many requests without a sampling decision is traced.
     pub(crate) sample_one_in: NonZeroU64,
     pub(crate) service_name: String,
     pub(crate) instance_id: String,
-    /// Further attributes of this process, in the format of `headers`.
+    /// Additional attributes of this process, in the format of `headers`.
     pub(crate) resource_attributes: String,
 }
 
 impl TracingConfig {
-    /// A tracer, and the task that sends its spans.
+    /// A tracer, and the task that exports its spans.
     pub(crate) fn build(
         &self,
         tls: rustls::ClientConfig,
@@ -72,7 +72,7 @@ impl TracingConfig {
     }
 }
 
-/// Whether one request is traced, and as what.
+/// Whether one request is traced, and its IDs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Trace {
     parent: Option<Parent>,
@@ -87,7 +87,7 @@ enum Decision {
     Yes(SpanIds),
 }
 
-/// What names a span.
+/// The identity of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SpanIds {
     pub(crate) trace: [u8; 16],
@@ -95,7 +95,7 @@ pub(crate) struct SpanIds {
     pub(crate) parent: Option<[u8; 8]>,
 }
 
-/// A trace's id as people and other programs write it.
+/// A trace ID in its standard text form.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TraceId([u8; 16]);
 
@@ -115,8 +115,8 @@ impl Tracer {
         }
     }
 
-    /// Decides, once, whether a proxied request is traced: as its caller did,
-    /// else one in so many by counting.
+    /// Decides, once, whether a proxied request is traced: as its caller did, or
+    /// else one of a fixed number of requests.
     pub(crate) fn decide(&self, trace: &mut Trace) {
         if !matches!(trace.decision, Decision::Open) {
             return;
@@ -133,7 +133,7 @@ impl Tracer {
         };
     }
 
-    /// Hands over a finished request's span.
+    /// Enqueues the span of a finished request.
     pub(crate) fn take(&self, finished: FinishedRequest) {
         if self.queue.try_send(finished).is_err() {
             self.metrics.spans_lost(SpanLoss::QueueFull, 1);
@@ -143,7 +143,7 @@ impl Tracer {
 
 impl SpanIds {
     fn new(parent: Option<Parent>) -> Self {
-        // Zero is not an id.
+        // Zero is not a valid ID.
         let span = fastrand::u64(1..).to_be_bytes();
         match parent {
             Some(parent) => Self {
@@ -161,8 +161,8 @@ impl SpanIds {
 }
 
 impl Trace {
-    /// The trace of a request that has arrived with these `traceparent` fields.
-    /// Whether it is sampled is not decided yet.
+    /// The trace of a request that arrived with these `traceparent` fields.
+    /// Whether it is sampled is decided later.
     pub(crate) fn arrived<'a>(traceparents: impl Iterator<Item = &'a [u8]>) -> Self {
         Self {
             parent: Parent::of(traceparents),
@@ -170,7 +170,7 @@ impl Trace {
         }
     }
 
-    /// What names the request's span, if it has one.
+    /// The identity of the request's span, if it has one.
     pub(crate) fn ids(&self) -> Option<SpanIds> {
         match self.decision {
             Decision::Yes(ids) => Some(ids),
@@ -178,7 +178,7 @@ impl Trace {
         }
     }
 
-    /// The trace that the request belongs to, traced here or only by others.
+    /// The trace of the request, whether recorded here or only by others.
     pub(crate) fn id(&self) -> Option<TraceId> {
         self.ids()
             .map(|ids| ids.trace)
@@ -186,8 +186,8 @@ impl Trace {
             .map(TraceId)
     }
 
-    /// The `traceparent` that an upstream gets instead of the client's; nothing
-    /// where the client's goes on as it came.
+    /// The `traceparent` that replaces the client's; nothing if the client's is
+    /// forwarded unchanged.
     pub(crate) fn upstream_traceparent(&self) -> Option<HeaderValue> {
         self.ids().map(|ids| parent::header(&ids))
     }

@@ -1,6 +1,6 @@
 use fastllm_contract::{ModelName, PrincipalId, RefusalKind, Timestamp, Tokens, UsageEvent};
 
-/// One that says as little as it may.
+/// A minimal usage event.
 pub(super) fn event(refusal: Option<RefusalKind>) -> UsageEvent {
     UsageEvent {
         cache_write_tokens: None,

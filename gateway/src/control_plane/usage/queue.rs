@@ -245,8 +245,8 @@ impl UsageReceiver {
         self.shared.drop_cause.set(reason);
     }
 
-    /// Waits for an event and adds what waits to a batch that is not full; gives
-    /// a time before which none of them came. Safe to cancel: no event is lost.
+    /// Waits for an event and adds queued events to a batch that is not full;
+    /// returns a time that precedes all of them. Cancel-safe: no event is lost.
     pub(super) async fn take(&mut self, batch: &mut Vec<UsageEvent>) -> Instant {
         let mut since = self.emptied;
         loop {
@@ -263,7 +263,7 @@ impl UsageReceiver {
         }
     }
 
-    /// Waits until many wait, or until it is time to look again.
+    /// Waits until many events are queued, or until the next check is due.
     pub(super) async fn wait_for_many(&self, look_again: Instant) {
         tokio::select! {
             () = self.shared.wake.notified() => {}
@@ -271,14 +271,14 @@ impl UsageReceiver {
         }
     }
 
-    /// Adds what waits right now to a batch that is not full: billable events
-    /// first, and those of a thread in their order.
+    /// Adds the events that are queued now to a batch that is not full: billable
+    /// events first, and the events of a thread in their order.
     pub(crate) fn drain_into(&mut self, batch: &mut Vec<UsageEvent>) {
         while !self.try_drain_into(batch) {}
     }
 
-    /// False where it has to begin anew: something was handed over meanwhile
-    /// that is older than what is in the tray.
+    /// False if draining must start again: older events were flushed in the
+    /// meantime than those in the thread buffer.
     fn try_drain_into(&mut self, batch: &mut Vec<UsageEvent>) -> bool {
         let SharedQueue {
             shards, flushed, ..
@@ -325,7 +325,7 @@ fn drain_shard(events: &mut Vec<UsageEvent>, batch: &mut Vec<UsageEvent>) {
     batch.extend(events.drain(..count));
 }
 
-/// A number for each thread that asks, counting up.
+/// The index of the calling thread, assigned at its first call.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

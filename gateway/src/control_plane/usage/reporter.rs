@@ -13,19 +13,19 @@ use super::sealed_batch::SealedBatch;
 use crate::control_plane::client::{ControlClient, ControlError};
 use crate::telemetry::{DropReason, Metrics};
 
-/// Time limit of one post.
+/// The timeout of one post.
 const POST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Waits between two posts of one batch: at first, at most, and at most once
-/// the gateway is to end.
+/// The waits between two posts of one batch: the first, the longest, and the
+/// longest during shutdown.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Sends usage events to control in batches, one at a time.
 ///
-/// Invariant: a batch is frozen when it is first sent, and repeated unchanged
-/// under its sequence number until control has answered, so that it is stored
+/// Invariant: a batch is sealed when it is first sent, and is resent unchanged
+/// under its sequence number until control has responded, so that it is stored
 /// once.
 #[derive(Debug)]
 pub(crate) struct UsageReporter {
@@ -34,15 +34,15 @@ pub(crate) struct UsageReporter {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// When the gateway ends.
+/// The stages of shutdown.
 struct ShutdownSignals {
-    /// Nothing new comes from here on.
+    /// No new events arrive after this.
     stop: CancellationToken,
-    /// What is not sent by then will not be by this process.
+    /// Usage that is not sent by then is not sent by this process.
     deadline_passed: CancellationToken,
 }
 
-/// What became of one post.
+/// The outcome of one post.
 enum PostOutcome {
     Stored { not_stored: u64 },
     Refused(u16),
@@ -50,8 +50,8 @@ enum PostOutcome {
 }
 
 impl UsageReporter {
-    /// Runs until `stop`, then sends what is left until `deadline_passed`; what is left
-    /// then is kept on disk, if anywhere.
+    /// Runs until `stop`, then sends the remaining usage until
+    /// `deadline_passed`; what is left then is spilled, if possible.
     pub(crate) async fn run(mut self, stop: CancellationToken, deadline_passed: CancellationToken) {
         let signals = ShutdownSignals {
             stop,
@@ -82,7 +82,8 @@ impl UsageReporter {
         self.backlog.flush_remaining().await;
     }
 
-    /// Sends the oldest batch, for as long as it takes, but not beyond the end.
+    /// Sends the oldest batch with as many retries as necessary, until the
+    /// deadline.
     async fn send_until_accepted(&mut self, batch: SealedBatch, signals: &ShutdownSignals) {
         let started = Instant::now();
         let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
@@ -116,7 +117,7 @@ impl UsageReporter {
         }
     }
 
-    /// Waits for what is on the disk; little once the gateway is to end.
+    /// Waits for an unreadable spill file; only briefly during shutdown.
     async fn pause(&mut self, until: Instant, signals: &ShutdownSignals) {
         let stopped = signals.stop.is_cancelled();
         let last = Instant::now() + LAST_WAIT;
@@ -143,8 +144,7 @@ impl UsageReporter {
         }
     }
 
-    /// Waits before the next post; little time is left once the gateway is to
-    /// end.
+    /// Waits before the next post; only briefly during shutdown.
     async fn wait(&mut self, wait: Duration, started: Instant, signals: &ShutdownSignals) {
         let stopped = signals.stop.is_cancelled();
         let wait = if stopped { wait.min(LAST_WAIT) } else { wait };

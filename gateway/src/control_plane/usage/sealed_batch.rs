@@ -1,4 +1,4 @@
-//! Batches as they are sent.
+//! Batches in the form in which they are sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,24 +6,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fastllm_contract::{UsageBatch, UsageEvent};
 
-/// The most bytes of a batch with several events: half of what control takes.
+/// The maximum size in bytes of a batch with several events: half of what
+/// control accepts.
 const MOST_BYTES: usize = 2 << 20;
 
-/// A batch that is repeated unchanged until control has answered.
+/// A batch that is resent unchanged until control has responded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SealedBatch {
-    /// How many events it has.
+    /// The number of its events.
     pub(super) events: u32,
     /// The [`UsageBatch`] as JSON.
     pub(super) body: Bytes,
 }
 
-/// Under what a gateway's batches are told apart.
+/// What identifies the batches of a gateway.
 #[derive(Debug)]
 pub(crate) struct BatchIdentity {
     replica: String,
     boot_id: Arc<str>,
-    /// Of the last batch.
+    /// The number of the last batch.
     sequence: u64,
 }
 
@@ -37,8 +38,8 @@ impl BatchIdentity {
         }
     }
 
-    /// Makes batches of events, at most [`UsageBatch::MAX_EVENTS`] of them; where
-    /// they are too large for one batch, several. Says how many cannot be written.
+    /// Splits events into batches of at most [`UsageBatch::MAX_EVENTS`] and of
+    /// limited size. Returns how many events cannot be serialized.
     pub(super) fn seal(
         &mut self,
         events: Vec<UsageEvent>,

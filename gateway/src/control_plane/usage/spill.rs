@@ -1,17 +1,18 @@
-//! Usage on disk: batches that control did not take in time, in the order in
+//! Usage on disk: batches that control did not accept in time, in the order in
 //! which they have to be sent.
 //!
-//! A record is a mark, the length of its batch, how many events that has, a sum
-//! over all of it, and the batch as it is sent, under the identity of the start
-//! that froze it. Records are appended and synced; one that was sent is marked,
-//! so that it is not sent again after a restart, and what was sent is cut off
-//! when it is all, or most, of the file. A record that was torn by a crash has a
-//! wrong sum or no end.
+//! A record consists of a mark, the length of its batch, its number of events, a
+//! checksum over the whole record, and the serialized batch with the identity of
+//! the start that sealed it. Records are appended and synced. A sent record is
+//! marked, so that it is not sent again after a restart; sent records are
+//! removed when they make up all, or most, of the file. A record that was torn
+//! by a crash has a wrong checksum or is incomplete.
 //!
-//! A file that cannot be read is closed, kept, and looked through again when it
-//! is opened next: only what is damaged is given up.
+//! An unreadable file is closed, kept, and scanned again when it is next opened:
+//! only damaged records are abandoned.
 //!
-//! Everything here blocks, and is done away from the threads that serve.
+//! All operations block, and run on other threads than those that serve
+//! requests.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -24,19 +25,19 @@ use ring::digest::{Context, SHA256};
 
 use super::sealed_batch::SealedBatch;
 
-/// Mark of a record that waits.
+/// The mark of a pending record.
 const WAITS: [u8; 4] = *b"WAIT";
 
-/// Mark of one that was sent, or is damaged.
+/// The mark of a record that was sent or is damaged.
 const DONE: [u8; 4] = *b"DONE";
 
-/// Mark, length, events, and eight bytes of a SHA-256.
+/// Mark, length, number of events, and eight bytes of a SHA-256.
 const HEADER: usize = 20;
 
-/// No batch is longer, in bytes.
+/// The maximum length of a batch, in bytes.
 const MOST_BYTES: u32 = 8 << 20;
 
-/// Less than that is not worth copying the rest, in bytes.
+/// The minimum number of sent bytes for which the file is compacted.
 const WORTH: u64 = 4 << 20;
 
 /// Why the file cannot be used.
@@ -54,39 +55,39 @@ pub(super) enum SpillError {
     TooLong,
 }
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct SpillContents {
-    /// Events that wait to be sent.
+    /// The number of events that are not sent yet.
     pub(super) events: u64,
     /// The size of the file.
     pub(super) bytes: u64,
 }
 
-/// The file. It is opened when it is needed, and again after it failed.
+/// The spill file. It is opened on demand, and reopened after a failure.
 #[derive(Debug)]
 pub(super) struct Spill {
     path: PathBuf,
     limit: u64,
     open: Option<OpenSpill>,
-    /// What it held when it was closed, since it could not be read.
+    /// Its contents when it was closed because it could not be read.
     closed: SpillContents,
-    /// Events of damaged records that nobody has asked about.
+    /// Events of damaged records that were not reported yet.
     damaged: u64,
 }
 
 #[derive(Debug)]
 struct OpenSpill {
     file: File,
-    /// Where the oldest record that waits begins.
+    /// The offset of the oldest pending record.
     head: u64,
     end: u64,
     events: u64,
-    /// How many bytes must have been sent for it to be worth copying the rest.
+    /// The number of sent bytes at which the file is compacted.
     compact_threshold: u64,
 }
 
-/// What a record begins with.
+/// The header of a record.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     waits: bool,
@@ -96,7 +97,7 @@ struct Header {
 }
 
 impl Spill {
-    /// A file of at most `limit` bytes; it is not opened yet.
+    /// A file of at most `limit` bytes, which is not opened yet.
     pub(super) fn new(path: PathBuf, limit: u64) -> Self {
         Self {
             path,
@@ -107,23 +108,24 @@ impl Spill {
         }
     }
 
-    /// What it holds, or held when it was closed; nothing before it was opened.
+    /// Its contents, or those when it was closed; nothing before it was opened.
     pub(super) fn contents(&self) -> SpillContents {
         self.open.as_ref().map_or(self.closed, OpenSpill::contents)
     }
 
-    /// Whether what an earlier start left is known.
+    /// Whether the usage of an earlier start is known.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// How many events of damaged records were found since this was last asked;
-    /// where it cannot be told how many, a record counts as one.
+    /// The number of events in damaged records that were found since the last
+    /// call; a record with an unknown number of events counts as one.
     pub(super) fn take_damaged(&mut self) -> u64 {
         std::mem::take(&mut self.damaged)
     }
 
-    /// Opens it, unless it is open, and finds what an earlier start left.
+    /// Opens the file, unless it is open, and finds the usage of an earlier
+    /// start.
     pub(super) fn open(&mut self) -> Result<(), SpillError> {
         self.opened().map(|_| ())
     }
@@ -135,7 +137,7 @@ impl Spill {
             let file = locked(&self.path, false)?;
             sync_folder(&self.path)?;
             let (open, damaged) = OpenSpill::scan(file)?;
-            // What waited and is not found any more is damaged, too.
+            // Pending events that are not found any more are damaged, too.
             let missing = self.closed.events.saturating_sub(open.events);
             self.damaged += damaged.max(missing);
             open
@@ -143,8 +145,8 @@ impl Spill {
         Ok(self.open.insert(open))
     }
 
-    /// Adds as many of these as there is room for, and says how many. They are
-    /// on the disk then. After an error none is.
+    /// Appends as many batches as fit, syncs them, and returns their number.
+    /// After an error, none is stored.
     pub(super) fn append(&mut self, batches: &[SealedBatch]) -> Result<usize, SpillError> {
         let limit = self.limit;
         let path = self.path.clone();
@@ -158,21 +160,21 @@ impl Spill {
         let before = (open.end, open.events);
         let appended = open.append(batches, &records, limit);
         if appended.is_err() {
-            // What is half written would be found torn, and is written over.
+            // A partial record would be treated as torn, and is overwritten.
             (open.end, open.events) = before;
             let _cut = open.file.set_len(open.end);
         }
         appended
     }
 
-    /// The oldest batch that waits. After an error it is closed, and holds what
-    /// it held.
+    /// The oldest pending batch. After an error the file is closed, and its
+    /// contents stay.
     pub(super) fn oldest(&mut self) -> Result<Option<SealedBatch>, SpillError> {
         self.or_closed(Self::read_oldest)
     }
 
-    /// The oldest one need not be sent any more. After an error it is closed, and
-    /// may give that one again.
+    /// Removes the oldest batch. After an error the file is closed, and may
+    /// return that batch again.
     pub(super) fn done(&mut self) -> Result<(), SpillError> {
         self.or_closed(Self::remove_oldest)
     }
@@ -204,7 +206,7 @@ impl Spill {
                 }));
             }
             self.remove_oldest()?;
-            // It was good when the file was opened.
+            // The record was valid when the file was opened.
             self.damaged += header.waiting();
         }
     }
@@ -225,8 +227,8 @@ impl Spill {
         Ok(())
     }
 
-    /// Waits no longer for what it holds and does not give, and says how many
-    /// events that is. The file stays as it is.
+    /// Abandons the contents of an unreadable file, and returns their number of
+    /// events. The file itself is unchanged.
     pub(super) fn give_up(&mut self) -> u64 {
         let held = self.contents().events;
         (self.open, self.closed) = (None, SpillContents::default());
@@ -235,8 +237,9 @@ impl Spill {
 }
 
 impl OpenSpill {
-    /// Finds the records that wait, and how many events are in damaged ones.
-    /// Those are passed over later; a file that ends in one is cut there.
+    /// Finds the pending records, and counts the events in damaged ones. Those
+    /// are skipped later; a file that ends with a damaged record is truncated
+    /// there.
     fn scan(file: File) -> Result<(Self, u64), SpillError> {
         let mut open = Self {
             end: file.metadata()?.len(),
@@ -283,7 +286,7 @@ impl OpenSpill {
         }
     }
 
-    /// Nothing where there is none, or one that is damaged.
+    /// Nothing if there is no record, or a damaged one.
     fn header(&self, at: u64) -> Result<Option<Header>, SpillError> {
         let mut bytes = [0; HEADER];
         match self.read_at(&mut bytes, at) {
@@ -299,7 +302,7 @@ impl OpenSpill {
         Ok((header, body))
     }
 
-    /// A file that ends too early is damaged; any other error may pass.
+    /// A truncated file is damaged; other errors may be temporary.
     fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<(), SpillError> {
         let read = self.file.read_exact_at(bytes, at);
         read.map_err(|error| match error.kind() {
@@ -331,18 +334,18 @@ impl OpenSpill {
         Ok(appended)
     }
 
-    /// Marks the oldest record and steps over it.
+    /// Marks the oldest record as sent and moves to the next one.
     fn mark_oldest_sent(&mut self) -> Result<(), SpillError> {
         let header = self.header(self.head)?.ok_or(SpillError::Damaged)?;
-        // Neither synced nor needed: what is sent twice is stored once.
+        // A sync is not necessary: a batch that is sent twice is stored once.
         let _marked = self.file.write_all_at(&DONE, self.head);
         self.events = self.events.saturating_sub(header.waiting());
         self.head = header.next(self.head);
         Ok(())
     }
 
-    /// Gives back the room of what was sent, where there is enough of it. Where
-    /// that fails, it is tried again when there is twice as much.
+    /// Compacts the file if enough of it was sent. After a failure, it is
+    /// retried when twice as much was sent.
     fn compact(&mut self, path: &Path) {
         if self.head < self.compact_threshold {
             return;
@@ -360,8 +363,9 @@ impl OpenSpill {
         }
     }
 
-    /// The same records in a file without those that were sent. Whoever opens
-    /// the path sees the old or the new one, also after a power cut.
+    /// Copies the pending records to a new file, which replaces this one
+    /// atomically: readers see the old or the new file, even after a power
+    /// failure.
     fn compacted(&mut self, path: &Path, next: &Path) -> Result<Self, SpillError> {
         let mut file = locked(next, true)?;
         self.file.seek(SeekFrom::Start(self.head))?;
@@ -411,7 +415,7 @@ impl Header {
         sum
     }
 
-    /// How many of its events wait.
+    /// The number of its pending events.
     fn waiting(self) -> u64 {
         if self.waits {
             u64::from(self.events)
@@ -420,7 +424,7 @@ impl Header {
         }
     }
 
-    /// Where the record behind this one begins.
+    /// The offset of the next record.
     fn next(&self, at: u64) -> u64 {
         at + HEADER as u64 + u64::from(self.length)
     }
@@ -446,8 +450,8 @@ fn record(batch: &SealedBatch) -> Result<Vec<u8>, SpillError> {
     Ok(parts.concat())
 }
 
-/// Opens or makes a file that only its owner may read, and that no other
-/// process has open in this way.
+/// Opens or creates a file that only its owner may read, and locks it against
+/// other processes.
 fn locked(path: &Path, empty: bool) -> Result<File, SpillError> {
     let file = OpenOptions::new()
         .read(true)
@@ -463,7 +467,7 @@ fn locked(path: &Path, empty: bool) -> Result<File, SpillError> {
         TryLockError::WouldBlock => SpillError::Locked,
         TryLockError::Error(error) => error.into(),
     })?;
-    // An older one may have been open to others.
+    // An existing file may have been readable by others.
     file.set_permissions(Permissions::from_mode(0o600))?;
     if empty {
         file.set_len(0)?;

@@ -9,7 +9,7 @@ use prometheus::proto::MetricFamily;
 
 use super::register::{Register, Registered};
 
-/// What backends count themselves, in the order of [`counts`].
+/// The counters of backends, in the order of [`counts`].
 const COUNTED: [(&str, &str); 4] = [
     ("fastllm_backend_requests_total", "Attempts by address"),
     ("fastllm_backend_errors_total", "Failed attempts by address"),
@@ -32,17 +32,17 @@ fn counts(live: &BackendState) -> [u64; 4] {
     ]
 }
 
-/// The counts of backends, summed by address.
+/// The counters of backends, summed by address.
 ///
-/// Backends come and go while their address stays: the sums never go back.
+/// Backends are replaced while their address stays: the sums never decrease.
 #[derive(Debug)]
 pub(super) struct AddressMetrics {
     families: Vec<IntCounterVec>,
-    /// By the address of [`BackendState`] in memory, which is kept.
+    /// By the memory address of the [`BackendState`], which is kept alive.
     seen: Mutex<HashMap<usize, CountedBackend>>,
 }
 
-/// A backend whose counts are in the sums.
+/// A backend whose counters are included in the sums.
 #[derive(Debug)]
 struct CountedBackend {
     live: Arc<BackendState>,
@@ -61,14 +61,14 @@ impl AddressMetrics {
         })
     }
 
-    /// Adds what was counted since the last time.
+    /// Adds the increments since the last call.
     pub(super) fn update(&self, tables: &RoutingState) {
         let mut seen = self.seen.lock();
         for (_, backend) in tables.backends() {
             let live = backend.state();
             seen.entry(Arc::as_ptr(live).addr()).or_insert_with(|| {
                 let api_base = Arc::clone(backend.api_base());
-                // Shows the address from zero on.
+                // Creates the series of the address, starting at zero.
                 for family in &self.families {
                     family.with_label_values(&[&*api_base]);
                 }
@@ -90,7 +90,7 @@ impl AddressMetrics {
         }
     }
 
-    /// Takes the last counts of backends that `tables` lack, and forgets them.
+    /// Adds the last counts of backends that `tables` lack, and removes them.
     pub(super) fn published(&self, tables: &RoutingState) {
         self.update(tables);
         let named: HashSet<usize> = tables
@@ -105,7 +105,7 @@ impl AddressMetrics {
     }
 }
 
-/// How the backends are right now.
+/// Sets the gauges of the current backends.
 pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<MetricFamily>> {
     let register = Register::default();
     let address = ["api_base"];
@@ -140,7 +140,7 @@ pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<Met
         let ejected = ejected.with_label_values(&[api_base]);
         ejected.set(ejected.get().max(i64::from(live.is_ejected(at))));
     }
-    // Of several backends at one address one that is sick is told.
+    // If any backend of an address is unhealthy, the address is.
     for (_, backend) in tables.backends() {
         if !backend.state().healthy() {
             healthy.with_label_values(&[&**backend.api_base()]).set(0);

@@ -4,21 +4,21 @@ use prometheus::core::{AtomicU64, GenericGauge};
 
 use super::register::{Register, Registered};
 
-/// What the response cache was used for.
+/// How a request used the response cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheUse {
-    /// An answer was found, and given again.
+    /// A cached response was found and sent.
     Hit,
-    /// None was found.
+    /// No cached response was found.
     Miss,
-    /// One was kept.
+    /// A response was stored.
     Store,
 }
 
 impl CacheUse {
     const ALL: [Self; 3] = [Self::Hit, Self::Miss, Self::Store];
 
-    /// The word for it, in metrics and to clients.
+    /// The name in metrics and response headers.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Hit => "hit",

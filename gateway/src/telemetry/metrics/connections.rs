@@ -2,7 +2,7 @@ use prometheus::IntGauge;
 
 use super::register::{Register, Registered};
 
-/// How many connections are open.
+/// The number of open connections.
 #[derive(Debug)]
 pub(super) struct ConnectionMetrics {
     clients: IntGauge,

@@ -6,13 +6,13 @@ use prometheus::Gauge;
 use super::register::{Register, Registered};
 use crate::runtime::clock;
 
-/// How old what is served is, and when control was last heard of: a quiet
-/// deployment has an old snapshot, a stuck gateway an old contact. Both by this
-/// process's own clock.
+/// The age of the served snapshot, and of the last contact with control: a
+/// deployment without changes has an old snapshot, a stuck gateway an old
+/// contact. Both use the clock of this process.
 #[derive(Debug)]
 pub(super) struct ControlContact {
     began: Instant,
-    /// Milliseconds since it began.
+    /// Milliseconds since the start of the process.
     published: AtomicU64,
     heard: AtomicU64,
     age: Gauge,
@@ -36,17 +36,17 @@ impl ControlContact {
         })
     }
 
-    /// Another snapshot is served.
+    /// Records a new snapshot.
     pub(super) fn published(&self) {
         self.published.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Control has answered.
+    /// Records a response of control.
     pub(super) fn heard(&self) {
         self.heard.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Brings the gauges up to date; `served` says that there is a snapshot.
+    /// Updates the gauges; `served` is whether there is a snapshot.
     pub(super) fn update(&self, served: bool) {
         let now = self.now();
         let since = |mark: &AtomicU64| {

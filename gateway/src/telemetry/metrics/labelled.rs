@@ -30,7 +30,7 @@ struct LabelledBackendMetrics {
     backend_duration: Histogram,
 }
 
-/// The kinds of tokens that are counted.
+/// The kinds of tokens.
 const KINDS: [&str; 2] = ["prompt", "completion"];
 
 impl BackendMetrics for LabelledBackendMetrics {
@@ -110,7 +110,7 @@ impl LabelledMetrics {
             .backends()
             .map(|(_, backend)| &**backend.api_base())
             .collect();
-        // A label that is gone already needs no removing.
+        // A label that does not exist requires no removal.
         for model in strangers(&self.requests, &models) {
             let _gone = self.requests.remove_label_values(&[&model]);
         }
@@ -135,7 +135,7 @@ impl LabelledMetrics {
     }
 }
 
-/// The models or addresses of a family that are not among `known`.
+/// The models or addresses of a family that are not in `known`.
 fn strangers(family: &impl Collector, known: &HashSet<&str>) -> Vec<String> {
     let families = family.collect();
     let labels = families

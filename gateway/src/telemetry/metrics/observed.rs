@@ -9,13 +9,13 @@ use fastllm_engine::CacheUsage;
 pub(crate) struct Observed {
     /// Usage events waiting to be sent.
     pub(crate) usage_queued: usize,
-    /// What the response cache holds.
+    /// The contents of the response cache.
     pub(crate) cache: CacheUsage,
 }
 
 type Observe = dyn Fn() -> Observed + Send + Sync;
 
-/// Measures those values; all are zero until it is set.
+/// Measures the values; all are zero until it is set.
 #[derive(Default)]
 pub(super) struct Observer(OnceLock<Box<Observe>>);
 

@@ -4,7 +4,7 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-/// Upper bounds of every histogram, in seconds.
+/// The upper bounds of every histogram, in seconds.
 const BOUNDS: [f64; 18] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0, 60.0,
@@ -29,7 +29,7 @@ impl Register {
         self.add(Gauge::new(name, help))
     }
 
-    /// One for numbers that are never negative; a hash fits into it, too.
+    /// A gauge for unsigned numbers; a hash fits into it, too.
     pub(super) fn count(&self, name: &str, help: &str) -> Registered<GenericGauge<AtomicU64>> {
         self.add(GenericGauge::new(name, help))
     }
@@ -65,7 +65,7 @@ impl Register {
         self.add(HistogramVec::new(bounded(name, help), labels))
     }
 
-    /// One counter for each of the label's values, from zero.
+    /// One counter for each value of the label, starting at zero.
     pub(super) fn fixed(
         &self,
         name: &str,
@@ -80,7 +80,7 @@ impl Register {
             .collect()
     }
 
-    /// Adds to what is there already.
+    /// Adds buckets to an existing histogram.
     pub(super) fn of(registry: &Registry) -> Self {
         Self(registry.clone())
     }

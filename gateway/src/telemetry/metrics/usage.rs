@@ -1,4 +1,4 @@
-//! Usage by what clients say in `metadata`, as far as the operator asked for it.
+//! Usage by client-chosen members of `metadata`, as configured by the operator.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,28 +15,29 @@ use prometheus::{IntCounter, IntCounterVec};
 use super::register::{Register, Registered};
 use crate::runtime::buffers;
 
-/// How many sets of values are told apart: clients choose them, and each is a
-/// time series.
+/// The maximum number of distinct label sets: clients choose the values, and
+/// each set is a time series.
 const SETS: usize = 100;
 
-/// The value of all labels of what goes beyond.
+/// The value of all labels beyond that maximum.
 const OTHER: &str = "other";
 
-/// No text has this byte.
+/// A byte that occurs in no text.
 const END_OF_VALUE: u8 = 0xFF;
 
-/// The most labels.
+/// The maximum number of labels.
 const MOST: usize = 8;
 
-/// The kinds of tokens, as the counter calls them.
+/// The kinds of tokens, as label values.
 const KINDS: [&str; 5] = ["prompt", "completion", "cached", "cache_write", "reasoning"];
 
-/// Names that labels have here already, or that Prometheus gives.
+/// Names of labels that already exist here, or that Prometheus adds.
 const TAKEN: [&str; 7] = [
     "kind", "model", "api_base", "le", "quantile", "job", "instance",
 ];
 
-/// Which members of `metadata` label the usage metrics, and under which names.
+/// The members of `metadata` that label the usage metrics, and their label
+/// names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetadataLabels(Vec<MetadataLabel>);
 
@@ -55,17 +56,18 @@ pub enum LabelError {
         Metadata::NAME
     )]
     Name,
-    /// More series than anybody wants.
+    /// The number of labels exceeds the maximum.
     #[error("at most {MOST} members can be labels")]
     TooMany,
-    /// Prometheus would not take it.
+    /// Prometheus does not accept the name.
     #[error("the label of {member} would be {label}, and {why}")]
     Label {
         /// The member.
         member: String,
-        /// Its name with other characters than letters, digits and `_` replaced.
+        /// Its name, with characters other than letters, digits and `_`
+        /// replaced.
         label: String,
-        /// What is wrong with that.
+        /// The reason.
         why: &'static str,
     },
 }
@@ -83,7 +85,7 @@ impl fmt::Display for MetadataLabels {
 impl FromStr for MetadataLabels {
     type Err = LabelError;
 
-    /// Names of members, separated by commas.
+    /// The names of members, separated by commas.
     fn from_str(text: &str) -> Result<Self, LabelError> {
         let mut labels: Vec<MetadataLabel> = Vec::new();
         if text.trim().is_empty() {
@@ -144,21 +146,21 @@ impl MetadataLabel {
     }
 }
 
-/// Counters by the values of those labels. Those in use are looked up without a
-/// lock.
+/// Counters by the values of those labels. Existing label sets are looked up
+/// without a lock.
 #[derive(Debug)]
 pub(super) struct ByMetadata {
     labels: MetadataLabels,
     requests: IntCounterVec,
     tokens: IntCounterVec,
-    /// By the values, each with [`END_OF_VALUE`] behind it.
+    /// By the values, each followed by [`END_OF_VALUE`].
     known: ArcSwap<HashMap<Box<[u8]>, Arc<UsageCounters>>>,
     other: UsageCounters,
-    /// Held while another set of values is added.
+    /// Held while a label set is added.
     adding: Mutex<()>,
 }
 
-/// What is counted for one set of values.
+/// The counters of one label set.
 #[derive(Debug)]
 struct UsageCounters {
     requests: IntCounter,
@@ -166,7 +168,7 @@ struct UsageCounters {
 }
 
 impl ByMetadata {
-    /// Nothing where there are no labels: then nothing is registered either.
+    /// Nothing if there are no labels: then no metric is registered.
     pub(super) fn new(register: &Register, labels: &MetadataLabels) -> Registered<Option<Self>> {
         if labels.0.is_empty() {
             return Ok(None);
@@ -194,7 +196,7 @@ impl ByMetadata {
         }))
     }
 
-    /// A backend has answered a request.
+    /// Counts the usage of a request.
     pub(super) fn count(&self, metadata: Option<&Metadata>, usage: Option<&Usage>) {
         let mut set = buffers::take();
         for value in self.values(metadata) {
@@ -220,7 +222,7 @@ impl ByMetadata {
         labels.map(move |label| metadata.and_then(|metadata| metadata.get(&label.member)))
     }
 
-    /// Tells another set of values apart, if there is room.
+    /// Adds a label set if there is room.
     fn add(&self, set: &[u8], metadata: Option<&Metadata>) -> Option<Arc<UsageCounters>> {
         if self.known.load().len() >= SETS {
             return None;
@@ -246,7 +248,7 @@ impl ByMetadata {
     }
 }
 
-/// Writes a value as a label's; nothing for one that is absent.
+/// Writes a label value; nothing for an absent one.
 fn write(value: Option<MetadataValue<'_>>, into: &mut Vec<u8>) {
     let _infallible = match value {
         None => Ok(()),

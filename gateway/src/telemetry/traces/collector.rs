@@ -13,25 +13,25 @@ use url::Url;
 
 use super::TracingConfig;
 
-/// Time limit of one batch, its answer included.
+/// The timeout of one batch, including the response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection may take.
+/// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The most that is read of an answer, in bytes.
+/// The maximum number of response bytes that are read.
 const ANSWER_LIMIT: usize = 64 << 10;
 
-/// Where gRPC finds the service.
+/// The path of the gRPC method.
 const GRPC_PATH: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// Where posts go, below the collector's address.
+/// The path of HTTP posts, below the collector's address.
 const HTTP_PATH: &str = "/v1/traces";
 
-/// How a gRPC call ended.
+/// The field with the status of a gRPC call.
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// How a collector is spoken to.
+/// The protocol of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum OtelProtocol {
     /// OTLP over gRPC.
@@ -41,18 +41,18 @@ pub enum OtelProtocol {
     Http,
 }
 
-/// Why traces cannot be set up.
+/// Why tracing cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TracerError {
-    /// Not `name=value,name=value`, or not what a header may hold.
+    /// Not `name=value,name=value`, or not a valid header value.
     #[error("--otel-headers is not a list of name=value")]
     Headers,
-    /// The HTTP client refuses its settings.
+    /// The HTTP client rejects its settings.
     #[error(transparent)]
     Client(#[from] reqwest::Error),
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Debug)]
 pub(super) enum SendOutcome {
     Taken,
@@ -60,14 +60,14 @@ pub(super) enum SendOutcome {
         refused: u64,
         reason: String,
     },
-    /// It will never be taken.
+    /// The failure is permanent.
     Refused(String),
-    /// It may be taken later.
+    /// The failure may be temporary.
     Away(String),
 }
 
-/// An OTLP collector. Both of its protocols go through one client, so that
-/// there is one TLS configuration, and no second HTTP stack.
+/// An OTLP collector. Both protocols use one HTTP client, so that there is one
+/// TLS configuration and one HTTP stack.
 #[derive(Debug)]
 pub(super) struct Collector {
     client: reqwest::Client,
@@ -106,7 +106,7 @@ impl Collector {
         })
     }
 
-    /// Sends an encoded batch, once. Reasons hold no address and no header.
+    /// Sends an encoded batch once. Errors contain no address and no header.
     pub(super) async fn send(&self, batch: Bytes) -> SendOutcome {
         let body = match self.protocol {
             OtelProtocol::Grpc => framed(&batch),
@@ -129,7 +129,8 @@ impl Collector {
         };
         match self.protocol {
             OtelProtocol::Http => taken(&response),
-            // A call without an answer has its status among the headers.
+            // A call without a response body has its status in the header
+            // fields.
             OtelProtocol::Grpc => match grpc_status(&trailers).or(grpc_status(&head.headers)) {
                 Some(0) => taken(response.get(5..).unwrap_or_default()),
                 Some(code @ (1 | 4 | 8 | 10 | 11 | 14 | 15)) => {
@@ -162,7 +163,7 @@ impl OtelProtocol {
     }
 }
 
-/// A gRPC message: not compressed, its length, itself.
+/// A gRPC message: the compression flag (none), its length, its bytes.
 fn framed(message: &Bytes) -> Bytes {
     let mut frame = BytesMut::with_capacity(message.len() + 5);
     frame.put_u8(0);
@@ -171,7 +172,7 @@ fn framed(message: &Bytes) -> Bytes {
     frame.freeze()
 }
 
-/// The body up to its limit, and the trailers.
+/// Reads the body up to its limit, and the trailers.
 async fn read(mut body: Body) -> Result<(Vec<u8>, HeaderMap), reqwest::Error> {
     let (mut bytes, mut trailers) = (Vec::new(), HeaderMap::new());
     while let Some(frame) = body.frame().await {
@@ -188,7 +189,7 @@ fn grpc_status(headers: &HeaderMap) -> Option<u32> {
     headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
 
-/// A batch was taken; the answer tells of spans that were not.
+/// A batch was accepted; the response may report rejected spans.
 fn taken(response: &[u8]) -> SendOutcome {
     let partial = ExportTraceServiceResponse::decode(response)
         .ok()
@@ -219,7 +220,7 @@ fn given_headers(given: Option<&Secret>) -> Result<HeaderMap, TracerError> {
     Ok(headers)
 }
 
-/// The pairs of `name=value,name=value`; what is not a pair is left out.
+/// The pairs of `name=value,name=value`; anything else is omitted.
 pub(super) fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;

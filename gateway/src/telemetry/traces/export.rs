@@ -17,35 +17,35 @@ use crate::telemetry::Metrics;
 use crate::telemetry::metrics::SpanLoss;
 use crate::telemetry::traces::span;
 
-/// Spans that are sent at one time, at most.
+/// The maximum number of spans in a batch.
 const BATCH: usize = 512;
 
-/// The longest that a span waits for others.
+/// The longest time that a span waits for its batch to fill.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// How often a batch is sent before it is given up.
+/// The number of attempts after which a batch is dropped.
 const TRIES: u32 = 3;
 
-/// Waits between two tries.
+/// The waits between two attempts.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// How long the last spans may take once the gateway is to end.
+/// How long the last spans may take during shutdown.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
 
-/// How often the log says that a collector does not take spans.
+/// The interval at which failures of the collector are logged.
 const COMPLAIN_EVERY: Duration = Duration::from_mins(1);
 
-/// Sends spans to the collector in batches, one at a time. A collector that is
-/// away costs spans, and nothing else.
+/// Sends spans to the collector in batches, one at a time. If the collector is
+/// unavailable, spans are dropped, and nothing else is affected.
 #[derive(Debug)]
 pub(crate) struct TraceExporter {
     collector: Collector,
     resource: Resource,
     waiting: Receiver<FinishedRequest>,
-    /// Gathered for the next batch.
+    /// The spans of the next batch.
     batch: Vec<FinishedRequest>,
-    /// How many spans are under way.
+    /// The number of spans in flight.
     sending: u64,
     metrics: Arc<Metrics>,
     complained: Option<Instant>,
@@ -69,7 +69,7 @@ impl TraceExporter {
         }
     }
 
-    /// Runs until `stop`, then sends what waits, for a short while.
+    /// Runs until `stop`, then sends the queued spans for a short time.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let late = async {
             stop.cancelled().await;
@@ -97,14 +97,14 @@ impl TraceExporter {
         }
     }
 
-    /// Counts what could not be sent before the end.
+    /// Counts the spans that could not be sent before shutdown.
     fn give_up(&self) {
         let left = self.sending + (self.batch.len() + self.waiting.len()) as u64;
         self.metrics.spans_lost(SpanLoss::Shutdown, left);
         tracing::warn!(spans = left, "spans could not be sent before the end");
     }
 
-    /// Waits for a first span, then until the batch is full or time is up.
+    /// Waits for a first span, then until the batch is full or the time is over.
     async fn gather(&mut self) {
         while self.batch.is_empty() {
             match self.waiting.recv().await {
@@ -130,7 +130,7 @@ impl TraceExporter {
         }
     }
 
-    /// Sends a batch, a few times where that may help.
+    /// Sends a batch, with retries if the failure may be temporary.
     async fn send(&mut self) {
         self.sending = self.batch.len() as u64;
         self.deliver().await;

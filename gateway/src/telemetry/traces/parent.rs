@@ -2,10 +2,10 @@ use http::header::HeaderValue;
 
 use super::SpanIds;
 
-/// The flag of a trace that is recorded.
+/// The flag of a sampled trace.
 const SAMPLED: u8 = 1;
 
-/// The caller's span.
+/// The span of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) trace: [u8; 16],
@@ -15,8 +15,8 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// The span that a request's `traceparent` fields name; nothing where there
-    /// is not exactly one valid field.
+    /// The span that a request's `traceparent` fields identify; nothing unless
+    /// there is exactly one valid field.
     pub(super) fn of<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let value = values.next()?;
         if values.next().is_some() {
@@ -25,7 +25,7 @@ impl Parent {
         Self::parse(value)
     }
 
-    /// A later version may go on after the flags.
+    /// Later versions may have more fields after the flags.
     fn parse(text: &[u8]) -> Option<Self> {
         let (known, rest) = text.split_at_checked(55)?;
         let [version] = hex(known.get(..2)?)?;
@@ -59,7 +59,7 @@ fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// The header that names a span which is recorded.
+/// The header field that identifies a sampled span.
 pub(super) fn header(ids: &SpanIds) -> HeaderValue {
     let (trace, span) = (u128::from_be_bytes(ids.trace), u64::from_be_bytes(ids.span));
     HeaderValue::try_from(format!("00-{trace:032x}-{span:016x}-{SAMPLED:02x}"))

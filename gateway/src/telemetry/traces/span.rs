@@ -14,14 +14,14 @@ use url::Url;
 use super::{SpanIds, TracingConfig, collector};
 use crate::telemetry::{CacheUse, Outcome};
 
-/// What is proxied today.
+/// The only proxied operation.
 const OPERATION: &str = "chat";
 
-/// What every backend speaks.
+/// The API of every backend.
 const PROVIDER: &str = "openai";
 
-/// A request that has ended, as far as traces go: no content, and nothing that
-/// says who asked.
+/// The traced properties of a finished request: no content, and nothing that
+/// identifies the caller.
 #[derive(Debug)]
 pub(crate) struct FinishedRequest {
     pub(crate) ids: SpanIds,
@@ -36,14 +36,14 @@ pub(crate) struct FinishedRequest {
     pub(crate) attempts: u32,
     pub(crate) status: u16,
     pub(crate) outcome: Outcome,
-    /// The code of the gateway's own refusal.
+    /// The error code of the gateway's own rejection.
     pub(crate) code: Option<&'static str>,
     pub(crate) usage: Option<Usage>,
-    /// Whether the cache had the answer, where that was looked up.
+    /// The outcome of the cache lookup, if there was one.
     pub(crate) cache: Option<CacheUse>,
 }
 
-/// Gathers attributes; what is unknown is left out.
+/// Collects attributes; unknown values are omitted.
 #[derive(Default)]
 struct Attributes(Vec<KeyValue>);
 
@@ -81,8 +81,8 @@ impl Attributes {
 }
 
 impl FinishedRequest {
-    /// The span, by OpenTelemetry's conventions for generative AI; beside them
-    /// the product's own names.
+    /// Builds the span according to OpenTelemetry's conventions for generative
+    /// AI, with additional attributes of this product.
     pub(super) fn into_span(self) -> Span {
         let error = self.error();
         let start = u64::try_from(self.at.0)
@@ -156,7 +156,7 @@ impl FinishedRequest {
         attributes.0
     }
 
-    /// What went wrong, as a word of low variety.
+    /// The error type, a value of low cardinality.
     fn error(&self) -> Option<String> {
         match self.outcome {
             Outcome::Ok => None,
@@ -174,7 +174,7 @@ fn after(start: u64, time: Duration) -> u64 {
     start.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What all spans of this process have in common.
+/// The resource: attributes common to all spans of this process.
 pub(super) fn resource(config: &TracingConfig) -> Resource {
     let mut attributes = Attributes::default();
     attributes.text("service.name", Some(&*config.service_name));
@@ -192,7 +192,7 @@ pub(super) fn resource(config: &TracingConfig) -> Resource {
     }
 }
 
-/// The form in which a collector takes spans.
+/// The OTLP form of spans.
 pub(super) fn batch(resource: &Resource, spans: Vec<Span>) -> ResourceSpans {
     ResourceSpans {
         resource: Some(resource.clone()),

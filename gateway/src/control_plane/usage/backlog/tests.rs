@@ -39,7 +39,7 @@ fn rig(path: &Path, limit: u64) -> BacklogFixture {
 }
 
 impl BacklogFixture {
-    /// So many events, each with its number.
+    /// This many numbered events.
     fn push(&mut self, count: usize) {
         for _ in 0..count {
             self.queue.push(UsageEvent {
@@ -50,7 +50,7 @@ impl BacklogFixture {
         }
     }
 
-    /// What is to be sent next.
+    /// The next batch to send.
     async fn oldest(&mut self) -> Option<SealedBatch> {
         match self.backlog.next().await {
             NextBatch::Send(batch) => Some(batch),
@@ -59,7 +59,7 @@ impl BacklogFixture {
         }
     }
 
-    /// Everything, as it is sent.
+    /// All batches, as they are sent.
     async fn sent(&mut self) -> Vec<UsageBatch> {
         let mut batches = Vec::new();
         loop {
@@ -81,7 +81,7 @@ impl BacklogFixture {
     }
 }
 
-/// Each event once, in its order, under numbers that grow.
+/// Asserts that each event is sent once, in order, under increasing numbers.
 fn assert_all(batches: &[UsageBatch], events: std::ops::Range<u32>) {
     let numbers = batches.iter().flat_map(|batch| &batch.events);
     let numbers: Vec<_> = numbers.filter_map(|event| event.duration_ms).collect();
@@ -94,7 +94,7 @@ async fn what_goes_over_the_disk_keeps_its_order() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     rig.push(300);
-    // A batch that is being sent when the others have to go to the disk.
+    // A batch is in flight when the others have to be spilled.
     assert!(rig.backlog.seal(Vec::new()));
     let first = rig.oldest().await.unwrap();
     rig.push(MARK + 700);
@@ -113,7 +113,7 @@ async fn what_goes_over_the_disk_keeps_its_order() {
 async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
-    // As before each batch: whatever an earlier start left comes first.
+    // As before each batch: usage of an earlier start comes first.
     assert!(rig.oldest().await.is_none());
     rig.push(MARK);
     rig.backlog.spill_if_needed().await;
@@ -130,7 +130,7 @@ async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
 async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
-    // Room for two batches.
+    // The file has room for two batches.
     let mut rig = rig(&path, 250_000);
     rig.push(10_000);
     rig.backlog.spill().await;
@@ -143,13 +143,13 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
     rig.push(7);
     assert_eq!(rig.lost("spill_full"), "7");
     assert_eq!(rig.lost("queue_full"), "0");
-    // Trying again in vain takes no more memory.
+    // Retrying without success takes no more memory.
     for _ in 0..3 {
         rig.backlog.spill().await;
         assert!(rig.backlog.sealed.len() <= AT_ONCE);
     }
     assert_all(&rig.sent().await, 0..kept);
-    // It is empty by now, and not to blame any more.
+    // The file is empty now, and is no longer the reason for losses.
     rig.push(BILLABLE + FLUSH_SIZE + 3);
     assert_eq!(
         (
@@ -177,7 +177,7 @@ async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
     assert_all(&rig.sent().await, 0..kept);
 }
 
-/// A file of two batches, a third in memory, and events that wait.
+/// A file with two batches, a third one in memory, and queued events.
 async fn half_spilled(path: &Path) -> BacklogFixture {
     let mut rig = rig(path, LIMIT);
     rig.push(1_000);
@@ -190,7 +190,7 @@ async fn half_spilled(path: &Path) -> BacklogFixture {
 }
 
 impl BacklogFixture {
-    /// Closes the file with this in its place, as after a read that failed.
+    /// Closes the file and replaces its content, as after a failed read.
     async fn swap(&mut self, path: &Path, with: impl FnOnce()) {
         std::fs::rename(path, path.with_extension("away")).unwrap();
         with();
@@ -213,7 +213,7 @@ async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
     let path = folder.path().join("spill");
     let mut rig = half_spilled(&path).await;
     let whole = std::fs::metadata(&path).unwrap().len();
-    // Whatever is there cannot be opened.
+    // The file cannot be opened.
     rig.swap(&path, || std::fs::create_dir(&path).unwrap())
         .await;
     assert!(rig.waits().await);
@@ -262,7 +262,7 @@ async fn a_batch_that_was_sent_while_the_file_failed_is_not_another_one_later() 
     rig.backlog.done().await;
     assert!(rig.waits().await);
     rig.backlog.retry_read_now();
-    // Repeated as it was: control tells it by its number.
+    // Resent unchanged: control recognizes it by its number.
     assert_eq!(rig.oldest().await, Some(first));
     assert_all(&rig.sent().await, 0..rig.pushed);
 }

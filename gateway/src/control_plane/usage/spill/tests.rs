@@ -81,7 +81,7 @@ fn what_was_sent_is_cut_off_while_more_waits() {
     let mut expected = Vec::new();
     let mut next = 0;
     for round in 0..10 {
-        // Never empty, and always as full as it may be.
+        // The file is never empty, and always as full as possible.
         loop {
             let batch = batch(next, length);
             if spill.append(std::slice::from_ref(&batch)).unwrap() == 0 {
@@ -146,7 +146,7 @@ fn a_damaged_record_is_counted_and_the_others_are_sent() {
 }
 
 impl Spill {
-    /// Lets the next read fail, as on a disk that has a bad moment.
+    /// Makes the next read fail, like a temporary disk error.
     pub(in crate::control_plane::usage) fn fail_next_read(&mut self) {
         let unreadable = fs::OpenOptions::new().write(true).open("/dev/null");
         self.open.as_mut().unwrap().file = unreadable.unwrap();
@@ -207,7 +207,8 @@ fn what_is_damaged_while_it_is_closed_is_counted_to_the_event() {
 }
 
 proptest! {
-    /// Wherever a crash tears the file, what is before is sent, and no more.
+    /// Wherever a crash tears the file, exactly the records before that are
+    /// sent.
     #[test]
     fn a_torn_file_gives_all_complete_records(
         lengths in proptest::collection::vec(8_usize..200, 1..6), cut in 0_usize..1300,
