@@ -16,15 +16,15 @@ pub(crate) use dns::Resolver;
 pub(crate) use pool::{Lease, Upstreams};
 pub(crate) use probe::{ProbeConfig, Prober};
 
-/// What is kept of the connections to upstreams.
+/// Limits of the upstream connection pools.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
-    /// Idle connections per upstream address, of all threads together.
+    /// Idle connections per upstream address, over all threads.
     pub(crate) max_idle: usize,
 }
 
 impl Config {
-    /// The idle connections per address that each of so many threads keeps.
+    /// The idle connections per address that each of this many threads keeps.
     pub(crate) fn max_idle_per_thread(self, threads: usize) -> usize {
         self.max_idle.div_ceil(threads.max(1))
     }
@@ -39,10 +39,10 @@ pub(crate) enum ExchangeError {
     /// The connection broke before the response began.
     #[error("the connection broke before a response: {0}")]
     Broken(String),
-    /// No response head in time.
+    /// The response head timed out.
     #[error("no response in time")]
     Timeout,
-    /// The time of the whole request is over.
+    /// The request timed out.
     #[error("the time of the request is over")]
     RequestTimeout,
 }

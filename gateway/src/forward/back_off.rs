@@ -18,7 +18,7 @@ pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
     Jitter::HALF.apply(full + full / 2)
 }
 
-/// How long an upstream that is overloaded asks to be left alone.
+/// The back-off that an overloaded upstream requests.
 pub(crate) fn asked_for<'h>(
     status: StatusCode,
     header: impl Fn(&'static str) -> Option<&'h [u8]>,
@@ -28,8 +28,8 @@ pub(crate) fn asked_for<'h>(
         .flatten()
 }
 
-/// What an answer says of when to come again: in milliseconds in a header that
-/// some vendors add, in seconds, or as a date by the upstream's own clock.
+/// The back-off in a response: milliseconds in a vendor-specific field, or
+/// `retry-after` in seconds or as a date by the upstream's clock.
 fn retry_after<'h>(
     header: impl Fn(&'static str) -> Option<&'h [u8]>,
     now: Timestamp,

@@ -1,55 +1,55 @@
-//! How long an answer may be silent, and what happens meanwhile.
+//! The idle timeout and the heartbeat of a response.
 
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use crate::runtime::Deadline;
 
-/// Silence is measured in steps, so that a read costs no look at the clock:
-/// the least of these parts of the time-out and of the heartbeat.
+/// Idle time is measured in steps, so that a read requires no clock: a step is
+/// the smaller of these fractions of the timeout and of the heartbeat interval.
 const PARTS_OF_TIMEOUT: u32 = 8;
 const PARTS_OF_HEARTBEAT: u32 = 4;
 
-/// How long an upstream may be silent in the middle of its answer, and how
-/// often a streamed answer tells its client that it is alive.
+/// How long an upstream may be idle in the middle of its response, and how often
+/// an idle stream sends a heartbeat to its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdleTimeouts {
     step: Duration,
-    /// Steps without a byte, after which the upstream is taken for dead.
+    /// Steps without a received byte after which the upstream has timed out.
     longest: u32,
-    /// Steps in which nothing left for the client, after which a heartbeat does.
+    /// Steps without a sent byte after which a heartbeat is sent.
     heartbeat: Option<u32>,
 }
 
-/// The silence of one answer.
+/// The idle time of one response.
 #[derive(Debug)]
 pub(super) struct IdleTimer {
     timeouts: IdleTimeouts,
-    /// A step is under way.
+    /// A step is running.
     armed: bool,
-    /// Steps that ended since something came,
+    /// Steps that ended since the last received byte.
     silent_steps: u32,
-    /// and since something left.
+    /// Steps that ended since the last sent byte.
     unsent_steps: u32,
 }
 
-/// What a step of silence ended with.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdleTick {
-    /// Nothing yet.
+    /// No action is required.
     Wait,
-    /// The client should hear something.
+    /// A heartbeat is due.
     Heartbeat,
-    /// The upstream was silent for too long.
+    /// The upstream was idle for too long.
     Stalled,
-    /// The time of the whole request is over.
+    /// The request timed out.
     TimedOut,
 }
 
 impl IdleTimeouts {
-    /// An upstream is taken for dead after `timeout`, or up to a quarter of that
-    /// later. A heartbeat comes every `heartbeat`, the first of a silence
-    /// up to a quarter of that earlier. Both are longer than zero.
+    /// An upstream times out after `timeout`, or up to a quarter of that later.
+    /// A heartbeat is sent every `heartbeat`; the first one of an idle period up
+    /// to a quarter of that earlier. Both are longer than zero.
     pub(crate) fn new(timeout: Duration, heartbeat: Option<Duration>) -> Self {
         let step = timeout / PARTS_OF_TIMEOUT;
         let step = heartbeat.map_or(step, |every| step.min(every / PARTS_OF_HEARTBEAT));
@@ -57,7 +57,7 @@ impl IdleTimeouts {
         let count = |steps: u128| u32::try_from(steps).unwrap_or(u32::MAX);
         Self {
             step,
-            // The first step may have begun just before the silence did.
+            // The first step may have begun just before the idle period.
             longest: count(steps(timeout.saturating_add(step).saturating_sub(NANO)))
                 .saturating_add(1),
             heartbeat: heartbeat.map(|every| count(steps(every))),
@@ -65,7 +65,7 @@ impl IdleTimeouts {
     }
 }
 
-/// For rounding up.
+/// The divisor minus one, for rounding up.
 const NANO: Duration = Duration::from_nanos(1);
 
 impl IdleTimer {
@@ -78,7 +78,7 @@ impl IdleTimer {
         }
     }
 
-    /// Something came; `sent` tells whether something leaves with it.
+    /// Bytes arrived; `sent` is whether any bytes are sent to the client.
     pub(super) fn record_read(&mut self, sent: bool) {
         self.silent_steps = 0;
         if sent {
@@ -86,9 +86,9 @@ impl IdleTimer {
         }
     }
 
-    /// Ready at the end of a step, to be asked whenever nothing has come.
+    /// Ready at the end of a step; polled whenever no bytes have arrived.
     ///
-    /// The deadline moves once a step and is not touched by reads.
+    /// The deadline moves once per step and is not changed by reads.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, deadline: &mut Deadline) -> Poll<IdleTick> {
         if !self.armed {
             self.armed = true;
@@ -128,8 +128,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// How long it takes from now to a tick of this kind, if it begins with a
-    /// step.
+    /// The time from now to a tick of this kind, if a step starts now.
     fn until(idle_timer: &mut IdleTimer, wanted: IdleTick) -> Duration {
         let mut steps = 1;
         while idle_timer.count() != wanted {
@@ -152,7 +151,7 @@ mod tests {
             until(&mut idle_timer, IdleTick::Wait);
             idle_timer.record_read(false);
             let step = idle_timer.timeouts.step;
-            // What was heard may have come anywhere in the step that now ends.
+            // The last byte may have arrived anywhere in the step that now ends.
             let latest = until(&mut idle_timer, IdleTick::Stalled);
             let case = format!("{timeout:?} {heartbeat:?} {latest:?}");
             assert!(latest >= timeout + step, "{case}");
@@ -169,7 +168,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(until(&mut idle_timer, IdleTick::Heartbeat), seconds(15));
         }
-        // What comes and does not leave is no sign of life.
+        // Received bytes that are not sent do not delay a heartbeat.
         until(&mut idle_timer, IdleTick::Wait);
         idle_timer.record_read(false);
         let step = idle_timer.timeouts.step;

@@ -11,47 +11,47 @@ use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::runtime::Deadline;
 use crate::upstream::Lease;
 
-/// A comment, which readers of events skip: it tells whoever stands between us
-/// and the client that the connection is alive.
+/// A comment, which clients ignore: it shows proxies between gateway and client
+/// that the connection is alive.
 const HEARTBEAT: &[u8] = b": keep-alive\n\n";
 
-/// How long the beginning of a stream is held back, so that an error in its
-/// first event can still fail over.
+/// How long the beginning of a stream is held, so that an error in its first
+/// event can still cause a failover.
 const HOLD: Duration = Duration::from_secs(10);
 
-/// How many bytes of it are held back: comments, in practice.
+/// How many bytes of it are held: comments, in practice.
 const HOLD_BYTES: usize = 64 << 10;
 
-/// What is looked into while an answer passes.
+/// How a response is inspected.
 #[derive(Debug)]
 pub(super) enum UsageTap {
     /// A stream of events.
     Events(Box<StreamInspector>),
-    /// An answer in one piece.
+    /// A complete body.
     Whole(BodyInspector),
-    /// One of both, compressed against our wish. Its bytes pass as they are:
-    /// nothing is held back and nothing put between them.
+    /// A stream or body that is compressed although that was not requested. Its
+    /// bytes are forwarded unchanged: nothing is held and nothing is inserted.
     Gzip(Box<Gunzip>),
-    /// Nothing: an error, or compressed in another way.
+    /// Not inspected: an error, or compressed with another coding.
     Blind,
 }
 
-/// How an answer ended.
+/// How a response ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StreamEnd {
     Complete,
-    /// Why, without an address.
+    /// The response was aborted; the reason contains no address.
     Aborted(String),
-    /// Nothing came for too long.
+    /// The upstream was idle for too long.
     Stalled,
-    /// The time of the request was over before its end.
+    /// The request timed out before the end.
     TimedOut,
 }
 
-/// An answer on its way: what was held of it, what was seen, how it ended.
+/// A response in progress: held bytes, inspected content, and its end.
 #[derive(Debug)]
 pub(super) struct ResponseStream {
-    /// Until the answer has left.
+    /// Held until the response was received.
     lease: Option<Lease>,
     meter: UsageTap,
     held: Vec<u8>,
@@ -60,7 +60,7 @@ pub(super) struct ResponseStream {
 }
 
 impl UsageTap {
-    /// Adds what may leave of a part of the body.
+    /// Adds the bytes of a body part that may be sent.
     fn pass(&mut self, part: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Events(tail) => {
@@ -81,7 +81,7 @@ impl UsageTap {
         }
     }
 
-    /// Adds what may leave at the end.
+    /// Adds the bytes that may be sent at the end.
     fn finish(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Events(tail) => {
@@ -95,7 +95,7 @@ impl UsageTap {
         }
     }
 
-    /// What is remembered of a stream.
+    /// The inspection state of a stream.
     fn stream(&self) -> Option<&StreamInspector> {
         match self {
             Self::Events(tail) => Some(tail),
@@ -104,7 +104,7 @@ impl UsageTap {
         }
     }
 
-    /// What is remembered of an answer in one piece.
+    /// The inspection state of a complete body.
     fn piece(&mut self) -> Option<&mut BodyInspector> {
         match self {
             Self::Whole(tail) => Some(tail),
@@ -115,7 +115,7 @@ impl UsageTap {
 }
 
 impl ResponseStream {
-    /// The answer whose head has come over this connection.
+    /// The response whose head arrived over this connection.
     pub(super) fn new(lease: Lease, meter: UsageTap, timeouts: IdleTimeouts) -> Self {
         Self {
             lease: Some(lease),
@@ -126,12 +126,12 @@ impl ResponseStream {
         }
     }
 
-    /// The head of the answer, until it is released.
+    /// The head of the response, until it is released.
     pub(super) fn head(&self) -> Option<Response<'_>> {
         Some(self.lease.as_ref()?.connection.response_head())
     }
 
-    /// How many bytes leave, where that is known.
+    /// The number of bytes for the client, if it is known.
     pub(super) fn length(&self) -> Option<u64> {
         if self.is_events() {
             return None;
@@ -139,40 +139,40 @@ impl ResponseStream {
         self.lease.as_ref()?.connection.length()
     }
 
-    /// The head of an answer in one piece that says itself where that ends,
-    /// until it is released.
+    /// The head of a complete body with a defined end, until it is released.
     pub(super) fn in_one_piece(&self) -> Option<Response<'_>> {
         let lease = self.lease.as_ref().filter(|_| !self.is_stream())?;
         let delimited = lease.connection.is_delimited();
         delimited.then(|| lease.connection.response_head())
     }
 
-    /// How it ended, once it has. Held bytes may still wait.
+    /// How it ended, once it has. Held bytes may still be pending.
     pub(super) fn end(&self) -> Option<&StreamEnd> {
         self.end.as_ref()
     }
 
-    /// What the first event of a stream was; an answer for anything else.
+    /// The kind of the first event of a stream; a normal event for other
+    /// responses.
     pub(super) fn first(&self) -> FirstEvent {
         self.meter
             .stream()
             .map_or(FirstEvent::Answer, StreamInspector::first)
     }
 
-    /// Whether a stream brought an error after its first event.
+    /// Whether a stream contained an error after its first event.
     pub(super) fn failed_later(&self) -> bool {
         self.meter
             .stream()
             .is_some_and(StreamInspector::failed_later)
     }
 
-    /// Whether a stream said that it is complete; anything else is by its
-    /// framing.
+    /// Whether a stream contained its end marker; other responses are complete
+    /// by their framing.
     pub(super) fn is_whole(&self) -> bool {
         self.meter.stream().is_none_or(StreamInspector::is_complete)
     }
 
-    /// Whether it is a stream whose events are seen.
+    /// Whether it is a stream whose events are inspected.
     pub(super) fn is_stream(&self) -> bool {
         self.meter.stream().is_some()
     }
@@ -182,7 +182,7 @@ impl ResponseStream {
         matches!(self.meter, UsageTap::Events(_))
     }
 
-    /// What the answer said so far that it used.
+    /// The usage that the response reported so far.
     pub(super) fn usage(&mut self) -> Option<Usage> {
         if let Some(tail) = self.meter.stream() {
             return tail.usage();
@@ -190,7 +190,8 @@ impl ResponseStream {
         self.meter.piece()?.usage()
     }
 
-    /// What it tells beside tokens, as the endpoint measures it.
+    /// The quantities other than tokens that it reported, in the unit of the
+    /// endpoint.
     pub(super) fn quantities(&mut self, measure: Measure) -> Quantities {
         if let Some(tail) = self.meter.stream() {
             return tail.quantities(measure);
@@ -199,8 +200,8 @@ impl ResponseStream {
         piece.map(BodyInspector::quantities).unwrap_or_default()
     }
 
-    /// How many tokens came of a text so far, by a rough count; nothing where a
-    /// stream has not brought an event. Of what is not looked into, none.
+    /// An estimate of the tokens received so far; nothing if a stream has had no
+    /// event. Zero for responses that are not inspected.
     pub(super) fn estimated_tokens(&mut self) -> Option<u64> {
         if let Some(tail) = self.meter.stream() {
             return (tail.first() == FirstEvent::Answer).then(|| tail.estimated_tokens());
@@ -209,8 +210,8 @@ impl ResponseStream {
         Some(piece.map_or(0, |tail| tail.estimated_tokens()))
     }
 
-    /// Waits until it is known what the first event of a stream is, within
-    /// bounds; past them the stream goes its way.
+    /// Waits until the kind of a stream's first event is known, within limits;
+    /// beyond them, the stream is forwarded.
     pub(super) async fn hold(&mut self, deadline: &mut Deadline) {
         let mut held = Vec::new();
         deadline.arm(HOLD);
@@ -223,14 +224,14 @@ impl ResponseStream {
             }
             Poll::Ready(())
         });
-        // Out of time is one of the bounds.
+        // The timeout is one of the limits.
         let _in_time = deadline.before(known).await;
         deadline.disarm();
         self.held = held;
     }
 
-    /// Adds to `out` what one read brings, or takes the end. Must not be called
-    /// after the end.
+    /// Adds the bytes of one read to `out`, or records the end. Must not be
+    /// called after the end.
     pub(super) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
@@ -269,7 +270,7 @@ impl ResponseStream {
         Poll::Ready(())
     }
 
-    /// What there is to do while nothing comes.
+    /// The action that is due while no bytes arrive.
     fn poll_quiet(
         &mut self,
         cx: &mut Context<'_>,
@@ -287,12 +288,12 @@ impl ResponseStream {
         }
     }
 
-    /// Whether a comment can be put behind what has left.
+    /// Whether a comment can follow the bytes that were sent.
     fn takes_comments(&self) -> bool {
         matches!(&self.meter, UsageTap::Events(tail) if tail.is_between_events())
     }
 
-    /// The answer has left: its connection is free.
+    /// The response was received: releases its connection.
     pub(super) fn release(&mut self) {
         if let Some(lease) = self.lease.take() {
             lease.release();

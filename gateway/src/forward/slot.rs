@@ -1,25 +1,25 @@
-//! Waiting for one's turn where every backend of a pool is full.
+//! Waiting for a slot while every backend of a pool is full.
 
 use std::time::Duration;
 
 use fastllm_engine::{InFlight, PickContext, Pool};
 use tokio::time::timeout;
 
-/// A place at a backend: its index in the pool, and what holds it.
+/// A slot of a backend: its index in the pool, and the guard that holds it.
 pub(super) type Slot = (usize, InFlight);
 
-/// A place at a backend that was not `tried`, in the order in which requests
-/// came; nothing where too many wait already, or none is free in time: what the
-/// backends say, and no longer than `left`. A client that goes away drops this,
-/// and leaves the queue.
+/// Waits for a slot of a backend that was not `tried`, in order of arrival;
+/// nothing if too many requests wait already, or no slot is free within the
+/// backends' queue timeout and `left`. Dropping the future, as after a
+/// disconnect, leaves the queue.
 pub(super) async fn wait_for_slot(
     pool: &Pool,
     tried: &[usize],
     pick: &PickContext<'_>,
     left: Duration,
 ) -> Option<Slot> {
-    // Since all were full, one may have come back that has no limit, and so
-    // nobody to call whoever waits.
+    // Meanwhile a backend without a limit may be available again, which wakes no
+    // waiting request.
     if let Ok(slot) = pool.acquire(tried, pick) {
         return Some(slot);
     }

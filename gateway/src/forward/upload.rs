@@ -1,8 +1,8 @@
-//! A form that is sent on while it still comes.
+//! A form that is forwarded while it still arrives.
 //!
-//! Each read is looked into before any of it leaves, and the next is taken when
-//! all of it has left: an upload costs the memory of one read, and as long as
-//! it can be sent again that of what came so far.
+//! Each read is inspected before any of it is sent, and the next read starts
+//! when all of it was sent: an upload takes the memory of one read and, as long
+//! as it can be retried, of the part that has arrived.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -32,55 +32,56 @@ use crate::upstream::ExchangeError;
 use crate::upstream::Lease;
 use crate::upstream::RequestWriter;
 
-/// What may come after the beginning for the upload to be sent again from
-/// memory, in bytes.
+/// The maximum number of bytes after the beginning for which the upload is kept
+/// in memory for a retry.
 const MAX_REPLAYED: usize = 1 << 20;
 
-/// A body whose beginning has told the model, and whose rest still comes.
+/// A body whose beginning contained the model, and whose rest still arrives.
 pub(crate) struct Upload<'c> {
     client: &'c mut dyn BodySource,
     limits: Arc<BodyLimits>,
-    /// Until the end has come.
+    /// Until the body is complete.
     form: Option<FormReader>,
-    /// What its files take, once the end has come.
+    /// The size of its files, once the body is complete.
     file_bytes: Option<u64>,
-    /// How many bytes there will be, where the client has said so.
+    /// The length of the body, if the client has sent it.
     length: Option<u64>,
     came: u64,
-    /// Everything that came, while it may be sent again.
+    /// All bytes that arrived, while a retry is possible.
     replay: Option<ReplayBuffer>,
     read: BytesMut,
-    /// Why the client's body ends the request.
+    /// The error of the client's body that ends the request.
     refusal: Option<Refusal>,
     waiting_for: WaitingFor,
-    /// Something was read or written since this was last asked.
+    /// Bytes were read or written since the last check.
     progressed: bool,
 }
 
 struct ReplayBuffer {
-    /// The beginning, and what had come of the rest before each further attempt.
+    /// The beginning, and what had arrived before each further attempt.
     parts: Vec<Bytes>,
-    /// What came since the last of them.
+    /// What arrived since the last attempt started.
     since: BytesMut,
-    /// How many bytes are kept besides the beginning.
+    /// The number of bytes that are kept besides the beginning.
     rest: usize,
     share: MemoryShare,
 }
 
-/// Who is waited for.
+/// The peer that the upload waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitingFor {
     Client,
     Upstream,
 }
 
-/// One attempt at sending an upload.
+/// One attempt to send an upload.
 pub(super) struct UploadAttempt<'u, 'c> {
     upload: &'u Mutex<Upload<'c>>,
     chunked: bool,
-    /// What is being written: the head with what has come, then each read.
+    /// The bytes that are being written: the head and the arrived part, then
+    /// each read.
     buffered: Option<BufferedRequest>,
-    /// That is the last of it.
+    /// These are the last bytes.
     ends: bool,
 }
 
@@ -94,7 +95,7 @@ impl fmt::Debug for Upload<'_> {
 }
 
 impl<'c> Upload<'c> {
-    /// Goes on where `beginning` ends, which `form` has seen.
+    /// Continues where `beginning` ends, which `form` has parsed.
     pub(crate) fn new(
         client: &'c mut dyn BodySource,
         beginning: ReceivedBody,
@@ -122,21 +123,21 @@ impl<'c> Upload<'c> {
         }
     }
 
-    /// Ready once the client is known to have left.
+    /// Ready once the client has disconnected.
     pub(crate) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.form.is_some() {
-            // Its end is found by whoever reads the body.
+            // While the body is read, the reader detects a disconnect.
             return Poll::Pending;
         }
         self.client.poll_disconnected(cx)
     }
 
-    /// The bytes of its files; nothing before its end has come.
+    /// The size of its files; nothing before the body is complete.
     pub(super) fn file_bytes(&self) -> Option<u64> {
         self.file_bytes
     }
 
-    /// Whether there can be another attempt.
+    /// Whether another attempt is possible.
     pub(super) fn can_replay(&self) -> bool {
         self.replay.is_some()
     }
@@ -150,7 +151,7 @@ impl<'c> Upload<'c> {
             })
     }
 
-    /// Takes one read of the body.
+    /// Processes one read of the body.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
         loop {
             let ended = ready!(self.client.poll_body(cx, &mut self.read))?;
@@ -168,7 +169,7 @@ impl<'c> Upload<'c> {
         if let Some(form) = &mut self.form {
             form.push(read).map_err(invalid_body)?;
         }
-        // With its last byte a body of known length is complete upstream.
+        // The last byte completes a body of known length at the upstream.
         let complete = self.length.map_or(ended, |length| self.came >= length);
         if ended && !complete {
             return Err(UnreadableBody.into());
@@ -184,7 +185,7 @@ impl<'c> Upload<'c> {
         Ok(())
     }
 
-    /// What is waited for, where it is something new.
+    /// The peer that the upload waits for, if it has changed.
     fn timeout(&mut self, upstream: Duration) -> Option<Duration> {
         std::mem::take(&mut self.progressed).then_some(match self.waiting_for {
             WaitingFor::Client => self.limits.timeout(),
@@ -192,7 +193,8 @@ impl<'c> Upload<'c> {
         })
     }
 
-    /// Why there is no answer, in spite of what the connection says.
+    /// The reason for the missing response, which takes precedence over the
+    /// connection's error.
     fn failure(&mut self, error: Option<AttemptError>) -> AttemptError {
         match (self.refusal.take(), error, self.waiting_for) {
             (Some(refusal), ..) => AttemptError::Refused(refusal),
@@ -204,7 +206,7 @@ impl<'c> Upload<'c> {
 }
 
 impl ReplayBuffer {
-    /// Keeps a read; false where that would be too much.
+    /// Keeps a read; false if that exceeds the limit.
     fn append(&mut self, read: &[u8]) -> bool {
         self.rest += read.len();
         let fits = self.rest <= MAX_REPLAYED && self.share.grow(read.len() as u64).is_ok();
@@ -214,7 +216,7 @@ impl ReplayBuffer {
         fits
     }
 
-    /// Everything, from the first byte on. The beginning comes first.
+    /// All bytes from the first one, starting with the beginning.
     fn parts(&mut self) -> &[Bytes] {
         if !self.since.is_empty() {
             self.parts.push(self.since.split().freeze());
@@ -224,8 +226,8 @@ impl ReplayBuffer {
 }
 
 impl<'u, 'c> UploadAttempt<'u, 'c> {
-    /// An attempt that begins with `head`; nothing where what has come was
-    /// given up.
+    /// An attempt that starts with `head`; nothing if the arrived bytes were
+    /// discarded.
     pub(super) fn new(
         upload: &'u Mutex<Upload<'c>>,
         head: Vec<u8>,
@@ -250,7 +252,7 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
         Some(attempt)
     }
 
-    /// The next part of the body behind `first`.
+    /// The next part of the body, after `first`.
     fn framed(&self, mut first: Vec<u8>, mut body: Vec<Bytes>) -> BufferedRequest {
         if self.chunked {
             let length = body.iter().map(Bytes::len).sum();
@@ -265,9 +267,9 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
         BufferedRequest::new(first, body)
     }
 
-    /// Sends it over a connection of its own: on one that was idle, and is dead
-    /// by now, bytes could be lost that are not kept. No wait for the upstream
-    /// is longer than `limit`.
+    /// Sends the upload over a new connection: on an idle connection that has
+    /// been closed, bytes that are not kept could be lost. No wait for the
+    /// upstream exceeds `limit`.
     pub(super) async fn exchange(
         mut self,
         connecting: impl Future<Output = Result<Lease, ExchangeError>>,

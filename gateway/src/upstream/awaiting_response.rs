@@ -1,22 +1,22 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether an upstream has all of a request, and has not begun its answer.
-/// Whoever sends the request says so.
+/// Whether an upstream has received a complete request and has not started to
+/// respond. Set by the sender of the request.
 #[derive(Debug, Default)]
 pub(crate) struct AwaitingResponse(AtomicBool);
 
 impl AwaitingResponse {
-    /// All of it has left.
+    /// The request was sent completely.
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// It was answered, or will not be.
+    /// The response started, or will not arrive.
     pub(crate) fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it waits for the answer to all of it.
+    /// Whether the upstream has the complete request and has not responded.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -9,12 +9,12 @@ use super::connection::RequestWriter;
 use crate::runtime::Socket;
 use crate::runtime::buffers;
 
-/// Parts that one call writes at most.
+/// The maximum number of parts per write call.
 const PARTS: usize = 8;
 
-/// A request on its way to an upstream: first the head with what is small
-/// enough to be copied behind it, then parts that share the client's bytes, so
-/// that the bound on those bounds what is held.
+/// A request that is being sent: first the head, with small parts copied behind
+/// it, then parts that share the client's bytes, so that the limit on those
+/// bytes limits the memory of the request.
 #[derive(Debug)]
 pub(crate) struct BufferedRequest {
     first: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct BufferedRequest {
 }
 
 impl BufferedRequest {
-    /// A request from its first byte on.
+    /// A request that is sent from its first byte.
     pub(crate) fn new(first: Vec<u8>, rest: Vec<Bytes>) -> Self {
         let len = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
         Self {
@@ -35,12 +35,12 @@ impl BufferedRequest {
         }
     }
 
-    /// Begins again, for another connection.
+    /// Restarts from the first byte, for another connection.
     pub(crate) fn rewind(&mut self) {
         self.sent = 0;
     }
 
-    /// How many bytes have left.
+    /// The number of bytes that were sent.
     pub(crate) fn sent(&self) -> usize {
         self.sent
     }

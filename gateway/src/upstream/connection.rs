@@ -12,42 +12,43 @@ use crate::runtime::Socket;
 use crate::runtime::buffers;
 use crate::telemetry::OpenConnection;
 
-/// What is read at once of an answer whose head has not come: it is copied.
+/// The read size while the response head is incomplete: these bytes are copied.
 const FIRST_READ: usize = 16 << 10;
 
-/// What an idle connection may keep of its memory, in bytes.
+/// The buffer memory that an idle connection may keep, in bytes.
 const KEPT: usize = 16 << 10;
 
-/// An open connection to an upstream. Dropping it closes it at once, which is
-/// how a client that leaves stops the upstream.
+/// An open connection to an upstream. Dropping it closes it at once, which
+/// aborts the upstream's work when a client disconnects.
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection {
     _counted: OpenConnection,
     socket: Socket,
     codec: Client,
     head: ResponseHead,
-    /// The head of the answer and what came with it of its body.
+    /// The response head, and the part of the body that arrived with it.
     inbox: Vec<u8>,
-    /// How much of the inbox is done with.
+    /// The number of consumed bytes of the inbox.
     taken: usize,
-    /// It has carried an answer before.
+    /// The connection has carried a response before.
     used: bool,
-    /// More came than the answer.
+    /// Bytes arrived after the end of the response.
     surplus: bool,
 }
 
-/// A request on its way.
+/// A request that is being sent.
 pub(crate) trait RequestWriter {
-    /// Writes what can be written. Ready when all of it was.
+    /// Writes as much as possible. Ready when everything is written.
     fn poll_send(&mut self, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum NoResponse {
     /// The connection was closed while it was idle.
     Closed,
-    /// It broke, or what came is no HTTP. The text holds no address.
+    /// The connection failed, or the response is not valid HTTP. Contains no
+    /// address.
     Broken(String),
 }
 
@@ -61,7 +62,7 @@ impl From<NoResponse> for ExchangeError {
 }
 
 impl UpstreamConnection {
-    /// A new one; `counted` is held for as long as it is open.
+    /// A new connection; `counted` is held while it is open.
     pub(crate) fn new(socket: Socket, counted: OpenConnection) -> Self {
         Self {
             _counted: counted,
@@ -75,8 +76,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Sends a request, notes when all of it has left, and waits for the head of
-    /// its answer.
+    /// Sends a request, records when it was sent completely, and waits for the
+    /// response head.
     pub(crate) async fn exchange(
         &mut self,
         request: &mut impl RequestWriter,
@@ -88,8 +89,8 @@ impl UpstreamConnection {
         poll_fn(|cx| self.poll_exchange(cx, request, sent)).await
     }
 
-    /// An answer may come before all of the request is sent; then the rest of
-    /// it never is.
+    /// A response may arrive before the request is sent completely; then the
+    /// rest of the request is not sent.
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
@@ -154,8 +155,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// A peer that closes an idle connection does so with a FIN or a reset,
-    /// before it has read the request.
+    /// A peer that closes an idle connection sends a FIN or a reset before it
+    /// has read the request.
     fn broken(&self, error: &io::Error) -> NoResponse {
         let closed = matches!(
             error.kind(),
@@ -168,22 +169,22 @@ impl UpstreamConnection {
         }
     }
 
-    /// The status of the answer that has come.
+    /// The status of the current response.
     pub(crate) fn status(&self) -> u16 {
         self.head.status()
     }
 
-    /// The head of the answer that has come.
+    /// The head of the current response.
     pub(crate) fn response_head(&self) -> Response<'_> {
         self.head.on(&self.inbox)
     }
 
-    /// Whether it says itself where its body ends.
+    /// Whether the response body has a defined end.
     pub(crate) fn is_delimited(&self) -> bool {
         matches!(self.head.framing(), Framing::Length(_) | Framing::Chunked)
     }
 
-    /// How many bytes its body has, where it says so.
+    /// The length of the response body, if it is known.
     pub(crate) fn length(&self) -> Option<u64> {
         match self.head.framing() {
             Framing::None => Some(0),
@@ -192,8 +193,8 @@ impl UpstreamConnection {
         }
     }
 
-    /// Gives `sink` what one read brings of the body; true at its end. The
-    /// reason of a break-off holds no address. Trailers are left out.
+    /// Passes the body bytes of one read to `sink`; true at the end of the body.
+    /// Errors contain no address. Trailers are omitted.
     pub(crate) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -223,9 +224,10 @@ impl UpstreamConnection {
         })
     }
 
-    /// Makes it ready for another request; false where there can be none.
+    /// Prepares the connection for another request; false if it cannot be
+    /// reused.
     pub(crate) fn settle(&mut self) -> bool {
-        // An answer without a body may never have been asked for it.
+        // A response without a body may be to a request that expects none.
         let unread = self.taken < self.inbox.len();
         if self.surplus || unread || !self.codec.is_reusable() {
             return false;
@@ -237,15 +239,15 @@ impl UpstreamConnection {
         true
     }
 
-    /// Whether nothing came since it was settled: an end, or bytes that answer
-    /// nothing. Costs no system call unless something did.
+    /// Whether the peer has sent nothing since the last response, neither an end
+    /// nor bytes. Costs a system call only if something arrived.
     pub(crate) fn is_idle(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.socket.poll_read_some(&mut cx, &mut [0]).is_pending()
     }
 }
 
-/// Decodes all of `input` that is the body's.
+/// Decodes the part of `input` that belongs to the body.
 fn decode(
     codec: &mut Client,
     input: &[u8],

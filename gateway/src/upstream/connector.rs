@@ -13,14 +13,14 @@ use super::ExchangeError;
 use super::dns::DnsCache;
 use crate::runtime::{Socket, socket};
 
-/// Time limit of the wait for a name's addresses, TCP and TLS together.
+/// The timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Of more addresses than this none gets less time for it: a far one would be
-/// given up before it could answer.
+/// The number of addresses beyond which the time per address is not reduced: a
+/// distant address would be abandoned before it could respond.
 const MOST_SHARES: u32 = 8;
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone)]
 pub(crate) struct Connector {
     tls: TlsConnector,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Speaks HTTP/1.1 only.
+    /// Uses HTTP/1.1 only.
     pub(crate) fn new(mut tls: rustls::ClientConfig) -> Self {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Self {
@@ -43,7 +43,7 @@ impl Connector {
         }
     }
 
-    /// The names that it looks into.
+    /// The DNS names that it resolves.
     pub(crate) fn names(&self) -> Arc<DnsCache> {
         Arc::clone(&self.names)
     }
@@ -83,15 +83,15 @@ impl Connector {
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
             }
-            // The name may lead elsewhere by now.
+            // The name may have other addresses now.
             self.names.request_lookup(&origin.host);
         }
         Err(last)
     }
 }
 
-/// How long each of so many addresses may take. That all of them together do
-/// not take too long is whoever asks to see to.
+/// The timeout for each of this many addresses. The caller limits the total
+/// time.
 fn timeout_per_address(addresses: usize) -> Duration {
     let shares = u32::try_from(addresses).unwrap_or(u32::MAX);
     CONNECT_TIMEOUT / shares.clamp(1, MOST_SHARES)

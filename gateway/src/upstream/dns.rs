@@ -1,5 +1,5 @@
-//! Where the names of upstreams lead. One task looks them up, beside the
-//! request path; whoever connects only reads.
+//! Addresses of upstream names. One task looks them up, beside the request path;
+//! connecting only reads them.
 
 mod resolver;
 
@@ -13,36 +13,36 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-/// The addresses of every name that is in use. Holds no more names than
-/// snapshots have named.
+/// The addresses of every name in use. Contains only names from snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct DnsCache {
     entries: Mutex<HashMap<Arc<str>, DnsEntry>>,
-    /// Names that somebody wants looked up soon.
+    /// The names with a requested lookup.
     requested: Mutex<HashSet<Arc<str>>>,
     requested_notify: Notify,
-    /// Changes with every look-up that has ended.
+    /// Notified at the end of each lookup.
     updates: watch::Sender<()>,
 }
 
-/// What is known of one name.
+/// The state of one name.
 #[derive(Debug, Default)]
 struct DnsEntry {
-    /// Those that the last good look-up found, the families by turns.
+    /// The addresses of the last successful lookup, alternating between
+    /// families.
     addresses: Vec<IpAddr>,
-    /// Where the next connection begins.
+    /// The index of the first address for the next connection.
     next_start: usize,
-    /// How many look-ups have ended.
+    /// The number of finished lookups.
     record_lookup: u64,
 }
 
 impl DnsCache {
-    /// The addresses in the order in which they are to be tried, each time from
-    /// the next one on. Where none is known yet it waits for the end of a
-    /// look-up, however long that takes.
+    /// The addresses in the order in which they are to be tried; each call
+    /// starts at the next one. If none is known yet, it waits for the end of a
+    /// lookup, without a timeout.
     ///
     /// # Errors
-    /// The look-up has failed, and so has every one before it.
+    /// The lookup has failed, and so have all earlier ones.
     pub(crate) async fn addresses(&self, name: &Arc<str>) -> io::Result<Vec<IpAddr>> {
         let mut updates = self.updates.subscribe();
         let before = match self.rotated_addresses(name) {
@@ -62,14 +62,14 @@ impl DnsCache {
         }
     }
 
-    /// Asks for a fresh look-up; it comes when the name's last one is not too
+    /// Requests a new lookup; it is delayed if the last one of the name was
     /// recent.
     pub(crate) fn request_lookup(&self, name: &Arc<str>) {
         self.requested.lock().insert(Arc::clone(name));
         self.requested_notify.notify_one();
     }
 
-    /// The number of look-ups where no address is known.
+    /// The number of finished lookups, if no address is known.
     fn rotated_addresses(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, u64> {
         let mut entries = self.entries.lock();
         let Some(entries) = entries.get_mut(name) else {
@@ -84,7 +84,8 @@ impl DnsCache {
         Ok(addresses)
     }
 
-    /// Takes the end of a look-up. One that found nothing leaves what is known.
+    /// Stores the result of a lookup. An empty result does not replace known
+    /// addresses.
     fn record_lookup(&self, name: Arc<str>, found: Vec<IpAddr>) {
         let mut entries = self.entries.lock();
         let entries = entries.entry(name).or_default();
@@ -95,14 +96,15 @@ impl DnsCache {
         self.updates.send_replace(());
     }
 
-    /// Forgets all other names.
+    /// Removes all other names.
     fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.entries.lock().retain(|name, _| keep(name));
     }
 }
 
-/// Each address once, the families by turns from the first one's on: where one
-/// of them leads nowhere, the second try is of the other.
+/// Removes duplicates and alternates between address families, starting with
+/// that of the first address: if one family is unreachable, the second attempt
+/// uses the other.
 fn interleave_families(found: Vec<IpAddr>) -> Vec<IpAddr> {
     let mut seen = HashSet::new();
     let first = found.first().is_some_and(IpAddr::is_ipv6);

@@ -19,13 +19,13 @@ use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// How long an idle connection is kept.
+/// The idle timeout of a connection.
 const IDLE_LIFETIME: Duration = Duration::from_secs(90);
 
-/// How often connections that are too old are looked for.
+/// The interval at which expired connections are closed.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 
-/// The connections of one thread to every upstream. Cheap to clone.
+/// The upstream connections of one thread. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Upstreams {
     inner: Arc<UpstreamsInner>,
@@ -49,8 +49,8 @@ struct IdleConnection {
     since: Instant,
 }
 
-/// A connection in use. Dropping it closes it at once, which is how a client
-/// that leaves stops the upstream.
+/// A connection in use. Dropping it closes it at once, which aborts the
+/// upstream's work when a client disconnects.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) connection: UpstreamConnection,
@@ -71,10 +71,9 @@ impl Upstreams {
         }
     }
 
-    /// Sends a request and waits for the head of the answer, no longer than
-    /// `limit`. Where an idle connection turns out to be dead before anything
-    /// was answered, that is no failure of the upstream: the request is sent
-    /// once more, on a new connection.
+    /// Sends a request and waits for the response head, at most for `limit`. If
+    /// an idle connection is closed before any response, this is not a failure
+    /// of the upstream: the request is sent once more, on a new connection.
     pub(crate) async fn exchange(
         &self,
         origin: &Origin,
@@ -95,7 +94,8 @@ impl Upstreams {
                     Err(broken) => return Err(broken.into()),
                 }
             }
-            // Large, and nearly always there is one to use again.
+            // Boxed, since it is large and an idle connection is nearly always
+            // available.
             let mut lease = Box::pin(self.connect_for(idle_list, origin)).await?;
             lease.connection.exchange(&mut request, sent).await?;
             Ok(lease)
@@ -110,7 +110,7 @@ impl Upstreams {
         }
     }
 
-    /// A connection that has carried nothing.
+    /// A new connection.
     pub(crate) async fn connect(&self, origin: &Origin) -> Result<Lease, ExchangeError> {
         self.connect_for(self.idle_list(origin), origin).await
     }
@@ -125,8 +125,8 @@ impl Upstreams {
         Ok(self.lease(UpstreamConnection::new(socket, counted), idle_list))
     }
 
-    /// Closes connections that were idle for too long, and forgets origins
-    /// that no snapshot names any more, until `stop`.
+    /// Closes expired idle connections, and removes origins that are in no
+    /// snapshot any more, until `stop`.
     pub(crate) async fn tend(self, current: Arc<CurrentSnapshot>, stop: CancellationToken) {
         let mut changes = current.changes();
         let mut tick = interval(SWEEP_EVERY);
@@ -176,7 +176,7 @@ impl Upstreams {
         }
     }
 
-    /// The connection that was used last: the others may grow old.
+    /// The most recently used connection: the others may expire.
     fn reuse(&self, idle_list: &Arc<IdleList>) -> Option<Lease> {
         let mut list = idle_list.0.lock();
         while let Some(mut idle) = list.pop() {
@@ -195,8 +195,8 @@ impl IdleConnection {
 }
 
 impl Lease {
-    /// Gives the connection back if its answer is complete and it can be used
-    /// again, and closes it at any other time.
+    /// Returns the connection to the pool if its response is complete and it can
+    /// be reused, or else closes it.
     pub(crate) fn release(self) {
         let Self {
             mut connection,

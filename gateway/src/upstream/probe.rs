@@ -1,4 +1,4 @@
-//! Active health: asks every backend now and then whether it is well.
+//! Active health checks: probes every backend periodically.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -16,14 +16,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::snapshot::CurrentSnapshot;
 
-/// Probes under way at one time.
+/// The maximum number of concurrent probes.
 const AT_ONCE: usize = 64;
 
-/// The most that is read of an answer, in bytes: its status decides.
+/// The maximum number of response bytes that are read: the status decides.
 const BODY_LIMIT: usize = 1 << 20;
 
-/// A sweep begins within this part of its interval, so that gateways do not ask
-/// in step.
+/// A sweep starts at a random time within this part of its interval, so that
+/// gateways do not probe in step.
 const SPREAD: f64 = 0.1;
 
 /// How backends are probed.
@@ -59,7 +59,7 @@ pub(crate) struct Prober {
     timeout: Duration,
 }
 
-/// One request.
+/// A single probe request.
 struct ProbeRequest {
     probe: Probe,
     url: String,
@@ -69,8 +69,8 @@ struct ProbeRequest {
     live: Arc<BackendState>,
 }
 
-/// The probes under way, at most one for each backend: one that is stuck delays
-/// no other, and is not asked again before it has answered or run out of time.
+/// The running probes, at most one per backend: a slow probe delays no other,
+/// and is not repeated before it has finished or timed out.
 struct RunningProbes {
     room: Arc<Semaphore>,
     tasks: JoinSet<()>,
@@ -78,7 +78,7 @@ struct RunningProbes {
 }
 
 impl Prober {
-    /// A client for probes.
+    /// The HTTP client of probes.
     fn client(tls: rustls::ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
         reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -113,7 +113,7 @@ impl Prober {
         }
     }
 
-    /// Begins a probe of every backend that is not being asked already.
+    /// Starts a probe of every backend that is not being probed already.
     fn sweep(&self, tables: &RoutingState, running: &mut RunningProbes) {
         running.forget_finished();
         for probe_request in probe_requests(tables) {
@@ -153,12 +153,12 @@ impl RunningProbes {
     }
 }
 
-/// Which backend is meant, by every snapshot.
+/// The identity of the backend across snapshots.
 fn key(live: &Arc<BackendState>) -> usize {
     Arc::as_ptr(live).addr()
 }
 
-/// What is asked now. Backends that are not to be asked are healthy.
+/// What is probed now. Backends that are not probed are healthy.
 fn probe_requests(tables: &RoutingState) -> Vec<ProbeRequest> {
     let mut requested = HashSet::new();
     let probe_requests: Vec<_> = tables
@@ -191,13 +191,13 @@ fn probe_request(model: &ModelName, backend: &Backend) -> Option<ProbeRequest> {
     })
 }
 
-/// Healthy is an expected status whose body arrives. The reason holds no
-/// address.
+/// A backend is healthy if its response has an expected status and a complete
+/// body. Errors contain no address.
 async fn send_probe(client: &reqwest::Client, probe_request: &ProbeRequest) -> Result<(), String> {
     let method = probe_request.probe.method();
     let mut request = client.request(method.clone(), &probe_request.url);
     if *method == Method::POST {
-        // Without it some servers answer 411.
+        // Some servers respond 411 without this field.
         request = request.header(CONTENT_LENGTH, "0");
     }
     for (name, value) in &probe_request.headers {

@@ -23,7 +23,7 @@ content-disposition: form-data; name=\"file\"\r\n\r\n";
 const LIMIT: Duration = Duration::from_secs(7);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client that has sent so much.
+/// A client that has sent these bytes.
 #[derive(Default)]
 struct FakeClient {
     reads: VecDeque<Vec<u8>>,
@@ -54,7 +54,7 @@ impl BodySource for FakeClient {
     }
 }
 
-/// An upload whose beginning was read, under these limits.
+/// An upload whose beginning was read, with these limits.
 async fn begun<'c>(client: &'c mut FakeClient, limits: &Arc<BodyLimits>) -> Upload<'c> {
     client.reads.push_front(BEGINNING.as_bytes().to_vec());
     let mut form = FormReader::new(b"multipart/form-data; boundary=x").unwrap();
@@ -71,7 +71,7 @@ async fn begun<'c>(client: &'c mut FakeClient, limits: &Arc<BodyLimits>) -> Uplo
     Upload::new(client, beginning.unwrap(), form, Arc::clone(limits))
 }
 
-/// Sends all that the client has sent; both ends.
+/// Sends all that the client has sent, and returns both ends.
 async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await;
@@ -114,14 +114,14 @@ async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taki
     assert!(send(&upload).await.0.is_none());
     let mut upload = upload.into_inner();
     assert_eq!(upload.timeout(LIMIT), Some(PATIENCE));
-    // Nothing has moved since.
+    // No progress since the last check.
     assert_eq!(upload.timeout(LIMIT), None);
     let blamed = upload.failure(None);
     assert!(matches!(
         blamed,
         AttemptError::Refused(Refusal::BodyTimeout)
     ));
-    // A client that is read from is not asked whether it has left.
+    // While the client is read from, it is not checked for a disconnect.
     let mut cx = Context::from_waker(Waker::noop());
     assert!(upload.poll_disconnected(&mut cx).is_pending());
 }
@@ -138,7 +138,7 @@ async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
     assert!(upload.lock().can_replay());
     assert_eq!(all - limits.left(), (BEGINNING.len() + MAX_REPLAYED) as u64);
     let (_, again) = send(&upload).await;
-    // One chunk in place of two.
+    // One chunk instead of two.
     let data = |sent: &[u8]| -> usize {
         let runs = sent.split(|byte| *byte != b'y');
         runs.map(<[u8]>::len).sum()

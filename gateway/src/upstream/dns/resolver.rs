@@ -17,18 +17,18 @@ use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// Look-ups at one time.
+/// The maximum number of concurrent lookups.
 const AT_ONCE: usize = 16;
 
-/// How long one may take.
+/// The timeout of one lookup.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// How often a name is looked up.
+/// The interval between lookups of one name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LookupIntervals {
-    /// At least, and up to half of it earlier at random.
+    /// The jitter: a lookup is up to half of its interval earlier.
     pub(super) every: Duration,
-    /// The least time between the beginnings of two look-ups of one name.
+    /// The minimum time between the starts of two lookups of one name.
     pub(super) gap: Duration,
 }
 
@@ -37,7 +37,7 @@ const INTERVALS: LookupIntervals = LookupIntervals {
     gap: Duration::from_secs(1),
 };
 
-/// Looks up the names of the snapshot that is served, again and again.
+/// Looks up the names of the served snapshot periodically.
 #[derive(Debug)]
 pub(crate) struct Resolver {
     cache: Arc<DnsCache>,
@@ -49,14 +49,15 @@ pub(crate) struct Resolver {
     under_way: JoinSet<(Arc<str>, io::Result<Vec<IpAddr>>)>,
 }
 
-/// When one name is looked up.
+/// The schedule of one name.
 #[derive(Debug, Default)]
 struct LookupState {
     began: Option<Instant>,
-    /// Nothing while it is.
+    /// `None` while a lookup is running.
     next: Option<Instant>,
     failing: bool,
-    /// No snapshot names it any more: it is looked up for who waits, once.
+    /// No snapshot contains it any more: it is looked up once, for waiting
+    /// requests.
     one_time: bool,
 }
 
@@ -83,12 +84,12 @@ impl Resolver {
         self
     }
 
-    /// Asks the system, until `stop`.
+    /// Uses the system resolver, until `stop`.
     pub(crate) async fn run(self, stop: CancellationToken) {
         self.run_with(lookup_host, stop).await;
     }
 
-    /// Asks `look_up`, until `stop`.
+    /// Uses `look_up`, until `stop`.
     pub(super) async fn run_with<F>(
         mut self,
         look_up: impl Fn(Arc<str>) -> F,
@@ -118,7 +119,7 @@ impl Resolver {
         }
     }
 
-    /// New names are looked up at once; those that are gone are forgotten.
+    /// Schedules new names at once, and removes names that are gone.
     fn follow(&mut self) {
         let Some(tables) = self.current.tables() else {
             return;
@@ -148,7 +149,7 @@ impl Resolver {
         }
     }
 
-    /// Starts what is due and says when something will be.
+    /// Starts the due lookups and returns when the next one is due.
     fn start_due<F>(&mut self, look_up: &impl Fn(Arc<str>) -> F) -> Option<Instant>
     where
         F: Future<Output = io::Result<Vec<IpAddr>>> + Send + 'static,
@@ -182,7 +183,7 @@ impl Resolver {
         if found.is_err() {
             self.metrics.name_not_found();
         }
-        // No snapshot may name it any more; a request may still wait for it.
+        // A request may still wait for a name that is in no snapshot any more.
         if self
             .lookups
             .get(&name)
@@ -206,7 +207,7 @@ impl Resolver {
 }
 
 impl LookupState {
-    /// As early as the gap allows, unless it is under way.
+    /// As early as the minimum interval allows, unless a lookup is running.
     fn soon(&mut self, gap: Duration) {
         let now = clock::now();
         let Some(began) = self.began else {
@@ -218,7 +219,7 @@ impl LookupState {
     }
 }
 
-/// The names among the hosts of these tables; literal addresses are none.
+/// The names among the hosts of these tables, without literal addresses.
 fn named(tables: &RoutingState) -> HashSet<Arc<str>> {
     tables
         .backends()

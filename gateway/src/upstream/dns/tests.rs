@@ -36,7 +36,7 @@ const ALWAYS: LookupIntervals = LookupIntervals {
     gap: Duration::ZERO,
 };
 
-/// What the names lead to, and which were looked up.
+/// The addresses of the names, and the names that were looked up.
 #[derive(Debug, Clone, Default)]
 struct Book(Arc<Mutex<Pages>>);
 
@@ -82,7 +82,7 @@ struct ResolverFixture {
 }
 
 impl ResolverFixture {
-    /// A resolver of the names of these addresses.
+    /// A resolver for the names of these addresses.
     fn start(names: Arc<DnsCache>, book: &Book, pace: LookupIntervals, api_bases: &[&str]) -> Self {
         let metrics = Arc::new(Metrics::new().unwrap());
         let current = Arc::new(CurrentSnapshot::new(
@@ -221,10 +221,10 @@ async fn a_name_that_leads_nowhere_fails_with_its_look_up() {
     let rig = ResolverFixture::at(WHEN_ASKED, &Book::default());
     assert!(rig.addresses("a.test").await.is_err());
     assert!(rig.failures());
-    // An empty answer is none.
+    // An empty response is a failure.
     rig.book.write("a.test", &[]);
     assert!(rig.addresses("a.test").await.is_err());
-    // Whoever waits has asked, so that it need not wait for long.
+    // A waiting request has requested the lookup, so that the wait is short.
     rig.book.write("a.test", &["10.0.0.1"]);
     until("the address", async || {
         rig.addresses("a.test").await.is_ok()
@@ -272,7 +272,7 @@ async fn asking_again_and_again_pages_once() {
     rig.addresses("a.test").await.unwrap();
     for other in ["b.test", "c.test"] {
         rig.names.request_lookup(&Arc::from("a.test"));
-        // When this has its address, the asking before it was taken, too.
+        // Once this has its address, the earlier request was processed, too.
         rig.addresses(other).await.unwrap();
     }
     assert_eq!(book.look_ups("a.test"), 1);
