@@ -65,7 +65,7 @@ impl IdleTimeouts {
     }
 }
 
-/// The divisor minus one, for rounding up.
+/// Subtracted from a duration to round up.
 const NANO: Duration = Duration::from_nanos(1);
 
 impl IdleTimer {

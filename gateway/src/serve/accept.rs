@@ -17,48 +17,47 @@ use crate::runtime::Workers;
 use crate::runtime::socket;
 use crate::serve::connection;
 
-/// Connections that the kernel keeps waiting.
+/// The length of the kernel's accept queue.
 const BACKLOG: u32 = 4_096;
 
-/// Pause after an accept that failed for want of something (descriptors,
-/// memory): trying again at once would spin.
+/// The pause after an accept that failed for lack of resources (descriptors,
+/// memory): an immediate retry would spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An open port.
 #[derive(Debug)]
 pub(crate) struct Listener(accept::Listener);
 
-/// What serves the connections of a port: threads, each with its own rooms.
+/// What serves the connections of a port: workers, each with its own handler.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerSet {
     pub(crate) workers: Arc<Workers>,
     /// One for each worker.
     pub(crate) services: Arc<[Service]>,
-    /// Does the handshakes, where clients speak TLS.
+    /// Performs the TLS handshakes, if the port uses TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// How long a client may take for the head of a request, idle time before
-    /// it included.
+    /// The timeout for the head of a request, including the idle time before it.
     pub(crate) header_timeout: Duration,
 }
 
-/// When a port stops to accept, and when its connections shall end.
+/// The steps of shutdown.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shutdown {
     /// No new connections.
     pub(crate) stop_accepting: CancellationToken,
-    /// Every connection that was accepted is among `connections`.
+    /// All accepted connections are counted in `connections`.
     pub(crate) backlog_served: CancellationToken,
     /// No new requests on open connections.
     pub(crate) last_request: CancellationToken,
-    /// Open connections end as they are.
+    /// Open connections are closed.
     pub(crate) abort: CancellationToken,
     /// The open connections.
     pub(crate) connections: Tasks,
 }
 
 impl Listener {
-    /// Opens a port on which at most `max_connections` are served at one time;
-    /// further ones wait in the kernel's queue.
+    /// Opens a port that serves at most `max_connections` at a time; further
+    /// ones wait in the kernel's queue.
     pub(crate) fn bind(address: SocketAddr, max_connections: u32) -> Result<Self, ListenError> {
         let config = accept::Config {
             backlog: BACKLOG,
@@ -68,13 +67,13 @@ impl Listener {
         accept::Listener::bind(address, config).map(Self)
     }
 
-    /// The address with the port that was chosen.
+    /// The bound address, with the actual port.
     pub(crate) fn address(&self) -> SocketAddr {
         self.0.address()
     }
 
-    /// Accepts until the door is closed; connections that the kernel had
-    /// accepted by then are still served.
+    /// Accepts connections until shutdown; those that the kernel had accepted by
+    /// then are still served.
     pub(crate) async fn run(self, worker_set: WorkerSet, shutdown: Shutdown) {
         let _backlog_served = shutdown.backlog_served.clone().drop_guard();
         loop {
@@ -82,7 +81,7 @@ impl Listener {
                 accepted = self.0.accept() => accepted,
                 () = shutdown.stop_accepting.cancelled() => break,
             };
-            // It belongs to the thread that will serve it.
+            // The socket is registered with the runtime of its worker.
             match stream.into_std() {
                 Ok(stream) => worker_set.serve(permit, stream, &shutdown),
                 Err(error) => tracing::debug!(%error, "a connection cannot be served"),
@@ -98,7 +97,7 @@ impl Listener {
 }
 
 impl WorkerSet {
-    /// Hands a connection to the worker that has the fewest.
+    /// Passes a connection to the worker with the fewest connections.
     fn serve(&self, permit: OwnedSemaphorePermit, stream: TcpStream, shutdown: &Shutdown) {
         let Some((number, worker)) = self.workers.least_loaded() else {
             return;
@@ -198,7 +197,7 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 
-    /// All that a connection is made of, whatever becomes of it.
+    /// The resources of a connection, which are released together.
     #[tokio::test]
     async fn the_task_of_a_connection_is_small() {
         let (listener, worker_set, shutdown) = (listener(), worker_set(), Shutdown::default());

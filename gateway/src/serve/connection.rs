@@ -1,4 +1,4 @@
-//! Which protocol does a client speak?
+//! Detects the protocol of a client's connection.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -15,26 +15,24 @@ use crate::runtime::Socket;
 use crate::runtime::Tasks;
 use crate::runtime::buffers;
 
-/// What a client sends first that speaks HTTP/2, whether TLS has agreed on it or
-/// nothing has.
+/// The connection preface of HTTP/2, with or without negotiation in TLS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How long a handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What a connection is served on.
+/// The settings that a connection is served with.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionTerms {
-    /// How long a client may take for each head, and without a request.
+    /// The timeout for each head, and for a connection without a request.
     pub(super) head_timeout: Duration,
-    /// When it is cancelled, the requests under way are the last.
+    /// When it is cancelled, the running requests are the last ones.
     pub(super) closing: CancellationToken,
-    /// What else it takes to serve the connection runs among these.
+    /// Tracks the other tasks of the connection.
     pub(super) tasks: Tasks,
 }
 
-/// Serves one client's connection to its end, in TLS where `tls` does the
-/// handshakes.
+/// Serves one client's connection to its end, with TLS if `tls` is set.
 pub(super) async fn serve(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
@@ -56,7 +54,7 @@ pub(super) async fn serve(
         return;
     };
     if speaks_http2 {
-        // It is large, and most connections are of the other kind.
+        // Boxed, since it is large and most connections use HTTP/1.1.
         Box::pin(http2::serve(socket, inbox, service, terms)).await;
     } else {
         let connection = http1::ClientConnection::new(socket, inbox, terms.head_timeout);
@@ -64,7 +62,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Reads until it is known what the client speaks.
+/// Reads until the protocol is known.
 async fn beginning(socket: &mut Socket, terms: &ConnectionTerms) -> Option<(Vec<u8>, bool)> {
     let mut inbox = Vec::new();
     let known = poll_fn(|cx| {

@@ -9,8 +9,8 @@ thread_local! {
     static TODAY: RefCell<(u64, String)> = const { RefCell::new((u64::MAX, String::new())) };
 }
 
-/// Lends the present time as a `date` header has it. It is written anew once a
-/// second.
+/// Passes the value of the `date` header field to a function. It is formatted
+/// once a second.
 pub(super) fn with<R>(work: impl FnOnce(&[u8]) -> R) -> R {
     let now = u64::try_from(clock::timestamp().0).unwrap_or(0) / 1_000_000;
     TODAY.with_borrow_mut(|(second, text)| {

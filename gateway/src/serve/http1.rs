@@ -1,5 +1,5 @@
-//! A client's connection in HTTP/1.1: requests one after the other, on the
-//! codec of `fastllm-wire`.
+//! A client's HTTP/1.1 connection: sequential requests, on the codec of
+//! `fastllm-wire`.
 
 mod connection;
 mod response_writer;
@@ -15,8 +15,8 @@ use crate::pipeline::ClientResponse;
 use crate::runtime::Deadline;
 pub(super) use connection::ClientConnection;
 
-/// Serves a connection to its end. When `closing` is cancelled, the request
-/// under way is the last.
+/// Serves a connection to its end. When `closing` is cancelled, the running
+/// request is the last one.
 pub(super) async fn serve(
     mut connection: ClientConnection,
     service: &Service,
@@ -40,7 +40,7 @@ pub(super) async fn serve(
             Err(connection::NoHead::Malformed(error)) => Some(malformed(error)),
         };
         let Some(response) = response else {
-            // The client has left, or never asked.
+            // The client has disconnected, or has never sent a request.
             return connection.end(&mut deadline).await;
         };
         if closing.is_cancelled() {

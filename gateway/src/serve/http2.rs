@@ -1,5 +1,5 @@
-//! A client's connection in HTTP/2, on hyper: behind the same border as
-//! HTTP/1.1, with the same behaviour.
+//! A client's HTTP/2 connection, on hyper, with the same interfaces and the same
+//! behaviour as HTTP/1.1.
 
 mod stall;
 
@@ -40,24 +40,24 @@ use crate::runtime::Deadline;
 use crate::runtime::Socket;
 use crate::runtime::Tasks;
 
-/// Requests that one connection may have under way.
+/// The maximum number of concurrent requests of one connection.
 const STREAMS: u32 = 256;
 
-/// Bytes of header fields that a request may have.
+/// The maximum size of a request's header fields, in bytes.
 const HEAD: u32 = 64 << 10;
 
-/// Bytes that are buffered of each answer whose client does not read.
+/// The bytes of each response that are buffered while the client does not read.
 const SEND_BUFFER: usize = 64 << 10;
 
-/// Where hyper runs the streams of a connection: on its own thread.
+/// Runs hyper's streams of a connection on the thread of the connection.
 #[derive(Debug, Clone)]
 struct StreamExecutor {
-    /// Whoever waits for the connections waits for their streams, too: each
-    /// ends with an account.
+    /// Shutdown waits for streams like it waits for connections: each ends with
+    /// its request log.
     all: Tasks,
-    /// Those of this connection.
+    /// The streams of this connection.
     open: Tasks,
-    /// How many there were.
+    /// The number of streams so far.
     begun: Arc<AtomicU64>,
 }
 
@@ -78,7 +78,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Resolves once there was none for as long as `head_timeout`, and at most for
+    /// Resolves once there was no stream for `head_timeout`; it may take up to
     /// twice as long.
     async fn idle(&self, head_timeout: Duration) {
         loop {
@@ -91,9 +91,9 @@ impl StreamExecutor {
     }
 }
 
-/// Serves a connection to its end. Without a request for as long as a client is
-/// waited for, the requests under way are the last. `inbox` is what was read
-/// already.
+/// Serves a connection to its end. After `head_timeout` without a request, the
+/// running requests are the last ones. `inbox` contains the bytes that were
+/// already read.
 pub(super) async fn serve(
     socket: Socket,
     inbox: Vec<u8>,
@@ -109,7 +109,7 @@ pub(super) async fn serve(
             let (parts, body) = request.into_parts();
             match respond(&service, parts, body).await {
                 Some(response) => Ok::<_, Infallible>(response),
-                // The stream was reset; nobody waits for what comes.
+                // The stream was reset; the result is not needed.
                 None => pending().await,
             }
         }
@@ -135,7 +135,7 @@ pub(super) async fn serve(
             ended = connection.as_mut() => break ended,
             () = closing.cancelled(), if !told => {}
             () = streams.idle(head_timeout) => if told {
-                // The client does not answer.
+                // The client does not respond.
                 return;
             },
         }
@@ -171,7 +171,7 @@ async fn respond(
     })
 }
 
-/// The head as HTTP/1.1 writes it, which is how the rooms know it.
+/// The request head in the form of HTTP/1.1, which the handlers expect.
 fn head(parts: &Parts) -> Result<Vec<u8>, Http1Error> {
     let mut bytes = Vec::with_capacity(1024);
     let target = parts.uri.path_and_query().map_or("/", |both| both.as_str());
@@ -185,7 +185,8 @@ fn head(parts: &Parts) -> Result<Vec<u8>, Http1Error> {
     }
     for (name, value) in &parts.headers {
         let name = name.as_str().as_bytes();
-        // Framing is HTTP/2's own, and so is the host where both are there.
+        // Framing belongs to HTTP/2; `host` is redundant if `:authority` is
+        // present.
         let framing = name == b"content-length" || is_hop_by_hop(name) || name == b"expect";
         let named_twice = name == b"host" && parts.uri.authority().is_some();
         if !framing && !named_twice {
@@ -224,7 +225,7 @@ fn dated<B>(mut response: Response<B>) -> Response<B> {
     response
 }
 
-/// The client of one stream. A reset ends the request's future by itself.
+/// The client of one stream. A reset drops the request's future.
 struct RequestStream(Incoming);
 
 impl BodySource for RequestStream {
@@ -254,7 +255,7 @@ impl BodySource for RequestStream {
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 enum ResponseBody {
     Local(Bytes),
     Forwarded {
@@ -264,7 +265,7 @@ enum ResponseBody {
     },
 }
 
-/// An answer broke off: the client's stream is reset.
+/// The response was aborted: the client's stream is reset.
 #[derive(Debug, thiserror::Error)]
 #[error("the upstream aborted its response")]
 struct AbortedResponse;

@@ -15,7 +15,7 @@ use crate::runtime::clock;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// How the gateway is: /health, /livez, /readyz, /metrics.
+/// The status endpoints: /health, /livez, /readyz, /metrics.
 #[derive(Debug)]
 pub(crate) struct Status {
     current: Arc<CurrentSnapshot>,
@@ -27,16 +27,16 @@ pub(crate) struct Status {
 /// What can be asked of the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusQuery {
-    /// Is there a backend that can be asked?
+    /// Whether any backend is available.
     Health {
-        /// And how is everything else?
+        /// Like `health`, with details.
         detailed: bool,
     },
-    /// Does the process run?
+    /// Whether the process runs.
     Live,
-    /// Shall requests be sent here?
+    /// Whether the gateway accepts requests.
     Ready,
-    /// Every metric.
+    /// All metrics.
     Metrics,
 }
 
@@ -71,14 +71,14 @@ impl Status {
         }
     }
 
-    /// From now on the gateway is not ready.
+    /// Makes the gateway not ready from now on.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// What a request asks of the status; nothing where it does not. Without
-    /// `detailed` it is told up or down, and no metrics. `public` ports keep
-    /// quiet about what they do not serve.
+    /// The status endpoint of a request; nothing for any other path. Without
+    /// `detailed`, only up or down is served, and no metrics. `public` ports do
+    /// not reveal which endpoints exist on other ports.
     pub(crate) fn query_of(head: &Head, detailed: bool, public: bool) -> Option<StatusQuery> {
         if !matches!(head.method(), b"GET" | b"HEAD") {
             return None;
@@ -92,8 +92,8 @@ impl Status {
         }
     }
 
-    /// Answers it. What grows with the number of models is written on a thread
-    /// beside those that serve requests.
+    /// Responds to a status request. Responses that grow with the number of
+    /// models are built on a blocking thread.
     pub(crate) async fn respond(self: &Arc<Self>, query: StatusQuery) -> LocalResponse {
         let this = Arc::clone(self);
         let written = match query {

@@ -15,31 +15,30 @@ use crate::runtime::Deadline;
 use crate::runtime::Socket;
 use crate::runtime::buffers;
 
-/// What is read at once where a head is expected: it is copied.
+/// The read size while a head is expected: these bytes are copied.
 const FIRST_READ: usize = 16 << 10;
 
-/// Bytes that a client may send ahead of the answer to its last request.
+/// The bytes that a client may send ahead of the response to its last request.
 const PIPELINED: usize = 64 << 10;
 
-/// How long a client that is still sending is read from after the end.
+/// How long input is still read from a client after the last response.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Bytes that are read from it at most.
+/// The maximum number of bytes that are read then.
 const LINGERING: usize = 1 << 20;
 
-/// One client's connection: its socket, the order of things on it, and what
-/// came before it was wanted.
+/// One client's connection: its socket, its state, and the bytes that were read
+/// ahead.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
     pub(super) socket: Socket,
     pub(super) codec: Server,
     inbox: Vec<u8>,
-    /// How the body of the request under way is delimited.
+    /// The framing of the current request's body.
     framing: Framing,
-    /// Bytes of it that are still to come, where that is known.
+    /// The remaining bytes of the body, if the length is known.
     left: u64,
-    /// How long a client may take for the head of a request, idle time before
-    /// it included.
+    /// The timeout for the head of a request, including the idle time before it.
     head_timeout: Duration,
 }
 
@@ -50,8 +49,8 @@ pub(super) enum NoHead {
 }
 
 impl ClientConnection {
-    /// A connection of which some bytes were read already, and on which a head
-    /// may take as long as `head_timeout`.
+    /// A connection with these bytes already read, and with this timeout for
+    /// each head.
     pub(crate) fn new(socket: Socket, inbox: Vec<u8>, head_timeout: Duration) -> Self {
         Self {
             socket,
@@ -63,12 +62,12 @@ impl ClientConnection {
         }
     }
 
-    /// The request under way, or the next one, is the last.
+    /// The current request, or the next one, is the last.
     pub(super) fn last_request(&mut self) {
         self.codec.last_request();
     }
 
-    /// Whether bytes came that nobody will read.
+    /// Whether bytes have arrived that will not be read.
     pub(super) fn has_unread(&self) -> bool {
         !self.inbox.is_empty()
     }
@@ -86,7 +85,7 @@ impl ClientConnection {
             if let Poll::Ready(found) = self.poll_head(cx, head) {
                 return Poll::Ready(found);
             }
-            // A request that has begun to come is still served.
+            // A request of which some bytes have arrived is still served.
             if self.inbox.is_empty() && closed.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Err(NoHead::Closed));
             }
@@ -149,7 +148,7 @@ impl ClientConnection {
         Ok(found)
     }
 
-    /// Decodes what came, and adds what of it is the body's.
+    /// Decodes the bytes that arrived, and appends those of the body.
     fn decode(
         &mut self,
         input: &[u8],
@@ -168,7 +167,7 @@ impl ClientConnection {
         }
     }
 
-    /// Reads what is left of a body of known length to where it belongs.
+    /// Reads the rest of a body of known length directly into its buffer.
     fn poll_straight(
         &mut self,
         cx: &mut Context<'_>,
@@ -191,7 +190,7 @@ impl ClientConnection {
         Poll::Ready(Ok(part.end))
     }
 
-    /// Reads into the inbox; false at the end.
+    /// Reads into the inbox; false at the end of the stream.
     fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         buffers::with_read_buffer(|buffer| {
             let read = ready!(self.socket.poll_read_some(cx, buffer))?;
@@ -214,8 +213,8 @@ impl ClientConnection {
         pin!(&mut self.socket).poll_flush(cx)
     }
 
-    /// Reads past the rest of a body that was not wanted. Nothing where the
-    /// client does not send it.
+    /// Discards the unread rest of a body. Returns nothing if the client does
+    /// not send it.
     pub(super) async fn drain(&mut self, deadline: &mut Deadline) -> Option<NextAction> {
         let drained = poll_fn(|cx| {
             loop {
@@ -236,18 +235,18 @@ impl ClientConnection {
         next
     }
 
-    /// Ends a connection on which nothing is under way.
+    /// Closes a connection that has no current request.
     pub(super) async fn end(&mut self, deadline: &mut Deadline) {
         if self.socket.needs_close_notify() {
             deadline.arm(LINGER);
-            // A client that has left need not hear it.
+            // A client that has disconnected requires no response.
             let _said = deadline.before(self.socket.shutdown()).await;
             deadline.disarm();
         }
     }
 
-    /// Ends the connection so that the client gets all of its answer: reads on
-    /// for a while, since a reset could overtake it.
+    /// Closes the connection so that the client receives the complete response:
+    /// input is read for a while, since a reset could discard sent bytes.
     pub(super) async fn close(&mut self, deadline: &mut Deadline) {
         deadline.arm(LINGER);
         if let Some(Ok(())) = deadline.before(self.socket.shutdown()).await {
@@ -263,7 +262,7 @@ impl ClientConnection {
                 }
                 Poll::Ready(())
             });
-            // Out of patience is an end, too.
+            // The timeout ends it, too.
             let _ended = deadline.before(read_on).await;
         }
         deadline.disarm();
@@ -298,7 +297,7 @@ impl BodySource for ClientConnection {
             }
         }
         if let Some(go_on) = self.codec.take_continue() {
-            // A client that waits has sent nothing that could fill its window.
+            // A client that waits has not sent enough to fill its window.
             let put = self.socket.poll_write_some(cx, go_on);
             if !matches!(put, Poll::Ready(Ok(written)) if written == go_on.len()) {
                 return Poll::Ready(Err(UnreadableBody));

@@ -19,22 +19,22 @@ use crate::runtime::Deadline;
 use crate::runtime::buffers;
 use crate::serve::date;
 
-/// Room before the data of a chunk for the line that says its length.
+/// The space before the data of a chunk for its length line.
 const LINE_ROOM: usize = 18;
 
-/// An answer that is under way.
+/// A response that is being sent.
 struct ResponseWriter<'r> {
     relay: &'r mut ForwardedResponse,
     delivery: ResponseFraming,
-    /// What could not be written yet: the head at first.
+    /// The bytes that could not be written yet; at first, the head.
     out: Vec<u8>,
-    /// Nothing was written yet.
+    /// Nothing has been written yet.
     fresh: bool,
     ended: bool,
 }
 
 impl ClientConnection {
-    /// Gives an answer of the gateway's own.
+    /// Sends a response of the gateway itself.
     pub(super) async fn send_local(
         &mut self,
         own: &LocalResponse,
@@ -58,8 +58,8 @@ impl ClientConnection {
         Ok(self.codec.responded())
     }
 
-    /// Gives an upstream's answer, each part in the poll in which it came. A
-    /// client that leaves before its end is an error.
+    /// Sends an upstream's response, each part in the poll in which it arrived.
+    /// A client that disconnects before the end is an error.
     pub(super) async fn send_forwarded(
         &mut self,
         relay: &mut ForwardedResponse,
@@ -97,7 +97,8 @@ impl ClientConnection {
         deadline: &mut Deadline,
     ) -> Poll<io::Result<()>> {
         loop {
-            // The head leaves with what comes of the body at once.
+            // The head is sent together with the part of the body that has
+            // arrived.
             if !writer.fresh && !writer.out.is_empty() {
                 if self.poll_write_all(cx, &mut writer.out)?.is_pending() {
                     if deadline.poll_request(cx).is_ready() {
@@ -105,7 +106,7 @@ impl ClientConnection {
                     }
                     return self.poll_left(cx);
                 }
-                // Nothing of it is needed while the upstream thinks.
+                // The buffer is not needed while the upstream is idle.
                 buffers::recycle(std::mem::take(&mut writer.out));
             }
             if writer.ended {
@@ -123,7 +124,7 @@ impl ClientConnection {
         }
     }
 
-    /// Takes one read of the upstream's and writes it.
+    /// Reads once from the upstream and writes the result.
     fn poll_step(
         &mut self,
         cx: &mut Context<'_>,
@@ -159,7 +160,7 @@ impl ClientConnection {
             self.put_or_keep(cx, part, &mut writer.out)?;
         }
         if step == StreamStep::Aborted {
-            // What came before it is still the client's.
+            // The bytes before the error still belong to the client.
             let _written = self.poll_write_all(cx, &mut writer.out)?;
             if writer.delivery.framing == Framing::UntilClose {
                 self.socket.reset_on_drop()?;
@@ -169,7 +170,7 @@ impl ClientConnection {
         Ok(Poll::Ready(()))
     }
 
-    /// Writes what can be written at once and keeps the rest.
+    /// Writes as much as possible at once and keeps the rest.
     fn put_or_keep(
         &mut self,
         cx: &mut Context<'_>,
@@ -186,7 +187,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Nothing can be done but to see whether the client is still there.
+    /// The only remaining event is a disconnect of the client.
     fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_disconnected(cx));
         Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))

@@ -1,6 +1,6 @@
-//! A client that takes nothing of its answer holds its upstream, too. The
-//! kernel sees that only where a connection stands still as a whole; here it is
-//! one stream whose window stays shut.
+//! Disconnects clients that do not read their response, which would occupy an
+//! upstream. The kernel detects this only for a whole connection; this module
+//! detects a single stream whose window stays closed.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::runtime::Deadline;
 
-/// What became of a stream's answer while the stream was polled.
+/// The state of a stream's response while the stream was polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamProgress {
-    /// It was not asked for more.
+    /// The body was not polled.
     NotPolled,
-    /// It gave something, or began.
+    /// The body returned data, or has started.
     Progressed,
-    /// It was asked for more, and waits for its upstream.
+    /// The body was polled, and waits for its upstream.
     Waiting,
 }
 
@@ -25,13 +25,13 @@ thread_local! {
     static LAST: Cell<StreamProgress> = const { Cell::new(StreamProgress::NotPolled) };
 }
 
-/// To be called within the stream's poll, by its answer.
+/// Called by the response within the stream's poll.
 pub(super) fn note(response: StreamProgress) {
     LAST.set(response);
 }
 
-/// Runs a stream to its end, or drops it when its client has taken nothing of
-/// the answer for `limit`.
+/// Runs a stream to its end, or drops it when its client has read nothing of the
+/// response for `limit`.
 pub(super) async fn until_stalled(stream: impl Future<Output = ()>, limit: Duration) {
     let mut stream = pin!(stream);
     let mut deadline = Deadline::default();
@@ -70,8 +70,8 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_hours(1);
 
-    /// Whether a stream that does this when it is polled, and the last of it
-    /// from then on, is dropped.
+    /// Whether a stream with these states per poll, the last one repeated, is
+    /// dropped.
     async fn is_dropped(polls: &[StreamProgress]) -> bool {
         let mut at = 0;
         let stream = poll_fn(|cx| {
@@ -97,7 +97,7 @@ mod tests {
         use StreamProgress::{NotPolled, Progressed, Waiting};
         assert!(is_dropped(&[Progressed, NotPolled]).await);
         assert!(is_dropped(&[Progressed, Waiting, NotPolled]).await);
-        // The answer has not begun, or its upstream is silent.
+        // The response has not started, or its upstream is idle.
         assert!(!is_dropped(&[]).await);
         assert!(!is_dropped(&[NotPolled, NotPolled]).await);
         assert!(!is_dropped(&[Progressed, Waiting]).await);

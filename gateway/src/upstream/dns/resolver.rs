@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The interval between lookups of one name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LookupIntervals {
-    /// The jitter: a lookup is up to half of its interval earlier.
+    /// The longest interval; up to half of it less at random.
     pub(super) every: Duration,
     /// The minimum time between the starts of two lookups of one name.
     pub(super) gap: Duration,
