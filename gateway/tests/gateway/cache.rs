@@ -1,4 +1,4 @@
-//! Answers that are given again: which ones, what of them, and for how long.
+//! Cached responses: which responses are stored, their content, and for how long.
 
 use fastllm_contract::{ModelName, UsageEvent};
 use tokio::net::TcpListener;
@@ -11,14 +11,14 @@ use crate::support::{
 
 pub(super) const BODY: &str = "{\"model\":\"small\",\"messages\":[]}";
 
-/// The usual content, with a model `small` whose answers are kept.
+/// The default content, with a model `small` whose responses are cached.
 pub(super) fn keeping(addresses: &[String]) -> SnapshotContent {
     let mut content = content(addresses);
     content.models[2].cache_ttl_seconds = Some(3600);
     content
 }
 
-/// Answers that can be told from each other.
+/// An upstream whose responses are numbered.
 pub(super) async fn counting() -> Upstream {
     let answer = |number: u32| {
         let usage = "{\"prompt_tokens\":7,\"completion_tokens\":3,\"cost\":0.000125}";
@@ -34,7 +34,7 @@ pub(super) async fn start(upstream: &Upstream) -> TestGateway {
     TestGateway::serving(&keeping(&[upstream.api_base()]), Options::default()).await
 }
 
-/// Asks with further header lines.
+/// Sends a request with additional header lines.
 pub(super) async fn ask(gateway: &TestGateway, lines: &str, body: &str) -> Reply {
     let headers = format!("authorization: Bearer {KEY}\r\n{lines}");
     gateway
@@ -42,7 +42,7 @@ pub(super) async fn ask(gateway: &TestGateway, lines: &str, body: &str) -> Reply
         .await
 }
 
-/// The number of an answer, and what it says of the cache.
+/// The number of a response, and its cache header.
 pub(super) fn told(reply: &Reply) -> (u64, Option<&str>) {
     assert_eq!((reply.status, reply.complete), (200, true));
     let number = reply.json()["number"].as_u64().unwrap();
@@ -53,7 +53,7 @@ const HIT: Option<&str> = Some("hit");
 const MISS: Option<&str> = Some("miss");
 
 #[tokio::test]
-async fn a_hit_is_the_first_answer_byte_for_byte() {
+async fn a_cache_hit_is_the_first_response_byte_for_byte() {
     let parts: [&[u8]; 3] = [b"\x1f\x8b\x08 not", b"\0really\xff", b" compressed"];
     let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n\
 Content-Encoding: gzip\r\nOpenAI-Version: 2020-10-01\r\nX-Request-Id: theirs\r\n\
@@ -101,7 +101,7 @@ Transfer-Encoding: chunked\r\n\r\n";
 }
 
 #[tokio::test]
-async fn both_versions_of_http_are_given_the_same() {
+async fn http1_and_http2_receive_the_same_cached_response() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     let first = gateway.chat(BODY).await;
@@ -119,7 +119,7 @@ async fn both_versions_of_http_are_given_the_same() {
         assert_eq!(got, first.body);
     })
     .await;
-    // The other way round.
+    // Stored over HTTP/2.
     let other: &str = "{\"model\":\"small\",\"n\":2}";
     chat_over_http2(&gateway, "https://page.example", other, async |response| {
         assert_eq!(response.headers()["x-fastllm-cache"], "miss");
@@ -131,7 +131,7 @@ async fn both_versions_of_http_are_given_the_same() {
 }
 
 #[tokio::test]
-async fn only_models_that_say_so_have_one() {
+async fn only_models_with_a_cache_policy_are_cached() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     let large = "{\"model\":\"large\"}";
@@ -144,7 +144,7 @@ async fn only_models_that_say_so_have_one() {
 }
 
 #[tokio::test]
-async fn without_room_nothing_is_kept() {
+async fn without_capacity_nothing_is_cached() {
     for flag in ["--cache-max-entries=0", "--cache-max-bytes=0"] {
         let upstream = counting().await;
         let content = keeping(&[upstream.api_base()]);
@@ -155,7 +155,7 @@ async fn without_room_nothing_is_kept() {
 }
 
 #[tokio::test]
-async fn full_means_that_the_oldest_goes() {
+async fn a_full_cache_evicts_the_oldest_response() {
     let upstream = counting().await;
     let content = keeping(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::flags(&["--cache-max-entries=2"])).await;
@@ -171,7 +171,7 @@ async fn full_means_that_the_oldest_goes() {
 }
 
 #[tokio::test]
-async fn an_answer_is_given_for_as_long_as_its_model_says() {
+async fn a_cached_response_expires_after_the_ttl_of_its_model() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[2].cache_ttl_seconds = Some(1);
@@ -186,11 +186,11 @@ async fn an_answer_is_given_for_as_long_as_its_model_says() {
 }
 
 #[tokio::test]
-async fn streams_are_never_kept() {
+async fn streams_are_never_cached() {
     let parts = ["data: {\"choices\":[{}]}\n\n", "data: [DONE]\n\n"];
     let upstream = Upstream::start([raw(events(&parts, true))]).await;
     let gateway = start(&upstream).await;
-    // One that was asked for, and one that was not.
+    // A requested stream, and an unrequested one.
     for body in ["{\"model\":\"small\",\"stream\":true}", BODY] {
         let before = upstream.seen().requests.len();
         for _ in 0..2 {
@@ -204,7 +204,7 @@ async fn streams_are_never_kept() {
 }
 
 #[tokio::test]
-async fn uploads_are_never_kept() {
+async fn uploads_are_never_cached() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     let headers =
@@ -216,8 +216,8 @@ async fn uploads_are_never_kept() {
     }
 }
 
-/// Asks twice for each answer, and wants each of them from the upstream.
-async fn never_kept(answers: &[Vec<u8>]) {
+/// Sends each request twice; each response must come from the upstream.
+async fn assert_never_cached(answers: &[Vec<u8>]) {
     let twice = answers.iter().flat_map(|answer| [answer, answer]);
     let script = |answer: &Vec<u8>| vec![Step::Send(answer.clone()), Step::Close];
     let upstream = Upstream::start(twice.map(script)).await;
@@ -240,16 +240,16 @@ async fn never_kept(answers: &[Vec<u8>]) {
 }
 
 #[tokio::test]
-async fn what_broke_off_or_may_have_is_never_kept() {
-    never_kept(
+async fn aborted_and_possibly_aborted_responses_are_never_cached() {
+    assert_never_cached(
         &[
             "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\":1}",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\n",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n7\r\n{\"a\":1}\r\nx\r\n\r\n",
-            // Only the end of the connection tells that of the answer.
+            // Only the end of the connection marks the end of the response.
             "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"a\":1}",
             "HTTP/1.0 200 OK\r\n\r\n{\"a\":1}",
-            // It has come to its end, but its text has not.
+            // The body is complete, but its JSON is not.
             "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n{\"a\":1",
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
         ]
@@ -259,7 +259,7 @@ async fn what_broke_off_or_may_have_is_never_kept() {
 }
 
 #[tokio::test]
-async fn what_is_not_meant_for_it_is_never_kept() {
+async fn uncacheable_responses_are_never_cached() {
     let good = |field: &str, body: &str| {
         let head = format!(
             "HTTP/1.1 200 OK\r\n{field}content-length: {}\r\n\r\n",
@@ -269,7 +269,7 @@ async fn what_is_not_meant_for_it_is_never_kept() {
     };
     let status =
         |status: &str| format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}").into_bytes();
-    never_kept(&[
+    assert_never_cached(&[
         good("set-cookie: who=me\r\n", "{}"),
         good("cache-control: max-age=9, no-store\r\n", "{}"),
         good("cache-control: Private=\"x\"\r\n", "{}"),
@@ -281,7 +281,7 @@ async fn what_is_not_meant_for_it_is_never_kept() {
         status("404 Not Found"),
     ])
     .await;
-    // The same with nothing against it.
+    // The same response without the obstacle.
     let upstream = Upstream::start([vec![Step::Send(good("", "{}")), Step::Close]]).await;
     let gateway = start(&upstream).await;
     let said = [gateway.chat(BODY).await, gateway.chat(BODY).await];
@@ -292,7 +292,7 @@ async fn what_is_not_meant_for_it_is_never_kept() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_client_left_is_not_kept() {
+async fn a_response_whose_client_left_is_not_cached() {
     let barrier = Barrier::new();
     let head = "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\"";
     let slow = vec![
@@ -320,17 +320,17 @@ async fn an_answer_whose_client_left_is_not_kept() {
 }
 
 #[tokio::test]
-async fn clients_that_want_an_answer_of_their_own_get_one() {
+async fn clients_can_bypass_the_cache() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     for (lines, number, said) in [
         ("", 1, MISS),
         ("", 1, HIT),
-        // Neither looked up nor kept.
+        // Neither looked up nor stored.
         ("cache-control: no-store\r\n", 2, None),
         ("x-fastllm-cache: skip\r\n", 3, None),
         ("", 1, HIT),
-        // Not looked up, and kept.
+        // Not looked up, but stored.
         ("cache-control: no-cache\r\n", 4, None),
         ("", 4, HIT),
     ] {
@@ -340,7 +340,7 @@ async fn clients_that_want_an_answer_of_their_own_get_one() {
 }
 
 #[tokio::test]
-async fn a_failovers_answer_is_that_of_the_model_that_gave_it() {
+async fn after_failover_the_response_is_cached_for_the_model_that_served_it() {
     let broken = Upstream::start([json_answer("500 Internal Server Error", "{}")]).await;
     let good = counting().await;
     let mut content = keeping(&[broken.api_base()]);
@@ -349,12 +349,12 @@ async fn a_failovers_answer_is_that_of_the_model_that_gave_it() {
     content.models[1].cache_ttl_seconds = Some(3600);
     let gateway = TestGateway::serving(&content, Options::flags(&["--max-retries=0"])).await;
     assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
-    // Of the model that was asked first, nothing is known.
+    // Nothing is cached for the model that was tried first.
     assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
     let large = BODY.replace("small", "large");
     assert_eq!(told(&gateway.chat(&large).await), (2, HIT));
 
-    // Where the one that answers does not keep any, nothing is.
+    // Nothing is cached if the serving model has no cache policy.
     content.version = 2;
     content.models[1].cache_ttl_seconds = None;
     gateway.control.publish(snapshot(&content));
@@ -371,7 +371,7 @@ async fn a_failovers_answer_is_that_of_the_model_that_gave_it() {
 }
 
 #[tokio::test]
-async fn a_kept_answer_needs_no_backend() {
+async fn a_cache_hit_needs_no_backend() {
     let upstream = counting().await;
     let gateway = start(&upstream).await;
     assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
@@ -381,7 +381,7 @@ async fn a_kept_answer_needs_no_backend() {
 }
 
 #[tokio::test]
-async fn equal_requests_at_one_time_are_both_forwarded() {
+async fn concurrent_equal_requests_are_both_forwarded() {
     let barrier = Barrier::new();
     let slow = |number: u32| {
         let answer = json_answer("200 OK", &format!("{{\"number\":{number}}}"));
@@ -410,7 +410,7 @@ fn figures(event: &UsageEvent) -> (u64, u64, Option<u64>, bool) {
 }
 
 #[tokio::test]
-async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
+async fn a_cache_hit_is_accounted_for_like_the_original_response() {
     let upstream = counting().await;
     let content = keeping(&[upstream.api_base()]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -430,7 +430,7 @@ async fn a_hit_is_accounted_for_like_the_answer_that_it_stands_for() {
         ("fastllm_cache_total{kind=\"miss\"}", 1.0),
         ("fastllm_cache_total{kind=\"store\"}", 1.0),
         ("fastllm_cache_entries", 1.0),
-        // No upstream was asked.
+        // No request reached the upstream.
         ("fastllm_upstream_status_total{class=\"success\"}", 1.0),
         ("fastllm_model_requests_total{model=\"small\"}", 1.0),
         (

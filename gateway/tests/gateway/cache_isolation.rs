@@ -1,4 +1,4 @@
-//! Nobody is ever given the answer to another question, or another's answer.
+//! A cached response is never served for another request or to another principal.
 
 use fastllm_contract::{ModelName, Principal, PrincipalId, SplitBy, Target, VirtualModel};
 
@@ -10,7 +10,7 @@ const MISS: Option<&str> = Some("miss");
 const OTHER: &str = "sk-another";
 const WITHOUT: &str = "sk-without";
 
-/// The usual key, another principal's, and one of a principal without a grant.
+/// The default key, a key of another principal, and one of a principal without a grant.
 fn three(upstream: &Upstream) -> SnapshotContent {
     let mut content = keeping(&[upstream.api_base()]);
     let usual = content.principals[0].clone();
@@ -36,7 +36,7 @@ fn with_key(key: &str, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn another_principal_is_given_nothing() {
+async fn another_principal_gets_no_cached_response() {
     let upstream = counting().await;
     let gateway = TestGateway::serving(&three(&upstream), Options::default()).await;
     for (key, number, said) in [
@@ -44,7 +44,7 @@ async fn another_principal_is_given_nothing() {
         (OTHER, 2, MISS),
         (KEY, 1, HIT),
         (OTHER, 2, HIT),
-        // Its own, with another of its keys.
+        // The same principal, with another of its keys.
         ("sk-second", 1, HIT),
     ] {
         assert_eq!(
@@ -56,7 +56,7 @@ async fn another_principal_is_given_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_shared_is_so_among_those_who_may_use_the_model() {
+async fn shared_responses_are_limited_to_principals_with_a_grant() {
     let upstream = counting().await;
     let options = Options::flags(&["--cache-scope=shared"]);
     let gateway = TestGateway::serving(&three(&upstream), options).await;
@@ -71,7 +71,7 @@ async fn what_is_shared_is_so_among_those_who_may_use_the_model() {
 }
 
 #[tokio::test]
-async fn a_grant_that_is_taken_away_is_gone_at_once() {
+async fn a_revoked_grant_takes_effect_at_once() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -83,7 +83,7 @@ async fn a_grant_that_is_taken_away_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn an_open_gateway_has_answers_of_its_own() {
+async fn an_open_gateway_has_separate_cached_responses() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.open = true;
@@ -91,7 +91,7 @@ async fn an_open_gateway_has_answers_of_its_own() {
     let open = post("/v1/chat/completions", "", BODY);
     assert_eq!(told(&gateway.ask(&open).await), (1, MISS));
     assert_eq!(told(&gateway.ask(&open).await), (1, HIT));
-    // Whoever has to say who they are is not given them.
+    // Authenticated clients do not receive them.
     content.version = 2;
     content.open = false;
     publish(&gateway, &content).await;
@@ -99,7 +99,7 @@ async fn an_open_gateway_has_answers_of_its_own() {
 }
 
 #[tokio::test]
-async fn endpoint_body_and_model_make_another_question() {
+async fn endpoint_body_and_model_are_part_of_the_cache_key() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
@@ -122,7 +122,7 @@ async fn endpoint_body_and_model_make_another_question() {
             assert_eq!(told(&reply), (number, said), "{path} {body}");
         }
     }
-    // The prefix of the path is no part of it.
+    // The path prefix is not part of the key.
     let reply = gateway
         .ask(&post("/chat/completions", &headers, BODY))
         .await;
@@ -130,7 +130,7 @@ async fn endpoint_body_and_model_make_another_question() {
 }
 
 #[tokio::test]
-async fn by_whichever_name_a_model_is_asked_it_is_the_same() {
+async fn every_name_of_a_model_shares_the_cached_response() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.virtual_models.push(VirtualModel {
@@ -165,7 +165,7 @@ async fn by_whichever_name_a_model_is_asked_it_is_the_same() {
 }
 
 #[tokio::test]
-async fn headers_that_the_backend_sees_make_another_question() {
+async fn forwarded_headers_are_part_of_the_cache_key() {
     let upstream = counting().await;
     let content = keeping(&[upstream.api_base()]);
     let options = Options::flags(&["--forward-header=x-tenant"]);
@@ -179,7 +179,7 @@ async fn headers_that_the_backend_sees_make_another_question() {
         ("accept: audio/wav\r\n", 6, MISS),
         ("OpenAI-Beta: one\r\n", 2, HIT),
         ("x-tenant: one\r\n", 4, HIT),
-        // What it does not see, or what says nothing of the question.
+        // Header fields that are not forwarded or do not affect the response.
         ("user-agent: other\r\nx-unknown: 1\r\n", 1, HIT),
     ] {
         assert_eq!(
@@ -202,7 +202,7 @@ async fn publish(gateway: &TestGateway, content: &SnapshotContent) {
 }
 
 #[tokio::test]
-async fn a_snapshot_takes_the_answers_of_what_it_changes_and_no_others() {
+async fn a_snapshot_invalidates_only_the_responses_that_it_affects() {
     let upstream = counting().await;
     let mut content = keeping(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
@@ -218,7 +218,7 @@ async fn a_snapshot_takes_the_answers_of_what_it_changes_and_no_others() {
     assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
     assert_eq!(told(&gateway.chat(&large).await), (3, MISS));
 
-    // What was answered before a change that was undone is still right.
+    // Responses from before a reverted change are still valid.
     content.version = 3;
     content.models[1].backends[0].upstream_model = "small".to_owned();
     publish(&gateway, &content).await;

@@ -1,4 +1,4 @@
-//! What passes through on the good path.
+//! Successful requests.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],
 \"completion_tokens_details\":{\"reasoning_tokens\":2}}, \"x\": 1.50 }";
 
 #[tokio::test]
-async fn bytes_pass_unchanged_both_ways() {
+async fn bytes_are_forwarded_unchanged_in_both_directions() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let body = "{\"messages\" : [ {\"content\":\"\\u0041\"} ],\n \"model\":\"small\", \"n\": 1.0}";
@@ -106,7 +106,7 @@ transfer-encoding: chunked\r\n\r\n"
 }
 
 #[tokio::test]
-async fn models_are_those_that_the_key_may_use() {
+async fn only_models_that_the_key_may_use_are_listed() {
     let upstream = Upstream::start([]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for path in ["/v1/models", "/models"] {
@@ -122,7 +122,7 @@ async fn models_are_those_that_the_key_may_use() {
 }
 
 #[tokio::test]
-async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
+async fn an_open_snapshot_needs_no_key_and_records_no_principal() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let mut content = content(&[upstream.api_base()]);
     content.open = true;
@@ -130,7 +130,7 @@ async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
     let body = "{\"model\":\"forbidden\",\"stream\":true}";
     let reply = gateway.ask(&post("/v1/chat/completions", "", body)).await;
     assert_eq!(reply.status, 200);
-    // Nobody is billed, so nothing is asked for.
+    // No principal is charged, so no usage is requested.
     assert_eq!(
         String::from_utf8(upstream.request().body).unwrap(),
         "{\"model\":\"small\",\"stream\":true}"
@@ -139,7 +139,7 @@ async fn an_open_snapshot_needs_no_key_and_bills_nobody() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again_and_load_is_spread() {
+async fn connections_are_reused_and_load_is_balanced() {
     let barrier = Barrier::new();
     let slow = [
         vec![Step::Wait(barrier.clone())],
@@ -149,7 +149,7 @@ async fn connections_are_used_again_and_load_is_spread() {
     let one = Upstream::start([slow.clone()]).await;
     let two = Upstream::start([slow]).await;
     let content = content(&[one.api_base(), two.api_base()]);
-    // Each thread has connections of its own.
+    // Each thread has its own connections.
     let gateway = TestGateway::serving(&content, Options::flags(&["--workers=1"])).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
@@ -180,7 +180,7 @@ async fn connections_are_used_again_and_load_is_spread() {
 }
 
 #[tokio::test]
-async fn a_pool_reaches_its_model_by_name_only() {
+async fn backends_on_one_address_receive_their_own_model_name() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let mut broken = backend(5, "http://:0/");
@@ -192,7 +192,7 @@ async fn a_pool_reaches_its_model_by_name_only() {
 }
 
 #[tokio::test]
-async fn an_answer_with_two_lengths_is_no_answer() {
+async fn a_response_with_two_lengths_is_invalid() {
     let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\
 transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
     let upstream = Upstream::start([raw(answer)]).await;
@@ -202,10 +202,10 @@ transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
 }
 
 #[tokio::test]
-async fn the_upstream_reads_as_json_what_was_authorised_as_json() {
+async fn a_body_authorised_as_json_is_forwarded_as_json() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    // As a form it would name another model.
+    // Parsed as a form, it would name another model.
     let body = "{\"model\":\"small\",\"x\":\"&model=forbidden&\"}";
     let headers = format!(
         "authorization: Bearer {KEY}\r\ncontent-type: application/x-www-form-urlencoded\r\n"
@@ -219,7 +219,7 @@ async fn the_upstream_reads_as_json_what_was_authorised_as_json() {
 }
 
 #[tokio::test]
-async fn a_large_body_is_edited_without_a_scratch() {
+async fn a_large_body_is_edited_without_a_copy() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "other".to_owned();

@@ -1,4 +1,4 @@
-//! Answers that come in gzip although nobody asked for it.
+//! Responses with gzip that the request did not accept.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ const STREAM: &str = "{\"model\":\"small\",\"stream\":true}";
 const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}";
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
-/// Each part is complete for whoever decodes as it comes.
+/// Compresses parts, each flushed so that it can be decoded on arrival.
 fn packed(parts: &[&str]) -> Vec<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let mut packed = Vec::new();
@@ -48,7 +48,7 @@ fn stream(parts: &[&str]) -> (Vec<u8>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn what_it_used_is_known_and_its_bytes_pass() {
+async fn the_usage_is_recorded_and_the_bytes_are_forwarded() {
     let body = packed(&[ANSWER]).concat();
     let upstream = Upstream::start([answer("gzip", &body)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -63,7 +63,7 @@ async fn what_it_used_is_known_and_its_bytes_pass() {
 }
 
 #[tokio::test]
-async fn a_stream_passes_with_the_usage_that_only_the_gateway_asked_for() {
+async fn a_stream_is_forwarded_with_the_usage_that_the_gateway_requested() {
     let usage = format!("data: {ANSWER}\n\n");
     let (coded, body) = stream(&[EVENT, EVENT, &usage, "data: [DONE]\n\n"]);
     for script in [raw(&coded), vec![Step::Trickle(coded.clone())]] {
@@ -81,7 +81,7 @@ async fn a_stream_passes_with_the_usage_that_only_the_gateway_asked_for() {
 }
 
 #[tokio::test]
-async fn an_event_leaves_before_the_next_one_comes() {
+async fn an_event_is_forwarded_before_the_next_one_arrives() {
     let parts = packed(&[EVENT, EVENT]);
     let barrier = crate::support::Barrier::new();
     let (coded, _) = stream(&[EVENT, EVENT]);
@@ -100,13 +100,13 @@ async fn an_event_leaves_before_the_next_one_comes() {
     assert_eq!(client.chunk().await.unwrap(), parts[0]);
     barrier.cancel();
     while !client.chunk().await.unwrap().is_empty() {}
-    // It did not say what it used, nor that it is complete.
+    // The stream reported neither its usage nor its end.
     let event = &gateway.finish().await[0];
     assert!(event.estimated && event.completion_tokens.0 >= 2);
 }
 
 #[tokio::test]
-async fn an_error_in_its_first_event_still_fails_over() {
+async fn an_error_in_the_first_event_fails_over() {
     let (failed, _) = stream(&[": hello\n\n", "data: {\"error\":{\"code\":503}}\n\n"]);
     let (good, body) = stream(&[EVENT, "data: [DONE]\n\n"]);
     let first = Upstream::start([raw(failed)]).await;
@@ -120,7 +120,7 @@ async fn an_error_in_its_first_event_still_fails_over() {
 }
 
 #[tokio::test]
-async fn a_bomb_and_what_nobody_reads_pass_and_count_as_their_prompt() {
+async fn a_decompression_bomb_and_an_unknown_coding_are_forwarded_and_count_as_their_prompt() {
     let zeros = " ".repeat(16 << 20);
     let bomb = packed(&[&zeros, ANSWER]).concat();
     let broken = [&packed(&[ANSWER]).concat()[..20], b"no gzip"].concat();

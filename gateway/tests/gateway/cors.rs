@@ -1,4 +1,4 @@
-//! Web pages that use the gateway from a browser.
+//! CORS: web pages that use the gateway from a browser.
 
 use crate::support::{
     KEY, Message, Options, Reply, TestGateway, Upstream, chat_over_http2, get, post, raw,
@@ -22,7 +22,7 @@ fn asking(origin: &str) -> Vec<u8> {
     post("/v1/chat/completions", &headers, BODY)
 }
 
-/// Every value of a field.
+/// Every value of a header field.
 fn all(reply: &Reply, name: &str) -> Vec<String> {
     let message = Message {
         head: reply.head.clone(),
@@ -39,7 +39,7 @@ async fn gateway(flags: &[&str]) -> (Upstream, TestGateway) {
 }
 
 #[tokio::test]
-async fn a_browser_may_ask_beforehand_without_a_key() {
+async fn preflight_requests_need_no_key() {
     let (upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
     let wanted = "authorization, content-type, x-stainless-os";
     let more = format!("access-control-request-headers: {wanted}\r\n");
@@ -60,7 +60,7 @@ async fn a_browser_may_ask_beforehand_without_a_key() {
     for name in ["authorization", "content-type", "x-api-key", "openai-beta"] {
         assert!(headers.contains(name), "{name}");
     }
-    // Everything else is what it was.
+    // Every other request behaves as before.
     let other = preflight("/v1/completions", "https://other.example", "");
     let reply = client.ask(&other).await;
     assert_eq!(reply.status, 204);
@@ -76,7 +76,7 @@ async fn a_browser_may_ask_beforehand_without_a_key() {
 }
 
 #[tokio::test]
-async fn answers_say_whose_pages_may_read_them() {
+async fn responses_carry_the_allowed_origin() {
     let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
     let mut client = gateway.client().await;
     let models = get(
@@ -105,7 +105,7 @@ async fn answers_say_whose_pages_may_read_them() {
 }
 
 #[tokio::test]
-async fn all_pages_may_be_allowed() {
+async fn all_origins_can_be_allowed() {
     let (_upstream, gateway) = gateway(&["--cors-origin=*"]).await;
     let reply = gateway.ask(&asking("https://any.example")).await;
     assert_eq!(all(&reply, "access-control-allow-origin"), ["*"]);
@@ -114,7 +114,7 @@ async fn all_pages_may_be_allowed() {
 }
 
 #[tokio::test]
-async fn http2_answers_say_the_same() {
+async fn http2_responses_carry_the_same_cors_headers() {
     let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
     chat_over_http2(&gateway, PAGE, BODY, async |answer| {
         let headers = answer.headers();
@@ -127,10 +127,10 @@ async fn http2_answers_say_the_same() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_unless_it_is_asked_for() {
+async fn without_configuration_no_cors_headers_are_added() {
     let (_upstream, gateway) = gateway(&[]).await;
     let reply = gateway.ask(&asking(PAGE)).await;
-    // What the upstream says is its own affair.
+    // The upstream's own CORS header fields are forwarded.
     assert_eq!(all(&reply, "access-control-allow-credentials"), ["true"]);
     assert_eq!(all(&reply, "vary"), ["accept"]);
     let reply = gateway.ask(&preflight("/v1/completions", PAGE, "")).await;

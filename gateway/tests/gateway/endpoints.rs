@@ -1,4 +1,4 @@
-//! The endpoints beside chat: what each one's requests and answers are.
+//! Endpoints other than chat, with their requests and responses.
 
 use fastllm_contract::ModelName;
 use serde_json::json;
@@ -7,12 +7,12 @@ use crate::support::{
     KEY, Message, Options, Step, TestGateway, Upstream, content, get, json_answer, post,
 };
 
-/// The request that was seen last.
+/// The last request that the upstream received.
 fn last(upstream: &Upstream) -> Message {
     upstream.seen().requests.pop().unwrap()
 }
 
-/// Every endpoint that takes JSON, and an answer of its kind.
+/// Every endpoint that accepts JSON, with a matching response.
 const JSON: [(&str, &str, (u64, u64)); 9] = [
     (
         "/chat/completions",
@@ -86,7 +86,7 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
 }
 
 #[tokio::test]
-async fn an_answer_with_tokens_of_its_own_that_does_not_count_them_is_estimated() {
+async fn a_generated_response_without_usage_is_estimated() {
     let answer = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8}}";
     let upstream = Upstream::start([json_answer("200 OK", answer)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -99,7 +99,7 @@ async fn an_answer_with_tokens_of_its_own_that_does_not_count_them_is_estimated(
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_are_no_tokens() {
+async fn binary_data_does_not_count_as_tokens() {
     for (path, completion) in [("/images/generations", 0), ("/completions", 10)] {
         let half = format!("{{\"data\":\"{}", "A".repeat(61));
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n";
@@ -117,7 +117,7 @@ async fn bytes_that_are_no_text_are_no_tokens() {
 }
 
 #[tokio::test]
-async fn only_completions_are_asked_for_usage() {
+async fn usage_is_requested_only_for_completions() {
     let answers = JSON.map(|(_, answer, _)| json_answer("200 OK", answer));
     let upstream = Upstream::start(answers).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -147,7 +147,7 @@ fn upload(path: &str, content_type: &str, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_form_names_its_model_wherever_it_stands() {
+async fn a_form_may_have_its_model_field_anywhere() {
     const FILE: (&str, &str) = (
         "name=\"file\"; filename=\"model\"",
         "RIFF \r\n--front \u{0}",
@@ -230,7 +230,7 @@ async fn a_form_that_names_two_models_reaches_no_upstream() {
 }
 
 #[tokio::test]
-async fn one_model_is_told_to_those_who_may_use_it() {
+async fn a_single_model_is_returned_to_keys_that_may_use_it() {
     let upstream = Upstream::start([]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].name = ModelName::new("org/small:v1").unwrap();
@@ -252,7 +252,7 @@ async fn one_model_is_told_to_those_who_may_use_it() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_granted_is_not_told() {
+async fn a_model_without_a_grant_is_not_returned() {
     let upstream = Upstream::start([]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let ask = |path: &str| get(path, &format!("x-api-key: {KEY}\r\n"));

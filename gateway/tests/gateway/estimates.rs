@@ -1,5 +1,5 @@
-//! What is set aside for a request is what it may cost, and an answer that does
-//! not say what it used counts all the same.
+//! Reservations cover the maximum cost of a request, and a response without
+//! usage is charged by estimate.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use crate::support::{
 
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
 
-/// A word of a stream as many engines send it, and the end of its choice.
+/// A stream event with one word, as many engines send it, and the final event.
 const WORD: &str =
     "data: {\"choices\":[{\"delta\":{\"content\":\" sea\"},\"finish_reason\":null}]}\n\n";
 const END: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
@@ -35,7 +35,7 @@ fn packed(body: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// An answer of chat completions without a usage, of 256 bytes and these.
+/// A chat completion without usage, of 256 bytes plus this many.
 fn silent(bytes: usize) -> String {
     let frame = "{\"choices\":[{\"message\":{\"content\":\"\"}}]}";
     let words = " sea".repeat(100 + bytes);
@@ -55,7 +55,7 @@ async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> Usag
 }
 
 #[tokio::test]
-async fn an_answer_that_says_no_usage_has_an_estimated_row() {
+async fn a_response_without_usage_has_an_estimated_usage_event() {
     let json = |body: &str| json_answer("200 OK", body);
     let stream = |text: &str| raw(events(&[text], true));
     let words = [WORD, WORD, WORD, END, DONE].concat();
@@ -70,7 +70,7 @@ async fn an_answer_that_says_no_usage_has_an_estimated_row() {
             answer(gzip, &packed(&silent(350))),
             100,
         ),
-        // What is not looked into, and what is no text.
+        // Uninspected bodies, and bodies that are not text.
         ("/chat/completions", answer(brotli, b"brotli"), 0),
         ("/completions", json(&silent(700)), 200),
         ("/embeddings", json("{\"data\":[{\"embedding\":[0.5]}]}"), 0),
@@ -92,7 +92,7 @@ async fn an_answer_that_says_no_usage_has_an_estimated_row() {
 }
 
 #[tokio::test]
-async fn a_transcript_is_text_and_what_was_sent_is_none() {
+async fn a_transcript_counts_as_text_and_the_upload_does_not() {
     let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
 --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--x--\r\n";
     let headers = "content-type: multipart/form-data; boundary=x\r\n";
@@ -105,7 +105,7 @@ async fn a_transcript_is_text_and_what_was_sent_is_none() {
 }
 
 #[tokio::test]
-async fn an_error_is_no_answer_and_has_no_estimate() {
+async fn an_error_response_has_no_estimate() {
     let error = json_answer("400 Bad Request", &silent(700));
     let event = event("/chat/completions", "", BODY, error).await;
     assert!(!event.usage_reported && !event.estimated);
@@ -113,7 +113,7 @@ async fn an_error_is_no_answer_and_has_no_estimate() {
 }
 
 #[tokio::test]
-async fn a_backend_that_says_no_usage_cannot_be_asked_for_ever() {
+async fn a_backend_without_usage_is_still_limited_by_the_budget() {
     let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
     let content = limited(&upstream, None, Some(budget(250)));
     let gateway = TestGateway::serving(&content, often()).await;
@@ -134,7 +134,7 @@ async fn a_backend_that_says_no_usage_cannot_be_asked_for_ever() {
 }
 
 #[tokio::test]
-async fn a_kept_answer_that_said_no_usage_counts_each_time() {
+async fn a_cached_response_without_usage_counts_each_time() {
     let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
     let mut content = limited(&upstream, None, None);
     for model in &mut content.models {
@@ -154,7 +154,7 @@ async fn a_kept_answer_that_said_no_usage_counts_each_time() {
     }
 }
 
-/// Asks for this while nothing is answered.
+/// Sends this request while the upstream does not respond.
 async fn in_flight(
     gateway: &TestGateway,
     upstream: &Upstream,
@@ -170,7 +170,7 @@ async fn in_flight(
 }
 
 #[tokio::test]
-async fn all_answers_to_a_request_are_set_aside() {
+async fn the_reservation_covers_all_choices_of_a_request() {
     let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
     let barrier = Barrier::new();
     let slow = [
@@ -181,7 +181,7 @@ async fn all_answers_to_a_request_are_set_aside() {
     let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
     let gateway = TestGateway::serving(&content, often()).await;
-    // Engines know nothing of `best_of` in a chat.
+    // Engines ignore `best_of` in chat completions.
     let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
     let mut client = in_flight(&gateway, &upstream, &chat(body)).await;
     let prompt = body.len() as u64 * 2 / 7;
@@ -192,7 +192,7 @@ async fn all_answers_to_a_request_are_set_aside() {
 }
 
 #[tokio::test]
-async fn what_an_answer_usually_has_is_that_of_one_of_several() {
+async fn the_usual_completion_size_is_per_choice() {
     let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
     let barrier = Barrier::new();
     let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
@@ -208,7 +208,7 @@ async fn what_an_answer_usually_has_is_that_of_one_of_several() {
 }
 
 #[tokio::test]
-async fn answers_that_could_never_be_had_together_are_refused() {
+async fn requests_whose_choices_exceed_the_limit_are_rejected() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let content = limited(&upstream, Some(limits(None, Some(100), None)), None);
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -221,8 +221,8 @@ async fn answers_that_could_never_be_had_together_are_refused() {
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
-/// The money that is set aside while a request is answered.
-async fn money_aside(path: &str, headers: &str, body: &str, wanted: u64) {
+/// Checks the money reserved while a request is in flight.
+async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u64) {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
     let mut described = budget(0);
     described.tokens_total = None;
@@ -257,11 +257,11 @@ async fn money_aside(path: &str, headers: &str, body: &str, wanted: u64) {
 }
 
 #[tokio::test]
-async fn images_speech_and_sound_are_set_aside_of_money() {
+async fn money_is_reserved_for_images_speech_and_audio() {
     let images = "{\"model\":\"small\",\"n\":3,\"prompt\":\"a sea\"}";
-    money_aside("/images/generations", "", images, 120_000).await;
+    assert_reserved_money("/images/generations", "", images, 120_000).await;
     let speech = "{\"model\":\"small\",\"input\":\"gr\\u00fc\u{df}e\"}";
-    money_aside("/audio/speech", "", speech, 75).await;
+    assert_reserved_money("/audio/speech", "", speech, 75).await;
     let sound = "RIFF".repeat(120_000);
     let form = format!(
         "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
@@ -270,5 +270,5 @@ async fn images_speech_and_sound_are_set_aside_of_money() {
     let minute = form.len() as u64 / 8;
     let cost = (minute * 6_000 + 30_000) / 60_000;
     let headers = "content-type: multipart/form-data; boundary=x\r\n";
-    money_aside("/audio/transcriptions", headers, &form, cost).await;
+    assert_reserved_money("/audio/transcriptions", headers, &form, cost).await;
 }

@@ -1,5 +1,5 @@
-//! From one model to the next: virtual models, fallback, and where a
-//! conversation goes.
+//! Failover between models: virtual models, fallback, and the backend affinity of
+//! conversations.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ const AUTO: &str = "{\"model\":\"auto\"}";
 const SMALL: &str = "{\"model\":\"small\"}";
 
 #[tokio::test]
-async fn rules_decide_and_the_account_names_both_models() {
+async fn rules_select_the_model_and_the_usage_names_both_models() {
     let (small, large) = (
         answering("200 OK", "{\"by\":\"small\"}").await,
         answering("200 OK", "{\"by\":\"large\"}").await,
@@ -74,7 +74,7 @@ async fn rules_decide_and_the_account_names_both_models() {
     let headers = format!("authorization: Bearer {KEY}\r\nx-tier: gold\r\n");
     let golden = post("/v1/chat/completions", &headers, AUTO);
     assert_eq!(gateway.ask(&golden).await.text(), "{\"by\":\"large\"}");
-    // The upstream is asked for what it knows.
+    // The upstream receives its own model name.
     assert_eq!(large.seen().requests[0].body, b"{\"model\":\"small\"}");
 
     let list = gateway
@@ -98,7 +98,7 @@ async fn rules_decide_and_the_account_names_both_models() {
 }
 
 #[tokio::test]
-async fn what_fails_goes_on_to_the_next_model_and_the_fallback() {
+async fn failures_move_to_the_next_model_and_the_fallback() {
     for failing in ["500 X", "429 X", "503 X"] {
         let (small, large) = (
             answering(failing, "{}").await,
@@ -125,7 +125,7 @@ async fn what_fails_goes_on_to_the_next_model_and_the_fallback() {
 }
 
 #[tokio::test]
-async fn a_client_error_is_an_answer_and_ends_the_chain() {
+async fn a_client_error_ends_the_failover() {
     let (small, large) = (
         answering("400 X", "{\"error\":1}").await,
         answering("200 OK", "{}").await,
@@ -139,7 +139,7 @@ async fn a_client_error_is_an_answer_and_ends_the_chain() {
 }
 
 #[tokio::test]
-async fn the_most_useful_answer_survives_models_that_are_not_there() {
+async fn the_most_useful_response_survives_unreachable_models() {
     let limited = "{\"error\":\"slow down\"}";
     let small = answering("429 X", limited).await;
     let gone = answering("200 OK", "{}").await;
@@ -151,7 +151,7 @@ async fn the_most_useful_answer_survives_models_that_are_not_there() {
     let reply = gateway.chat(AUTO).await;
     assert_eq!((reply.status, reply.text().as_str()), (429, limited));
     assert_eq!(count(&gateway, "fastllm_failovers_total").await, 1);
-    // That nobody listens there may pass: it is tried once more.
+    // A refused connection may be temporary, so it is retried once.
     assert_eq!(count(&gateway, "fastllm_retries_total").await, 1);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(429)));
@@ -159,7 +159,7 @@ async fn the_most_useful_answer_survives_models_that_are_not_there() {
 }
 
 #[tokio::test]
-async fn no_hop_leads_to_a_model_that_is_not_granted() {
+async fn failover_never_reaches_a_model_without_a_grant() {
     let (small, forbidden) = (
         answering("500 X", "{}").await,
         answering("200 OK", "{}").await,
@@ -192,7 +192,7 @@ async fn no_hop_leads_to_a_model_that_is_not_granted() {
     assert_eq!(last.requested_model, Some(name("closed")));
 }
 
-/// An answer with `retry-after`.
+/// A response with `retry-after`.
 fn busy(seconds: u32) -> Vec<Step> {
     crate::support::raw(format!(
         "HTTP/1.1 503 X\r\ncontent-length: 2\r\nretry-after: {seconds}\r\n\r\n{{}}"
@@ -200,7 +200,7 @@ fn busy(seconds: u32) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn a_lone_backend_that_is_busy_is_asked_again_unless_it_wants_long() {
+async fn a_single_busy_backend_is_retried_unless_its_retry_after_is_long() {
     let moment = Upstream::start([busy(0), json_answer("200 OK", "{\"ok\":1}")]).await;
     let gateway = TestGateway::start(&[&moment]).await;
     assert_eq!(gateway.chat(SMALL).await.text(), "{\"ok\":1}");
@@ -217,7 +217,7 @@ async fn a_lone_backend_that_is_busy_is_asked_again_unless_it_wants_long() {
 }
 
 #[tokio::test]
-async fn who_asks_to_be_left_alone_is_left_alone_by_everyone() {
+async fn a_backend_with_a_retry_after_is_skipped_by_every_request() {
     let bad = Upstream::start([busy(60), json_answer("200 OK", "{\"by\":\"bad\"}")]).await;
     let good = answering("200 OK", "{\"by\":\"good\"}").await;
     let gateway = TestGateway::start(&[&bad, &good]).await;
@@ -229,7 +229,7 @@ async fn who_asks_to_be_left_alone_is_left_alone_by_everyone() {
 }
 
 #[tokio::test]
-async fn a_backend_that_keeps_failing_is_left_out() {
+async fn a_backend_that_keeps_failing_is_ejected() {
     let bad = answering("500 X", "{}").await;
     let good = answering("200 OK", "{}").await;
     let flags = Options::flags(&["--policy=round-robin", "--health-interval=3600"]);
@@ -237,7 +237,7 @@ async fn a_backend_that_keeps_failing_is_left_out() {
     for _ in 0..10 {
         assert_eq!(gateway.chat(SMALL).await.status, 200);
     }
-    // Every second one begins there, until five in a row have failed.
+    // Every second request starts there, until five in a row have failed.
     gateway
         .until("the backend to be left out", async || {
             let before = bad.seen().requests.len();
@@ -250,7 +250,7 @@ async fn a_backend_that_keeps_failing_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_conversation_stays_at_its_backend() {
+async fn a_conversation_stays_on_its_backend() {
     let (one, two) = (
         answering("200 OK", "{\"by\":1}").await,
         answering("200 OK", "{\"by\":2}").await,
@@ -273,13 +273,13 @@ async fn a_conversation_stays_at_its_backend() {
         assert_eq!(by.len(), 1, "{by:?}");
         talks.extend(by);
     }
-    // Idle backends: the one that knows the system prompt takes them all.
+    // The backends are idle, so the one with the cached system prompt is preferred.
     talks.dedup();
     assert_eq!(talks.len(), 1);
 }
 
 #[tokio::test]
-async fn answers_are_measured_and_the_faster_backend_preferred() {
+async fn latency_is_measured_and_the_faster_backend_is_preferred() {
     let barrier = Barrier::new();
     let mut script = vec![Step::Wait(barrier.clone())];
     script.extend(json_answer("200 OK", "{}"));
@@ -291,7 +291,7 @@ async fn answers_are_measured_and_the_faster_backend_preferred() {
     held.write(&crate::support::chat(SMALL)).await;
     slow.wait_for("the slow request", |seen| seen.requests.len() == 1)
         .await;
-    // As long as all of these together: that is how slow it is.
+    // The slow backend takes as long as all of these requests together.
     for _ in 0..20 {
         assert_eq!(gateway.chat(SMALL).await.status, 200);
     }

@@ -1,4 +1,4 @@
-//! A gateway that serves a configuration file.
+//! A gateway with a configuration file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::{
 const BODY: &str = "{\"model\":\"small\"}";
 const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
 
-/// A file, and the folder that it is in.
+/// A configuration file in a temporary directory.
 struct Folder(TempDir);
 
 impl Folder {
@@ -26,7 +26,7 @@ impl Folder {
         self.0.path().join("gateway.yaml")
     }
 
-    /// Replaces the file as editors and tools do.
+    /// Replaces the file by renaming, as editors do.
     fn write(&self, text: &str) {
         let next = self.0.path().join("next");
         std::fs::write(&next, text).unwrap();
@@ -67,7 +67,7 @@ async fn until_admitted(gateway: &TestGateway, key: &str) {
 }
 
 #[tokio::test]
-async fn what_the_file_says_is_served_at_once() {
+async fn the_configuration_file_is_served_at_once() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let text = format!(
         "model_list:
@@ -84,7 +84,7 @@ auth:
     );
     let folder = Folder::with(&text);
     let gateway = TestGateway::with_file(&folder.file(), &[]).await;
-    // Ready from the first moment on.
+    // The gateway is ready immediately.
     assert_eq!(gateway.get("/readyz").await.status, 200);
     assert_eq!(gateway.ask(&with_key("client-key", BODY)).await.status, 200);
     let request = upstream.request();
@@ -99,7 +99,7 @@ auth:
 }
 
 #[tokio::test]
-async fn without_keys_the_gateway_is_open_and_says_so() {
+async fn without_keys_the_gateway_is_open_and_logs_it() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&format!(
         "model_list:\n{}",
@@ -122,7 +122,7 @@ async fn without_keys_the_gateway_is_open_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_virtual_model_leads_where_its_rules_say() {
+async fn a_virtual_model_follows_its_rules() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let base = upstream.api_base();
     let text = format!(
@@ -170,7 +170,7 @@ fastllm:
 }
 
 #[tokio::test]
-async fn one_bad_backend_spoils_nothing_else() {
+async fn an_invalid_backend_does_not_affect_others() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let base = upstream.api_base();
     let text = format!(
@@ -186,7 +186,7 @@ async fn one_bad_backend_spoils_nothing_else() {
     for _ in 0..4 {
         assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 200);
     }
-    // It is there, but nobody serves it.
+    // The model exists, but has no usable backend.
     let large = gateway.ask(&without_key("", "{\"model\":\"large\"}")).await;
     assert_eq!(large.status, 502);
     let logs = logged();
@@ -197,7 +197,7 @@ async fn one_bad_backend_spoils_nothing_else() {
     }
 }
 
-/// A stream that goes on after `barrier`.
+/// A stream that continues once `barrier` is opened.
 fn gated(barrier: &Barrier) -> Vec<Step> {
     vec![
         Step::Send(events(&[EVENT], false)),
@@ -206,7 +206,7 @@ fn gated(barrier: &Barrier) -> Vec<Step> {
     ]
 }
 
-/// Changes the file while a stream runs, and makes the gateway read it.
+/// Changes the file while a stream runs, and makes the gateway reload it.
 async fn changed_midway(flags: &[&str], read: impl AsyncFn(&TestGateway)) {
     let barrier = Barrier::new();
     let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", "{}")]).await;
@@ -231,7 +231,7 @@ async fn changed_midway(flags: &[&str], read: impl AsyncFn(&TestGateway)) {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_served_and_streams_go_on() {
+async fn a_changed_file_is_reloaded_and_streams_continue() {
     changed_midway(&["--config-poll=1"], async |_| {}).await;
 }
 
@@ -242,9 +242,9 @@ fn hang_up() {
 }
 
 #[tokio::test]
-async fn sighup_makes_it_read_the_file_and_streams_go_on() {
+async fn sighup_reloads_the_file_and_streams_continue() {
     changed_midway(&["--config-poll=0"], async |gateway| {
-        // Nobody looks at the file by itself.
+        // The file is not watched.
         assert_eq!(gateway.ask(&with_key("new-key", BODY)).await.status, 401);
         hang_up();
     })
@@ -252,7 +252,7 @@ async fn sighup_makes_it_read_the_file_and_streams_go_on() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_changes_nothing() {
+async fn an_invalid_file_changes_nothing() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
@@ -260,7 +260,7 @@ async fn a_file_that_cannot_be_used_changes_nothing() {
     let failures = "fastllm_snapshot_poll_failures_total";
     let mut seen = 0.5;
     let broken = "model_list: []\nmodel_list: canary-scalar\nauth: {keys: canary-scalar}\n";
-    // One that is half written, and has no keys yet.
+    // A partially written file, without keys.
     let half = format!("model_list:\n{}", model("small", &upstream.api_base()));
     for change in [Some("model_list: [\n"), Some(broken), Some(&*half), None] {
         match change {
@@ -284,7 +284,7 @@ async fn a_file_that_cannot_be_used_changes_nothing() {
     until_admitted(&gateway, "new-key").await;
 }
 
-/// Points `..data` elsewhere, as the kubelet does with a `ConfigMap`.
+/// Replaces the symlink `..data`, as the kubelet does for a `ConfigMap`.
 fn swap(folder: &Path, data: &str) {
     let next = folder.join("..data_tmp");
     std::os::unix::fs::symlink(data, &next).unwrap();
@@ -292,7 +292,7 @@ fn swap(folder: &Path, data: &str) {
 }
 
 #[tokio::test]
-async fn a_swapped_config_map_is_noticed() {
+async fn an_updated_config_map_is_reloaded() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -311,7 +311,7 @@ async fn a_swapped_config_map_is_noticed() {
 }
 
 #[tokio::test]
-async fn counters_of_an_unchanged_backend_live_on() {
+async fn counters_of_an_unchanged_backend_survive_a_reload() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "sk-usual"));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
@@ -332,7 +332,7 @@ async fn counters_of_an_unchanged_backend_live_on() {
 }
 
 #[tokio::test]
-async fn an_answer_is_given_again_to_its_principal_only_however_the_file_is_ordered() {
+async fn a_cached_response_stays_with_its_principal_when_the_file_is_reordered() {
     let answer = |number: u32| json_answer("200 OK", &format!("{{\"number\":{number}}}"));
     let upstream = Upstream::start((1..9).map(answer)).await;
     let text = |keys: &str| {
@@ -349,7 +349,7 @@ litellm_params: {{api_base: '{}'}}}}\nauth: {{keys: [{keys}]}}\n",
     let number = async |key: &str| gateway.ask(&with_key(key, BODY)).await.json()["number"].clone();
     assert_eq!(number("sk-first").await, 1);
 
-    // The second one stands where the first one stood.
+    // The second key takes the position of the first one.
     folder.write(&text(&format!("{}, {}", key("second"), key("first"))));
     until_admitted(&gateway, "sk-second").await;
     assert_eq!(number("sk-second").await, 2);

@@ -1,4 +1,4 @@
-//! A client that leaves stops the upstream at once, in every phase.
+//! A client disconnect aborts the upstream request at once, in every phase.
 
 use crate::support::{Client, Step, TestGateway, Upstream, chat, events};
 
@@ -8,8 +8,8 @@ const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
 const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2}}\n\n";
 
-/// Runs `leave` between the request and the client's end; the upstream must
-/// see its connection closed, and one account be kept.
+/// Runs `leave` between the request and the disconnect of the client; the upstream
+/// connection must be closed, and one usage event recorded.
 async fn leaves(
     body: &str,
     before: Vec<u8>,
@@ -32,8 +32,8 @@ async fn leaves(
     event
 }
 
-/// What an account says that was never reported: whether it is an estimate,
-/// tokens of the prompt, and of the answer.
+/// The usage of an event without reported usage: whether it is an estimate,
+/// prompt tokens, and completion tokens.
 fn told(event: &fastllm_contract::UsageEvent) -> (bool, u64, u64) {
     assert!(!event.usage_reported);
     let (prompt, completion) = (event.prompt_tokens.0, event.completion_tokens.0);
@@ -50,13 +50,13 @@ async fn request_arrived(_: &mut Client, upstream: &Upstream) {
 async fn before_the_first_byte() {
     let event = leaves(STREAMED, Vec::new(), request_arrived).await;
     assert_eq!(told(&event), (false, 0, 0));
-    // An answer in one piece may have been worked on to its end.
+    // An unstreamed response may have been generated completely.
     let event = leaves(WHOLE, Vec::new(), request_arrived).await;
     assert_eq!(told(&event), (true, WHOLE.len() as u64 * 2 / 7, 0));
 }
 
 #[tokio::test]
-async fn while_the_first_event_is_waited_for() {
+async fn before_the_first_event() {
     let event = leaves(STREAMED, events(&[": working\n\n"], false), request_arrived).await;
     assert_eq!(told(&event), (false, 0, 0));
 }
@@ -77,7 +77,7 @@ async fn in_the_middle_of_a_stream() {
 }
 
 #[tokio::test]
-async fn after_the_usage_was_seen() {
+async fn after_the_usage_event() {
     let parts = events(&[EVENT, USAGE, EVENT], false);
     let event = leaves(
         STREAMED,
@@ -93,7 +93,7 @@ async fn after_the_usage_was_seen() {
 }
 
 #[tokio::test]
-async fn in_the_middle_of_an_unstreamed_answer() {
+async fn in_the_middle_of_an_unstreamed_response() {
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n{\"abc\":1".to_vec();
     let event = leaves(WHOLE, head, async |client: &mut Client, _: &Upstream| {
         client.head().await;
@@ -115,7 +115,7 @@ async fn files_in_a_prompt_are_not_counted_as_text() {
 }
 
 #[tokio::test]
-async fn by_closing_its_side_only() {
+async fn by_closing_only_the_sending_side() {
     let script = vec![Step::UntilHangUp];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;

@@ -1,4 +1,4 @@
-//! Comments that keep the connection of a silent stream alive.
+//! Heartbeat comments that keep the connection of a silent stream alive.
 
 use crate::support::{
     Barrier, Options, Step, TestGateway, Upstream, chat, chat_over_http2, events, next_data,
@@ -20,8 +20,8 @@ fn chunks(parts: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A gateway with heartbeats, and an upstream that sends this at first and the
-/// rest when the gate opens.
+/// A gateway with heartbeats, and an upstream that sends the first parts at once
+/// and the rest when the barrier is opened.
 async fn pausing(first: &[&str], rest: &[&str]) -> (TestGateway, Upstream, Barrier) {
     let barrier = Barrier::new();
     let script = vec![
@@ -36,8 +36,8 @@ async fn pausing(first: &[&str], rest: &[&str]) -> (TestGateway, Upstream, Barri
 }
 
 #[tokio::test]
-async fn they_stand_between_events_and_change_nothing_else() {
-    // Half an event has come when the upstream pauses: it stays whole.
+async fn heartbeats_are_sent_between_events_and_change_nothing_else() {
+    // The upstream pauses within an event, which must not be split.
     let (gateway, _upstream, barrier) =
         pausing(&[ONE, "data: {\"half\""], &[":1}\n\n", USAGE, DONE]).await;
     let mut client = gateway.client().await;
@@ -57,8 +57,8 @@ async fn they_stand_between_events_and_change_nothing_else() {
 }
 
 #[tokio::test]
-async fn they_are_no_first_event() {
-    // So long a comment is not held back: the head leaves with it.
+async fn a_heartbeat_is_not_the_first_event() {
+    // A comment of this length is not delayed, and the head is sent with it.
     let comment = format!(": {}\n\n", "x".repeat(70_000));
     let (gateway, _upstream, barrier) = pausing(&[&comment], &[ONE, DONE]).await;
     let mut client = gateway.client().await;
@@ -68,13 +68,13 @@ async fn they_are_no_first_event() {
     client.until(HEARTBEAT).await;
     barrier.cancel();
     client.until(&[ONE, DONE].concat()).await;
-    // A heartbeat comes after three quarters of its time at the earliest.
+    // A heartbeat is sent after three quarters of its interval at the earliest.
     let reported = gateway.finish().await;
     assert!(reported[0].ttft_ms.unwrap() >= 750);
 }
 
 #[tokio::test]
-async fn there_are_none_within_an_event_or_in_another_answer() {
+async fn no_heartbeats_within_an_event_or_in_other_responses() {
     let flags = ["--sse-heartbeat=1", "--stream-idle-timeout=2"];
     let overlong = format!("data: {{\"x\":\"{}", "y".repeat(1_100_000));
     let whole = "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":";
@@ -92,7 +92,7 @@ async fn there_are_none_within_an_event_or_in_another_answer() {
 }
 
 #[tokio::test]
-async fn http2_has_them_too() {
+async fn heartbeats_are_sent_over_http2() {
     let (gateway, _upstream, barrier) = pausing(&[ONE], &[DONE]).await;
     chat_over_http2(&gateway, "null", BODY, async |answer| {
         let mut body = answer.into_body();

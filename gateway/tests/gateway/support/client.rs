@@ -8,7 +8,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::http::{Reader, header_values};
 use super::{KEY, soon};
 
-/// An answer as a client sees it.
+/// A response as received by a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
@@ -64,19 +64,19 @@ impl Client {
         self.writer.write_all(bytes).await.unwrap();
     }
 
-    /// Sends a FIN, and still reads.
+    /// Closes the sending side (FIN) and continues to read.
     pub(crate) async fn close_its_side(&mut self) {
         self.writer.shutdown().await.unwrap();
     }
 
-    /// The head of an answer.
+    /// The head of a response.
     pub(crate) async fn head(&mut self) -> String {
         soon("the head of an answer", self.reader.head())
             .await
             .expect("an answer")
     }
 
-    /// The next chunk of a chunked answer.
+    /// The next chunk of a chunked response.
     pub(crate) async fn chunk(&mut self) -> Option<Vec<u8>> {
         soon("a chunk", self.reader.chunk()).await
     }
@@ -106,19 +106,19 @@ impl Client {
         !soon("the end of the connection", self.reader.more()).await
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub(crate) async fn ask(&mut self, request: &[u8]) -> Reply {
         self.write(request).await;
         self.reply().await
     }
 }
 
-/// A GET with headers (each line with its end).
+/// A GET request with header lines, each with its line ending.
 pub(crate) fn get(path: &str, headers: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: gateway\r\n{headers}\r\n").into_bytes()
 }
 
-/// A POST with headers (each line with its end).
+/// A POST request with header lines, each with its line ending.
 pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
     format!(
         "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-length: {}\r\n{headers}\r\n{body}",
@@ -127,7 +127,7 @@ pub(crate) fn post(path: &str, headers: &str, body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A chat completion with the usual key.
+/// A chat completion with the default key.
 pub(crate) fn chat(body: &str) -> Vec<u8> {
     let headers = format!("authorization: Bearer {KEY}\r\ncontent-type: application/json\r\n");
     post("/v1/chat/completions", &headers, body)

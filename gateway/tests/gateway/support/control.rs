@@ -17,22 +17,22 @@ use super::soon;
 
 pub(crate) const TOKEN: &str = "canary-proxy-token";
 
-/// What control has been told.
+/// Requests that the control plane received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ControlReceived {
-    /// Bodies of usage posts, with the status that each got.
+    /// Bodies of usage requests, with the status of each response.
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
     pub(crate) reconciles: Vec<LimitReport>,
-    /// Those that got a 503 instead of shares.
+    /// Limit reports that received a 503.
     pub(crate) refused_reconciles: Vec<LimitReport>,
-    /// Fetches of the snapshot: the `ETag` that came with each.
+    /// Snapshot requests, by the `ETag` that each carried.
     pub(crate) fetches: Vec<Option<String>>,
-    /// Fetches that were answered with a part left out.
+    /// Snapshot requests whose response omitted a section.
     pub(crate) differences: usize,
 }
 
-/// Plays the gateway API of the control plane.
+/// A scripted control plane that serves the gateway API.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) address: SocketAddr,
@@ -43,14 +43,14 @@ pub(crate) struct Control {
 #[derive(Debug)]
 struct ControlState {
     snapshot: watch::Sender<Snapshot>,
-    /// The text served instead of the snapshot.
+    /// Text that is served instead of the snapshot.
     nonsense: Mutex<Option<String>>,
-    /// The last change was one of the version only.
+    /// Whether the last change affected only the version.
     renumbered: AtomicBool,
     held: Mutex<Vec<(String, Snapshot)>>,
     told: watch::Sender<ControlReceived>,
     usage_statuses: Mutex<VecDeque<u16>>,
-    /// 404 without it, as an older control plane.
+    /// 404 if absent, as with an older control plane.
     limits_state: Mutex<Option<LimitsState>>,
     shares: Mutex<LimitReportReply>,
     away: AtomicBool,
@@ -97,13 +97,13 @@ impl Control {
         format!("http://{}", self.address)
     }
 
-    /// Another snapshot from now on.
+    /// Serves another snapshot from now on.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *self.state.nonsense.lock() = None;
         self.state.snapshot.send_replace(snapshot);
     }
 
-    /// The same content under another version.
+    /// Serves the same content under another version.
     pub(crate) fn renumber(&self, version: u64) {
         self.state.renumbered.store(true, Ordering::SeqCst);
         self.state
@@ -111,7 +111,7 @@ impl Control {
             .send_modify(|snapshot| snapshot.version = version);
     }
 
-    /// Serves a text that is no snapshot, under a new version.
+    /// Serves text that is not a snapshot, under a new version.
     pub(crate) fn publish_text(&self, version: u64, text: &str) {
         *self.state.nonsense.lock() = Some(text.to_owned());
         self.state
@@ -119,27 +119,27 @@ impl Control {
             .send_modify(|snapshot| snapshot.version = version);
     }
 
-    /// The statuses of the next usage posts; 200 after them.
+    /// Sets the statuses of the next usage responses; later ones are 200.
     pub(crate) fn answer_usage(&self, statuses: &[u16]) {
         self.state.usage_statuses.lock().extend(statuses);
     }
 
-    /// Whether shares are refused from now on.
+    /// Sets whether limit reports are rejected from now on.
     pub(crate) fn refuse_shares(&self, refuse: bool) {
         self.state.no_shares.store(refuse, Ordering::SeqCst);
     }
 
-    /// How things stand from now on.
+    /// Sets the limits state served from now on.
     pub(crate) fn set_limits_state(&self, limits_state: LimitsState) {
         *self.state.limits_state.lock() = Some(limits_state);
     }
 
-    /// What gateways that reconcile are given from now on.
+    /// Sets the reply to limit reports from now on.
     pub(crate) fn share(&self, shares: LimitReportReply) {
         *self.state.shares.lock() = shares;
     }
 
-    /// Whether usage posts get 503 from now on, whatever else was said.
+    /// Sets whether usage requests receive 503 from now on, which overrides all else.
     pub(crate) fn away(&self, away: bool) {
         self.state.away.store(away, Ordering::SeqCst);
     }
