@@ -1,4 +1,4 @@
-//! Unstreamed answers, and what breaks in them.
+//! Faults in unstreamed responses.
 
 use crate::case::{Case, JSON, cases};
 use crate::support::{Barrier, Step, json_answer};
@@ -26,15 +26,15 @@ fn chunked(body: &str) -> String {
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 const CUT: &str = "{\"choices\":[";
 
-/// A refused answer: nothing of it reaches the client, and its connection is
-/// not used again.
+/// A rejected response: nothing of it reaches the client, and its connection is
+/// not reused.
 fn refused(parts: &[&str]) -> Case {
     Case::whole([send(parts), Step::UntilHangUp])
         .refused(502, "upstream_unavailable")
         .hangs_up()
 }
 
-/// Bytes without an end where the head should end.
+/// An endless head.
 fn endless(start: &[u8], part: &[u8]) -> Case {
     let flood = Step::Flood {
         part: part.repeat((8 << 10) / part.len()),

@@ -1,4 +1,4 @@
-//! A client that is told exactly what became of its request.
+//! A client that records exactly how the response to its request ended.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::support::{Reader, chat, get, soon};
 
-/// How a client leaves.
+/// The way in which a client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disconnect {
     /// Closes the connection.
     Close,
-    /// Breaks it without a farewell.
+    /// Resets the connection.
     Reset,
-    /// Says that it sends nothing more, and stays.
+    /// Closes the sending side and keeps the connection open.
     HalfClose,
-    /// Takes back its request, and stays.
+    /// Cancels its request and keeps the connection open.
     Cancel,
 }
 
-/// The head of an answer, whatever the protocol.
+/// The head of a response, independent of the protocol.
 #[derive(Debug, Clone)]
 pub(crate) struct ResponseHead {
     pub(crate) status: u16,
@@ -35,24 +35,24 @@ impl ResponseHead {
         Self { status, fields }
     }
 
-    /// The first value of a field, its name in small letters.
+    /// The first value of a header field; its name is in lower case.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.fields.iter().find(|(found, _)| found == name);
         found.map(|(_, value)| value.as_str())
     }
 }
 
-/// What comes of a body.
+/// The next part of a response body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ResponsePart {
     Bytes(Vec<u8>),
-    /// All of it was there.
+    /// The body is complete.
     End,
-    /// It ended before its end.
+    /// The body was truncated.
     BrokenOff,
 }
 
-/// All that a client saw of an answer.
+/// Everything that a client received of a response.
 #[derive(Debug, Clone)]
 pub(crate) struct ParsedResponse {
     pub(crate) head: Option<ResponseHead>,
@@ -60,30 +60,30 @@ pub(crate) struct ParsedResponse {
     pub(crate) complete: bool,
 }
 
-/// A connection to the gateway in some protocol. One request at a time.
+/// A connection to the gateway over one protocol, with one request at a time.
 pub(crate) trait TestProtocol: Sized {
-    /// How a client may leave.
+    /// The ways in which a client can disconnect.
     const WAYS: &[Disconnect];
 
     async fn connect(address: SocketAddr) -> Self;
 
-    /// Sends a chat completion with the usual key.
+    /// Sends a chat completion with the default key.
     async fn ask(&mut self, body: &str);
 
-    /// The head of its answer; nothing where the connection ended before it.
+    /// The head of the response; `None` if the connection ended before it.
     async fn head(&mut self) -> Option<ResponseHead>;
 
-    /// The next bytes of the answer's body.
+    /// The next bytes of the response body.
     async fn part(&mut self) -> ResponsePart;
 
-    /// Whether the connection is as the last head promised: open, and good for
-    /// another request, or closed without a byte more.
+    /// Whether the connection is in the state that the last head announced: open and
+    /// reusable, or closed without further bytes.
     async fn is_in_order(&mut self) -> bool;
 
-    /// Leaves. What is left must be kept until the end of the test.
+    /// Disconnects. The returned client must be kept until the end of the test.
     async fn leave(self, how: Disconnect) -> Option<Self>;
 
-    /// The rest of the answer; `seen` is called with the body so far.
+    /// The rest of the response; `seen` is called with the body so far.
     async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> ParsedResponse {
         let mut answer = ParsedResponse {
             head: soon("an answer", self.head()).await,
@@ -105,7 +105,7 @@ pub(crate) trait TestProtocol: Sized {
         answer
     }
 
-    /// Reads until so many bytes of the body are there.
+    /// Reads until this many bytes of the body have arrived.
     async fn until(&mut self, length: usize) -> Vec<u8> {
         let mut body = Vec::new();
         while body.len() < length {
@@ -118,7 +118,7 @@ pub(crate) trait TestProtocol: Sized {
     }
 }
 
-/// How the end of a body is found.
+/// How the end of a body is determined.
 #[derive(Debug, Clone, Copy)]
 enum Framing {
     Length(usize),
@@ -135,7 +135,7 @@ pub(crate) struct Http1 {
 }
 
 impl Http1 {
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub(crate) async fn write(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).await.unwrap();
     }
@@ -228,7 +228,7 @@ impl TestProtocol for Http1 {
     }
 }
 
-/// Tests that are played in each protocol.
+/// Defines tests that run over each protocol.
 macro_rules! in_each_protocol {
     ($($name:ident),+ $(,)?) => {
         mod http1 {

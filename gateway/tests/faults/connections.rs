@@ -1,7 +1,7 @@
-//! Which upstream connections are used again, and what is sent twice.
+//! Reuse of upstream connections, and requests that are sent again.
 //!
-//! Each thread of the gateway has connections of its own, so that the requests
-//! of a case come on one connection.
+//! Each thread of the gateway has its own upstream connections, so the requests of
+//! a case are sent on one client connection.
 
 use crate::client::{Http1, TestProtocol};
 use crate::support::{Barrier, Step, TestGateway, Upstream, chat, json_answer, raw};
@@ -13,8 +13,8 @@ fn answer(fields: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\n{fields}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// Asks once for each of these bodies, on one connection, and wants exactly
-/// them. Tells how many connections and requests the upstream saw.
+/// Sends one request for each of these bodies on one connection, and checks the
+/// responses. Returns the numbers of upstream connections and requests.
 async fn asked<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
     let gateway = TestGateway::start(&[upstream]).await;
     let mut client = P::connect(gateway.address).await;
@@ -31,8 +31,8 @@ async fn asked<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize,
     (seen.connections, seen.requests.len())
 }
 
-/// After this first answer the next request gets its own, on another
-/// connection.
+/// Checks that the request after this first response receives its own response, on
+/// another connection.
 async fn spoils(first: Vec<Step>) {
     let second = json_answer("200 OK", "{\"n\":2}");
     let upstream = Upstream::start([first, second]).await;
@@ -41,7 +41,7 @@ async fn spoils(first: Vec<Step>) {
 }
 
 #[tokio::test]
-async fn a_complete_answer_leaves_the_connection_for_the_next() {
+async fn a_connection_is_reused_after_a_complete_response() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
     let none = answer("", "");
     let upstream = Upstream::start([raw(chunked), raw(none), json_answer("200 OK", "{}")]).await;
@@ -50,19 +50,19 @@ async fn a_complete_answer_leaves_the_connection_for_the_next() {
 }
 
 #[tokio::test]
-async fn one_that_says_close_is_not_used_again() {
-    // It stays open: only its word counts.
+async fn a_connection_is_not_reused_after_connection_close() {
+    // The connection stays open; only the header field counts.
     spoils(raw(answer("connection: close\r\n", "{\"n\":1}"))).await;
     spoils(raw(answer("Connection: x, CLOSE\r\n", "{\"n\":1}"))).await;
 }
 
 #[tokio::test]
-async fn one_of_1_0_that_does_not_say_otherwise_is_not_used_again() {
+async fn an_http_1_0_connection_without_keep_alive_is_not_reused() {
     spoils(raw("HTTP/1.0 200 OK\r\ncontent-length: 7\r\n\r\n{\"n\":1}")).await;
 }
 
 #[tokio::test]
-async fn bytes_behind_an_answer_are_no_answer() {
+async fn bytes_after_a_response_are_discarded() {
     for poison in [answer("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
         let mut bytes = answer("", "{\"n\":1}");
         bytes.extend(poison);
@@ -71,7 +71,7 @@ async fn bytes_behind_an_answer_are_no_answer() {
 }
 
 #[tokio::test]
-async fn bytes_behind_the_last_chunk_are_no_answer() {
+async fn bytes_after_the_last_chunk_are_discarded() {
     let mut bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
 7\r\n{\"n\":1}\r\n0\r\n\r\n"
         .to_vec();
@@ -80,7 +80,7 @@ async fn bytes_behind_the_last_chunk_are_no_answer() {
 }
 
 #[tokio::test]
-async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
+async fn bytes_received_on_an_idle_connection_are_discarded() {
     let late = Barrier::new();
     let first = vec![
         Step::Send(answer("", "{\"n\":1}")),
@@ -107,7 +107,7 @@ async fn bytes_that_come_while_a_connection_is_idle_are_no_answer() {
 }
 
 #[tokio::test]
-async fn no_content_with_a_length_is_not_trusted_further() {
+async fn a_connection_is_not_reused_after_204_with_a_length() {
     let first = raw("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n");
     let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -118,14 +118,14 @@ async fn no_content_with_a_length_is_not_trusted_further() {
 }
 
 #[tokio::test]
-async fn an_answer_before_the_request_was_read_does_not_mix_with_the_next() {
+async fn an_early_response_does_not_mix_with_the_next() {
     let barrier = Barrier::new();
     let mut first = json_answer("413 X", "{\"n\":1}");
     first.push(Step::Wait(barrier.clone()));
     let upstream = Upstream::start_hasty([first, json_answer("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
-    // More than sockets hold, so that it cannot all be sent.
+    // More than the socket buffers, so that it cannot be sent completely.
     let large = format!(
         "{{\"model\":\"small\",\"pad\":\"{}\"}}",
         "x".repeat(24 << 20)
@@ -139,8 +139,8 @@ async fn an_answer_before_the_request_was_read_does_not_mix_with_the_next() {
     assert_eq!((events.len(), events[0].status), (2, Some(413)));
 }
 
-/// An upstream that closes or resets its kept connection when a second request
-/// comes, before it has answered a byte of it.
+/// An upstream that closes or resets its idle connection when a second request
+/// arrives, before it has sent a byte of the response.
 async fn dies(end: Step, later: Vec<Step>) -> (Upstream, u16) {
     let first = json_answer("200 OK", "{}");
     let upstream = Upstream::start([first, vec![end], later]).await;
@@ -153,7 +153,7 @@ async fn dies(end: Step, later: Vec<Step>) -> (Upstream, u16) {
 }
 
 #[tokio::test]
-async fn a_request_on_a_connection_that_died_idle_is_sent_once_more() {
+async fn a_request_on_a_closed_idle_connection_is_retried_once() {
     for end in [Step::Close, Step::Reset] {
         let (upstream, status) = dies(end.clone(), json_answer("200 OK", "{}")).await;
         assert_eq!(status, 200, "{end:?}");
@@ -163,7 +163,7 @@ async fn a_request_on_a_connection_that_died_idle_is_sent_once_more() {
 }
 
 #[tokio::test]
-async fn and_not_more_than_once() {
+async fn a_request_is_not_retried_more_than_once() {
     for end in [Step::Close, Step::Reset] {
         let (upstream, status) = dies(end.clone(), vec![end.clone()]).await;
         assert_eq!(status, 502, "{end:?}");
@@ -173,7 +173,7 @@ async fn and_not_more_than_once() {
 }
 
 #[tokio::test]
-async fn and_not_when_its_answer_had_begun() {
+async fn a_request_is_not_retried_after_its_response_began() {
     let first = json_answer("200 OK", "{}");
     for begun in [
         &b"H"[..],
@@ -192,7 +192,7 @@ async fn and_not_when_its_answer_had_begun() {
 }
 
 #[tokio::test]
-async fn bytes_behind_an_answer_that_nobody_wanted_are_no_answer() {
+async fn bytes_after_a_discarded_response_are_discarded() {
     let mut first = b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n".to_vec();
     first.extend(answer("", "{\"n\":666}"));
     let busy = raw("HTTP/1.1 503 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
@@ -201,7 +201,7 @@ async fn bytes_behind_an_answer_that_nobody_wanted_are_no_answer() {
     let other = Upstream::start([busy]).await;
     let gateway = TestGateway::start(&[&upstream, &other]).await;
     let mut client = gateway.client().await;
-    // Both are asked, and the first answer gives way to the second.
+    // Both backends are tried, and the second response replaces the first.
     loop {
         let reply = client.ask(&chat(BODY)).await;
         if reply.status == 200 {

@@ -6,10 +6,10 @@ use tokio::time::timeout;
 
 use crate::support::{DEADLINE, TestGateway};
 
-/// Counters of requests by their whole name, without those that are 0.
+/// Request counters by full name; counters that are 0 are omitted.
 pub(crate) type MetricCounters = BTreeMap<String, u64>;
 
-/// Families that are not of requests as a whole.
+/// Metric families that do not count whole requests.
 const BESIDE: [&str; 3] = ["fastllm_backend_", "fastllm_snapshot_", "fastllm_usage_"];
 
 /// Every line of the metrics.
@@ -34,13 +34,13 @@ fn counters_among(lines: Vec<(String, String)>) -> MetricCounters {
     counters
 }
 
-/// What was counted until now.
+/// The current values of the counters.
 pub(crate) async fn counters(gateway: &TestGateway) -> MetricCounters {
     counters_among(lines(gateway).await)
 }
 
-/// Waits until exactly these were counted since `before`, and nothing is under
-/// way at any backend.
+/// Waits until exactly these were counted since `before`, and no request is in
+/// flight at any backend.
 pub(crate) async fn until_counted(
     gateway: &TestGateway,
     before: &MetricCounters,
@@ -88,7 +88,7 @@ pub(crate) fn finished(outcome: &str) -> MetricCounters {
     counters
 }
 
-/// Counts more of something.
+/// Adds to a counter.
 pub(crate) fn add(counters: &mut MetricCounters, name: &str, count: u64) {
     if count > 0 {
         *counters.entry(name.to_owned()).or_default() += count;

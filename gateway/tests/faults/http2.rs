@@ -1,4 +1,4 @@
-//! A client of HTTP/2, by prior knowledge.
+//! An HTTP/2 client with prior knowledge.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct Http2 {
     body: Option<RecvStream>,
 }
 
-/// A chat completion with the usual key, without its body.
+/// A chat completion with the default key, without its body.
 pub(crate) fn chat_head() -> Request<()> {
     Request::post("http://gateway/v1/chat/completions")
         .header("authorization", format!("Bearer {KEY}"))
@@ -56,15 +56,15 @@ impl Http2 {
         }
     }
 
-    /// Begins a request of which more may come.
+    /// Starts a request; its body may follow.
     pub(crate) async fn begin(&mut self, head: Request<()>, ends: bool) {
         let ready = soon("room for a stream", self.requests.clone().ready()).await;
         let (answer, stream) = ready.unwrap().send_request(head, ends).unwrap();
         (self.answer, self.stream) = (Some(answer), Some(stream));
     }
 
-    /// Sends a part of the body, as far as the gateway takes it; false where it
-    /// takes no more.
+    /// Sends a part of the body as far as flow control permits; returns false if the
+    /// gateway accepts no more.
     pub(crate) async fn send(&mut self, mut part: Bytes, ends: bool) -> bool {
         let stream = self.stream.as_mut().unwrap();
         while !part.is_empty() {
@@ -79,12 +79,12 @@ impl Http2 {
         stream.send_data(Bytes::new(), ends).is_ok()
     }
 
-    /// Takes back the request under way.
+    /// Cancels the request in flight.
     pub(crate) fn cancel(&mut self) {
         self.stream.as_mut().unwrap().send_reset(Reason::CANCEL);
     }
 
-    /// Asks whether the gateway is there, and waits for its word.
+    /// Sends a PING and waits for its acknowledgement.
     pub(crate) async fn ping(&mut self) {
         let pong = soon("a pong", self.pings.ping(h2::Ping::opaque())).await;
         pong.unwrap();

@@ -1,10 +1,10 @@
-//! No key, body or connection of one client is ever seen by another, whatever
-//! clients and upstreams do to each other.
+//! No key, body or connection of one client is ever exposed to another, regardless
+//! of the behaviour of clients and upstreams.
 //!
-//! Random schedules, each from its own seed: clients with their own keys send
-//! bodies full of marks of their own, one after the other or pipelined, and
-//! leave when they like; the upstream echoes the mark of each request, and
-//! breaks, closes, poisons or resets its connections.
+//! The tests run random schedules, each from its own seed: clients with their own
+//! keys send bodies that contain their own marks, sequentially or pipelined, and
+//! leave at random times; the upstream echoes the mark of each request, and
+//! aborts, closes, corrupts or resets its connections.
 
 mod echo;
 
@@ -27,16 +27,16 @@ use tokio::task::JoinSet;
 use crate::support::{Options, Reader, SnapshotContent, TestGateway, content, post, soon};
 use echo::{Echo, MANNERS};
 
-/// Schedules, each with a seed of its own.
+/// Number of schedules, each with its own seed.
 const SCHEDULES: u64 = 240;
 
-/// Clients that there are; each schedule has some of them.
+/// Total number of clients; each schedule uses some of them.
 const CLIENTS: usize = 5;
 
-/// What every mark begins with.
+/// Prefix of every mark.
 const MARK: &str = "mark-";
 
-/// What every key of a client begins with.
+/// Prefix of every client key.
 const KEY: &str = "sk-canary-";
 
 fn key(client: usize) -> String {
@@ -47,7 +47,7 @@ fn principal_of(client: usize) -> u64 {
     100 + client as u64
 }
 
-/// The clients' keys beside the usual one.
+/// Adds the keys of the clients to the default key.
 fn with_clients(address: String) -> SnapshotContent {
     let mut content = content(&[address]);
     for client in 0..CLIENTS {
@@ -68,13 +68,13 @@ fn with_clients(address: String) -> SnapshotContent {
     content
 }
 
-/// The tokens that answers to a client's requests say they used: whose they
-/// are can be told from them.
+/// The tokens that responses to this principal report, which identify the
+/// principal.
 fn tokens_of(principal: u64) -> u64 {
     1000 + principal
 }
 
-/// Reads, and keeps a copy of everything.
+/// A reader that keeps a copy of everything it reads.
 #[derive(Debug)]
 struct RecordingStream {
     inner: OwnedReadHalf,
@@ -95,7 +95,7 @@ impl AsyncRead for RecordingStream {
     }
 }
 
-/// One client of one schedule.
+/// One client in one schedule.
 struct TrafficPlayer {
     rng: Rng,
     schedule: u64,
@@ -105,8 +105,8 @@ struct TrafficPlayer {
     answered: u64,
 }
 
-/// What the clients have done: how many requests each of them may have made,
-/// and how many complete answers they had together.
+/// Totals of the clients: the maximum number of requests of each client, and the
+/// number of complete responses of all clients.
 #[derive(Debug, Default)]
 struct PlayedRequest {
     asked: [u64; CLIENTS],
@@ -122,7 +122,7 @@ impl PlayedRequest {
     }
 }
 
-/// A connection of a client.
+/// A client connection.
 struct PlayedConnection {
     reader: Reader<RecordingStream>,
     writer: OwnedWriteHalf,
@@ -153,7 +153,7 @@ impl TrafficPlayer {
         format!("{MARK}{}-{}-{request};", self.schedule, self.client)
     }
 
-    /// A request that is marked all over.
+    /// A request with marks in every part.
     fn request(&mut self) -> (Vec<u8>, String) {
         self.asked += 1;
         let mark = self.mark(self.asked);
@@ -173,7 +173,7 @@ x-request-id: {mark}\r\n"
         (post("/v1/chat/completions", &headers, &body), mark)
     }
 
-    /// Plays this client's part: some connections, each with some requests.
+    /// Runs this client: some connections, each with some requests.
     async fn play(mut self) -> PlayedRequest {
         for _ in 0..self.rng.u32(1..=3) {
             let connection = PlayedConnection::open(self.address).await;
@@ -219,8 +219,8 @@ x-request-id: {mark}\r\n"
         self.leave(connection);
     }
 
-    /// Reads the answer to the request with this mark. Tells whether the
-    /// connection goes on.
+    /// Reads the response to the request with this mark. Returns whether the
+    /// connection stays open.
     async fn answered(&mut self, reader: &mut Reader<RecordingStream>, mark: &str) -> bool {
         let seed = self.schedule;
         let Some(head) = soon("an answer", reader.head()).await else {
@@ -260,7 +260,7 @@ x-request-id: {mark}\r\n"
         }
     }
 
-    /// Nothing of what came is another's, or of another schedule.
+    /// Checks that no received data belongs to another client or schedule.
     fn check(&self, received: &[u8]) {
         let text = String::from_utf8_lossy(received);
         let own = format!("{}-{}-", self.schedule, self.client);
@@ -278,7 +278,7 @@ x-request-id: {mark}\r\n"
     }
 }
 
-/// Plays a schedule.
+/// Runs a schedule.
 async fn schedule(seed: u64, address: SocketAddr) -> PlayedRequest {
     let mut rng = Rng::with_seed(seed);
     let mut players = JoinSet::new();
@@ -302,7 +302,7 @@ async fn schedule(seed: u64, address: SocketAddr) -> PlayedRequest {
     sum
 }
 
-/// Whose account it is tells what it may say.
+/// Checks that a usage event has the tokens of its principal.
 fn check_account(event: &UsageEvent, accounts: &mut BTreeMap<u64, u64>) {
     let principal = event.principal_id.0;
     assert_eq!(event.key_id.unwrap().0, principal * 10);
@@ -312,7 +312,7 @@ fn check_account(event: &UsageEvent, accounts: &mut BTreeMap<u64, u64>) {
     *accounts.entry(principal).or_default() += 1;
 }
 
-/// Plays all schedules, some at a time, so that they meet at the upstream's
+/// Runs all schedules, some concurrently, so that they share upstream
 /// connections.
 async fn play_all(address: SocketAddr) -> PlayedRequest {
     let mut sum = PlayedRequest::default();
@@ -330,7 +330,7 @@ async fn play_all(address: SocketAddr) -> PlayedRequest {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_client_sees_anything_of_another() {
+async fn no_client_receives_data_of_another() {
     let echo = Echo::start().await;
     let content = with_clients(echo.api_base());
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -348,7 +348,7 @@ async fn no_client_sees_anything_of_another() {
     }
     let heard = echo.heard();
     assert!(heard.faults.is_empty(), "{:#?}", heard.faults);
-    // Connections were shared and answers compared, or nothing was proved.
+    // The test is only meaningful if connections were shared and responses compared.
     assert!(heard.shared > 100, "{} of {}", heard.shared, heard.requests);
     assert!(played.answered > 500, "{played:?}");
 }

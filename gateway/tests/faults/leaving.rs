@@ -1,5 +1,5 @@
-//! A client that leaves, in every phase and every way: the upstream is let go
-//! at once, and the account says so.
+//! Client disconnects in every phase and of every kind: the upstream connection is
+//! closed at once, and the usage event records it.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::client::{Disconnect, Http1, TestProtocol, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
 use crate::support::{Client, KEY, Step, TestGateway, Upstream, chat, events, json_answer};
 
-/// Asks, waits until so many bytes of the answer are there (none: only until
-/// the upstream has the request), and leaves.
+/// Sends a request, waits until this many bytes of the response have arrived (none:
+/// only until the upstream has the request), and leaves.
 async fn leaves<P: TestProtocol>(
     request: &str,
     before: Vec<u8>,
@@ -45,8 +45,8 @@ async fn leaves<P: TestProtocol>(
     gateway
 }
 
-/// Leaves in each way; every account says 499, and what it may have cost:
-/// nothing, or the prompt and so many tokens of an answer.
+/// Leaves in each way; every usage event has status 499 and the estimated usage:
+/// nothing, or the prompt and this many completion tokens.
 async fn leaves_in_every_way<P: TestProtocol>(
     request: &str,
     before: &[u8],
@@ -68,15 +68,15 @@ async fn leaves_in_every_way<P: TestProtocol>(
     }
 }
 
-async fn while_a_stream_is_waited_for<P: TestProtocol>() {
+async fn before_the_head_of_a_stream<P: TestProtocol>() {
     leaves_in_every_way::<P>(STREAMED, b"", None, None).await;
 }
 
-async fn while_an_answer_is_waited_for<P: TestProtocol>() {
+async fn before_the_head_of_a_response<P: TestProtocol>() {
     leaves_in_every_way::<P>(WHOLE, b"", None, Some(0)).await;
 }
 
-async fn while_the_first_event_is_waited_for<P: TestProtocol>() {
+async fn before_the_first_event<P: TestProtocol>() {
     let begun = events(&[": working\n\n", "data: {\"cho"], false);
     leaves_in_every_way::<P>(STREAMED, &begun, None, None).await;
 }
@@ -86,12 +86,12 @@ async fn in_the_middle_of_a_stream<P: TestProtocol>() {
     leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len()), Some(2)).await;
 }
 
-async fn in_the_middle_of_an_answer<P: TestProtocol>() {
+async fn in_the_middle_of_a_response<P: TestProtocol>() {
     let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"abc\":";
     leaves_in_every_way::<P>(WHOLE, begun, Some(7), Some(1)).await;
 }
 
-async fn after_the_usage_was_seen<P: TestProtocol>() {
+async fn after_the_usage_event<P: TestProtocol>() {
     let upstream = Upstream::start([vec![
         Step::Send(events(&[ONE, USAGE, ONE], false)),
         Step::UntilHangUp,
@@ -114,7 +114,7 @@ async fn after_the_usage_was_seen<P: TestProtocol>() {
 }
 
 #[tokio::test]
-async fn before_its_request_was_there() {
+async fn before_its_request_is_complete() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let whole = chat(WHOLE);
@@ -125,14 +125,14 @@ async fn before_its_request_was_there() {
             client.write(&whole[..sent]).await;
             let left = client.leave(how).await;
             if let Some(mut left) = left {
-                // It is told what was wrong, or nothing.
+                // The client receives an error, or nothing.
                 let answer = left.answer(|_| ()).await;
                 let status = answer.head.map(|head| head.status);
                 assert!(matches!(status, None | Some(400 | 408)), "{status:?}");
             }
         }
     }
-    // Whatever was left behind does no harm to others.
+    // Other clients are not affected by the incomplete request.
     assert_eq!(gateway.chat(WHOLE).await.status, 200);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
@@ -140,7 +140,7 @@ async fn before_its_request_was_there() {
 }
 
 #[tokio::test]
-async fn with_another_request_on_its_way() {
+async fn with_a_pipelined_request() {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -153,13 +153,13 @@ async fn with_another_request_on_its_way() {
         .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
         .await;
     let events = gateway.finish().await;
-    // The second one was never begun.
+    // The second request was never started.
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
 #[tokio::test]
-async fn while_a_retry_is_waited_for() {
+async fn during_the_back_off_before_a_retry() {
     let busy = "HTTP/1.1 503 X\r\nretry-after: 4\r\ncontent-length: 2\r\n\r\n{}";
     let upstream = Upstream::start([crate::support::raw(busy), json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -173,18 +173,18 @@ async fn while_a_retry_is_waited_for() {
     let missed = gateway.until("the client to be missed", async || {
         gateway.metric(gone).await > 0.5
     });
-    // Well before the upstream would be asked again.
+    // Well before the request would be retried.
     let soon = tokio::time::timeout(Duration::from_secs(3), missed).await;
     assert!(soon.is_ok(), "it was waited for");
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
-    // The upstream was not at work.
+    // No request was in flight at the upstream.
     assert!(!events[0].estimated);
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_body_that_does_not_come_on_a_closed_side() {
+async fn an_incomplete_body_on_a_half_closed_connection_is_not_awaited() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -194,17 +194,17 @@ transfer-encoding: chunked\r\n\r\n11\r\n{{\"model\":\"small\"}}\r\n"
     );
     client.write(head.as_bytes()).await;
     client.close_its_side().await;
-    // The last chunk is missing: this is no request.
+    // The last chunk is missing, so the request is incomplete.
     crate::support::soon("the end", async { while !client.is_closed().await {} }).await;
     assert!(gateway.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
 }
 
 in_each_protocol! {
-    while_a_stream_is_waited_for,
-    while_an_answer_is_waited_for,
-    while_the_first_event_is_waited_for,
+    before_the_head_of_a_stream,
+    before_the_head_of_a_response,
+    before_the_first_event,
     in_the_middle_of_a_stream,
-    in_the_middle_of_an_answer,
-    after_the_usage_was_seen,
+    in_the_middle_of_a_response,
+    after_the_usage_event,
 }

@@ -1,9 +1,8 @@
-//! What goes wrong between a client and an upstream, and what each of them,
-//! the account and the metrics have to see of it. Everything goes over real
-//! sockets; what a case expects is what the design asks for.
+//! Faults between clients and upstreams, and their effects on the client, the
+//! upstream, the usage events and the metrics. The tests use real sockets.
 //!
-//! Cases that do not depend on how a client frames its requests are written
-//! for any [`client::TestProtocol`].
+//! Cases that do not depend on the framing of requests are generic over
+//! [`client::TestProtocol`].
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! What HTTP/2 has and HTTP/1.1 does not: many requests on one connection,
-//! requests that are taken back, windows, farewells.
+//! Features of HTTP/2 only: concurrent requests on one connection, cancelled
+//! requests, flow control windows, GOAWAY.
 
 use bytes::Bytes;
 use h2::Reason;
@@ -13,7 +13,7 @@ use crate::support::{
     Barrier, KEY, Options, Step, TestGateway, Upstream, events, json_answer, soon,
 };
 
-/// Sends one event, and the end once the gate is open.
+/// Sends one event, and the end once the barrier is open.
 fn gated(barrier: &Barrier) -> Vec<Step> {
     let end = events(&[DONE], true);
     let body = end.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
@@ -32,7 +32,7 @@ async fn beside(client: &Http2, address: std::net::SocketAddr) -> Http2 {
 }
 
 #[tokio::test]
-async fn many_requests_do_not_wait_for_one() {
+async fn concurrent_requests_do_not_wait_for_a_slow_one() {
     let barrier = Barrier::new();
     let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -59,7 +59,7 @@ async fn many_requests_do_not_wait_for_one() {
 }
 
 #[tokio::test]
-async fn one_that_is_taken_back_leaves_the_others() {
+async fn a_cancelled_request_does_not_affect_the_others() {
     let barrier = Barrier::new();
     let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
     let upstream = Upstream::start([stuck, gated(&barrier)]).await;
@@ -85,7 +85,7 @@ async fn one_that_is_taken_back_leaves_the_others() {
 }
 
 #[tokio::test]
-async fn one_that_is_taken_back_before_it_was_there_is_none() {
+async fn a_request_cancelled_before_it_is_complete_is_not_counted() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
@@ -100,7 +100,7 @@ async fn one_that_is_taken_back_before_it_was_there_is_none() {
 }
 
 #[tokio::test]
-async fn requests_that_run_finish_when_the_gateway_ends() {
+async fn requests_in_flight_finish_at_shutdown() {
     let barrier = Barrier::new();
     let upstream = Upstream::start([gated(&barrier)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -120,7 +120,7 @@ async fn requests_that_run_finish_when_the_gateway_ends() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_end_is_cut_off_and_accounted_for() {
+async fn an_unfinished_request_is_aborted_and_accounted_for_at_shutdown() {
     let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
     for _ in 0..5 {
         let upstream = Upstream::start([stuck.clone()]).await;
@@ -143,7 +143,7 @@ async fn one_that_does_not_end_is_cut_off_and_accounted_for() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_too_long_is_431() {
+async fn an_oversized_head_is_431() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut many = Request::get("http://gateway/livez");
@@ -161,7 +161,7 @@ async fn a_head_that_is_too_long_is_431() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_while_it_comes() {
+async fn an_oversized_body_is_rejected_while_it_is_received() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let part = Bytes::from(vec![b'x'; 64 << 10]);
@@ -194,7 +194,7 @@ async fn a_body_that_is_too_large_is_refused_while_it_comes() {
 }
 
 #[tokio::test]
-async fn a_body_of_another_length_than_announced_is_no_request() {
+async fn a_body_that_differs_from_its_content_length_is_invalid() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for length in [WHOLE.len() - 1, WHOLE.len() + 1] {
@@ -211,7 +211,7 @@ async fn a_body_of_another_length_than_announced_is_no_request() {
 }
 
 #[tokio::test]
-async fn framing_and_hop_fields_of_a_client_stay_here() {
+async fn framing_and_hop_by_hop_fields_are_not_forwarded() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
@@ -248,7 +248,7 @@ async fn pings_are_answered_while_requests_wait() {
 }
 
 #[tokio::test]
-async fn a_client_that_only_takes_requests_back_is_sent_away() {
+async fn a_client_that_only_cancels_requests_is_disconnected() {
     let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect_with(gateway.address, &Builder::new()).await;

@@ -1,4 +1,4 @@
-//! Answers without end and clients that do not read: nothing piles up.
+//! Backpressure: endless responses and clients that do not read use bounded memory.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::case::{HELD, STREAMED, WHOLE};
 use crate::client::{ResponseHead, ResponsePart, TestProtocol, in_each_protocol};
 use crate::support::{Step, TestGateway, Upstream, soon};
 
-/// What is offered: more than may be held anywhere.
+/// Bytes that the upstream offers: more than all buffers can hold.
 const OFFERED: usize = 2 * HELD;
 
-/// How long a flood has to stand still to be taken for stopped.
+/// Time without progress after which a flood counts as stopped.
 const STILL: Duration = Duration::from_millis(300);
 
 const EVENT: usize = 8 << 10;
@@ -23,7 +23,7 @@ fn event() -> String {
     format!("data: {{\"choices\":[{{\"delta\":\"{text}\"}}]}}\n\n")
 }
 
-/// A stream of [`OFFERED`] bytes, or one without an end.
+/// A stream of [`OFFERED`] bytes, or an endless one.
 fn stream(most: usize) -> Vec<Step> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 transfer-encoding: chunked\r\n\r\n";
@@ -39,7 +39,7 @@ transfer-encoding: chunked\r\n\r\n";
     ]
 }
 
-/// An answer of [`OFFERED`] bytes with its length.
+/// A response of [`OFFERED`] bytes with its length.
 fn whole() -> Vec<Step> {
     let parts = OFFERED.div_ceil(EVENT);
     let head = format!(
@@ -55,7 +55,7 @@ fn whole() -> Vec<Step> {
     ]
 }
 
-/// Waits until the upstream cannot write any more, which it must come to.
+/// Waits until the upstream cannot write any more, which must happen.
 async fn until_stopped(upstream: &Upstream) {
     upstream
         .wait_for("the flood to begin", |seen| seen.flooded > 0)
@@ -82,8 +82,8 @@ async fn asks<P: TestProtocol>(gateway: &TestGateway, request: &str) -> (P, Resp
     (client, head)
 }
 
-/// Reads the rest, which has to be what was offered.
-async fn takes_it_all<P: TestProtocol>(client: &mut P) {
+/// Reads the rest, which must equal what was offered.
+async fn read_rest<P: TestProtocol>(client: &mut P) {
     let event = event().into_bytes();
     let mut at = 0;
     loop {
@@ -106,21 +106,21 @@ async fn stops_and_goes_on<P: TestProtocol>(request: &str, script: Vec<Step>) {
     let gateway = TestGateway::start(&[&upstream]).await;
     let (mut client, _) = asks::<P>(&gateway, request).await;
     until_stopped(&upstream).await;
-    takes_it_all(&mut client).await;
+    read_rest(&mut client).await;
     assert!(client.is_in_order().await);
     drop(client);
     assert_eq!(gateway.finish().await[0].status, Some(200));
 }
 
-async fn a_client_that_stops_reading_stops_a_stream<P: TestProtocol>() {
+async fn a_client_that_stops_reading_pauses_a_stream<P: TestProtocol>() {
     stops_and_goes_on::<P>(STREAMED, stream(OFFERED)).await;
 }
 
-async fn a_client_that_stops_reading_stops_an_answer<P: TestProtocol>() {
+async fn a_client_that_stops_reading_pauses_a_response<P: TestProtocol>() {
     stops_and_goes_on::<P>(WHOLE, whole()).await;
 }
 
-async fn a_client_that_stopped_reading_may_leave<P: TestProtocol>() {
+async fn a_client_that_stopped_reading_can_disconnect<P: TestProtocol>() {
     for &how in P::WAYS {
         let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
@@ -135,7 +135,7 @@ async fn a_client_that_stopped_reading_may_leave<P: TestProtocol>() {
     }
 }
 
-async fn an_answer_without_end_ends_with_its_client<P: TestProtocol>() {
+async fn an_endless_response_ends_with_its_client<P: TestProtocol>() {
     let upstream = Upstream::start([stream(usize::MAX / 4)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let (mut client, _) = asks::<P>(&gateway, STREAMED).await;
@@ -148,7 +148,7 @@ async fn an_answer_without_end_ends_with_its_client<P: TestProtocol>() {
     assert_eq!(gateway.finish().await[0].status, Some(499));
 }
 
-async fn a_slow_client_does_not_hold_up_another<P: TestProtocol>() {
+async fn a_slow_client_does_not_delay_another<P: TestProtocol>() {
     let upstream = Upstream::start([
         stream(usize::MAX / 4),
         crate::support::json_answer("200 OK", "{}"),
@@ -165,9 +165,9 @@ async fn a_slow_client_does_not_hold_up_another<P: TestProtocol>() {
 }
 
 in_each_protocol! {
-    a_client_that_stops_reading_stops_a_stream,
-    a_client_that_stops_reading_stops_an_answer,
-    a_client_that_stopped_reading_may_leave,
-    an_answer_without_end_ends_with_its_client,
-    a_slow_client_does_not_hold_up_another,
+    a_client_that_stops_reading_pauses_a_stream,
+    a_client_that_stops_reading_pauses_a_response,
+    a_client_that_stopped_reading_can_disconnect,
+    an_endless_response_ends_with_its_client,
+    a_slow_client_does_not_delay_another,
 }

@@ -1,4 +1,4 @@
-//! How clients of HTTP/1.1 and 1.0 may ask.
+//! Requests of HTTP/1.1 and HTTP/1.0 clients.
 
 use std::net::SocketAddr;
 
@@ -17,17 +17,17 @@ fn authorised(fields: &str) -> String {
     format!("{PATH}authorization: Bearer {KEY}\r\n{fields}\r\n")
 }
 
-/// Writes bytes and reads until the gateway closes.
+/// Writes bytes and reads until the gateway closes the connection.
 pub(crate) async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     let mut answer = Vec::new();
     let write = async {
-        // The gateway may have heard enough.
+        // The gateway may have closed the connection already.
         let _refused = writer.write_all(bytes).await;
         std::future::pending::<()>().await;
     };
     let read = async {
-        // A reset after the answer is a way to close, too.
+        // A reset after the response also closes the connection.
         while matches!(reader.read_buf(&mut answer).await, Ok(read) if read > 0) {}
     };
     soon("the end of the connection", async {
@@ -45,7 +45,7 @@ fn status(answer: &str) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn pipelined_requests_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let answers = (0..6).map(|n| json_answer("200 OK", &format!("{{\"n\":{n}}}")));
     let upstream = Upstream::start(answers).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -72,7 +72,7 @@ async fn pipelined_requests_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn requests_may_come_one_byte_at_a_time() {
+async fn requests_may_arrive_one_byte_at_a_time() {
     let stream = events(&[ONE, USAGE, DONE], true);
     let upstream = Upstream::start([raw(&stream)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -87,7 +87,7 @@ async fn requests_may_come_one_byte_at_a_time() {
 }
 
 #[tokio::test]
-async fn who_expects_100_gets_it_and_then_the_answer() {
+async fn a_client_that_expects_100_receives_it_before_the_response() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -108,7 +108,7 @@ async fn who_expects_100_gets_it_and_then_the_answer() {
 }
 
 #[tokio::test]
-async fn who_is_refused_does_not_get_100() {
+async fn a_rejected_request_does_not_receive_100() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let expect = "expect: 100-continue\r\n";
@@ -123,7 +123,7 @@ async fn who_is_refused_does_not_get_100() {
 }
 
 #[tokio::test]
-async fn a_chunked_request_is_put_together() {
+async fn a_chunked_request_is_reassembled() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -140,12 +140,12 @@ async fn a_chunked_request_is_put_together() {
     assert_eq!(request.body, WHOLE.as_bytes());
     assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
     assert_eq!(request.header("x-trailer"), None);
-    // What follows on the connection is the next request.
+    // The bytes that follow on the connection are the next request.
     assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
 }
 
 #[tokio::test]
-async fn a_client_of_1_0_gets_a_length_or_the_end_of_the_connection() {
+async fn an_http_1_0_response_has_a_length_or_ends_with_the_connection() {
     let stream = events(&[ONE, USAGE, DONE], true);
     let upstream = Upstream::start([json_answer("200 OK", JSON), raw(&stream)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -162,7 +162,7 @@ async fn a_client_of_1_0_gets_a_length_or_the_end_of_the_connection() {
 }
 
 #[tokio::test]
-async fn a_client_of_1_0_may_keep_its_connection() {
+async fn an_http_1_0_client_may_keep_its_connection_alive() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -177,7 +177,7 @@ async fn a_client_of_1_0_may_keep_its_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_close_is_closed_on() {
+async fn connection_close_closes_the_connection() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let bytes = String::from_utf8(chat(WHOLE)).unwrap();
@@ -203,7 +203,7 @@ async fn head_is_get_without_the_body() {
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
         assert!(!head.contains("chunked"), "{head}");
-        // Nothing of a body lies between this answer and the next.
+        // No body bytes are between this response and the next.
         assert_eq!(client.ask(&request).await.status, 200);
     }
 }
@@ -222,7 +222,7 @@ async fn head_of_anything_has_no_body() {
     assert!(upstream.seen().requests.is_empty());
 }
 
-/// The gateway takes at most 1 MiB.
+/// A gateway that accepts bodies of at most 1 MiB.
 async fn narrow() -> (Upstream, TestGateway) {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
@@ -230,13 +230,13 @@ async fn narrow() -> (Upstream, TestGateway) {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_while_it_comes() {
+async fn an_oversized_body_is_rejected_while_it_is_received() {
     let (upstream, gateway) = narrow().await;
     let length = authorised(&format!("content-length: {}\r\n", 64 << 20));
     let chunked = authorised("transfer-encoding: chunked\r\n");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     for bytes in [
-        // Nothing more of it comes.
+        // The client sends no more of the body.
         [length.as_str(), "{"].concat(),
         [length.as_str(), &"x".repeat(8 << 20)].concat(),
         [chunked.as_str(), &chunk.repeat(128)].concat(),
@@ -250,7 +250,7 @@ async fn a_body_that_is_too_large_is_refused_while_it_comes() {
 }
 
 #[tokio::test]
-async fn who_reads_only_after_sending_is_told_too() {
+async fn a_client_that_reads_only_after_sending_receives_the_error() {
     let (_upstream, gateway) = narrow().await;
     for excess in [1, 200 << 10] {
         let body = "x".repeat((1 << 20) + excess);
@@ -264,7 +264,7 @@ async fn who_reads_only_after_sending_is_told_too() {
 }
 
 #[tokio::test]
-async fn a_body_of_just_the_limit_passes() {
+async fn a_body_of_exactly_the_limit_is_accepted() {
     let (upstream, gateway) = narrow().await;
     let pad = "x".repeat((1 << 20) - "{\"model\":\"small\",\"p\":\"\"}".len());
     let body = format!("{{\"model\":\"small\",\"p\":\"{pad}\"}}");
@@ -273,7 +273,7 @@ async fn a_body_of_just_the_limit_passes() {
 }
 
 #[tokio::test]
-async fn a_head_that_is_too_long_is_431_or_414() {
+async fn an_oversized_head_is_431_or_414() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let field = format!("x-long: {}\r\n", "x".repeat(1 << 20));
@@ -291,7 +291,7 @@ async fn a_head_that_is_too_long_is_431_or_414() {
 }
 
 #[tokio::test]
-async fn a_head_without_end_is_cut_off() {
+async fn an_endless_head_closes_the_connection() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for part in ["x", "x-a: b\r\n"] {
@@ -302,7 +302,7 @@ async fn a_head_without_end_is_cut_off() {
 }
 
 #[tokio::test]
-async fn blank_lines_between_requests_are_overlooked() {
+async fn blank_lines_between_requests_are_ignored() {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client: Client = gateway.client().await;
@@ -314,9 +314,9 @@ async fn blank_lines_between_requests_are_overlooked() {
     }
 }
 
-/// To 1.0, the end of the connection is the end of an answer.
+/// In HTTP/1.0, the end of the connection ends a response.
 #[tokio::test]
-async fn a_client_of_1_0_is_not_told_that_a_broken_answer_is_complete() {
+async fn an_aborted_response_does_not_look_complete_to_an_http_1_0_client() {
     let barrier = Barrier::new();
     let begun = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n";
     let script = vec![

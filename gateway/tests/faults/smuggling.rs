@@ -1,14 +1,14 @@
-//! Requests that two readers could read as different ones: refused, and the
-//! connection closed, so that nothing behind them is taken for a request.
+//! Request smuggling: ambiguous requests are rejected and the connection is closed,
+//! so that no bytes after them are parsed as a request.
 
 use crate::case::WHOLE;
 use crate::requests::until_closed;
 use crate::support::{KEY, TestGateway, Upstream, json_answer};
 
-/// What stands behind a refused request, and must not be answered.
+/// A request that follows a rejected one and must not be answered.
 const HIDDEN: &str = "GET /livez HTTP/1.1\r\nhost: g\r\n\r\n";
 
-/// Fields and body of a POST.
+/// Header fields and body of a POST request.
 type Shape = (&'static str, &'static str);
 
 const CHUNKS: &str = "11\r\n{\"model\":\"small\"}\r\n0\r\n\r\n";
@@ -44,7 +44,7 @@ async fn refused(requests: impl IntoIterator<Item = String>) {
     let asked = upstream.seen().requests.len();
     assert!(faults.is_empty(), "{asked} went upstream: {faults:#?}");
     assert_eq!(asked, 0);
-    // And those were no requests of anybody.
+    // None of them was counted as a request.
     assert!(gateway.finish().await.is_empty());
 }
 
@@ -54,12 +54,12 @@ async fn shapes(list: &[Shape]) {
 }
 
 #[test]
-fn the_body_that_is_played_with_is_17_bytes() {
+fn the_test_body_is_17_bytes() {
     assert_eq!(WHOLE.len(), 17);
 }
 
 #[tokio::test]
-async fn a_length_and_chunks() {
+async fn content_length_with_chunked_encoding() {
     shapes(&[
         (
             "content-length: 17\r\ntransfer-encoding: chunked\r\n",
@@ -78,7 +78,7 @@ async fn a_length_and_chunks() {
 }
 
 #[tokio::test]
-async fn lengths_that_differ() {
+async fn different_content_lengths() {
     shapes(&[
         ("content-length: 17\r\ncontent-length: 18\r\n", WHOLE),
         ("content-length: 0\r\ncontent-length: 17\r\n", WHOLE),
@@ -87,7 +87,7 @@ async fn lengths_that_differ() {
 }
 
 #[tokio::test]
-async fn lengths_that_are_repeated() {
+async fn repeated_content_lengths() {
     shapes(&[
         ("content-length: 17\r\nCONTENT-LENGTH: 17\r\n", WHOLE),
         ("content-length: 17, 17\r\n", WHOLE),
@@ -96,7 +96,7 @@ async fn lengths_that_are_repeated() {
 }
 
 #[tokio::test]
-async fn lengths_that_are_none() {
+async fn invalid_content_lengths() {
     shapes(&[
         ("content-length: +17\r\n", WHOLE),
         ("content-length: -17\r\n", WHOLE),
@@ -110,7 +110,7 @@ async fn lengths_that_are_none() {
 }
 
 #[tokio::test]
-async fn codings_that_hide_the_end() {
+async fn transfer_codings_that_hide_the_end() {
     shapes(&[
         ("transfer-encoding: gzip\r\n", CHUNKS),
         ("transfer-encoding: chunked, gzip\r\n", CHUNKS),
@@ -123,7 +123,7 @@ async fn codings_that_hide_the_end() {
 }
 
 #[tokio::test]
-async fn codings_that_one_reader_may_overlook() {
+async fn unsupported_transfer_codings() {
     shapes(&[
         ("transfer-encoding: gzip, chunked\r\n", CHUNKS),
         ("transfer-encoding: identity, chunked\r\n", CHUNKS),
@@ -141,7 +141,7 @@ async fn codings_that_one_reader_may_overlook() {
 }
 
 #[tokio::test]
-async fn names_that_one_reader_may_overlook() {
+async fn malformed_field_names() {
     shapes(&[
         ("content-length : 17\r\n", WHOLE),
         ("transfer-encoding : chunked\r\n", CHUNKS),
@@ -159,7 +159,7 @@ async fn names_that_one_reader_may_overlook() {
 }
 
 #[tokio::test]
-async fn values_that_may_end_early() {
+async fn field_values_with_control_characters() {
     shapes(&[
         ("x-a: b\rcontent-length: 0\r\ncontent-length: 17\r\n", WHOLE),
         ("x-a: b\0\r\ncontent-length: 17\r\n", WHOLE),
@@ -169,7 +169,7 @@ async fn values_that_may_end_early() {
 }
 
 #[tokio::test]
-async fn lines_that_end_with_lf_alone() {
+async fn lines_that_end_with_a_bare_lf() {
     shapes(&[
         ("content-length: 17\n", WHOLE),
         ("x-a: b\ncontent-length: 17\r\n", WHOLE),
@@ -178,7 +178,7 @@ async fn lines_that_end_with_lf_alone() {
 }
 
 #[tokio::test]
-async fn sizes_of_chunks_that_are_none() {
+async fn invalid_chunk_sizes() {
     shapes(&[
         (
             "transfer-encoding: chunked\r\n",
@@ -209,7 +209,7 @@ async fn sizes_of_chunks_that_are_none() {
 }
 
 #[tokio::test]
-async fn chunks_that_end_elsewhere() {
+async fn chunks_that_do_not_match_their_size() {
     shapes(&[
         (
             "transfer-encoding: chunked\r\n",
@@ -228,7 +228,7 @@ async fn chunks_that_end_elsewhere() {
 }
 
 #[tokio::test]
-async fn lines_of_chunks_that_may_end_early() {
+async fn chunk_lines_with_malformed_line_endings() {
     shapes(&[
         (
             "transfer-encoding: chunked\r\n",
@@ -247,7 +247,7 @@ async fn lines_of_chunks_that_may_end_early() {
 }
 
 #[tokio::test]
-async fn lines_of_chunks_with_something_more() {
+async fn chunk_lines_with_additional_bytes() {
     shapes(&[
         (
             "transfer-encoding: chunked\r\n",
@@ -262,7 +262,7 @@ async fn lines_of_chunks_with_something_more() {
 }
 
 #[tokio::test]
-async fn requests_that_are_none() {
+async fn invalid_requests() {
     let shape = ("content-length: 17\r\n", WHOLE);
     refused([
         with_line("POST /v1/chat/completions HTTP/1.1 x", shape),
@@ -276,7 +276,7 @@ async fn requests_that_are_none() {
 }
 
 #[tokio::test]
-async fn chunks_in_1_0() {
+async fn chunked_encoding_in_http_1_0() {
     let shape = (
         "transfer-encoding: chunked\r\nconnection: keep-alive\r\n",
         CHUNKS,
@@ -285,7 +285,7 @@ async fn chunks_in_1_0() {
 }
 
 #[tokio::test]
-async fn hosts_that_are_missing_repeated_or_none() {
+async fn missing_repeated_and_invalid_hosts() {
     let without = with_line(
         "POST /v1/chat/completions HTTP/1.1",
         ("content-length: 17\r\n", WHOLE),
@@ -301,6 +301,6 @@ async fn hosts_that_are_missing_repeated_or_none() {
 }
 
 #[tokio::test]
-async fn a_tunnel() {
+async fn a_connect_request() {
     refused([with_line("CONNECT g:80 HTTP/1.1", ("", ""))]).await;
 }

@@ -1,14 +1,14 @@
-//! Streamed answers, and what breaks in them.
+//! Faults in streamed responses.
 
 use crate::case::{ASKING, Case, DONE, ONE, TWO, USAGE, cases};
 use crate::support::{Barrier, Step, events};
 
-/// A stream that comes as it should.
+/// A stream without faults.
 fn good(parts: &[&str]) -> Vec<Step> {
     vec![Step::Send(events(parts, true))]
 }
 
-/// A stream of these events which, once the client has them all, ends like this.
+/// A stream of these events that ends like this once the client has received them.
 fn breaks(parts: &[&str], more: &[u8], end: Step) -> Case {
     let barrier = Barrier::new();
     let steps = [
@@ -20,10 +20,10 @@ fn breaks(parts: &[&str], more: &[u8], end: Step) -> Case {
     let length = parts.iter().map(|part| part.len()).sum();
     Case::streamed(steps)
         .opens(&barrier, length)
-        .told_after(parts)
+        .error_after(parts)
 }
 
-/// A stream that brings nothing but these bytes after its head, and ends.
+/// A stream that sends only these bytes after its head, and ends.
 fn begins(bytes: &[u8], end: Step) -> Case {
     let mut answer = events::<&str>(&[], false);
     answer.extend_from_slice(bytes);
@@ -38,14 +38,14 @@ fn sized(length: usize, body: &str) -> Vec<u8> {
 }
 
 const ERROR: &str = "data: {\"error\":{\"message\":\"overloaded\",\"code\":503}}\n\n";
-/// As a router of several providers writes it.
+/// In the format of a router of several providers.
 const LATE_ERROR: &str = "event: chunk\ndata: {\"id\":\"1\",\"error\":{\"code\":502},\
 \"choices\":[{\"delta\":{},\"finish_reason\":\"error\"}]}\n\n";
 const NO_ERROR: &str = "data: {\"error\":null,\"choices\":[{\"delta\":\
 {\"content\":\"{\\\"error\\\":{}}\"},\"finish_reason\":null}]}\n\n";
 const FINISH: &str = "data: {\"choices\": [{\"delta\": {}, \"finish_reason\": \"length\"}]}\n\n";
 const BEAT: &str = ": ping\n\n";
-/// As some engines begin: no choice yet, and no usage either.
+/// The first event of some engines, without choices and without usage.
 const EMPTY: &str = "data: {\"choices\":[],\"prompt_filter_results\":[]}\n\n";
 const NULL: &str = "data: {\"choices\":[],\"usage\":null}\n\n";
 const LAST_WITH_USAGE: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}],\
@@ -178,7 +178,7 @@ cases! {
             Step::Wait(barrier.clone()),
             Step::Close,
         ];
-        Case::streamed(steps).opens(&barrier, ONE.len()).told_after(&[ONE])
+        Case::streamed(steps).opens(&barrier, ONE.len()).error_after(&[ONE])
     };
     reset_of_a_body_that_ends_with_the_connection: {
         let barrier = Barrier::new();
@@ -188,7 +188,7 @@ cases! {
             Step::Wait(barrier.clone()),
             Step::Reset,
         ];
-        Case::streamed(steps).opens(&barrier, ONE.len()).told_after(&[ONE])
+        Case::streamed(steps).opens(&barrier, ONE.len()).error_after(&[ONE])
     };
     the_size_of_a_later_chunk_is_none: breaks(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
     the_size_of_the_first_chunk_is_none:

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::{KEY, MARK};
 use crate::support::Reader;
 
-/// How a request asks to be answered. Those that do no harm come more often.
+/// Response behaviours that a request can select. Harmless ones are more frequent.
 pub(super) const MANNERS: [&str; 16] = [
     "well",
     "well",
@@ -34,8 +34,8 @@ pub(super) const MANNERS: [&str; 16] = [
     "refuse",
 ];
 
-/// An upstream that echoes the mark of each request and looks for what it must
-/// not see.
+/// An upstream that echoes the mark of each request and checks for data that it
+/// must not receive.
 #[derive(Debug)]
 pub(super) struct Echo {
     address: SocketAddr,
@@ -43,11 +43,11 @@ pub(super) struct Echo {
     _tasks: JoinSet<()>,
 }
 
-/// What it has heard.
+/// The requests that it received.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EchoedRequests {
     pub(super) requests: usize,
-    /// Requests on a connection that another client's request had come on.
+    /// Requests on a connection that earlier carried another client's request.
     pub(super) shared: usize,
     pub(super) faults: Vec<String>,
 }
@@ -84,7 +84,7 @@ impl Echo {
     }
 }
 
-/// What becomes of a connection after an answer.
+/// What happens to a connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterResponse {
     GoOn,
@@ -124,7 +124,7 @@ async fn connection(stream: TcpStream, heard: Arc<Mutex<EchoedRequests>>) {
 }
 
 impl EchoedRequests {
-    /// Takes note of a request, and of what it should not hold; names its
+    /// Records a request and any data that it must not contain; returns its
     /// client.
     fn listen(&mut self, whole: &str, body: &Value, last: Option<&String>) -> String {
         self.requests += 1;
@@ -147,7 +147,7 @@ impl EchoedRequests {
     }
 }
 
-/// Answers as the request asks. `begun`: the connection carried others.
+/// Responds as the request selects. `begun`: the connection carried other requests.
 async fn answer(
     writer: &mut OwnedWriteHalf,
     body: &Value,
@@ -190,7 +190,7 @@ async fn answer(
     })
 }
 
-/// The body of an answer, marked at both ends.
+/// The body of a response, marked at both ends.
 fn content(body: &Value, auth: &str) -> String {
     let (mark, tokens) = (&body["mark"], &body["tokens"]);
     let usage = json!({"prompt_tokens": tokens, "completion_tokens": 1});
