@@ -62,44 +62,44 @@ cases! {
         ];
         Case::whole(steps).shows(&[JSON]).used()
     };
-    no_usage_at_all_is_unknown: Case::whole(json_answer("200 OK", "{}")).shows(&["{}"]);
-    nothing_is_an_answer:
+    a_response_without_usage_is_unknown: Case::whole(json_answer("200 OK", "{}")).shows(&["{}"]);
+    an_empty_body_is_valid:
         Case::whole([send(&[&sized(0)])]).shows(&[""]);
-    no_content_is_an_answer:
+    no_content_is_valid:
         Case::whole([send(&["HTTP/1.1 204 No Content\r\n\r\n"])]).answers(204, b"");
-    an_error_passes_as_it_is:
+    an_error_is_forwarded_unchanged:
         Case::whole(json_answer("422 X", "{\"error\":{\"message\":\"no\"}}"))
             .answers(422, b"{\"error\":{\"message\":\"no\"}}");
-    a_page_passes: {
+    an_html_page_is_forwarded: {
         let text = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>";
         Case::whole([send(&[text])]).shows(&["<html>"])
     };
-    compressed_against_our_wish_passes_unread: {
+    an_unrequested_coding_is_forwarded_uninspected: {
         let mut bytes = head("content-encoding: gzip\r\ncontent-length: 4\r\n").into_bytes();
         bytes.extend(b"\x1f\x8b\x08\x00");
         Case::whole([Step::Send(bytes)]).shows(&[b"\x1f\x8b\x08\x00"])
     };
-    interim_answers_are_not_the_answer: {
+    interim_responses_are_skipped: {
         let hints = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
         Case::whole([send(&[hints, &sized(JSON.len()), JSON])])
             .shows(&[JSON])
             .used()
     };
-    trailers_stay_here: {
+    trailers_are_not_forwarded: {
         let trailers = "0\r\nx-checksum: 7\r\nset-cookie: a=b\r\n\r\n";
         Case::whole([send(&[&head(CHUNKED), &chunked(JSON), trailers])])
             .shows(&[JSON])
             .used()
     };
-    the_end_of_the_connection_is_the_end:
+    a_body_may_end_with_the_connection:
         Case::whole([send(&["HTTP/1.0 200 OK\r\n\r\n", JSON]), Step::Close])
             .shows(&[JSON])
             .used();
-    the_end_of_the_connection_is_the_end_for_1_1_too:
+    a_body_may_end_with_the_connection_in_http_1_1:
         Case::whole([send(&[&head(""), JSON]), Step::Close])
             .shows(&[JSON])
             .used();
-    a_body_may_be_answered_before_it_was_read:
+    a_response_may_precede_the_request_body:
         Case::whole(json_answer("413 X", "{\"error\":1}"))
             .hasty()
             .answers(413, b"{\"error\":1}");
@@ -140,43 +140,43 @@ cases! {
     end_between_chunks:
         Case::whole([send(&[&head(CHUNKED), &chunked(CUT)]), Step::Close])
             .breaks_within(&[CUT]);
-    end_before_the_last_line:
+    end_before_the_final_crlf:
         Case::whole([send(&[&head(CHUNKED), &chunked(JSON), "0\r\n"]), Step::Close])
             .breaks_within(&[JSON])
             .used();
-    the_size_of_a_chunk_is_none:
+    an_invalid_chunk_size:
         Case::whole([send(&[&head(CHUNKED), "zz\r\n"]), Step::UntilHangUp])
             .breaks_within(&[""])
             .hangs_up();
-    the_size_of_a_later_chunk_is_none:
+    an_invalid_size_of_a_later_chunk:
         Case::whole([send(&[&head(CHUNKED), &chunked(CUT), "-1\r\n"]), Step::UntilHangUp])
             .breaks_within(&[CUT])
             .hangs_up();
-    a_chunk_is_longer_than_it_says:
+    a_chunk_longer_than_its_size:
         Case::whole([send(&[&head(CHUNKED), "1\r\n{}\r\n0\r\n\r\n"]), Step::UntilHangUp])
             .breaks_within(&["{"])
             .hangs_up();
 
-    both_a_length_and_chunks_are_no_answer:
+    length_and_chunked_encoding_are_invalid:
         refused(&[&head("content-length: 2\r\ntransfer-encoding: chunked\r\n"), "0\r\n\r\n"]);
-    both_in_the_other_order_are_no_answer:
+    chunked_encoding_and_length_are_invalid:
         refused(&[&head("transfer-encoding: chunked\r\ncontent-length: 2\r\n"), "0\r\n\r\n"]);
-    two_lengths_are_no_answer:
+    two_lengths_are_invalid:
         refused(&[&head("content-length: 2\r\ncontent-length: 3\r\n"), "{}"]);
-    a_list_of_lengths_is_no_answer:
+    a_list_of_lengths_is_invalid:
         refused(&[&head("content-length: 2, 2\r\n"), "{}"]);
-    a_length_with_a_sign_is_no_answer:
+    a_length_with_a_sign_is_invalid:
         refused(&[&head("content-length: +2\r\n"), "{}"]);
-    an_unknown_coding_is_no_answer:
+    an_unknown_transfer_coding_is_invalid:
         refused(&[&head("transfer-encoding: gzip, chunked\r\n"), "0\r\n\r\n"]);
-    chunks_in_1_0_are_no_answer:
+    chunked_encoding_in_http_1_0_is_invalid:
         refused(&["HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"]);
-    another_protocol_is_no_answer:
+    another_protocol_is_invalid:
         refused(&["HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n"]);
-    what_is_no_http_is_no_answer: refused(&["SSH-2.0-OpenSSH_9.6\r\n"]);
-    a_folded_line_is_no_answer:
+    a_response_that_is_not_http_is_invalid: refused(&["SSH-2.0-OpenSSH_9.6\r\n"]);
+    a_folded_header_line_is_invalid:
         refused(&["HTTP/1.1 200 OK\r\nx-a: b\r\n content-length: 2\r\n\r\n{}"]);
-    both_a_length_and_chunks_fail_over: {
+    length_and_chunked_encoding_fail_over: {
         let fields = "content-length: 2\r\ntransfer-encoding: chunked\r\n";
         Case::whole([send(&[&head(fields), "0\r\n\r\n"]), Step::UntilHangUp])
             .backup(good())
@@ -185,31 +185,31 @@ cases! {
             .hangs_up()
     };
 
-    silence_before_the_head:
+    timeout_before_the_head:
         Case::whole([Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
-    silence_within_the_head:
+    timeout_within_the_head:
         Case::whole([send(&["HTTP/1.1 200 OK\r\nx-a: "]), Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
-    silence_after_an_interim_answer:
+    timeout_after_an_interim_response:
         Case::whole([send(&["HTTP/1.1 103 Early Hints\r\n\r\n"]), Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
-    silence_before_the_head_fails_over:
+    timeout_before_the_head_fails_over:
         Case::whole([Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .backup(good())
             .shows(&[JSON])
             .used()
             .hangs_up();
-    a_value_without_end: endless(b"HTTP/1.1 200 OK\r\nx-a: ", b"b");
-    fields_without_end: endless(b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n");
-    a_first_line_without_end: endless(b"HTTP/1.1 200 ", b"O");
-    interim_answers_without_end:
+    an_endless_field_value: endless(b"HTTP/1.1 200 OK\r\nx-a: ", b"b");
+    endless_header_fields: endless(b"HTTP/1.1 200 OK\r\n", b"x-a: b\r\n");
+    an_endless_status_line: endless(b"HTTP/1.1 200 ", b"O");
+    endless_interim_responses:
         endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n").flag("--upstream-timeout=5");
 }

@@ -9,7 +9,7 @@ fn good(parts: &[&str]) -> Vec<Step> {
 }
 
 /// A stream of these events that ends like this once the client has received them.
-fn breaks(parts: &[&str], more: &[u8], end: Step) -> Case {
+fn aborts(parts: &[&str], more: &[u8], end: Step) -> Case {
     let barrier = Barrier::new();
     let steps = [
         Step::Send(events(parts, false)),
@@ -74,11 +74,11 @@ cases! {
             .shows(&[crlf[0].as_str(), crlf[2].as_str()])
             .used()
     };
-    comments_and_heartbeats_pass:
+    comments_and_heartbeats_are_forwarded:
         Case::streamed(good(&[BEAT, ONE, BEAT, BEAT, TWO, ":\n\n", USAGE, DONE]))
             .shows(&[BEAT, ONE, BEAT, BEAT, TWO, ":\n\n", DONE])
             .used();
-    characters_are_cut_between_reads: {
+    characters_are_split_between_reads: {
         let bytes = [ONE, TWO, USAGE, DONE].concat().into_bytes();
         let chunks: Vec<_> = bytes.chunks(1).collect();
         Case::streamed([Step::Send(events(&chunks, true))])
@@ -89,28 +89,28 @@ cases! {
         Case::streamed(good(&[ONE, USAGE, DONE.trim_end()]))
             .shows(&[ONE, DONE.trim_end()])
             .used();
-    usage_without_final_newline_is_still_hidden:
+    usage_without_final_newline_is_removed:
         Case::streamed(good(&[ONE, USAGE.trim_end()]))
             .shows(&[ONE])
             .used();
-    usage_in_the_last_choice_passes:
+    usage_in_the_last_choice_is_forwarded:
         Case::streamed(good(&[ONE, LAST_WITH_USAGE, DONE]))
             .shows(&[ONE, LAST_WITH_USAGE, DONE])
             .used();
-    usage_that_the_client_asked_for_passes:
+    usage_requested_by_the_client_is_forwarded:
         Case::streamed(good(&[ONE, USAGE, DONE]))
             .request(ASKING)
             .shows(&[ONE, USAGE, DONE])
             .used();
-    usage_that_the_gateway_asked_for_is_hidden:
+    usage_requested_by_the_gateway_is_removed:
         Case::streamed(good(&[ONE, USAGE, DONE]))
             .shows(&[ONE, DONE])
             .used();
-    empty_choices_without_usage_pass:
+    empty_choices_without_usage_are_forwarded:
         Case::streamed(good(&[EMPTY, ONE, NULL, USAGE, DONE]))
             .shows(&[EMPTY, ONE, NULL, DONE])
             .used();
-    no_usage_at_all_is_unknown:
+    a_stream_without_usage_is_unknown:
         Case::streamed(good(&[ONE, DONE])).shows(&[ONE, DONE]);
 
     an_error_as_first_event_fails_over:
@@ -118,30 +118,30 @@ cases! {
             .backup(good(&[ONE, USAGE, DONE]))
             .shows(&[ONE, DONE])
             .used();
-    an_error_in_the_middle_passes_and_counts_as_one:
+    a_later_error_event_is_forwarded_and_counted:
         Case::streamed(good(&[ONE, ERROR, DONE]))
             .shows(&[ONE, ERROR, DONE])
             .counted_as("upstream_error");
 
-    an_error_of_another_shape_counts_as_one:
+    an_error_in_another_format_is_counted:
         Case::streamed(good(&[ONE, LATE_ERROR]))
             .shows(&[ONE, LATE_ERROR])
             .counted_as("upstream_error");
-    what_only_speaks_of_errors_is_none:
+    text_about_errors_is_not_an_error:
         Case::streamed(good(&[ONE, NO_ERROR, DONE])).shows(&[ONE, NO_ERROR, DONE]);
 
-    an_end_without_its_mark_is_a_break:
+    an_end_without_done_is_an_abort:
         Case::streamed(good(&[ONE, TWO]))
             .shows(&[ONE, TWO])
             .counted_as("upstream_error");
-    an_end_without_an_event_is_a_break:
+    an_end_without_an_event_is_an_abort:
         Case::streamed(good(&[BEAT]))
             .without_event()
             .shows(&[BEAT])
             .counted_as("upstream_error");
-    a_reason_to_finish_is_a_mark:
+    a_finish_reason_marks_the_end:
         Case::streamed(good(&[ONE, FINISH])).shows(&[ONE, FINISH]);
-    the_usage_is_a_mark:
+    the_usage_marks_the_end:
         Case::streamed(good(&[ONE, USAGE])).shows(&[ONE]).used();
 
     reset_before_the_head:
@@ -164,12 +164,12 @@ cases! {
         begins(b"8\r\ndata: {\"\r\n", Step::Close)
             .backup(good(&[ONE, DONE]))
             .shows(&[ONE, DONE]);
-    reset_between_events: breaks(&[ONE, TWO], b"", Step::Reset);
-    end_between_events: breaks(&[ONE, TWO], b"", Step::Close);
-    reset_within_a_chunk: breaks(&[ONE], b"40\r\ndata: {\"cho", Step::Reset);
-    end_within_a_chunk: breaks(&[ONE], b"40\r\ndata: {\"cho", Step::Close);
-    end_within_the_size_of_a_chunk: breaks(&[ONE], b"4", Step::Close);
-    end_before_the_last_line: breaks(&[ONE, DONE], b"0\r\n", Step::Close);
+    reset_between_events: aborts(&[ONE, TWO], b"", Step::Reset);
+    end_between_events: aborts(&[ONE, TWO], b"", Step::Close);
+    reset_within_a_chunk: aborts(&[ONE], b"40\r\ndata: {\"cho", Step::Reset);
+    end_within_a_chunk: aborts(&[ONE], b"40\r\ndata: {\"cho", Step::Close);
+    end_within_the_size_of_a_chunk: aborts(&[ONE], b"4", Step::Close);
+    end_before_the_final_crlf: aborts(&[ONE, DONE], b"0\r\n", Step::Close);
     end_within_a_length: {
         let barrier = Barrier::new();
         let body = [ONE, "data: {\"cho"].concat();
@@ -190,23 +190,23 @@ cases! {
         ];
         Case::streamed(steps).opens(&barrier, ONE.len()).error_after(&[ONE])
     };
-    the_size_of_a_later_chunk_is_none: breaks(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
-    the_size_of_the_first_chunk_is_none:
+    an_invalid_size_of_a_later_chunk: aborts(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
+    an_invalid_size_of_the_first_chunk:
         begins(b"zz\r\n", Step::UntilHangUp).refused(502, "upstream_unavailable").hangs_up();
-    the_size_of_a_chunk_overflows:
-        breaks(&[ONE], b"fffffffffffffffff\r\n", Step::UntilHangUp).hangs_up();
-    a_chunk_is_longer_than_it_says:
-        breaks(&[ONE], b"1\r\n\n\n\n", Step::UntilHangUp).hangs_up();
-    trailers_without_end: {
+    an_overflowing_chunk_size:
+        aborts(&[ONE], b"fffffffffffffffff\r\n", Step::UntilHangUp).hangs_up();
+    a_chunk_longer_than_its_size:
+        aborts(&[ONE], b"1\r\n\n\n\n", Step::UntilHangUp).hangs_up();
+    endless_trailers: {
         let flood = Step::Flood { part: b"x-a: b\r\n".repeat(1 << 10), most: 1 << 30 };
-        breaks(&[ONE], b"0\r\n", flood).hangs_up()
+        aborts(&[ONE], b"0\r\n", flood).hangs_up()
     };
-    extensions_without_end: {
+    endless_chunk_extensions: {
         let flood = Step::Flood { part: vec![b'x'; 8 << 10], most: 1 << 30 };
-        breaks(&[ONE], b"5;", flood).hangs_up()
+        aborts(&[ONE], b"5;", flood).hangs_up()
     };
 
-    a_length_instead_of_chunks: {
+    a_content_length_instead_of_chunks: {
         let body = [ONE, TWO, USAGE, DONE].concat();
         Case::streamed([Step::Send(sized(body.len(), &body))])
             .shows(&[ONE, TWO, DONE])
@@ -219,38 +219,38 @@ cases! {
             .shows(&[ONE, DONE])
             .used()
     };
-    interim_answers_are_not_the_answer: {
+    interim_responses_are_skipped: {
         let mut bytes = b"HTTP/1.1 100 Continue\r\n\r\n\
 HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
             .to_vec();
         bytes.extend(events(&[ONE, USAGE, DONE], true));
         Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE]).used()
     };
-    trailers_stay_here: {
+    trailers_are_not_forwarded: {
         let mut bytes = events(&[ONE, USAGE, DONE], false);
         bytes.extend(b"0\r\nx-checksum: 7\r\nset-cookie: a=b\r\n\r\n");
         Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE]).used()
     };
-    extensions_of_chunks_are_ignored: {
+    chunk_extensions_are_ignored: {
         let mut bytes = events(&[ONE], false);
         bytes.extend(format!("{:X};a=b;c=\"d\"\r\n{DONE}\r\n000\r\n\r\n", DONE.len()).bytes());
         Case::streamed([Step::Send(bytes)]).shows(&[ONE, DONE])
     };
-    a_page_instead_of_a_stream_passes: {
+    an_html_page_instead_of_a_stream_is_forwarded: {
         let page = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 13\r\n\r\n\
 <html></html>";
         Case::streamed([Step::Send(page.to_vec())])
             .without_event()
             .shows(&["<html></html>"])
     };
-    compressed_against_our_wish_passes_unread: {
+    an_unrequested_coding_is_forwarded_uninspected: {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
         Case::streamed([Step::Send(bytes.to_vec())])
             .without_event()
             .shows(&[b"\x1f\x8b\x08\n\n\x00"])
     };
-    both_a_length_and_chunks_are_no_answer: {
+    length_and_chunked_encoding_are_invalid: {
         let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 4\r\n\
 transfer-encoding: chunked\r\n\r\n";
         let chunk = format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len());
@@ -258,12 +258,12 @@ transfer-encoding: chunked\r\n\r\n";
             .refused(502, "upstream_unavailable")
             .hangs_up()
     };
-    silence_before_the_head:
+    timeout_before_the_head:
         Case::streamed([Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
-    silence_before_the_head_fails_over:
+    timeout_before_the_head_fails_over:
         Case::streamed([Step::UntilHangUp])
             .flag("--upstream-timeout=1")
             .backup(good(&[ONE, DONE]))

@@ -180,7 +180,7 @@ async fn connections_are_reused_and_load_is_balanced() {
 }
 
 #[tokio::test]
-async fn backends_on_one_address_receive_their_own_model_name() {
+async fn an_invalid_backend_does_not_affect_other_pools() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let mut broken = backend(5, "http://:0/");
@@ -219,7 +219,7 @@ async fn a_body_authorised_as_json_is_forwarded_as_json() {
 }
 
 #[tokio::test]
-async fn a_large_body_is_edited_without_a_copy() {
+async fn a_large_body_is_edited_correctly() {
     let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "other".to_owned();

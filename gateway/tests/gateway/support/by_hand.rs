@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::http::Reader;
 use super::soon;
 
-/// An upstream whose requests the test reads and answers itself, step by step.
+/// An upstream whose requests the test reads and answers step by step.
 #[derive(Debug)]
 pub(crate) struct ByHand {
     address: SocketAddr,
@@ -17,7 +17,7 @@ pub(crate) struct ByHand {
     _tasks: JoinSet<()>,
 }
 
-/// A request of which only the head was read.
+/// A request of which only the head has been read.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) head: String,
@@ -44,18 +44,18 @@ impl ByHand {
         }
     }
 
-    /// Its address, with a path.
+    /// The base URL of the upstream with a path.
     pub(crate) fn api_base(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// The next request that is no probe.
+    /// The next request that is not a probe.
     pub(crate) async fn next(&mut self) -> Exchange {
         let arrived = soon("a request upstream", self.arrived.recv()).await;
         arrived.unwrap()
     }
 
-    /// Whether a request came that nobody has taken.
+    /// Whether another request has arrived.
     pub(crate) fn has_more(&mut self) -> bool {
         self.arrived.try_recv().is_ok()
     }
@@ -81,7 +81,7 @@ async fn receive(stream: TcpStream, sender: mpsc::Sender<Exchange>) {
 }
 
 impl Exchange {
-    /// So many bytes of the body, as they are on the wire.
+    /// This many bytes of the body, as sent on the wire.
     pub(crate) async fn take(&mut self, count: usize) -> Vec<u8> {
         let taken = soon("a part of the body", self.reader.exactly(count)).await;
         taken.expect("more of the body")

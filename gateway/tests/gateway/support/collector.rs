@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::http::Message;
 use super::{Reader, soon};
 
-/// An OTLP collector that takes posts, and keeps what it was sent.
+/// An OTLP collector over HTTP that keeps the requests that it receives.
 #[derive(Debug)]
 pub(crate) struct Collector {
     url: String,
@@ -27,7 +27,7 @@ impl Collector {
         Self::answering(200).await
     }
 
-    /// One that always answers with this status.
+    /// A collector that always responds with this status.
     pub(crate) async fn answering(status: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -52,7 +52,7 @@ impl Collector {
         }
     }
 
-    /// One that is called by gRPC.
+    /// A collector over gRPC.
     pub(crate) async fn called() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -96,7 +96,7 @@ impl Collector {
             .collect()
     }
 
-    /// Waits until so many spans have come.
+    /// Waits until this many spans have arrived.
     pub(crate) async fn wait_for(&self, count: usize) -> Vec<Span> {
         soon("the spans", async {
             while self.spans().len() < count {
@@ -108,7 +108,7 @@ impl Collector {
     }
 }
 
-/// Takes a call's message and says that all went well.
+/// Reads the message of a call and responds with success.
 async fn answer_call(
     request: http::Request<h2::RecvStream>,
     mut respond: h2::server::SendResponse<Bytes>,
@@ -145,7 +145,7 @@ async fn answer_call(
         .unwrap();
 }
 
-/// An attribute as text; empty where it is absent.
+/// An attribute as text; empty if it is absent.
 pub(crate) fn attribute(span: &Span, key: &str) -> String {
     let pair = span.attributes.iter().find(|pair| pair.key == key);
     match pair.and_then(|pair| pair.value.as_ref()?.value.as_ref()) {

@@ -1,8 +1,8 @@
-//! Just enough HTTP/1.1 to read what a peer sent, byte for byte.
+//! A minimal HTTP/1.1 reader that preserves every byte a peer sent.
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A message as it came: the head as text, the body as bytes.
+/// A message as received: the head as text, the body as bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     pub(crate) head: String,
@@ -10,12 +10,12 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Method or version, path or status.
+    /// A word of the first line: method or version, path or status.
     pub(crate) fn word(&self, index: usize) -> &str {
         self.head.split([' ', '\r']).nth(index).unwrap()
     }
 
-    /// All values of a header.
+    /// All values of a header field.
     pub(crate) fn headers(&self, name: &str) -> Vec<&str> {
         header_values(&self.head, name)
     }
@@ -49,12 +49,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Reads more; false at the end, or when the connection breaks.
+    /// Reads more; false at the end or on a connection error.
     pub(crate) async fn more(&mut self) -> bool {
         matches!(self.stream.read_buf(&mut self.buffer).await, Ok(read) if read > 0)
     }
 
-    /// The head of a message; nothing where the connection ended before it.
+    /// The head of a message; `None` if the connection ended before it.
     pub(crate) async fn head(&mut self) -> Option<String> {
         loop {
             let end = self.buffer.windows(4).position(|four| four == b"\r\n\r\n");
@@ -69,7 +69,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// At most so many bytes, as soon as there are some; nothing at the end.
+    /// At most this many bytes, as soon as some are available; `None` at the end.
     pub(crate) async fn some(&mut self, most: usize) -> Option<Vec<u8>> {
         if self.buffer.is_empty() && !self.more().await {
             return None;
@@ -78,7 +78,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Some(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// So many bytes; nothing where the connection ended before.
+    /// Exactly this many bytes; `None` if the connection ended before them.
     pub(crate) async fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.buffer.len() < count {
             if !self.more().await {
@@ -89,7 +89,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Some(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// What was read and not taken.
+    /// The bytes that were read but not yet consumed.
     pub(crate) fn take_all(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
@@ -106,17 +106,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// The next chunk of a chunked body, empty for the last one; nothing where
-    /// the connection ended before it.
+    /// The next chunk of a chunked body, empty for the last one; `None` if the
+    /// connection ended before it.
     pub(crate) async fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(&self.line().await?, 16).unwrap();
         let mut chunk = self.exactly(size + 2).await?;
-        assert!(chunk.ends_with(b"\r\n"), "a chunk, or a trailer behind it");
+        assert!(
+            chunk.ends_with(b"\r\n"),
+            "a chunk ends with CRLF, and no trailer follows"
+        );
         chunk.truncate(size);
         Some(chunk)
     }
 
-    /// The body behind a head, and whether it is complete.
+    /// The body that follows a head, and whether it is complete.
     pub(crate) async fn body(&mut self, head: &str) -> (Vec<u8>, bool) {
         if header_values(head, "transfer-encoding") == ["chunked"] {
             let mut body = Vec::new();
@@ -137,7 +140,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// A whole message; nothing where the connection ended before its end.
+    /// A whole message; `None` if the connection ended before its end.
     pub(crate) async fn message(&mut self) -> Option<Message> {
         let head = self.head().await?;
         let (body, complete) = self.body(&head).await;

@@ -5,8 +5,8 @@ use tokio::net::TcpStream;
 
 use super::{KEY, TestGateway, soon};
 
-/// A chat completion with the usual key over HTTP/2, from a page of this
-/// origin; `read` gets the answer.
+/// A chat completion with the default key over HTTP/2, with this origin; `read`
+/// receives the response.
 pub(crate) async fn chat_over_http2(
     gateway: &TestGateway,
     origin: &str,
@@ -31,7 +31,7 @@ pub(crate) async fn chat_over_http2(
     }
 }
 
-/// What comes next of an answer.
+/// The next data of a response.
 pub(crate) async fn next_data(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     let data = soon("a part of the body", body.data()).await?;
     if let Ok(data) = &data {

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-/// Everything that all tests of this process logged, at the finest level.
+/// Everything that the tests of this process logged, at trace level.
 static LOGS: OnceLock<Logs> = OnceLock::new();
 
 #[derive(Debug, Clone, Default)]
@@ -20,7 +20,7 @@ impl Write for Logs {
     }
 }
 
-/// Begins to gather logs.
+/// Starts to capture logs.
 pub(crate) fn listen() {
     LOGS.get_or_init(|| {
         let logs = Logs::default();
@@ -34,7 +34,7 @@ pub(crate) fn listen() {
     });
 }
 
-/// What was logged until now.
+/// The captured logs.
 pub(crate) fn logged() -> String {
     let logs = LOGS.get().map(|logs| logs.0.lock().clone());
     String::from_utf8_lossy(&logs.unwrap_or_default()).into_owned()

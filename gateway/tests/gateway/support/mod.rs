@@ -1,4 +1,4 @@
-//! What the tests are played with.
+//! Test fixtures shared by the integration tests.
 
 mod by_hand;
 mod client;
@@ -25,12 +25,12 @@ pub(crate) use upstream::{Barrier, Step, Upstream, events, json_answer, raw};
 use std::future::Future;
 use std::time::Duration;
 
-/// The longest that anything is waited for.
+/// The timeout of every wait.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Waits for something that must happen.
+/// Waits for a future, and panics after the timeout.
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(DEADLINE, future)
         .await
-        .unwrap_or_else(|_| panic!("not in time: {what}"))
+        .unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }

@@ -21,7 +21,7 @@ struct Command {
     flags: Flags,
 }
 
-/// How a gateway is started.
+/// Options for starting a gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     pub(crate) flags: Vec<String>,
@@ -37,7 +37,7 @@ impl Options {
     }
 }
 
-/// A gateway in this process, with its control plane.
+/// A gateway that runs in this process, with its control plane.
 #[derive(Debug)]
 pub(crate) struct TestGateway {
     pub(crate) address: SocketAddr,
@@ -69,8 +69,7 @@ impl TestGateway {
         gateway
     }
 
-    /// A gateway that serves a configuration file, and that knows of no control
-    /// plane.
+    /// A gateway that serves a configuration file, without a control plane.
     pub(crate) async fn with_file(file: &Path, flags: &[&str]) -> Self {
         let mut all = vec![format!("--config={}", file.display())];
         all.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -122,7 +121,7 @@ impl TestGateway {
         .await;
     }
 
-    /// Asks again and again until it is so.
+    /// Polls the condition until it holds.
     pub(crate) async fn until(&self, what: &str, condition: impl AsyncFn() -> bool) {
         soon(what, async {
             while !condition().await {
@@ -136,7 +135,7 @@ impl TestGateway {
         Client::connect(self.address).await
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a separate connection.
     pub(crate) async fn ask(&self, request: &[u8]) -> Reply {
         self.client().await.ask(request).await
     }
@@ -149,7 +148,7 @@ impl TestGateway {
         self.ask(&chat(body)).await
     }
 
-    /// The value of one line of the metrics; 0 where it is absent.
+    /// The value of one metric line; 0 if it is absent.
     pub(crate) async fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").await.text();
         let line = text
@@ -158,19 +157,19 @@ impl TestGateway {
         line.map_or(0.0, |value| value.parse().unwrap())
     }
 
-    /// Tells the gateway to end.
+    /// Signals the gateway to shut down.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Waits for its end.
+    /// Waits until the gateway has exited.
     pub(crate) async fn ended(&mut self) {
         let ended = soon("the gateway's end", self.running.join_next()).await;
         ended.unwrap().unwrap().unwrap();
     }
 
-    /// Ends the gateway; gives the usage events that it reported, by the times of
-    /// their requests: threads report each on its own.
+    /// Shuts the gateway down; returns the usage events that it reported, ordered by
+    /// request time, because each thread reports separately.
     pub(crate) async fn finish(mut self) -> Vec<UsageEvent> {
         self.stop();
         self.ended().await;

@@ -10,7 +10,7 @@ use ring::digest::{SHA256, digest};
 /// The key of principal 1, which may use `small` and `large`.
 pub(crate) const KEY: &str = "sk-usual";
 
-/// What a snapshot is made of.
+/// The content of a snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotContent {
     pub(crate) version: u64,
@@ -42,7 +42,7 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
 }
 
 /// The model `small` on these addresses, `large` and `forbidden` on the first
-/// of them, and the usual key.
+/// of them, and the default key.
 pub(crate) fn content(addresses: &[String]) -> SnapshotContent {
     let pool = addresses
         .iter()
@@ -84,7 +84,7 @@ pub(crate) fn content(addresses: &[String]) -> SnapshotContent {
     }
 }
 
-/// Digests follow the content, so that equal parts have equal ones.
+/// Digests are derived from the content, so equal sections have equal digests.
 pub(crate) fn snapshot(content: &SnapshotContent) -> Snapshot {
     let mut shards: BTreeMap<String, KeyMap> = BTreeMap::new();
     for (secret, principal, expires_at, disabled) in &content.keys {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::http::{Message, Reader};
 use super::soon;
 
-/// Opened by the test to let an upstream go on.
+/// Opened by the test to let an upstream continue.
 pub(crate) type Barrier = CancellationToken;
 
 /// What an upstream does after it has read a request.
@@ -21,13 +21,13 @@ pub(crate) type Barrier = CancellationToken;
 pub(crate) enum Step {
     /// Writes bytes at once.
     Send(Vec<u8>),
-    /// Writes bytes one by one, each its own segment.
+    /// Writes bytes one by one, each in its own segment.
     Trickle(Vec<u8>),
-    /// Waits for the test.
+    /// Waits until the test opens the barrier.
     Wait(Barrier),
     /// Waits until the gateway closes the connection.
     UntilHangUp,
-    /// Writes bytes again and again until so many are written, or the gateway
+    /// Writes bytes repeatedly until this many are written, or the gateway
     /// closes the connection.
     Flood { part: Vec<u8>, most: usize },
     /// Closes the connection.
@@ -36,7 +36,7 @@ pub(crate) enum Step {
     Reset,
 }
 
-/// What an upstream has seen.
+/// What an upstream has received.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReceivedRequests {
     /// Requests other than probes.
@@ -45,13 +45,13 @@ pub(crate) struct ReceivedRequests {
     pub(crate) probes: usize,
     /// Connections that carried requests other than probes.
     pub(crate) connections: usize,
-    /// Connections that the gateway closed while they were waited on.
+    /// Connections that the gateway closed while a script was waiting.
     pub(crate) hang_ups: usize,
-    /// Bytes that the gateway's side took of floods.
+    /// Bytes of floods that the sockets accepted.
     pub(crate) flooded: usize,
 }
 
-/// A raw TCP server that plays scripts, one a request; the last is repeated.
+/// A raw TCP server that runs one script per request; the last script is repeated.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     pub(crate) address: SocketAddr,
@@ -60,7 +60,7 @@ pub(crate) struct Upstream {
     _tasks: JoinSet<()>,
 }
 
-/// How much of a request is read before its script begins.
+/// How much of a request is read before its script starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadBeforeScript {
     Whole,
@@ -80,8 +80,8 @@ impl Upstream {
         Self::start_as(ReadBeforeScript::Whole, scripts).await
     }
 
-    /// One whose scripts begin as soon as it has the head of a request. The
-    /// body is read after the script, and is not kept.
+    /// An upstream whose scripts start as soon as the head of a request has been
+    /// read. The body is read after the script and discarded.
     pub(crate) async fn start_hasty(scripts: impl IntoIterator<Item = Vec<Step>>) -> Self {
         Self::start_as(ReadBeforeScript::Head, scripts).await
     }
@@ -124,7 +124,7 @@ impl Upstream {
         self.seen.borrow().clone()
     }
 
-    /// The status of probes from now on.
+    /// Sets the status of probe responses from now on.
     pub(crate) fn answer_probes(&self, status: &'static str) {
         *self.probe_status.lock() = status;
     }
@@ -135,7 +135,7 @@ impl Upstream {
         drop(waited.unwrap());
     }
 
-    /// The only request that was seen.
+    /// The only request that was received.
     pub(crate) fn request(&self) -> Message {
         let mut requests = self.seen().requests;
         assert_eq!(requests.len(), 1);
@@ -185,7 +185,7 @@ async fn connection(stream: TcpStream, play: Player) {
                     let linger = Some(std::time::Duration::ZERO);
                     let socket = socket2::SockRef::from(writer.as_ref());
                     socket.set_linger(linger).unwrap();
-                    // Dropping it would send a FIN first.
+                    // Dropping the stream would send a FIN first.
                     writer.forget();
                     return;
                 }
@@ -249,7 +249,7 @@ impl Player {
     }
 }
 
-/// How a script goes on after a step.
+/// How a script continues after a step.
 enum AfterScript {
     GoOn,
     Stop,
@@ -262,7 +262,7 @@ pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Vec<Step> {
     vec![Step::Send(bytes.as_ref().to_vec())]
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub(crate) fn json_answer(status: &str, body: &str) -> Vec<Step> {
     raw(format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
