@@ -288,7 +288,7 @@ impl Case {
             }
             ExpectedView::Broken(body) => {
                 assert!(status.is_none_or(|status| status == 200), "{status:?}");
-                assert!(!answer.complete, "seems to be complete: {text}");
+                assert!(!answer.complete, "the response looks complete: {text}");
                 assert!(body.starts_with(&answer.body), "{text}");
             }
         }
@@ -368,11 +368,16 @@ pub(crate) async fn run<P: TestProtocol>(case: Case) {
         .await;
     case.check_view(&answer);
     if answer.complete {
-        assert!(client.is_in_order().await, "the connection is not in order");
+        assert!(
+            client.is_in_order().await,
+            "the connection is not in the announced state"
+        );
     }
     if case.hangs_up {
         upstream
-            .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
+            .wait_for("the upstream connection to be closed", |seen| {
+                seen.hang_ups == 1
+            })
             .await;
         assert!(upstream.seen().flooded < HELD);
     }

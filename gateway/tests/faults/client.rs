@@ -86,13 +86,13 @@ pub(crate) trait TestProtocol: Sized {
     /// The rest of the response; `seen` is called with the body so far.
     async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> ParsedResponse {
         let mut answer = ParsedResponse {
-            head: soon("an answer", self.head()).await,
+            head: soon("a response", self.head()).await,
             body: Vec::new(),
             complete: false,
         };
         seen(&answer.body);
         while answer.head.is_some() {
-            match soon("more of the answer", self.part()).await {
+            match soon("more of the response", self.part()).await {
                 ResponsePart::Bytes(bytes) => answer.body.extend(bytes),
                 ResponsePart::End => {
                     answer.complete = true;
@@ -109,7 +109,7 @@ pub(crate) trait TestProtocol: Sized {
     async fn until(&mut self, length: usize) -> Vec<u8> {
         let mut body = Vec::new();
         while body.len() < length {
-            match soon("more of the answer", self.part()).await {
+            match soon("more of the response", self.part()).await {
                 ResponsePart::Bytes(bytes) => body.extend(bytes),
                 end => panic!("{end:?} after {} bytes", body.len()),
             }
@@ -175,7 +175,7 @@ impl TestProtocol for Http1 {
             (None, None) if status == 204 => Framing::Length(0),
             (Some("chunked"), None) => Framing::Chunked,
             (None, Some(length)) => Framing::Length(length.parse().unwrap()),
-            _ => panic!("the end of the body cannot be known: {text}"),
+            _ => panic!("the end of the body is undefined: {text}"),
         };
         Some(head)
     }

@@ -63,7 +63,7 @@ pub(crate) async fn until_counted(
     };
     if timeout(DEADLINE / 3, wait).await.is_err() {
         assert_eq!(last, *expected);
-        panic!("something is still under way at a backend");
+        panic!("a request is still in flight at a backend");
     }
 }
 

@@ -58,7 +58,7 @@ impl Http2 {
 
     /// Starts a request; its body may follow.
     pub(crate) async fn begin(&mut self, head: Request<()>, ends: bool) {
-        let ready = soon("room for a stream", self.requests.clone().ready()).await;
+        let ready = soon("capacity for a stream", self.requests.clone().ready()).await;
         let (answer, stream) = ready.unwrap().send_request(head, ends).unwrap();
         (self.answer, self.stream) = (Some(answer), Some(stream));
     }
@@ -92,7 +92,7 @@ impl Http2 {
 
     /// Waits for the end of the connection.
     pub(crate) async fn ended(&mut self) -> Result<(), h2::Error> {
-        soon("the connection's end", self.driver.join_next())
+        soon("the end of the connection", self.driver.join_next())
             .await
             .unwrap()
             .unwrap()
@@ -117,7 +117,7 @@ impl TestProtocol for Http2 {
     async fn ask(&mut self, body: &str) {
         self.begin(chat_head(), false).await;
         let body = Bytes::copy_from_slice(body.as_bytes());
-        assert!(soon("the body to be taken", self.send(body, true)).await);
+        assert!(soon("the body to be read", self.send(body, true)).await);
     }
 
     async fn head(&mut self) -> Option<ResponseHead> {

@@ -223,7 +223,7 @@ x-request-id: {mark}\r\n"
     /// connection stays open.
     async fn answered(&mut self, reader: &mut Reader<RecordingStream>, mark: &str) -> bool {
         let seed = self.schedule;
-        let Some(head) = soon("an answer", reader.head()).await else {
+        let Some(head) = soon("a response", reader.head()).await else {
             return false;
         };
         let (body, complete) = soon("its body", reader.body(&head)).await;

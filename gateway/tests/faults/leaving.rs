@@ -31,7 +31,9 @@ async fn leaves<P: TestProtocol>(
     }
     let left = client.leave(how).await;
     upstream
-        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     let mut expected = finished("client_gone");
     let by_model = "fastllm_model_requests_total{model=\"small\"}";
@@ -104,7 +106,9 @@ async fn after_the_usage_event<P: TestProtocol>() {
     client.until(2 * ONE.len()).await;
     drop(client);
     upstream
-        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     let events = gateway.finish().await;
     assert_eq!(events[0].status, Some(499));
@@ -150,7 +154,9 @@ async fn with_a_pipelined_request() {
         .await;
     drop(client);
     upstream
-        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     let events = gateway.finish().await;
     // The second request was never started.
@@ -170,12 +176,12 @@ async fn during_the_back_off_before_a_retry() {
         .await;
     drop(client);
     let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
-    let missed = gateway.until("the client to be missed", async || {
+    let missed = gateway.until("the disconnect to be noticed", async || {
         gateway.metric(gone).await > 0.5
     });
     // Well before the request would be retried.
     let soon = tokio::time::timeout(Duration::from_secs(3), missed).await;
-    assert!(soon.is_ok(), "it was waited for");
+    assert!(soon.is_ok(), "the back-off was not interrupted");
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
     // No request was in flight at the upstream.

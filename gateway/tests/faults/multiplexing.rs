@@ -72,7 +72,9 @@ async fn a_cancelled_request_does_not_affect_the_others() {
     second.head().await.unwrap();
     first.cancel();
     upstream
-        .wait_for("the upstream to be let go", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     barrier.cancel();
     let answer = second.until(ONE.len() + DONE.len()).await;
@@ -175,7 +177,7 @@ async fn an_oversized_body_is_rejected_while_it_is_received() {
         client.begin(head, false).await;
         for _ in 0..128 {
             if !soon(
-                "the part to be taken or refused",
+                "the part to be accepted or rejected",
                 client.send(part.clone(), false),
             )
             .await
@@ -267,7 +269,7 @@ async fn a_client_that_only_cancels_requests_is_disconnected() {
             tokio::task::yield_now().await;
         }
     };
-    soon("the gateway to have enough", flood).await;
+    soon("the gateway to stop reading", flood).await;
     assert_eq!(gateway.get("/livez").await.status, 200);
     assert!(upstream.seen().requests.is_empty());
 }

@@ -87,7 +87,7 @@ async fn read_rest<P: TestProtocol>(client: &mut P) {
     let event = event().into_bytes();
     let mut at = 0;
     loop {
-        match soon("more of the answer", client.part()).await {
+        match soon("more of the response", client.part()).await {
             ResponsePart::Bytes(bytes) => {
                 for byte in bytes {
                     assert_eq!(byte, event[at % EVENT], "at {at}");
@@ -95,7 +95,7 @@ async fn read_rest<P: TestProtocol>(client: &mut P) {
                 }
             }
             ResponsePart::End => break,
-            ResponsePart::BrokenOff => panic!("broken off after {at} bytes"),
+            ResponsePart::BrokenOff => panic!("aborted after {at} bytes"),
         }
     }
     assert_eq!(at, OFFERED.div_ceil(EVENT) * EVENT);
@@ -128,7 +128,9 @@ async fn a_client_that_stopped_reading_can_disconnect<P: TestProtocol>() {
         until_stopped(&upstream).await;
         let left = client.leave(how).await;
         upstream
-            .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
+            .wait_for("the flooded connection to be closed", |seen| {
+                seen.hang_ups == 1
+            })
             .await;
         drop(left);
         assert_eq!(gateway.finish().await[0].status, Some(499));
@@ -142,7 +144,9 @@ async fn an_endless_response_ends_with_its_client<P: TestProtocol>() {
     client.until(4 << 20).await;
     drop(client);
     upstream
-        .wait_for("the flood to be let go", |seen| seen.hang_ups == 1)
+        .wait_for("the flooded connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     assert!(upstream.seen().flooded < (4 << 20) + HELD);
     assert_eq!(gateway.finish().await[0].status, Some(499));

@@ -178,7 +178,7 @@ async fn a_cached_response_expires_after_the_ttl_of_its_model() {
     let gateway = TestGateway::serving(&content, Options::default()).await;
     assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
     gateway
-        .until("the answer to expire", async || {
+        .until("the cached response to expire", async || {
             told(&gateway.chat(BODY).await) == (2, MISS)
         })
         .await;
@@ -307,7 +307,7 @@ async fn a_response_whose_client_left_is_not_cached() {
     client.head().await;
     drop(client);
     gateway
-        .until("the account of it", async || {
+        .until("the usage event", async || {
             gateway
                 .metric("fastllm_request_outcomes_total{outcome=\"client_gone\"}")
                 .await
@@ -441,7 +441,7 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
         let value = gateway.metric(name).await;
         assert!((value - count).abs() < 0.5, "{name}: {value}");
     }
-    let told = gateway.control.wait_for("a report of it", |told| {
+    let told = gateway.control.wait_for("a report of the usage", |told| {
         told.health.iter().any(|report| {
             let process = &report.process;
             (process.cache_hits, process.cache_misses) == (1, 1)
@@ -449,7 +449,7 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
                 && process.cache_bytes > 500
         })
     });
-    soon("a report of it", told).await;
+    soon("a report of the usage", told).await;
     let logged = logged();
     let line = logged
         .lines()

@@ -158,7 +158,7 @@ async fn connections_are_reused_and_load_is_balanced() {
         clients.push(client);
         let sent = clients.len();
         gateway
-            .until("the request to be under way", async || {
+            .until("the request to be in flight", async || {
                 one.seen().requests.len() + two.seen().requests.len() == sent
             })
             .await;

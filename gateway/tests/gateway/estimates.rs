@@ -185,7 +185,7 @@ async fn the_reservation_covers_all_choices_of_a_request() {
     let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
     let mut client = in_flight(&gateway, &upstream, &chat(body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&gateway, "what is set aside", (0, prompt + 2 * 10)).await;
+    told(&gateway, "the reservation", (0, prompt + 2 * 10)).await;
     barrier.cancel();
     assert_eq!(client.reply().await.status, 200);
     told(&gateway, "what was used", (21, 0)).await;
@@ -248,7 +248,7 @@ async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u6
     let _client = in_flight(&gateway, &upstream, &request).await;
     gateway
         .control
-        .wait_for("what is set aside", |told| {
+        .wait_for("the reservation", |told| {
             let last = told.reconciles.last();
             let budget = last.and_then(|report| report.budgets.first());
             budget.is_some_and(|budget| budget.cost_reserved_micros.0 == wanted)

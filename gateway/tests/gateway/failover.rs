@@ -239,7 +239,7 @@ async fn a_backend_that_keeps_failing_is_ejected() {
     }
     // Every second request starts there, until five in a row have failed.
     gateway
-        .until("the backend to be left out", async || {
+        .until("the backend to be ejected", async || {
             let before = bad.seen().requests.len();
             for _ in 0..4 {
                 assert_eq!(gateway.chat(SMALL).await.status, 200);

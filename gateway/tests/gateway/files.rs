@@ -268,7 +268,7 @@ async fn an_invalid_file_changes_nothing() {
             None => std::fs::remove_file(folder.file()).unwrap(),
         }
         gateway
-            .until("the file to be refused", async || {
+            .until("the file to be rejected", async || {
                 gateway.metric(failures).await > seen
             })
             .await;

@@ -23,7 +23,9 @@ async fn leaves(
     leave(&mut client, &upstream).await;
     drop(client);
     upstream
-        .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     let mut events = gateway.finish().await;
     assert_eq!(events.len(), 1);
@@ -124,7 +126,9 @@ async fn by_closing_only_the_sending_side() {
     request_arrived(&mut client, &upstream).await;
     client.close_its_side().await;
     upstream
-        .wait_for("the upstream to be dropped", |seen| seen.hang_ups == 1)
+        .wait_for("the upstream connection to be closed", |seen| {
+            seen.hang_ups == 1
+        })
         .await;
     assert_eq!(gateway.finish().await[0].status, Some(499));
 }

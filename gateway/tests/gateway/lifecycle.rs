@@ -129,7 +129,7 @@ async fn health_fails_only_when_no_backend_is_healthy() {
     let gateway =
         TestGateway::start_with(&[&upstream], Options::flags(&["--health-interval=1"])).await;
     gateway
-        .until("red health", async || {
+        .until("failing health", async || {
             gateway.get("/health").await.status == 503
         })
         .await;

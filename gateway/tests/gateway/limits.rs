@@ -280,11 +280,13 @@ async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_s
     );
     assert!(second.text().contains("the limit of concurrent requests"));
     let estimate = stream.len() as u64 * 2 / 7 + 10;
-    told(&gateway, "what is set aside", (0, estimate)).await;
+    told(&gateway, "the reservation", (0, estimate)).await;
     drop(client);
     barrier.cancel();
     gateway
-        .until("the place", async || gateway.chat(BODY).await.status == 200)
+        .until("the free slot", async || {
+            gateway.chat(BODY).await.status == 200
+        })
         .await;
     told(&gateway, "what the second used", (30, 0)).await;
 }
@@ -303,7 +305,7 @@ async fn an_aborted_stream_is_settled_with_the_estimate_of_its_usage_event() {
     assert_eq!(gateway.chat(stream).await.status, 200);
     gateway
         .control
-        .wait_for("the row", |told| !told.usage.is_empty())
+        .wait_for("the usage event", |told| !told.usage.is_empty())
         .await;
     let event = gateway.control.batches().remove(0).events.remove(0);
     assert!(event.estimated && event.completion_tokens.0 > 0);
@@ -410,14 +412,14 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     };
     gateway.control.share(share(0));
     gateway
-        .until("another share", async || {
+        .until("another grant", async || {
             gateway.chat(BODY).await.status == 200
         })
         .await;
     // Other gateways have spent the rest meanwhile.
     gateway.control.share(share(60));
     gateway
-        .until("the end of it", async || {
+        .until("the end of the request", async || {
             gateway.chat(BODY).await.status == 402
         })
         .await;
@@ -484,9 +486,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
     gateway.until_ready().await;
     gateway
         .control
-        .wait_for("reports long before their time", |told| {
-            told.reconciles.len() >= 3
-        })
+        .wait_for("early reports", |told| told.reconciles.len() >= 3)
         .await;
 }
 

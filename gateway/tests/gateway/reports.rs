@@ -100,7 +100,7 @@ async fn health_reports_contain_backends_and_counters() {
     assert_eq!(gateway.chat("{\"model\":\"nobodys\"}").await.status, 404);
     gateway
         .control
-        .wait_for("a report that knows of it", |told| {
+        .wait_for("a report that includes it", |told| {
             told.health.iter().any(|report| {
                 let backend = report.backends.iter().find(|backend| backend.id.0 == 1);
                 report.replica == "pod-7"

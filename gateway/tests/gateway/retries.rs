@@ -101,7 +101,7 @@ async fn a_silent_upstream_is_504_within_the_timeout() {
     assert_eq!(reply.error().0, 504);
     assert_eq!(reply.error().2, "upstream_timeout");
     silent
-        .wait_for("the request to be given up", |seen| seen.hang_ups == 1)
+        .wait_for("the request to be aborted", |seen| seen.hang_ups == 1)
         .await;
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(504)));

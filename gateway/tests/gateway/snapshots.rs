@@ -57,7 +57,7 @@ async fn an_unusable_snapshot_changes_nothing() {
         .control
         .publish_text(2, "{\"format\":1,\"version\":2");
     gateway
-        .until("the text to be refused", async || {
+        .until("the text to be rejected", async || {
             gateway.metric(failures).await > 0.5
         })
         .await;
@@ -69,7 +69,7 @@ async fn an_unusable_snapshot_changes_nothing() {
     gateway.control.publish(snapshot(&twice));
     let seen = gateway.metric(failures).await;
     gateway
-        .until("the contradiction to be refused", async || {
+        .until("the inconsistent snapshot to be rejected", async || {
             gateway.metric(failures).await > seen + 0.5
         })
         .await;

@@ -82,7 +82,7 @@ async fn an_outage_neither_loses_nor_duplicates_usage() {
     gateway.control.away(true);
     ask(&gateway, 2500).await;
     gateway
-        .until("batches on the disk", async || {
+        .until("batches on disk", async || {
             gateway.metric(SPILLED).await > 1999.5
         })
         .await;

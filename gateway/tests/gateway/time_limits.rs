@@ -36,7 +36,7 @@ fn last_code(text: &str) -> String {
 
 async fn until_given_up(upstream: &Upstream) {
     upstream
-        .wait_for("the request to be given up", |seen| seen.hang_ups == 1)
+        .wait_for("the request to be aborted", |seen| seen.hang_ups == 1)
         .await;
 }
 
@@ -226,7 +226,7 @@ async fn an_idle_http2_connection_is_closed() {
         assert_eq!(response.await.unwrap().status(), 200);
     };
     let ended = async { tokio::join!(connection, asking).0 };
-    crate::support::soon("the connection's end", ended)
+    crate::support::soon("the end of the connection", ended)
         .await
         .unwrap();
 }

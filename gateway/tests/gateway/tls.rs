@@ -77,7 +77,7 @@ async fn a_configured_private_authority_is_trusted() {
     let reply = wary.chat(BODY).await;
     assert_eq!(reply.error().2, "upstream_unavailable");
     // Probes do not trust it either.
-    wary.until("red health", async || {
+    wary.until("failing health", async || {
         wary.get("/health").await.status == 503
     })
     .await;

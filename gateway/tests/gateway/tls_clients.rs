@@ -91,7 +91,7 @@ async fn rest(stream: &mut TlsStream<TcpStream>) -> String {
     let mut bytes = Vec::new();
     soon("the end", stream.read_to_end(&mut bytes))
         .await
-        .expect("an end that is no cut");
+        .expect("a close_notify");
     String::from_utf8(bytes).unwrap()
 }
 
@@ -108,7 +108,7 @@ async fn both_protocols_are_served() {
         let mut reader = Reader::new(reader);
         for _ in 0..3 {
             writer.write_all(&chat(BODY)).await.unwrap();
-            let answer = soon("an answer", reader.message()).await.unwrap();
+            let answer = soon("a response", reader.message()).await.unwrap();
             assert_eq!(
                 (answer.word(1), answer.body.as_slice()),
                 ("200", &b"{}"[..])
@@ -128,7 +128,7 @@ async fn both_protocols_are_served() {
             .unwrap();
         let (answer, mut body) = requests.send_request(head, false).unwrap();
         body.send_data(Bytes::from(BODY), true).unwrap();
-        let answer = soon("an answer", answer).await.unwrap();
+        let answer = soon("a response", answer).await.unwrap();
         assert_eq!(answer.status(), 200);
         let bytes = soon("its body", answer.into_body().data()).await;
         assert_eq!(bytes.unwrap().unwrap(), "{}");
@@ -149,7 +149,7 @@ async fn a_connection_ends_with_close_notify() {
     let mut idle = connect(&gateway, &made, &[]).await;
     idle.write_all(&get("/livez", "")).await.unwrap();
     let mut first = [0; 12];
-    soon("an answer", idle.read_exact(&mut first))
+    soon("a response", idle.read_exact(&mut first))
         .await
         .unwrap();
     gateway.stop();

@@ -240,7 +240,7 @@ async fn spans_are_exported_over_grpc() {
     assert_eq!(gateway.chat(BODY).await.status, 200);
     assert_eq!(collector.wait_for(1).await[0].name, "chat small");
     gateway
-        .until("the answer to be read", async || {
+        .until("the response to be read", async || {
             gateway.metric("fastllm_trace_spans_exported_total").await > 0.5
         })
         .await;

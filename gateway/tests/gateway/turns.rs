@@ -38,7 +38,7 @@ fn ask(gateway: &TestGateway, replies: &mut JoinSet<Reply>, body: &str) {
 }
 
 async fn next(replies: &mut JoinSet<Reply>) -> Reply {
-    soon("an answer", replies.join_next())
+    soon("a response", replies.join_next())
         .await
         .unwrap()
         .unwrap()
@@ -53,7 +53,7 @@ async fn until_waiting(gateway: &TestGateway, count: u64) {
     };
     gateway
         .control
-        .wait_for("requests that wait", |told| {
+        .wait_for("queued requests", |told| {
             told.health.iter().skip(seen).any(waiting)
         })
         .await;
@@ -163,7 +163,7 @@ async fn a_response_retained_during_retries_occupies_no_slot() {
         let mut content = content(&[upstream.api_base()]);
         one_at_a_time(&mut content, 0, 5, 600_000);
         let gateway = TestGateway::serving(&content, Options::default()).await;
-        let reply = soon("an answer", gateway.chat(BODY)).await;
+        let reply = soon("a response", gateway.chat(BODY)).await;
         assert_eq!((reply.status, reply.text().as_str()), (200, "good"));
     }
 }
@@ -189,7 +189,7 @@ async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
     }
     for upstream in [&one, &two] {
         upstream
-            .wait_for("a request each", |seen| seen.requests.len() == 1)
+            .wait_for("one request per backend", |seen| seen.requests.len() == 1)
             .await;
     }
     assert_eq!(gateway.chat(BODY).await.text(), "spare");
@@ -216,7 +216,7 @@ async fn a_draining_backend_receives_no_new_request() {
     content.version += 1;
     gateway.control.publish(crate::support::snapshot(&content));
     gateway
-        .until("nobody is left", async || {
+        .until("no client is left", async || {
             gateway.chat(BODY).await.status == 502
         })
         .await;

@@ -317,7 +317,7 @@ async fn http2_uploads_behave_the_same() {
     assert_eq!(exchange.chunk().await, ("0123".to_owned() + END).as_bytes());
     assert!(exchange.chunk().await.is_empty());
     exchange.answer(&ok("{}")).await;
-    assert_eq!(soon("an answer", answer).await.unwrap().status(), 200);
+    assert_eq!(soon("a response", answer).await.unwrap().status(), 200);
 }
 
 /// A gateway in its own process, killed at the end of the test.

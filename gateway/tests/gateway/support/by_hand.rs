@@ -96,7 +96,7 @@ impl Exchange {
     /// Everything until the gateway closes the connection.
     pub(crate) async fn until_hang_up(&mut self) -> Vec<u8> {
         let closed = async { while self.reader.more().await {} };
-        soon("the gateway to hang up", closed).await;
+        soon("the gateway to close the connection", closed).await;
         self.reader.take_all()
     }
 

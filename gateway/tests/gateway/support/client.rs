@@ -71,9 +71,9 @@ impl Client {
 
     /// The head of a response.
     pub(crate) async fn head(&mut self) -> String {
-        soon("the head of an answer", self.reader.head())
+        soon("the head of a response", self.reader.head())
             .await
-            .expect("an answer")
+            .expect("a response")
     }
 
     /// The next chunk of a chunked response.
@@ -85,14 +85,14 @@ impl Client {
     pub(crate) async fn until(&mut self, wanted: &str) {
         let mut got = Vec::new();
         while got.len() < wanted.len() {
-            got.extend(self.chunk().await.expect("more of the answer"));
+            got.extend(self.chunk().await.expect("more of the response"));
         }
         assert_eq!(String::from_utf8(got).unwrap(), wanted);
     }
 
     pub(crate) async fn reply(&mut self) -> Reply {
         let head = self.head().await;
-        let (body, complete) = soon("the body of an answer", self.reader.body(&head)).await;
+        let (body, complete) = soon("the body of a response", self.reader.body(&head)).await;
         Reply {
             status: head.split(' ').nth(1).unwrap().parse().unwrap(),
             head,
