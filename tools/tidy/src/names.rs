@@ -1,57 +1,30 @@
 //! One type name has one meaning in a crate.
 
-mod tolerated;
-
 use std::collections::BTreeMap;
 use std::io;
 
 use syn::{Ident, Item};
 
-use self::tolerated::TOLERATED;
 use crate::krate::{Krate, read_package};
 use crate::{Finding, Tree, members};
-
-/// A type name that a crate may define more than once, for a reason.
-struct ToleratedName {
-    /// The root file of the crate.
-    krate: &'static str,
-    /// The name.
-    name: &'static str,
-    /// Why each of its meanings keeps the name.
-    reason: &'static str,
-}
 
 /// Each component has a `Config` that builds it, used as `component::Config`.
 const OF_EACH_COMPONENT: &str = "Config";
 
-/// Finds type names that a crate defines in more than one place, and entries
-/// of the allow-list that are no longer needed.
+/// Finds type names that a crate defines in more than one place.
 pub fn ambiguous_names(tree: &Tree) -> io::Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let mut stale: Vec<&ToleratedName> = TOLERATED.iter().collect();
     for folder in members(tree) {
         for krate in read_package(&tree.root, &folder)? {
             for (name, places) in repeated(&krate) {
-                let allowed = stale
-                    .iter()
-                    .position(|entry| entry.krate == krate.name && entry.name == name);
-                match allowed {
-                    Some(index) => drop(stale.swap_remove(index)),
-                    None => findings.push(format!(
-                        "{}: `{name}` is defined again in {}",
-                        places[0],
-                        places[1..].join(", ")
-                    )),
-                }
+                findings.push(format!(
+                    "{}: `{name}` is defined again in {}",
+                    places[0],
+                    places[1..].join(", ")
+                ));
             }
         }
     }
-    findings.extend(stale.into_iter().map(|entry| {
-        format!(
-            "{}:1: `{}` ({}) has one definition; remove it from the allow-list",
-            entry.krate, entry.name, entry.reason
-        )
-    }));
     Ok(findings)
 }
 

@@ -18,11 +18,6 @@ use crate::{Finding, Tree, members};
 /// Files in which such shapes are tolerated.
 const TOLERATED: &[Tolerated] = &[
     Tolerated {
-        start: "e2e/bench/load/src/exact/client.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
         start: "gateway/engine/src/pool/target.rs",
         count: 1,
         reason: "to be rewritten",

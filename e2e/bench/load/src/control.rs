@@ -21,7 +21,7 @@ use crate::{Error, local};
 const HOLD: Duration = Duration::from_secs(30);
 
 /// Maximum size of a batch or report, in bytes.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// The only version.
 const ETAG: &str = "\"1-bench\"";
@@ -48,7 +48,7 @@ pub async fn run(listener: TcpListener, folder: &Path) -> Result<(), Error> {
         .route("/{name}/usage", post(usage))
         .route("/{name}/health-report", post(health))
         .route("/events", get(events))
-        .layer(DefaultBodyLimit::max(MOST_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_BYTES))
         .with_state(files);
     Ok(axum::serve(listener, router).await?)
 }
@@ -85,8 +85,8 @@ async fn snapshot(
 async fn usage(State(files): State<Arc<Files>>, body: Bytes) -> Response {
     let events = memchr::memmem::find_iter(&body, "\"principal_id\":").count() as u64;
     files.events.fetch_add(events, Ordering::Relaxed);
-    let answer = format!("{{\"accepted\":{events},\"dropped\":0}}");
-    ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
+    let reply = format!("{{\"accepted\":{events},\"dropped\":0}}");
+    ([(header::CONTENT_TYPE, "application/json")], reply).into_response()
 }
 
 async fn health() -> StatusCode {

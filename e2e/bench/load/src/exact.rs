@@ -19,18 +19,18 @@ use tokio::task::{JoinSet, LocalSet, spawn_blocking};
 
 use crate::{Error, local};
 
-mod board;
 mod case;
 mod client;
 mod outcome;
+mod shared;
 mod upstream;
 
-use board::Board;
-use client::{Asking, Gateway, now};
+use client::{ClientPool, Gateway, now};
+use shared::SharedState;
 
 /// The requests to send.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Plan {
+pub struct ExactPlan {
     /// Number of requests
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub requests: u32,
@@ -53,28 +53,28 @@ struct Start {
 }
 
 /// Progress is printed after this many ended requests.
-const TELL_EVERY: u32 = 500;
+const PROGRESS_INTERVAL: u32 = 500;
 
 /// Prints the addresses of both upstreams; reads gateways and keys as one line
 /// of JSON; prints the number of ended requests at intervals, and `done` at the
 /// end.
-pub fn run(plan: &Plan) -> Result<(), Error> {
+pub fn run(plan: &ExactPlan) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(&runtime, whole(plan))
+    LocalSet::new().block_on(&runtime, run_plan(plan))
 }
 
-async fn whole(plan: &Plan) -> Result<(), Error> {
-    let board = Rc::new(Board::new(plan.requests));
+async fn run_plan(plan: &ExactPlan) -> Result<(), Error> {
+    let shared = Rc::new(SharedState::new(plan.requests));
     let mut upstreams = JoinSet::new();
     let mut addresses = Vec::new();
     for _ in 0..2 {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         addresses.push(listener.local_addr()?.to_string());
-        upstreams.spawn_local(upstream::serve(listener, Rc::clone(&board)));
+        upstreams.spawn_local(upstream::serve(listener, Rc::clone(&shared)));
     }
-    say(&addresses.join(" "))?;
+    print_line(&addresses.join(" "))?;
     let Start { gateways, keys } = start().await?;
     if keys.len() != case::KEYS || gateways.is_empty() {
         return Err(Error::Malformed("number of keys or gateways"));
@@ -85,8 +85,8 @@ async fn whole(plan: &Plan) -> Result<(), Error> {
             gone: Cell::new(false),
         })
     };
-    let asking = Rc::new(Asking {
-        board: Rc::clone(&board),
+    let pool = Rc::new(ClientPool {
+        shared: Rc::clone(&shared),
         gateways: gateways
             .into_iter()
             .map(gateway)
@@ -99,20 +99,20 @@ async fn whole(plan: &Plan) -> Result<(), Error> {
     });
     let mut clients = JoinSet::new();
     for _ in 0..plan.clients {
-        clients.spawn_local(Rc::clone(&asking).run(tell));
+        clients.spawn_local(Rc::clone(&pool).run(print_progress));
     }
     for client in clients.join_all().await {
         client?;
     }
     let file = std::fs::File::create(&plan.out)?;
-    outcome::write(&board.take_outcomes(), io::BufWriter::new(file))?;
-    say("done")
+    outcome::write(&shared.take_outcomes(), io::BufWriter::new(file))?;
+    print_line("done")
 }
 
-fn tell(ended: u32) {
-    if ended.is_multiple_of(TELL_EVERY) {
+fn print_progress(ended: u32) {
+    if ended.is_multiple_of(PROGRESS_INTERVAL) {
         // A closed pipe is not an error here.
-        let _said = say(&ended.to_string());
+        let _printed = print_line(&ended.to_string());
     }
 }
 
@@ -125,7 +125,7 @@ async fn start() -> Result<Start, Error> {
     serde_json::from_str(&line).map_err(|_| Error::Malformed("gateways and keys"))
 }
 
-fn say(line: &str) -> Result<(), Error> {
+fn print_line(line: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush().map_err(Error::from)

@@ -8,7 +8,6 @@
 
 use std::net::SocketAddr;
 
-mod answer;
 mod clock;
 pub mod control;
 pub mod exact;
@@ -16,6 +15,7 @@ pub mod load;
 mod message;
 pub mod relay;
 mod request;
+mod response;
 pub mod upstream;
 
 pub use request::Population;

@@ -12,15 +12,15 @@ use crate::{Error, Population, clock, local};
 mod connection;
 mod outcome;
 
-use connection::{Connection, Progress};
-use outcome::Tally;
+use connection::{LoadConnection, LoadProgress};
+use outcome::WindowCounters;
 pub use outcome::{Outcome, Quantiles};
 
 use crate::request::Request;
 
 /// The requests to send, and their concurrency.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Plan {
+pub struct LoadPlan {
     /// Address of the gateway
     #[arg(long)]
     pub target: SocketAddr,
@@ -58,7 +58,7 @@ const TICK: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Load {
     poll: Poll,
-    connections: Vec<Connection>,
+    connections: Vec<LoadConnection>,
     request: Request,
     buffer: Vec<u8>,
     stagger: Duration,
@@ -70,12 +70,12 @@ struct Window {
     busy: usize,
     /// Connections that have not begun, with the time of their first request.
     waiting: VecDeque<(Instant, usize)>,
-    tally: Tally,
+    counters: WindowCounters,
 }
 
 impl Load {
     /// Connects. No request is sent yet.
-    pub fn connect(plan: &Plan) -> Result<Self, Error> {
+    pub fn connect(plan: &LoadPlan) -> Result<Self, Error> {
         let target = local(plan.target)?;
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(plan.connections.into());
@@ -86,7 +86,7 @@ impl Load {
             let mut stream = mio::net::TcpStream::from_std(stream);
             let both = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut stream, Token(index), both)?;
-            connections.push(Connection::new(stream));
+            connections.push(LoadConnection::new(stream));
         }
         Ok(Self {
             poll,
@@ -113,7 +113,7 @@ impl Load {
             until: began + length,
             busy: 0,
             waiting: VecDeque::with_capacity(self.connections.len()),
-            tally: Tally::new()?,
+            counters: WindowCounters::new()?,
         };
         for index in 0..self.connections.len() {
             window.waiting.push_back((due, index));
@@ -129,13 +129,13 @@ impl Load {
                 return Err(Error::Stuck(window.busy));
             }
         }
-        Ok(window.tally.outcome(began))
+        Ok(window.counters.outcome(began))
     }
 
     /// Starts a stream on every connection and waits for the first event of
     /// each; the streams stay open.
-    pub fn hold(&mut self, patience: Duration) -> Result<(), Error> {
-        let until = clock::now() + patience;
+    pub fn hold(&mut self, timeout: Duration) -> Result<(), Error> {
+        let until = clock::now() + timeout;
         for connection in &mut self.connections {
             connection.begin(self.request.next(), clock::now())?;
         }
@@ -159,8 +159,8 @@ impl Load {
     /// Number of held streams that have ended since.
     pub fn lost(&mut self) -> usize {
         let buffer = &mut self.buffer;
-        let ended = |connection: &mut Connection| {
-            !matches!(connection.advance(buffer), Ok(Progress::Pending))
+        let ended = |connection: &mut LoadConnection| {
+            !matches!(connection.advance(buffer), Ok(LoadProgress::Pending))
         };
         self.connections
             .iter_mut()
@@ -185,8 +185,8 @@ impl Load {
 
     fn wait(&mut self, events: &mut Events, next: Option<Instant>) -> Result<(), Error> {
         let until_next = next.map(|due| due.saturating_duration_since(clock::now()));
-        let patience = until_next.map_or(TICK, |wait| wait.min(TICK));
-        match self.poll.poll(events, Some(patience)) {
+        let timeout = until_next.map_or(TICK, |wait| wait.min(TICK));
+        match self.poll.poll(events, Some(timeout)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
             _ => Ok(()),
         }
@@ -194,9 +194,9 @@ impl Load {
 
     fn advance(&mut self, window: &mut Window, index: usize) -> Result<(), Error> {
         let connection = &mut self.connections[index];
-        if let Progress::Complete(done) = connection.advance(&mut self.buffer)? {
+        if let LoadProgress::Complete(done) = connection.advance(&mut self.buffer)? {
             let now = clock::now();
-            window.tally.note(&done, now);
+            window.counters.note(&done, now);
             if now < window.until {
                 connection.begin(self.request.next(), now)?;
             } else {

@@ -3,7 +3,7 @@
 use crate::Error;
 
 /// Maximum number of header lines of a message.
-const MOST_HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 /// The framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,17 @@ pub(crate) struct Head {
 }
 
 /// Parses the head of a response; `None` if it is incomplete.
-pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
-    let mut answer = httparse::Response::new(&mut headers);
-    let parsed = answer.parse(bytes).map_err(|_| Error::Malformed("head"))?;
+pub(crate) fn response_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response
+        .parse(bytes)
+        .map_err(|_| Error::Malformed("head"))?;
     let httparse::Status::Complete(bytes) = parsed else {
         return Ok(None);
     };
-    let body = body(answer.headers)?.ok_or(Error::Malformed("a response without framing"))?;
-    let status = answer.code.unwrap_or_default();
+    let body = body(response.headers)?.ok_or(Error::Malformed("a response without framing"))?;
+    let status = response.code.unwrap_or_default();
     Ok(Some(Head {
         bytes,
         status,
@@ -59,7 +61,7 @@ pub(crate) fn answer_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
 
 /// Parses the head of a request; `None` if it is incomplete.
 pub(crate) fn request_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     let parsed = request.parse(bytes).map_err(|_| Error::Malformed("head"))?;
     let httparse::Status::Complete(bytes) = parsed else {
@@ -99,21 +101,21 @@ pub(crate) struct Progress {
 
 impl Body {
     /// Consumes the bytes of this body at the front of `bytes`, and passes its
-    /// content to `see`.
+    /// content to `observe`.
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
-        mut see: impl FnMut(&[u8]),
+        mut observe: impl FnMut(&[u8]),
     ) -> Result<Progress, Error> {
         match self {
             Self::Length(left) => {
                 let used = within(*left, bytes.len());
-                see(&bytes[..used]);
+                observe(&bytes[..used]);
                 *left -= used as u64;
                 let complete = *left == 0;
                 Ok(Progress { used, complete })
             }
-            Self::Chunked(chunk) => chunk.take(bytes, see),
+            Self::Chunked(chunk) => chunk.take(bytes, observe),
         }
     }
 }
@@ -124,12 +126,12 @@ fn within(left: u64, there: usize) -> usize {
 }
 
 impl Chunk {
-    fn take(&mut self, bytes: &[u8], mut see: impl FnMut(&[u8])) -> Result<Progress, Error> {
+    fn take(&mut self, bytes: &[u8], mut observe: impl FnMut(&[u8])) -> Result<Progress, Error> {
         let mut used = 0;
         while let Some(&byte) = bytes.get(used) {
             if let Self::Data(left) = *self {
                 let now = within(left, bytes.len() - used);
-                see(&bytes[used..used + now]);
+                observe(&bytes[used..used + now]);
                 used += now;
                 let left = left - now as u64;
                 *self = if left == 0 {
@@ -181,7 +183,7 @@ pub(crate) struct Events {
 
 impl Events {
     /// Processes the next bytes.
-    pub(crate) fn see(&mut self, bytes: &[u8]) {
+    pub(crate) fn observe(&mut self, bytes: &[u8]) {
         // The offset after the last line break, relative to `bytes`.
         let mut next_line = if self.line_ended { Some(0) } else { None };
         for at in memchr::memchr_iter(b'\n', bytes) {
@@ -198,16 +200,16 @@ impl Events {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Chunk, Events, answer_head, request_head};
+    use super::{Body, Chunk, Events, request_head, response_head};
 
     #[test]
     fn a_head_has_status_and_body() {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-        let head = answer_head(bytes).unwrap().unwrap();
+        let head = response_head(bytes).unwrap().unwrap();
         assert_eq!((head.bytes, head.status), (bytes.len() - 5, 200));
         assert_eq!(head.body, Body::Length(5));
-        assert!(answer_head(&bytes[..20]).unwrap().is_none());
-        assert!(answer_head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+        assert!(response_head(&bytes[..20]).unwrap().is_none());
+        assert!(response_head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
             let complete = bytes.chunks(step).any(|part| {
                 let progress = body
                     .take(part, |bytes| {
-                        events.see(bytes);
+                        events.observe(bytes);
                         content.extend_from_slice(bytes);
                     })
                     .unwrap();

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use crate::{Error, local};
 
 /// Maximum number of open connections.
-const MOST_CONNECTIONS: usize = 16_384;
+const MAX_CONNECTIONS: usize = 16_384;
 
 /// A TLS client that trusts the authorities in a PEM file.
 pub fn trusting(authorities: &Path) -> Result<TlsConnector, Error> {
@@ -47,7 +47,7 @@ pub async fn run(
     loop {
         let (client, _) = listener.accept().await?;
         while connections.try_join_next().is_some() {}
-        if connections.len() < MOST_CONNECTIONS {
+        if connections.len() < MAX_CONNECTIONS {
             connections.spawn(connect(client, target, tls.clone()));
         }
     }

@@ -12,20 +12,20 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 use slab::Slab;
 
-use crate::answer::Answers;
+use crate::response::Responses;
 use crate::{Error, clock, local};
 
 mod connection;
 mod pace;
 
-use connection::{Connection, Next};
-use pace::Pace;
+use connection::{Next, UpstreamConnection};
+use pace::PacingQueue;
 
 const LISTENER: Token = Token(usize::MAX);
 const PACE: Token = Token(usize::MAX - 1);
 
 /// Maximum number of open connections.
-const MOST_CONNECTIONS: usize = 65_536;
+const MAX_CONNECTIONS: usize = 65_536;
 
 /// Size of the read buffer, in bytes.
 const BUFFER: usize = 256 << 10;
@@ -38,17 +38,17 @@ pub const FRAME_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Upstream {
     poll: Poll,
     listener: TcpListener,
-    rooms: Rooms,
+    state: ServerState,
 }
 
 /// The state for serving, apart from the listener.
 #[derive(Debug)]
-struct Rooms {
-    connections: Slab<Connection>,
-    answers: Answers,
-    pace: Pace,
+struct ServerState {
+    connections: Slab<UpstreamConnection>,
+    responses: Responses,
+    pace: PacingQueue,
     /// Streams that can send immediately, by slab key and connection ID.
-    turns: VecDeque<(usize, u64)>,
+    ready: VecDeque<(usize, u64)>,
     buffer: Vec<u8>,
     begun: u64,
 }
@@ -60,20 +60,20 @@ impl Upstream {
         let mut listener = TcpListener::bind(local(address)?)?;
         let registry = poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
-        let pace = Pace::new()?;
+        let pace = PacingQueue::new()?;
         pace.register(registry, PACE)?;
-        let rooms = Rooms {
+        let state = ServerState {
             connections: Slab::new(),
-            answers: Answers::new(),
+            responses: Responses::new(),
             pace,
-            turns: VecDeque::new(),
+            ready: VecDeque::new(),
             buffer: vec![0; BUFFER],
             begun: 0,
         };
         Ok(Self {
             poll,
             listener,
-            rooms,
+            state,
         })
     }
 
@@ -86,20 +86,20 @@ impl Upstream {
     pub fn run(mut self) -> Result<(), Error> {
         let mut events = Events::with_capacity(1024);
         loop {
-            let patience = (!self.rooms.turns.is_empty()).then_some(Duration::ZERO);
-            match self.poll.poll(&mut events, patience) {
+            let timeout = (!self.state.ready.is_empty()).then_some(Duration::ZERO);
+            match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 polled => polled?,
             }
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept()?,
-                    PACE => self.rooms.send_due()?,
-                    _ => self.rooms.serve(event),
+                    PACE => self.state.send_due()?,
+                    _ => self.state.serve(event),
                 }
             }
-            self.rooms.take_turns();
-            self.rooms.pace.set()?;
+            self.state.send_ready();
+            self.state.pace.set()?;
         }
     }
 
@@ -111,25 +111,26 @@ impl Upstream {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
-            if self.rooms.connections.len() >= MOST_CONNECTIONS {
+            if self.state.connections.len() >= MAX_CONNECTIONS {
                 return Err(io::Error::other("too many connections").into());
             }
             stream.set_nodelay(true)?;
-            let place = self.rooms.connections.vacant_entry();
+            let place = self.state.connections.vacant_entry();
             let both = Interest::READABLE | Interest::WRITABLE;
             let token = Token(place.key());
             self.poll.registry().register(&mut stream, token, both)?;
-            self.rooms.begun += 1;
-            place.insert(Connection::new(stream, self.rooms.begun));
+            self.state.begun += 1;
+            place.insert(UpstreamConnection::new(stream, self.state.begun));
         }
     }
 }
 
-impl Rooms {
+impl ServerState {
     fn serve(&mut self, event: &Event) {
         let key = event.token().0;
         if let Some(connection) = self.connections.get_mut(key) {
-            let next = connection.advance(&mut self.buffer, &self.answers, event.is_read_closed());
+            let next =
+                connection.advance(&mut self.buffer, &self.responses, event.is_read_closed());
             self.then(key, &next);
         }
     }
@@ -139,24 +140,24 @@ impl Rooms {
         self.pace.fired()?;
         let now = clock::now();
         while let Some((key, id)) = self.pace.take_due(now) {
-            self.go_on(key, id);
+            self.resume(key, id);
         }
         Ok(())
     }
 
     /// Sends one event of every stream that can send immediately.
-    fn take_turns(&mut self) {
-        for _ in 0..self.turns.len() {
-            if let Some((key, id)) = self.turns.pop_front() {
-                self.go_on(key, id);
+    fn send_ready(&mut self) {
+        for _ in 0..self.ready.len() {
+            if let Some((key, id)) = self.ready.pop_front() {
+                self.resume(key, id);
             }
         }
     }
 
-    fn go_on(&mut self, key: usize, id: u64) {
+    fn resume(&mut self, key: usize, id: u64) {
         // The slab key may belong to another connection by now.
         if let Some(connection) = self.connections.get_mut(key).filter(|one| one.id() == id) {
-            let next = connection.go_on(&self.answers);
+            let next = connection.resume(&self.responses);
             self.then(key, &next);
         }
     }
@@ -170,7 +171,7 @@ impl Rooms {
                 let id = self.connections[key].id();
                 self.pace.push(clock::now() + FRAME_INTERVAL, key, id);
             }
-            Ok(Next::Turn) => self.turns.push_back((key, self.connections[key].id())),
+            Ok(Next::Turn) => self.ready.push_back((key, self.connections[key].id())),
             Ok(Next::Close) | Err(_) => drop(self.connections.remove(key)),
         }
     }

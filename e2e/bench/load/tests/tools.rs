@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fastllm_bench::load::{Load, Plan};
+use fastllm_bench::load::{Load, LoadPlan};
 use fastllm_bench::upstream::Upstream;
 use fastllm_bench::{
     BURST_FRAMES, CLOSING_EVENTS, Error, JSON_BYTES, PACED_FRAMES, Population, relay,
@@ -34,8 +34,8 @@ fn relayed(target: SocketAddr) -> SocketAddr {
     address
 }
 
-fn plan(target: SocketAddr, model: &str, body_bytes: usize) -> Plan {
-    Plan {
+fn plan(target: SocketAddr, model: &str, body_bytes: usize) -> LoadPlan {
+    LoadPlan {
         target,
         connections: 8,
         body_bytes,
@@ -108,7 +108,7 @@ fn an_error_response_ends_the_run() {
     });
     // All requests are sent before the first response is read, so that none is
     // unsolicited.
-    let together = Plan {
+    let together = LoadPlan {
         stagger_ms: 0,
         ..plan(target, "bench-json", 1024)
     };

@@ -2,14 +2,14 @@
 //! addresses of the upstreams on the first line.
 
 use clap::Parser;
-use fastllm_bench::exact::{Plan, run};
+use fastllm_bench::exact::{ExactPlan, run};
 
 /// Sends scripted requests through gateways to its own upstreams and records
 /// the results
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
-    plan: Plan,
+    plan: ExactPlan,
 }
 
 fn main() -> anyhow::Result<()> {

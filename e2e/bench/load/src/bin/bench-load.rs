@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use fastllm_bench::load::{Load, Plan};
+use fastllm_bench::load::{Load, LoadPlan};
 
 /// Sends chat completion requests to a gateway
 #[derive(Debug, Parser)]
@@ -20,7 +20,7 @@ enum Command {
     /// JSON
     Run {
         #[command(flatten)]
-        plan: Plan,
+        plan: LoadPlan,
         /// Duration of the measured window, in milliseconds
         #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
         window_ms: u64,
@@ -32,7 +32,7 @@ enum Command {
     /// ended streams
     Hold {
         #[command(flatten)]
-        plan: Plan,
+        plan: LoadPlan,
         /// Time limit for all streams to begin, in seconds
         #[arg(long, default_value_t = 60)]
         patience: u64,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// The scripted course of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Course {
+pub(super) enum Scenario {
     /// Success.
     Good,
     /// The response does not report usage.
@@ -49,7 +49,7 @@ const BROKE: usize = 5;
 
 /// Tokens and cost of one response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Figures {
+pub(super) struct Usage {
     pub(super) prompt: u64,
     /// `None` if the endpoint reports no completion tokens.
     pub(super) completion: Option<u64>,
@@ -61,11 +61,11 @@ pub(super) struct Figures {
 /// One request and its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    pub(super) course: Course,
+    pub(super) course: Scenario,
     pub(super) form: Form,
     pub(super) key: usize,
     pub(super) model: &'static str,
-    pub(super) figures: Figures,
+    pub(super) usage: Usage,
     /// Number of content events of a stream, or before it is aborted.
     pub(super) events: u32,
     words: u64,
@@ -75,12 +75,12 @@ pub(super) struct Case {
 impl Case {
     /// The case of request `n`.
     pub(super) fn of(n: u32) -> Self {
-        let mut dice = Dice(u64::from(n));
-        let (chance, who) = (dice.below(1000), dice.below(100));
+        let mut random = Random(u64::from(n));
+        let (chance, who) = (random.below(1000), random.below(100));
         let key = match who {
             0..2 => SLOW,
             2..4 => BROKE,
-            _ => usize::try_from(dice.below(PLAIN)).unwrap_or(0),
+            _ => usize::try_from(random.below(PLAIN)).unwrap_or(0),
         };
         let failure = match chance % 3 {
             0 => Failure::Status,
@@ -88,29 +88,29 @@ impl Case {
             _ => Failure::Event,
         };
         let course = match chance {
-            _ if key >= SLOW => Course::Good,
-            0..60 => Course::FailsOver(failure),
-            60..65 => Course::Fails(failure),
-            65..95 => Course::BreaksOff,
-            95..115 => Course::LeavesBefore,
-            115..140 => Course::LeavesWithin,
-            140..150 => Course::Silent,
-            _ => Course::Good,
+            _ if key >= SLOW => Scenario::Good,
+            0..60 => Scenario::FailsOver(failure),
+            60..65 => Scenario::Fails(failure),
+            65..95 => Scenario::BreaksOff,
+            95..115 => Scenario::LeavesBefore,
+            115..140 => Scenario::LeavesWithin,
+            140..150 => Scenario::Silent,
+            _ => Scenario::Good,
         };
         let streams = matches!(
             course,
-            Course::BreaksOff
-                | Course::LeavesWithin
-                | Course::FailsOver(Failure::Event)
-                | Course::Fails(Failure::Event)
+            Scenario::BreaksOff
+                | Scenario::LeavesWithin
+                | Scenario::FailsOver(Failure::Event)
+                | Scenario::Fails(Failure::Event)
         );
-        let form = match dice.below(10) {
+        let form = match random.below(10) {
             _ if streams => Form::Stream,
             0..4 => Form::Stream,
             4 => Form::Embeddings,
             _ => Form::Json,
         };
-        let model = match (form, dice.below(3)) {
+        let model = match (form, random.below(3)) {
             (Form::Embeddings, _) => "exact-embed",
             (_, 0) => "exact-plain",
             (_, 1) => "exact-classes",
@@ -121,18 +121,18 @@ impl Case {
             form,
             key,
             model,
-            figures: Figures::of(form, model, &mut dice),
-            events: u32::try_from(2 + dice.below(7)).unwrap_or(2),
-            words: 4 + dice.below(100),
-            seed: dice.next(),
+            usage: Usage::of(form, model, &mut random),
+            events: u32::try_from(2 + random.below(7)).unwrap_or(2),
+            words: 4 + random.below(100),
+            seed: random.next(),
         }
     }
 
     /// How an attempt fails, if it does; the first attempt is 1.
     pub(super) fn failure(&self, attempt: u32) -> Option<Failure> {
         match self.course {
-            Course::FailsOver(how) if attempt == 1 => Some(how),
-            Course::Fails(how) => Some(how),
+            Scenario::FailsOver(how) if attempt == 1 => Some(how),
+            Scenario::Fails(how) => Some(how),
             _ => None,
         }
     }
@@ -160,23 +160,23 @@ impl Case {
     }
 
     fn text(&self) -> String {
-        let mut dice = Dice(self.seed);
+        let mut random = Random(self.seed);
         let mut text = String::new();
         for _ in 0..self.words {
-            text.push_str(word(dice.next()));
+            text.push_str(word(random.next()));
         }
         text
     }
 
     /// The word of a content event: one token.
     pub(super) fn word(&self, event: u32) -> &'static str {
-        word(Dice(self.seed ^ u64::from(event)).next())
+        word(Random(self.seed ^ u64::from(event)).next())
     }
 }
 
-impl Figures {
-    fn of(form: Form, model: &str, dice: &mut Dice) -> Self {
-        let prompt = 1 + dice.below(5000);
+impl Usage {
+    fn of(form: Form, model: &str, random: &mut Random) -> Self {
+        let prompt = 1 + random.below(5000);
         if form == Form::Embeddings {
             return Self {
                 prompt,
@@ -186,15 +186,15 @@ impl Figures {
                 cost_micros: None,
             };
         }
-        let completion = 1 + dice.below(2000);
+        let completion = 1 + random.below(2000);
         let classes = model == "exact-classes";
-        let costs = model == "exact-cost" && dice.below(8) > 0;
+        let costs = model == "exact-cost" && random.below(8) > 0;
         Self {
             prompt,
             completion: Some(completion),
-            cached: classes.then(|| dice.below(prompt + 1)),
-            reasoning: classes.then(|| dice.below(completion + 1)),
-            cost_micros: costs.then(|| dice.below(200_000)),
+            cached: classes.then(|| random.below(prompt + 1)),
+            reasoning: classes.then(|| random.below(completion + 1)),
+            cost_micros: costs.then(|| random.below(200_000)),
         }
     }
 
@@ -237,9 +237,9 @@ impl Figures {
 
 /// Pseudorandom numbers (`SplitMix64`).
 #[derive(Debug)]
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -264,7 +264,7 @@ fn word(number: u64) -> &'static str {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{Case, Course, Form};
+    use super::{Case, Form, Scenario};
 
     #[test]
     fn every_course_form_model_and_key_occurs_and_bodies_are_json() {
@@ -288,21 +288,21 @@ mod tests {
     #[test]
     fn usage_is_json_and_details_do_not_exceed_totals() {
         for case in (0..2000).map(Case::of) {
-            let usage: serde_json::Value = serde_json::from_str(&case.figures.json()).unwrap();
-            assert_eq!(usage["prompt_tokens"], case.figures.prompt);
+            let usage: serde_json::Value = serde_json::from_str(&case.usage.json()).unwrap();
+            assert_eq!(usage["prompt_tokens"], case.usage.prompt);
             let cost = usage["cost"].as_f64().map(|cost| (cost * 1e6).round());
             #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-            let expected = case.figures.cost_micros.map(|cost| cost as f64);
+            let expected = case.usage.cost_micros.map(|cost| cost as f64);
             assert_eq!(cost, expected);
-            assert!(case.figures.cached.unwrap_or(0) <= case.figures.prompt);
-            assert!(case.figures.reasoning <= case.figures.completion);
+            assert!(case.usage.cached.unwrap_or(0) <= case.usage.prompt);
+            assert!(case.usage.reasoning <= case.usage.completion);
         }
     }
 
     #[test]
     fn only_streams_are_aborted() {
         for case in (0..5000).map(Case::of) {
-            if matches!(case.course, Course::BreaksOff | Course::LeavesWithin) {
+            if matches!(case.course, Scenario::BreaksOff | Scenario::LeavesWithin) {
                 assert_eq!(case.form, Form::Stream);
             }
         }

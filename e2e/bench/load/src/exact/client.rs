@@ -10,16 +10,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::board::Board;
-use super::case::{Case, Course};
+use super::case::{Case, Scenario};
 use super::outcome::End;
-use crate::message::{Events, answer_head};
+use super::shared::SharedState;
+use crate::message::{Events, response_head};
 use crate::{Error, clock};
 
 /// The state shared by all clients.
 #[derive(Debug)]
-pub(super) struct Asking {
-    pub(super) board: Rc<Board>,
+pub(super) struct ClientPool {
+    pub(super) shared: Rc<SharedState>,
     pub(super) gateways: Vec<Gateway>,
     pub(super) keys: Vec<String>,
     pub(super) requests: u32,
@@ -38,20 +38,20 @@ pub(super) struct Gateway {
 
 /// The observation of a client.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ClientOutcome {
     end: End,
     status: u16,
     /// Whether the connection can be reused.
     usable: bool,
 }
 
-const LOST: Seen = Seen {
+const LOST: ClientOutcome = ClientOutcome {
     end: End::Lost,
     status: 0,
     usable: false,
 };
 
-impl Asking {
+impl ClientPool {
     /// Runs one client: sends requests until none are left, and calls `ended`
     /// with the number of ended requests after each.
     pub(super) async fn run(self: Rc<Self>, ended: impl Fn(u32)) -> Result<(), Error> {
@@ -68,10 +68,10 @@ impl Asking {
             let case = Case::of(n);
             let body = case.body();
             let seen = self
-                .ask((n, &case, &body), stream, &mut open[gateway])
+                .send_request(n, &case, &body, stream, &mut open[gateway])
                 .await;
-            let order = self.board.next_ended();
-            if let Some(mut outcome) = self.board.outcome(n) {
+            let order = self.shared.next_ended();
+            if let Some(mut outcome) = self.shared.outcome(n) {
                 outcome.gateway = gateway;
                 outcome.end = seen.end;
                 outcome.status = seen.status;
@@ -111,13 +111,15 @@ impl Asking {
         Err(Error::Closed)
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
-        (n, case, body): (u32, &Case, &str),
+        n: u32,
+        case: &Case,
+        body: &str,
         mut stream: TcpStream,
         kept: &mut Option<TcpStream>,
-    ) -> Seen {
-        let arrival = (case.course == Course::LeavesBefore).then(|| self.board.arrival(n));
+    ) -> ClientOutcome {
+        let arrival = (case.course == Scenario::LeavesBefore).then(|| self.shared.arrival(n));
         let request = format!(
             "POST {} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {}\r\n\
              content-type: application/json\r\nx-request-id: x-{n}\r\ncontent-length: {}\r\n\r\n{body}",
@@ -128,12 +130,12 @@ impl Asking {
         if stream.write_all(request.as_bytes()).await.is_err() {
             return LOST;
         }
-        let answered = answer(&mut stream, case);
+        let response = read_response(&mut stream, case);
         let seen = match arrival {
-            None => answered.await,
+            None => response.await,
             Some(arrival) => tokio::select! {
-                _ = arrival => Seen { end: End::Left, ..LOST },
-                seen = answered => seen,
+                _ = arrival => ClientOutcome { end: End::Left, ..LOST },
+                seen = response => seen,
             },
         };
         if seen.usable {
@@ -144,10 +146,10 @@ impl Asking {
 }
 
 /// Reads the response, unless the script makes the client disconnect.
-async fn answer(stream: &mut TcpStream, case: &Case) -> Seen {
+async fn read_response(stream: &mut TcpStream, case: &Case) -> ClientOutcome {
     let mut unread = Vec::with_capacity(4096);
     let head = loop {
-        match answer_head(&unread) {
+        match response_head(&unread) {
             Ok(Some(head)) => break head,
             Ok(None) => {}
             Err(_) => return LOST,
@@ -158,14 +160,14 @@ async fn answer(stream: &mut TcpStream, case: &Case) -> Seen {
     };
     unread.drain(..head.bytes);
     let (status, mut body, mut events) = (head.status, head.body, Events::default());
-    let leaves = case.course == Course::LeavesWithin && status == 200;
-    let seen = |end, usable| Seen {
+    let leaves = case.course == Scenario::LeavesWithin && status == 200;
+    let seen = |end, usable| ClientOutcome {
         end,
         status,
         usable,
     };
     loop {
-        let Ok(progress) = body.take(&unread, |bytes| events.see(bytes)) else {
+        let Ok(progress) = body.take(&unread, |bytes| events.observe(bytes)) else {
             return seen(End::Lost, false);
         };
         unread.drain(..progress.used);

@@ -18,7 +18,7 @@ pub(super) enum End {
 
 /// The observations of client and upstream for one request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Outcome {
+pub(super) struct RequestOutcome {
     /// Index of the gateway.
     pub(super) gateway: usize,
     pub(super) end: End,
@@ -43,7 +43,7 @@ pub(super) struct Outcome {
 }
 
 /// Writes the observations as CSV, one line per request.
-pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()> {
+pub(super) fn write(outcomes: &[RequestOutcome], mut out: impl Write) -> io::Result<()> {
     writeln!(
         out,
         "n,course,form,model,key,gateway,end,status,order,ended_ms,body_bytes,answer_bytes,\
@@ -55,10 +55,10 @@ pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()>
             form,
             model,
             key,
-            figures,
+            usage,
             ..
         } = Case::of(n);
-        let Outcome {
+        let RequestOutcome {
             gateway,
             end,
             status,
@@ -76,11 +76,11 @@ pub(super) fn write(outcomes: &[Outcome], mut out: impl Write) -> io::Result<()>
              {body_bytes},{answer_bytes},{attempts},{told},{events}"
         )?;
         let counts = [
-            Some(figures.prompt),
-            figures.completion,
-            figures.cached,
-            figures.reasoning,
-            figures.cost_micros,
+            Some(usage.prompt),
+            usage.completion,
+            usage.cached,
+            usage.reasoning,
+            usage.cost_micros,
         ];
         for count in counts {
             match count {

@@ -6,40 +6,40 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::board::Board;
-use super::case::{Case, Course, Failure, Form};
+use super::case::{Case, Failure, Form, Scenario};
+use super::shared::SharedState;
 use crate::Error;
 use crate::message::{Body, Head, request_head};
 
 /// Maximum number of open connections.
-const MOST_CONNECTIONS: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 
 /// Serves forever.
-pub(super) async fn serve(listener: TcpListener, board: Rc<Board>) -> Result<(), Error> {
+pub(super) async fn serve(listener: TcpListener, shared: Rc<SharedState>) -> Result<(), Error> {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await?;
         while connections.try_join_next().is_some() {}
-        if connections.len() < MOST_CONNECTIONS {
-            let board = Rc::clone(&board);
+        if connections.len() < MAX_CONNECTIONS {
+            let shared = Rc::clone(&shared);
             connections.spawn_local(async move {
                 // A gateway may be killed during the run.
-                let _ended = Connection::new(stream).serve(&board).await;
+                let _ended = ExactConnection::new(stream).serve(&shared).await;
             });
         }
     }
 }
 
 /// A connection from a gateway.
-struct Connection {
+struct ExactConnection {
     stream: TcpStream,
     unread: Vec<u8>,
 }
 
 /// Whether the connection goes on.
-type GoesOn = bool;
+type KeepAlive = bool;
 
-impl Connection {
+impl ExactConnection {
     fn new(stream: TcpStream) -> Self {
         Self {
             stream,
@@ -47,17 +47,17 @@ impl Connection {
         }
     }
 
-    async fn serve(mut self, board: &Board) -> Result<(), Error> {
+    async fn serve(mut self, shared: &SharedState) -> Result<(), Error> {
         self.stream.set_nodelay(true)?;
         while let Some(n) = self.request().await? {
-            let goes_on = match n {
-                Some(n) => self.answer(n, board).await?,
+            let keep_alive = match n {
+                Some(n) => self.respond(n, shared).await?,
                 None => {
-                    self.say("200 OK", "{\"object\":\"list\",\"data\":[]}")
+                    self.send("200 OK", "{\"object\":\"list\",\"data\":[]}")
                         .await?
                 }
             };
-            if !goes_on {
+            if !keep_alive {
                 break;
             }
         }
@@ -95,27 +95,27 @@ impl Connection {
         }
     }
 
-    async fn answer(&mut self, n: u32, board: &Board) -> Result<GoesOn, Error> {
+    async fn respond(&mut self, n: u32, shared: &SharedState) -> Result<KeepAlive, Error> {
         let case = Case::of(n);
-        let attempt = board.outcome(n).map(|mut outcome| {
+        let attempt = shared.outcome(n).map(|mut outcome| {
             outcome.attempts += 1;
             outcome.attempts
         });
-        board.arrived(n);
+        shared.arrived(n);
         if let Some(failure) = case.failure(attempt.unwrap_or(1)) {
             return self.fail(failure).await;
         }
         match case.course {
-            Course::LeavesBefore => {
+            Scenario::LeavesBefore => {
                 self.hold().await?;
                 return Ok(false);
             }
-            Course::BreaksOff | Course::LeavesWithin => {
+            Scenario::BreaksOff | Scenario::LeavesWithin => {
                 let mut begun = STREAM_HEAD.to_owned();
                 begun.push_str(&contents(n, &case));
                 self.stream.write_all(begun.as_bytes()).await?;
-                note_events(n, &case, board);
-                if case.course == Course::LeavesWithin {
+                note_events(n, &case, shared);
+                if case.course == Scenario::LeavesWithin {
                     self.hold().await?;
                 }
                 return Ok(false);
@@ -129,19 +129,19 @@ impl Connection {
             (message("200 OK", &body), body.len())
         };
         self.stream.write_all(whole.as_bytes()).await?;
-        note_events(n, &case, board);
-        if let Some(mut outcome) = board.outcome(n) {
-            outcome.told = case.course != Course::Silent;
+        note_events(n, &case, shared);
+        if let Some(mut outcome) = shared.outcome(n) {
+            outcome.told = case.course != Scenario::Silent;
             outcome.answer_bytes = in_one_piece;
         }
         Ok(true)
     }
 
-    async fn fail(&mut self, failure: Failure) -> Result<GoesOn, Error> {
+    async fn fail(&mut self, failure: Failure) -> Result<KeepAlive, Error> {
         match failure {
             Failure::Status => {
                 let body = "{\"error\":{\"message\":\"scripted\",\"type\":\"server_error\"}}";
-                self.say("500 Internal Server Error", body).await
+                self.send("500 Internal Server Error", body).await
             }
             Failure::Hangup => Ok(false),
             Failure::Event => {
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    async fn say(&mut self, status: &str, body: &str) -> Result<GoesOn, Error> {
+    async fn send(&mut self, status: &str, body: &str) -> Result<KeepAlive, Error> {
         self.stream
             .write_all(message(status, body).as_bytes())
             .await?;
@@ -169,9 +169,9 @@ impl Connection {
     }
 }
 
-fn note_events(n: u32, case: &Case, board: &Board) {
+fn note_events(n: u32, case: &Case, shared: &SharedState) {
     if case.form == Form::Stream
-        && let Some(mut outcome) = board.outcome(n)
+        && let Some(mut outcome) = shared.outcome(n)
     {
         outcome.events = case.events;
     }
@@ -229,8 +229,8 @@ fn stream(n: u32, case: &Case) -> String {
     text.push_str(&contents(n, case));
     let end = "{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}";
     text.push_str(&chunk(n, end, ""));
-    if case.course != Course::Silent {
-        let usage = format!(",\"usage\":{}", case.figures.json());
+    if case.course != Scenario::Silent {
+        let usage = format!(",\"usage\":{}", case.usage.json());
         text.push_str(&chunk(n, "", &usage));
     }
     text.push_str(&event("[DONE]"));
@@ -246,9 +246,9 @@ fn json(n: u32, case: &Case) -> String {
              {\"role\":\"assistant\",\"content\":\"waves\"},\"finish_reason\":\"stop\"}]"
         }
     };
-    if case.course == Course::Silent {
+    if case.course == Scenario::Silent {
         return format!("{{\"id\":\"x-{n}\",{content}}}");
     }
-    let usage = case.figures.json();
+    let usage = case.usage.json();
     format!("{{\"id\":\"x-{n}\",{content},\"usage\":{usage}}}")
 }

@@ -3,15 +3,15 @@ use std::time::Instant;
 
 use mio::net::TcpStream;
 
-use crate::message::{Body, Events, answer_head};
+use crate::message::{Body, Events, response_head};
 use crate::{Error, clock};
 
 /// Maximum size of the response body in an error, in bytes.
-const REPEATED: usize = 300;
+const MAX_ERROR_BYTES: usize = 300;
 
 /// The state of the response to the current request.
 #[derive(Debug, Clone, Copy)]
-enum Reading {
+enum ResponseState {
     Idle,
     Head,
     Body(Body),
@@ -19,11 +19,11 @@ enum Reading {
 
 /// One connection to the gateway, and the current request on it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct LoadConnection {
     stream: TcpStream,
     unsent: Vec<u8>,
     unparsed: Vec<u8>,
-    reading: Reading,
+    reading: ResponseState,
     began: Instant,
     first_byte: Option<Instant>,
     events: Events,
@@ -41,18 +41,18 @@ pub(super) struct Done {
 
 /// Whether the response is complete.
 #[derive(Debug)]
-pub(super) enum Progress {
+pub(super) enum LoadProgress {
     Pending,
     Complete(Done),
 }
 
-impl Connection {
+impl LoadConnection {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
             stream,
             unsent: Vec::new(),
             unparsed: Vec::new(),
-            reading: Reading::Idle,
+            reading: ResponseState::Idle,
             began: clock::now(),
             first_byte: None,
             events: Events::default(),
@@ -71,14 +71,14 @@ impl Connection {
         self.first_byte = None;
         self.events = Events::default();
         self.content = 0;
-        self.reading = Reading::Head;
+        self.reading = ResponseState::Head;
         let sent = send(&mut self.stream, request)?;
         self.unsent.extend_from_slice(&request[sent..]);
         Ok(())
     }
 
     /// Writes and reads as much as is possible without blocking.
-    pub(super) fn advance(&mut self, buffer: &mut [u8]) -> Result<Progress, Error> {
+    pub(super) fn advance(&mut self, buffer: &mut [u8]) -> Result<LoadProgress, Error> {
         if !self.unsent.is_empty() {
             let sent = send(&mut self.stream, &self.unsent)?;
             self.unsent.drain(..sent);
@@ -88,18 +88,18 @@ impl Connection {
                 Ok(0) => return Err(Error::Closed),
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return Ok(Progress::Pending);
+                    return Ok(LoadProgress::Pending);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
             if let Some(done) = self.take(&buffer[..read])? {
-                return Ok(Progress::Complete(done));
+                return Ok(LoadProgress::Complete(done));
             }
             // A short read has emptied the socket; later data triggers a new
             // event.
             if read < buffer.len() {
-                return Ok(Progress::Pending);
+                return Ok(LoadProgress::Pending);
             }
         }
     }
@@ -107,25 +107,25 @@ impl Connection {
     fn take(&mut self, bytes: &[u8]) -> Result<Option<Done>, Error> {
         self.first_byte.get_or_insert_with(clock::now);
         match self.reading {
-            Reading::Idle => Err(Error::Malformed("a response without a request")),
-            Reading::Head if self.unparsed.is_empty() => self.take_head(bytes),
-            Reading::Head => {
+            ResponseState::Idle => Err(Error::Malformed("a response without a request")),
+            ResponseState::Head if self.unparsed.is_empty() => self.take_head(bytes),
+            ResponseState::Head => {
                 let mut all = std::mem::take(&mut self.unparsed);
                 all.extend_from_slice(bytes);
                 self.take_head(&all)
             }
-            Reading::Body(body) => self.take_body(body, bytes),
+            ResponseState::Body(body) => self.take_body(body, bytes),
         }
     }
 
     fn take_head(&mut self, bytes: &[u8]) -> Result<Option<Done>, Error> {
-        let Some(head) = answer_head(bytes)? else {
+        let Some(head) = response_head(bytes)? else {
             self.unparsed.extend_from_slice(bytes);
             return Ok(None);
         };
         if head.status != 200 {
             let text = bytes.get(head.bytes..).unwrap_or_default();
-            let text = String::from_utf8_lossy(&text[..text.len().min(REPEATED)]);
+            let text = String::from_utf8_lossy(&text[..text.len().min(MAX_ERROR_BYTES)]);
             return Err(Error::Status {
                 status: head.status,
                 text: text.into_owned(),
@@ -137,17 +137,17 @@ impl Connection {
     fn take_body(&mut self, mut body: Body, bytes: &[u8]) -> Result<Option<Done>, Error> {
         let (events, content) = (&mut self.events, &mut self.content);
         let progress = body.take(bytes, |bytes| {
-            events.see(bytes);
+            events.observe(bytes);
             *content += bytes.len() as u64;
         })?;
         if !progress.complete {
-            self.reading = Reading::Body(body);
+            self.reading = ResponseState::Body(body);
             return Ok(None);
         }
         if progress.used < bytes.len() {
             return Err(Error::Malformed("data after a response"));
         }
-        self.reading = Reading::Idle;
+        self.reading = ResponseState::Idle;
         Ok(Some(Done {
             began: self.began,
             first_byte: self.first_byte,

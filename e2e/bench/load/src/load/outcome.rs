@@ -37,14 +37,14 @@ pub struct Quantiles {
 const LONGEST: u64 = 60_000_000_000;
 
 /// The counters of a running window.
-pub(super) struct Tally {
+pub(super) struct WindowCounters {
     events: u64,
     content: u64,
     latency: Histogram<u64>,
     first_byte: Histogram<u64>,
 }
 
-impl Tally {
+impl WindowCounters {
     pub(super) fn new() -> Result<Self, Error> {
         let histogram = || {
             Histogram::new_with_max(LONGEST, 3).map_err(|error| Error::Histogram(error.to_string()))

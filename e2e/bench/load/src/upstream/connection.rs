@@ -3,20 +3,20 @@ use std::io::{ErrorKind, Read, Write};
 use mio::net::TcpStream;
 
 use crate::Error;
-use crate::answer::{Answers, Ends, Kind, Wish, frames};
 use crate::message::{Body, request_head};
+use crate::response::{BodyEnds, Kind, ResponseSpec, Responses, frames};
 
-/// Where the request stands.
+/// The state of the current request.
 #[derive(Debug, Clone, Copy)]
-enum State {
-    /// Its head is read.
+enum RequestState {
+    /// Reading its head.
     Head,
-    /// Its body is read.
+    /// Reading its body.
     Body(Body),
-    /// It is answered; the parts of the answer are counted, and the bytes of
-    /// the one under way.
-    Answer {
-        wish: Wish,
+    /// Writing the response: `step` counts its complete parts, `sent` the bytes
+    /// of the current one.
+    Response {
+        spec: ResponseSpec,
         step: usize,
         sent: usize,
     },
@@ -37,23 +37,23 @@ pub(super) enum Next {
 
 /// One connection from the gateway.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct UpstreamConnection {
     stream: TcpStream,
     id: u64,
-    state: State,
+    state: RequestState,
     unparsed: Vec<u8>,
-    ends: Ends,
+    ends: BodyEnds,
     pausing: bool,
 }
 
-impl Connection {
+impl UpstreamConnection {
     pub(super) fn new(stream: TcpStream, id: u64) -> Self {
         Self {
             stream,
             id,
-            state: State::Head,
+            state: RequestState::Head,
             unparsed: Vec::new(),
-            ends: Ends::default(),
+            ends: BodyEnds::default(),
             pausing: false,
         }
     }
@@ -66,11 +66,11 @@ impl Connection {
     pub(super) fn advance(
         &mut self,
         buffer: &mut [u8],
-        answers: &Answers,
+        responses: &Responses,
         read_closed: bool,
     ) -> Result<Next, Error> {
-        if matches!(self.state, State::Answer { .. }) && !self.pausing {
-            let next = self.answer(answers)?;
+        if matches!(self.state, RequestState::Response { .. }) && !self.pausing {
+            let next = self.respond(responses)?;
             if next != Next::Wait {
                 return Ok(next);
             }
@@ -84,7 +84,7 @@ impl Connection {
                 Err(error) => return Err(error.into()),
             };
             if self.take(&buffer[..read])? {
-                let next = self.answer(answers)?;
+                let next = self.respond(responses)?;
                 if next != Next::Wait {
                     return Ok(next);
                 }
@@ -98,18 +98,18 @@ impl Connection {
     }
 
     /// Continues after the pause, or when it is this stream's turn.
-    pub(super) fn go_on(&mut self, answers: &Answers) -> Result<Next, Error> {
+    pub(super) fn resume(&mut self, responses: &Responses) -> Result<Next, Error> {
         self.pausing = false;
-        self.answer(answers)
+        self.respond(responses)
     }
 
     /// Processes the next bytes of the request; returns whether it is complete.
     fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         match self.state {
-            State::Answer { .. } => Err(Error::Malformed("a request within a response")),
-            State::Body(body) => self.take_body(body, bytes),
-            State::Head if self.unparsed.is_empty() => self.take_head(bytes),
-            State::Head => {
+            RequestState::Response { .. } => Err(Error::Malformed("a request within a response")),
+            RequestState::Body(body) => self.take_body(body, bytes),
+            RequestState::Head if self.unparsed.is_empty() => self.take_head(bytes),
+            RequestState::Head => {
                 let mut all = std::mem::take(&mut self.unparsed);
                 all.extend_from_slice(bytes);
                 self.take_head(&all)
@@ -128,45 +128,45 @@ impl Connection {
 
     fn take_body(&mut self, mut body: Body, bytes: &[u8]) -> Result<bool, Error> {
         let ends = &mut self.ends;
-        let progress = body.take(bytes, |content| ends.see(content))?;
+        let progress = body.take(bytes, |content| ends.observe(content))?;
         if progress.used < bytes.len() {
             return Err(Error::Malformed("data after a request"));
         }
         self.state = if progress.complete {
-            State::Answer {
-                wish: self.ends.wish(),
+            RequestState::Response {
+                spec: self.ends.spec(),
                 step: 0,
                 sent: 0,
             }
         } else {
-            State::Body(body)
+            RequestState::Body(body)
         };
         Ok(progress.complete)
     }
 
     /// Writes one part after the other, each separately, until the response
     /// ends, pauses, or the socket is full.
-    fn answer(&mut self, answers: &Answers) -> Result<Next, Error> {
-        while let State::Answer { wish, step, sent } = self.state {
-            let Some(part) = part(answers, wish, step) else {
-                self.state = State::Head;
+    fn respond(&mut self, responses: &Responses) -> Result<Next, Error> {
+        while let RequestState::Response { spec, step, sent } = self.state {
+            let Some(part) = part(responses, spec, step) else {
+                self.state = RequestState::Head;
                 break;
             };
             match self.stream.write(&part[sent..]) {
-                Ok(now) if sent + now < part.len() => self.at(wish, step, sent + now),
+                Ok(now) if sent + now < part.len() => self.at(spec, step, sent + now),
                 Ok(_) => {
-                    self.at(wish, step + 1, 0);
-                    match wish.kind {
+                    self.at(spec, step + 1, 0);
+                    match spec.kind {
                         // The stream is held after the head and one event.
                         Kind::Hold if step == 1 => {
                             self.pausing = true;
                             return Ok(Next::Wait);
                         }
-                        Kind::Burst if (1..frames(wish.kind)).contains(&step) => {
+                        Kind::Burst if (1..frames(spec.kind)).contains(&step) => {
                             self.pausing = true;
                             return Ok(Next::Turn);
                         }
-                        Kind::Paced if (1..frames(wish.kind)).contains(&step) => {
+                        Kind::Paced if (1..frames(spec.kind)).contains(&step) => {
                             self.pausing = true;
                             return Ok(Next::Pause);
                         }
@@ -181,16 +181,16 @@ impl Connection {
         Ok(Next::Wait)
     }
 
-    fn at(&mut self, wish: Wish, step: usize, sent: usize) {
-        self.state = State::Answer { wish, step, sent };
+    fn at(&mut self, spec: ResponseSpec, step: usize, sent: usize) {
+        self.state = RequestState::Response { spec, step, sent };
     }
 }
 
-fn part(answers: &Answers, wish: Wish, step: usize) -> Option<&[u8]> {
-    match (wish.kind, step) {
-        (Kind::Json, 0) => Some(&answers.json),
-        (Kind::List, 0) => Some(&answers.list),
+fn part(responses: &Responses, spec: ResponseSpec, step: usize) -> Option<&[u8]> {
+    match (spec.kind, step) {
+        (Kind::Json, 0) => Some(&responses.json),
+        (Kind::List, 0) => Some(&responses.list),
         (Kind::Json | Kind::List, _) => None,
-        _ => answers.at(wish, step),
+        _ => responses.at(spec, step),
     }
 }

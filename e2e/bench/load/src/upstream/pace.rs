@@ -18,13 +18,13 @@ use crate::{Error, clock};
 ///
 /// Invariant: the interval is the same for all streams, so the queue is sorted.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PacingQueue {
     timer: OwnedFd,
     due: VecDeque<(Instant, usize, u64)>,
     set_to: Option<Instant>,
 }
 
-impl Pace {
+impl PacingQueue {
     pub(super) fn new() -> Result<Self, Error> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags);

@@ -3,28 +3,28 @@ use std::collections::HashMap;
 
 use tokio::sync::oneshot;
 
-use super::outcome::Outcome;
+use super::outcome::RequestOutcome;
 
 /// The state that clients and upstreams share on one thread.
 #[derive(Debug)]
-pub(super) struct Board {
-    outcomes: RefCell<Vec<Outcome>>,
+pub(super) struct SharedState {
+    outcomes: RefCell<Vec<RequestOutcome>>,
     waiting: RefCell<HashMap<u32, oneshot::Sender<()>>>,
     ended: Cell<u32>,
 }
 
-impl Board {
+impl SharedState {
     /// The state for this many requests.
     pub(super) fn new(requests: u32) -> Self {
         Self {
-            outcomes: RefCell::new((0..requests).map(|_| Outcome::default()).collect()),
+            outcomes: RefCell::new((0..requests).map(|_| RequestOutcome::default()).collect()),
             waiting: RefCell::default(),
             ended: Cell::new(0),
         }
     }
 
     /// The outcome of request `n`; `None` if there is no such request.
-    pub(super) fn outcome(&self, n: u32) -> Option<RefMut<'_, Outcome>> {
+    pub(super) fn outcome(&self, n: u32) -> Option<RefMut<'_, RequestOutcome>> {
         let index = usize::try_from(n).ok()?;
         RefMut::filter_map(self.outcomes.borrow_mut(), |all| all.get_mut(index)).ok()
     }
@@ -52,7 +52,7 @@ impl Board {
     }
 
     /// All outcomes.
-    pub(super) fn take_outcomes(&self) -> Vec<Outcome> {
+    pub(super) fn take_outcomes(&self) -> Vec<RequestOutcome> {
         self.outcomes.take()
     }
 }

@@ -23,7 +23,7 @@ pub(crate) enum Kind {
 
 /// How to respond to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct ResponseSpec {
     pub(crate) kind: Kind,
     /// Whether the stream ends with a usage event.
     pub(crate) usage: bool,
@@ -32,15 +32,15 @@ pub(crate) struct Wish {
 /// The first and the last bytes of a request body, which select the response.
 /// Everything between them is text.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct BodyEnds {
     first: Vec<u8>,
     last: Vec<u8>,
 }
 
 /// Number of bytes that are kept of either end.
-const LOOKED_AT: usize = 1024;
+const KEPT_BYTES: usize = 1024;
 
-impl Ends {
+impl BodyEnds {
     /// Clears both ends, for the next body.
     pub(crate) fn clear(&mut self) {
         self.first.clear();
@@ -48,23 +48,23 @@ impl Ends {
     }
 
     /// Processes the next bytes.
-    pub(crate) fn see(&mut self, bytes: &[u8]) {
-        let room = LOOKED_AT - self.first.len();
+    pub(crate) fn observe(&mut self, bytes: &[u8]) {
+        let room = KEPT_BYTES - self.first.len();
         self.first
             .extend_from_slice(&bytes[..room.min(bytes.len())]);
-        if bytes.len() >= LOOKED_AT {
+        if bytes.len() >= KEPT_BYTES {
             self.last.clear();
             self.last
-                .extend_from_slice(&bytes[bytes.len() - LOOKED_AT..]);
+                .extend_from_slice(&bytes[bytes.len() - KEPT_BYTES..]);
         } else {
-            let over = (self.last.len() + bytes.len()).saturating_sub(LOOKED_AT);
+            let over = (self.last.len() + bytes.len()).saturating_sub(KEPT_BYTES);
             self.last.drain(..over);
             self.last.extend_from_slice(bytes);
         }
     }
 
     /// The requested response.
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn spec(&self) -> ResponseSpec {
         let kind = [&self.last, &self.first].into_iter().find_map(|end| {
             let at = memchr::memmem::rfind(end, PREFIX)?;
             kind(&end[at + PREFIX.len()..])
@@ -73,7 +73,7 @@ impl Ends {
         let streamed = !matches!(kind, Kind::Json | Kind::List);
         let asks = |end: &[u8]| memchr::memmem::find(end, USAGE).is_some();
         let usage = streamed && (asks(&self.last) || asks(&self.first));
-        Wish { kind, usage }
+        ResponseSpec { kind, usage }
     }
 }
 
@@ -97,8 +97,8 @@ fn kind(name: &[u8]) -> Option<Kind> {
 
 /// All data that is sent.
 #[derive(Debug)]
-pub(crate) struct Answers {
-    /// A whole answer.
+pub(crate) struct Responses {
+    /// A complete response.
     pub(crate) json: Vec<u8>,
     /// A complete response.
     pub(crate) list: Vec<u8>,
@@ -110,11 +110,11 @@ pub(crate) struct Answers {
     pub(crate) finish: Vec<u8>,
     /// The usage event.
     pub(crate) usage: Vec<u8>,
-    /// `[DONE]`, and the end of the chunks.
+    /// `[DONE]`, and the last chunk.
     pub(crate) done: Vec<u8>,
 }
 
-impl Answers {
+impl Responses {
     pub(crate) fn new() -> Self {
         let mut done = chunk("data: [DONE]\n\n");
         done.extend_from_slice(b"0\r\n\r\n");
@@ -139,15 +139,15 @@ impl Answers {
 
     /// The bytes of a stream at `step` (0 is the head), or `None` after its
     /// end.
-    pub(crate) fn at(&self, wish: Wish, step: usize) -> Option<&[u8]> {
-        let frames = frames(wish.kind);
+    pub(crate) fn at(&self, spec: ResponseSpec, step: usize) -> Option<&[u8]> {
+        let frames = frames(spec.kind);
         let after = step.checked_sub(frames + 1);
         match (step, after) {
             (0, _) => Some(&self.head),
             (_, None) => Some(&self.frame),
             (_, Some(0)) => Some(&self.finish),
-            (_, Some(1)) if wish.usage => Some(&self.usage),
-            (_, Some(after)) if after == 1 + usize::from(wish.usage) => Some(&self.done),
+            (_, Some(1)) if spec.usage => Some(&self.usage),
+            (_, Some(after)) if after == 1 + usize::from(spec.usage) => Some(&self.done),
             _ => None,
         }
     }
@@ -199,8 +199,8 @@ fn json() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answers, Ends, Kind, Wish, json};
-    use crate::message::{Body, Events, answer_head};
+    use super::{BodyEnds, Kind, ResponseSpec, Responses, json};
+    use crate::message::{Body, Events, response_head};
     use crate::{BURST_FRAMES, CLOSING_EVENTS, JSON_BYTES};
 
     #[test]
@@ -212,19 +212,19 @@ mod tests {
 
     #[test]
     fn a_stream_is_valid_http_with_all_events() {
-        let answers = Answers::new();
+        let responses = Responses::new();
         for usage in [false, true] {
             let kind = Kind::Burst;
             let bytes: Vec<u8> = (0..)
-                .map_while(|step| answers.at(Wish { kind, usage }, step))
+                .map_while(|step| responses.at(ResponseSpec { kind, usage }, step))
                 .flatten()
                 .copied()
                 .collect();
-            let head = answer_head(&bytes).unwrap().unwrap();
+            let head = response_head(&bytes).unwrap().unwrap();
             assert!(matches!(head.body, Body::Chunked(_)));
             let (mut body, mut events) = (head.body, Events::default());
             let rest = &bytes[head.bytes..];
-            let progress = body.take(rest, |bytes| events.see(bytes)).unwrap();
+            let progress = body.take(rest, |bytes| events.observe(bytes)).unwrap();
             assert!(progress.complete);
             assert_eq!(progress.used, rest.len());
             let expected = BURST_FRAMES + CLOSING_EVENTS + usize::from(usage);
@@ -252,11 +252,11 @@ mod tests {
             (String::new(), Kind::List, false),
         ] {
             for step in [1, 7, 1023, 1024, 1025, 5000] {
-                let mut ends = Ends::default();
+                let mut ends = BodyEnds::default();
                 for part in body.as_bytes().chunks(step) {
-                    ends.see(part);
+                    ends.observe(part);
                 }
-                assert_eq!(ends.wish(), Wish { kind, usage }, "{step}");
+                assert_eq!(ends.spec(), ResponseSpec { kind, usage }, "{step}");
             }
         }
     }
