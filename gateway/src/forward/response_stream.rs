@@ -156,7 +156,7 @@ impl ResponseStream {
     pub(super) fn first(&self) -> FirstEvent {
         self.meter
             .stream()
-            .map_or(FirstEvent::Answer, StreamInspector::first)
+            .map_or(FirstEvent::Response, StreamInspector::first)
     }
 
     /// Whether a stream contained an error after its first event.
@@ -204,7 +204,7 @@ impl ResponseStream {
     /// event. Zero for responses that are not inspected.
     pub(super) fn estimated_tokens(&mut self) -> Option<u64> {
         if let Some(tail) = self.meter.stream() {
-            return (tail.first() == FirstEvent::Answer).then(|| tail.estimated_tokens());
+            return (tail.first() == FirstEvent::Response).then(|| tail.estimated_tokens());
         }
         let piece = self.meter.piece();
         Some(piece.map_or(0, |tail| tail.estimated_tokens()))

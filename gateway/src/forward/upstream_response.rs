@@ -44,7 +44,7 @@ impl Attempt {
             slot: Some(slot),
             began: clock::now(),
             stream: outgoing.members.is_stream(),
-            choices: outgoing.members.answers(),
+            choices: outgoing.members.choices(),
         }
     }
 
@@ -74,7 +74,7 @@ impl UpstreamResponse {
             FirstEvent::Error { status } => status
                 .and_then(|status| StatusCode::from_u16(status).ok())
                 .unwrap_or(StatusCode::BAD_GATEWAY),
-            FirstEvent::Answer | FirstEvent::Pending => self.status,
+            FirstEvent::Response | FirstEvent::Pending => self.status,
         }
     }
 

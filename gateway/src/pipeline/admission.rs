@@ -235,7 +235,7 @@ impl RoutingInput<'_> {
             prompt_tokens: self.prompt_tokens,
             max_tokens: self.members.ceiling(),
             has_completion: endpoint.has_completion(),
-            choices: self.members.answers(),
+            choices: self.members.choices(),
             quantities: estimated_quantities(endpoint, head, body),
         }
     }

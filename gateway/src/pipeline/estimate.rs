@@ -36,7 +36,7 @@ pub(crate) fn estimated_quantities(
     let mut quantities = Quantities::default();
     match endpoint.measure() {
         Measure::Tokens => {}
-        Measure::Images => quantities.images = body.members.answers(),
+        Measure::Images => quantities.images = body.members.choices(),
         Measure::Spoken => {
             quantities.input_characters = body.members.input_characters().unwrap_or(0);
         }

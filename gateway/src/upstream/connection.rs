@@ -116,7 +116,7 @@ impl UpstreamConnection {
         loop {
             if !self.inbox.is_empty() {
                 match self.codec.read_head(&self.inbox, &mut self.head) {
-                    Ok(ReceivedHead::Answer(len)) => {
+                    Ok(ReceivedHead::Response(len)) => {
                         self.taken = len;
                         return Poll::Ready(Ok(()));
                     }

@@ -10,12 +10,12 @@ use memchr::memmem::Finder;
 const HALF_BYTES_PER_TOKEN: u64 = 7;
 
 /// A shorter body contains no audio worth searching for, in bytes.
-const LEAST_WITH_SOUND: usize = 4 << 10;
+const MIN_AUDIO_BODY: usize = 4 << 10;
 
 /// Separates the media type of a data URL from its bytes.
 static DATA_URL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b";base64,"));
 
-static SOUND: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"input_audio\""));
+static INPUT_AUDIO: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"input_audio\""));
 
 static DATA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"data\""));
 
@@ -28,7 +28,7 @@ pub fn estimated_tokens(text_bytes: u64) -> u64 {
 /// The bytes of a JSON body without embedded base64 files: data URLs, and the
 /// `data` of an `input_audio`.
 pub fn text_bytes(body: &[u8]) -> u64 {
-    let files = data_urls(body) + sound(body);
+    let files = data_urls(body) + audio(body);
     body.len().saturating_sub(files) as u64
 }
 
@@ -36,25 +36,25 @@ fn data_urls(body: &[u8]) -> usize {
     let mut bytes = 0;
     let mut rest = body;
     while let Some(data) = after(&DATA_URL, rest) {
-        let (length, behind) = base64(data);
+        let (length, following) = base64(data);
         bytes += length;
-        rest = behind;
+        rest = following;
     }
     bytes
 }
 
-fn sound(body: &[u8]) -> usize {
-    if body.len() < LEAST_WITH_SOUND {
+fn audio(body: &[u8]) -> usize {
+    if body.len() < MIN_AUDIO_BODY {
         return 0;
     }
     let mut bytes = 0;
     let mut rest = body;
-    while let Some(behind) = after(&SOUND, rest) {
-        rest = behind;
-        if let Some(data) = sound_data(behind) {
-            let (length, behind) = base64(data);
+    while let Some(following) = after(&INPUT_AUDIO, rest) {
+        rest = following;
+        if let Some(data) = audio_data(following) {
+            let (length, following) = base64(data);
             bytes += length;
-            rest = behind;
+            rest = following;
         }
     }
     bytes
@@ -62,11 +62,11 @@ fn sound(body: &[u8]) -> usize {
 
 /// The text after the quote that opens the `data` of the object that follows
 /// the name.
-fn sound_data(behind: &[u8]) -> Option<&[u8]> {
+fn audio_data(following: &[u8]) -> Option<&[u8]> {
     /// Maximum distance, in bytes.
     const REACH: usize = 256;
     // The name may also be the value of `type`.
-    let object = next(behind, b':').and_then(|value| next(value, b'{'))?;
+    let object = next(following, b':').and_then(|value| next(value, b'{'))?;
     let near = object.get(..REACH).unwrap_or(object);
     let value = object.get(DATA.find(near)? + DATA.needle().len()..)?;
     next(value, b':').and_then(|value| next(value, b'"'))
@@ -91,7 +91,7 @@ fn after<'a>(finder: &Finder<'_>, text: &'a [u8]) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST_WITH_SOUND, estimated_tokens, text_bytes};
+    use super::{MIN_AUDIO_BODY, estimated_tokens, text_bytes};
 
     #[test]
     fn seven_bytes_are_two_tokens() {
@@ -110,14 +110,14 @@ mod tests {
         let twice = [url(&"iVBORw0K".repeat(2000)), url("QUJD")].concat();
         assert_eq!(text_bytes(twice.as_bytes()), 2 * without);
 
-        let sound = |data: &str| {
+        let audio = |data: &str| {
             format!(
                 "{{\"type\":\"input_audio\",\"input_audio\" : {{\"data\":\"{data}\",\"format\":\"wav\"}}}}"
             )
         };
-        let data = "UklG".repeat(LEAST_WITH_SOUND);
-        let body = [sound(&data), sound(&data)].concat();
-        let without = 2 * sound("").len();
+        let data = "UklG".repeat(MIN_AUDIO_BODY);
+        let body = [audio(&data), audio(&data)].concat();
+        let without = 2 * audio("").len();
         assert_eq!(text_bytes(body.as_bytes()), without as u64);
     }
 
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(short, text.len() as u64);
         let long = format!(
             "{{\"content\":\"{}\"}}",
-            "input_audio ".repeat(LEAST_WITH_SOUND)
+            "input_audio ".repeat(MIN_AUDIO_BODY)
         );
         assert_eq!(text_bytes(long.as_bytes()), long.len() as u64);
         for cut in [
@@ -136,9 +136,9 @@ mod tests {
             "data:;base64,AA",
             "{\"input_audio\":{\"data\":\"AA",
         ] {
-            let padded = format!("{}{cut}", " ".repeat(LEAST_WITH_SOUND));
+            let padded = format!("{}{cut}", " ".repeat(MIN_AUDIO_BODY));
             let text = text_bytes(padded.as_bytes());
-            assert!(text >= LEAST_WITH_SOUND as u64 && text <= padded.len() as u64);
+            assert!(text >= MIN_AUDIO_BODY as u64 && text <= padded.len() as u64);
         }
     }
 }

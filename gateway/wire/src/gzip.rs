@@ -44,8 +44,8 @@ impl Write for Sink {
         let left = self.left.checked_sub(part.len() as u64);
         self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
         match &mut self.decoded {
-            Inspector::Events(tail) => drop(tail.push(part)),
-            Inspector::Whole(tail) => tail.push(part),
+            Inspector::Events(inspector) => drop(inspector.push(part)),
+            Inspector::Whole(inspector) => inspector.push(part),
         }
         Ok(part.len())
     }
@@ -113,8 +113,8 @@ impl Gunzip {
         };
         if decoder.try_finish().is_err() {
             self.decoder = None;
-        } else if let Inspector::Events(tail) = &mut decoder.get_mut().decoded {
-            drop(tail.finish());
+        } else if let Inspector::Events(inspector) = &mut decoder.get_mut().decoded {
+            drop(inspector.finish());
         }
     }
 
@@ -122,7 +122,7 @@ impl Gunzip {
     /// inspection was abandoned.
     pub fn stream(&self) -> Option<&StreamInspector> {
         match &self.decoder.as_ref()?.get_ref().decoded {
-            Inspector::Events(tail) => Some(tail),
+            Inspector::Events(inspector) => Some(inspector),
             Inspector::Whole(_) => None,
         }
     }
@@ -130,7 +130,7 @@ impl Gunzip {
     /// The inspector of a response in one piece; `None` in the same cases.
     pub fn piece(&mut self) -> Option<&mut BodyInspector> {
         match &mut self.decoder.as_mut()?.get_mut().decoded {
-            Inspector::Whole(tail) => Some(tail),
+            Inspector::Whole(inspector) => Some(inspector),
             Inspector::Events(_) => None,
         }
     }
@@ -181,7 +181,7 @@ mod tests {
 
     fn usage(gunzip: &mut Gunzip) -> Option<Usage> {
         match gunzip.stream() {
-            Some(tail) => tail.usage(),
+            Some(inspector) => inspector.usage(),
             None => gunzip.piece()?.usage(),
         }
     }
@@ -216,7 +216,7 @@ mod tests {
         push(&mut gunzip, ": comment\n\n");
         assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Pending);
         push(&mut gunzip, "data: {\"choices\":[{}]}\n\n");
-        assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Answer);
+        assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Response);
         assert!(!gunzip.stream().unwrap().is_complete());
         push(&mut gunzip, &format!("data: {ANSWER}\n\ndata: [DONE]\n\n"));
         assert_eq!(usage(&mut gunzip), expected());
@@ -245,7 +245,7 @@ mod tests {
         let mut most = 0;
         for part in bomb.chunks(20) {
             gunzip.push(part);
-            most = most.max(gunzip.piece().map_or(0, |tail| tail.total()));
+            most = most.max(gunzip.piece().map_or(0, |inspector| inspector.total()));
         }
         gunzip.finish();
         assert!(gunzip.piece().is_none());

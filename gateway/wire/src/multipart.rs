@@ -19,7 +19,7 @@ mod part;
 use std::ops::Range;
 
 use crate::error::ScanError;
-use crate::scan::{MODEL, MODEL_LIMIT, Members, answers_in};
+use crate::scan::{MODEL, MODEL_LIMIT, Members, choices_in};
 
 use content_type::ContentType;
 use delimiter::{DelimiterScanner, LineBreak};
@@ -77,9 +77,9 @@ pub struct FormReader {
     /// Offset of the head or content of the current part.
     from: usize,
     stream: Option<bool>,
-    answers: Option<u64>,
+    choices: Option<u64>,
     /// The current part is a `file`.
-    is_sound: bool,
+    is_audio: bool,
     /// Total size of the complete `file` parts, in bytes.
     file_bytes: Option<u64>,
     members: Option<Members>,
@@ -103,8 +103,8 @@ impl FormReader {
             value: Vec::new(),
             from: 0,
             stream: None,
-            answers: None,
-            is_sound: false,
+            choices: None,
+            is_audio: false,
             file_bytes: None,
             members: None,
         })
@@ -207,12 +207,12 @@ impl FormReader {
         self.head.push(byte);
         if self.head.ends_with(b"\r\n\r\n") || self.head == CRLF {
             let part = part::part(&self.head).map_err(|fault| fault.at(self.from))?;
-            let Part { field, is_sound } = part;
-            self.is_sound = is_sound;
+            let Part { field, is_audio } = part;
+            self.is_audio = is_audio;
             let known = match field {
                 Some(FormField::Model) => self.members.is_some(),
                 Some(FormField::Stream) => self.stream.is_some(),
-                Some(FormField::N) => self.answers.is_some(),
+                Some(FormField::N) => self.choices.is_some(),
                 None => false,
             };
             if let (Some(field), true) = (field, known) {
@@ -243,7 +243,7 @@ impl FormReader {
             return Err(malformed(start, "a boundary must follow a CRLF"));
         }
         let value = self.from..start.saturating_sub(CRLF.len());
-        if std::mem::take(&mut self.is_sound) {
+        if std::mem::take(&mut self.is_audio) {
             let bytes = self.file_bytes.unwrap_or(0);
             self.file_bytes = Some(bytes.saturating_add(value.len() as u64));
         }
@@ -277,11 +277,11 @@ impl FormReader {
                 self.members = Some(Members::from_form(model, at, content_type));
             }
             FormField::Stream => self.stream = Some(part::is_true(&self.value)),
-            FormField::N => self.answers = Some(answers_in(&self.value)),
+            FormField::N => self.choices = Some(choices_in(&self.value)),
         }
         if let Some(members) = &mut self.members {
             members.set_stream(self.stream == Some(true));
-            members.set_choices(self.answers.unwrap_or(1));
+            members.set_choices(self.choices.unwrap_or(1));
         }
         Ok(())
     }

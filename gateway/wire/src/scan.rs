@@ -11,8 +11,8 @@ use std::ops::Range;
 use crate::error::ScanError;
 use crate::json::{self, Object};
 
-pub(crate) use values::answers_in;
-use values::{answers, ceiling, characters, flag, model_name, prompts};
+pub(crate) use values::choices_in;
+use values::{ceiling, characters, choices, flag, model_name, prompts};
 
 /// Maximum length of a decoded model name, in bytes.
 pub const MODEL_LIMIT: usize = 256;
@@ -185,7 +185,7 @@ struct RareMembers {
     input_characters: Option<u64>,
     file_bytes: Option<u64>,
     /// Set if it is not one.
-    answers: Option<u64>,
+    choices: Option<u64>,
 }
 
 impl RareMembers {
@@ -212,8 +212,8 @@ impl Members {
         self.change_rare(|rare| rare.file_bytes = bytes);
     }
 
-    pub(crate) fn set_choices(&mut self, answers: u64) {
-        self.change_rare(|rare| rare.answers = (answers != 1).then_some(answers));
+    pub(crate) fn set_choices(&mut self, choices: u64) {
+        self.change_rare(|rare| rare.choices = (choices != 1).then_some(choices));
     }
 
     fn change_rare(&mut self, change: impl FnOnce(&mut RareMembers)) {
@@ -270,9 +270,9 @@ impl Members {
     /// The number of requested choices, at least one: the larger of `n` and
     /// `best_of`, for each text in `prompt`. For a form, based on what was
     /// received so far.
-    pub fn answers(&self) -> u64 {
+    pub fn choices(&self) -> u64 {
         let rare = self.rare.as_ref();
-        rare.and_then(|rare| rare.answers).unwrap_or(1)
+        rare.and_then(|rare| rare.choices).unwrap_or(1)
     }
 
     /// The range of the value of `metadata` in a JSON body; `None` if it is
@@ -357,12 +357,12 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
                 rare.metadata = (member.value != b"null").then_some(member.at);
             }
             RequestMember::Input => rare.input_characters = characters(member.value),
-            RequestMember::N | RequestMember::BestOf => each = answers(member.value).max(each),
+            RequestMember::N | RequestMember::BestOf => each = choices(member.value).max(each),
             RequestMember::Prompt => of = prompts(member.value),
         }
     }
     let count = each.saturating_mul(of);
-    rare.answers = (count != 1).then_some(count);
+    rare.choices = (count != 1).then_some(count);
     let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
     Ok(Members {
         model,

@@ -32,7 +32,7 @@ pub enum FirstEvent {
     /// Only comments were received, or nothing.
     Pending,
     /// An event of the response.
-    Answer,
+    Response,
     /// An error that was sent with a success status.
     Error {
         /// The HTTP status in the `code` of the error, if present.
@@ -103,11 +103,11 @@ impl Passthrough {
 ///
 /// let read = b"data: {\"choices\":[{}]}\n\n\
 ///     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
-/// let mut tail = StreamInspector::new(true);
-/// let forward = tail.push(read);
+/// let mut inspector = StreamInspector::new(true);
+/// let forward = inspector.push(read);
 /// assert_eq!(forward.runs().collect::<Vec<_>>(), [0..24]);
-/// assert_eq!(tail.first(), FirstEvent::Answer);
-/// assert_eq!(tail.usage().unwrap().prompt_tokens, 7);
+/// assert_eq!(inspector.first(), FirstEvent::Response);
+/// assert_eq!(inspector.usage().unwrap().prompt_tokens, 7);
 /// ```
 #[derive(Debug, Clone)]
 pub struct StreamInspector {
@@ -286,7 +286,7 @@ impl StreamState {
         };
         if event.is_done() {
             self.complete = true;
-            self.open(FirstEvent::Answer);
+            self.open(FirstEvent::Response);
             return false;
         }
         let kind = event.kind();
@@ -311,7 +311,7 @@ impl StreamState {
     }
 
     fn overlong(&mut self, part: &[u8], last: bool) {
-        self.open(FirstEvent::Answer);
+        self.open(FirstEvent::Response);
         if self.overlong.is_none() {
             self.events = self.events.saturating_add(1);
         }
@@ -449,7 +449,7 @@ fn first(kind: Option<&[u8]>, data: &[u8]) -> FirstEvent {
     if is_error {
         FirstEvent::Error { status }
     } else {
-        FirstEvent::Answer
+        FirstEvent::Response
     }
 }
 

@@ -35,12 +35,12 @@ pub(crate) fn written(value: &Value, pretty: bool) -> String {
 }
 
 /// Splits `bytes` at these positions (modulo its length).
-pub(crate) fn cut(bytes: &[u8], places: &[usize]) -> Vec<Vec<u8>> {
-    let mut places: Vec<usize> = places.iter().map(|at| at % (bytes.len() + 1)).collect();
-    places.sort_unstable();
+pub(crate) fn cut(bytes: &[u8], positions: &[usize]) -> Vec<Vec<u8>> {
+    let mut positions: Vec<usize> = positions.iter().map(|at| at % (bytes.len() + 1)).collect();
+    positions.sort_unstable();
     let mut parts = Vec::new();
     let mut from = 0;
-    for at in places.into_iter().chain([bytes.len()]) {
+    for at in positions.into_iter().chain([bytes.len()]) {
         parts.push(bytes[from..at].to_vec());
         from = at;
     }

@@ -26,7 +26,7 @@ fn run(input: &[u8], step: usize, is_head: bool) -> Result<Option<Seen>, Http1Er
             ReceivedHead::Nothing if there == input.len() => return Ok(None),
             ReceivedHead::Nothing => there = (there + step).min(input.len()),
             ReceivedHead::Interim(len) => at += len,
-            ReceivedHead::Answer(len) => {
+            ReceivedHead::Response(len) => {
                 let fields = head.on(buf).fields().iter();
                 let fields = fields.map(|field| (field.name.to_vec(), field.value.to_vec()));
                 let mut seen = Seen {

@@ -17,7 +17,7 @@ const FIELDS: [RequestSchema; 6] = [
 ];
 
 /// The number of choices that a body requests, according to a parser.
-fn answers(body: &Value, fields: RequestSchema) -> u64 {
+fn choices(body: &Value, fields: RequestSchema) -> u64 {
     let count = |name| {
         let number = match body.get(name) {
             Some(Value::String(text)) => serde_json::from_str(text).ok(),
@@ -72,7 +72,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         let characters = characters.map(|text| text.chars().count() as u64);
         assert_eq!(members.input_characters(), characters);
     }
-    assert_eq!(members.answers(), answers(&wanted, fields));
+    assert_eq!(members.choices(), choices(&wanted, fields));
     wanted["model"] = "engine".into();
     if matches!(fields, RequestSchema::Chat | RequestSchema::Completion) {
         wanted["stream_options"]["include_usage"] = true.into();

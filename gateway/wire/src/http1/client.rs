@@ -20,7 +20,7 @@ const INTERIM: u8 = 16;
 ///     match client.read_head(&input[at..], &mut head).unwrap() {
 ///         ReceivedHead::Nothing => unreachable!("all of it is there"),
 ///         ReceivedHead::Interim(len) => at += len,
-///         ReceivedHead::Answer(len) => break &input[at + len..],
+///         ReceivedHead::Response(len) => break &input[at + len..],
 ///     }
 /// };
 /// assert_eq!(head.status(), 200);
@@ -54,7 +54,7 @@ pub enum ReceivedHead {
     /// An interim response: another head follows.
     Interim(usize),
     /// The final response.
-    Answer(usize),
+    Response(usize),
 }
 
 /// The meaning of an end of the upstream's data.
@@ -136,7 +136,7 @@ impl Client {
         }
         self.keep = head.keeps_alive();
         self.reading = ClientReadState::Body(BodyDecoder::new(head.framing()));
-        Ok(ReceivedHead::Answer(len))
+        Ok(ReceivedHead::Response(len))
     }
 
     /// Reads the body of the response. May be called again after its end.

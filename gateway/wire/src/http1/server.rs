@@ -56,9 +56,9 @@ enum ServerReadState {
 enum WriteState {
     /// No response has begun.
     Nothing,
-    Answer,
+    Responding,
     /// The response is complete; the request may not be.
-    Answered,
+    Responded,
     Closed,
 }
 
@@ -226,7 +226,7 @@ impl Server {
         };
         self.keep =
             self.keep && !self.last && framing != Framing::UntilClose && self.drains_to_its_end();
-        self.writing = WriteState::Answer;
+        self.writing = WriteState::Responding;
         Ok(ResponseFraming {
             framing,
             persistence: match (self.keep, self.version) {
@@ -253,8 +253,8 @@ impl Server {
 
     /// The response was written completely.
     pub fn responded(&mut self) -> NextAction {
-        if self.writing == WriteState::Answer {
-            self.writing = WriteState::Answered;
+        if self.writing == WriteState::Responding {
+            self.writing = WriteState::Responded;
             self.drain = DRAIN;
         }
         self.next()
@@ -264,7 +264,7 @@ impl Server {
     pub fn drain(&mut self, input: &[u8]) -> DrainedBody {
         let mut consumed = 0;
         while let ServerReadState::Body(body) = &mut self.reading
-            && self.writing == WriteState::Answered
+            && self.writing == WriteState::Responded
         {
             let rest = input.get(consumed..).unwrap_or_default();
             let Ok(decoded) = body.decode(rest) else {
@@ -286,7 +286,7 @@ impl Server {
 
     fn next(&mut self) -> NextAction {
         let done = self.has_request();
-        if self.writing != WriteState::Answered || !self.keep || self.last {
+        if self.writing != WriteState::Responded || !self.keep || self.last {
             self.writing = WriteState::Closed;
             return NextAction::Close { linger: !done };
         }

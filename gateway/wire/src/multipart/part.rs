@@ -65,7 +65,7 @@ pub(super) struct Part {
     /// The part, if the gateway uses it.
     pub(super) field: Option<FormField>,
     /// Whether it is the audio file to transcribe.
-    pub(super) is_sound: bool,
+    pub(super) is_audio: bool,
 }
 
 /// Identifies the part from its head, including the blank line that ends it.
@@ -93,7 +93,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
     }
     Ok(Part {
         field,
-        is_sound: name == b"file",
+        is_audio: name == b"file",
     })
 }
 

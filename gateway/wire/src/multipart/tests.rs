@@ -95,13 +95,13 @@ fn the_number_of_images_is_known_once_its_part_is_complete() {
     let [model, n] = [text("model", "m"), text("n", "4")];
     for parts in [[&model, &n], [&n, &model]] {
         let members = read(&form(&parts.map(Vec::as_slice))).unwrap();
-        assert_eq!(members.answers(), 4);
+        assert_eq!(members.choices(), 4);
     }
     let members = read(&form(&[&n, &model, &file(b"RIFF")])).unwrap();
-    assert_eq!((members.answers(), members.file_bytes()), (4, Some(4)));
+    assert_eq!((members.choices(), members.file_bytes()), (4, Some(4)));
     for (value, expected) in [("", 1), ("two", 1), ("-1", 1), ("2.0", 2), ("1e9", 1 << 14)] {
         let members = read(&form(&[&model, &text("n", value)])).unwrap();
-        assert_eq!(members.answers(), expected, "{value}");
+        assert_eq!(members.choices(), expected, "{value}");
     }
     let twice = read(&form(&[&n, &model, &n]));
     assert_eq!(twice, Err(ScanError::Duplicate { member: "n" }));
@@ -407,14 +407,14 @@ proptest! {
         before in proptest::collection::vec(content(), 0..4),
         model in "[a-zA-Z0-9/._é\r\n-]{1,40}",
         after in proptest::collection::vec(content(), 0..4),
-        places in proptest::collection::vec(any::<usize>(), 0..20),
+        positions in proptest::collection::vec(any::<usize>(), 0..20),
     ) {
         let mut parts: Vec<_> = before.iter().map(|content| file(content)).collect();
         parts.push(text("model", &model));
         parts.extend(after.iter().map(|content| file(content)));
         let body = form(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let whole = read(&body);
-        prop_assert_eq!(&read_in(&cut(&body, &places)), &whole);
+        prop_assert_eq!(&read_in(&cut(&body, &positions)), &whole);
         let holds_delimiter = before.iter().chain(&after).any(|content| {
             content.starts_with(b"--frontier")
                 || [b"\r--frontier", b"\n--frontier"].iter().any(|line| content.windows(11).any(|at| at == *line))
@@ -429,10 +429,10 @@ proptest! {
     #[test]
     fn accepts_arbitrary_input(
         body in proptest::collection::vec(prop::sample::select(b"-\r\nfrontier:;=\"x".to_vec()), 0..200),
-        places in proptest::collection::vec(any::<usize>(), 0..20),
+        positions in proptest::collection::vec(any::<usize>(), 0..20),
     ) {
         let body = [b"--frontier\r\n".as_slice(), &body].concat();
-        prop_assert_eq!(read_in(&cut(&body, &places)), read(&body));
+        prop_assert_eq!(read_in(&cut(&body, &positions)), read(&body));
     }
 }
 

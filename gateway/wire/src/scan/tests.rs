@@ -106,9 +106,9 @@ fn the_characters_of_speech_are_counted_after_decoding() {
     assert_eq!(elsewhere.input_characters(), None);
 }
 
-fn answers(members: &str, fields: RequestSchema) -> u64 {
+fn choices(members: &str, fields: RequestSchema) -> u64 {
     let body = format!(r#"{{"model":"m",{members}}}"#);
-    super::scan(body.as_bytes(), fields).unwrap().answers()
+    super::scan(body.as_bytes(), fields).unwrap().choices()
 }
 
 #[test]
@@ -122,27 +122,27 @@ fn the_number_of_choices_is_the_larger_of_n_and_best_of() {
         (r#""n":null,"best_of":null"#, 1),
     ] {
         assert_eq!(
-            answers(members, RequestSchema::Completion),
+            choices(members, RequestSchema::Completion),
             expected,
             "{members}"
         );
     }
     let n = r#""n":3,"best_of":7,"prompt":["a","b"]"#;
     for fields in [RequestSchema::Chat, RequestSchema::Media] {
-        assert_eq!(answers(n, fields), 3, "{fields:?}");
+        assert_eq!(choices(n, fields), 3, "{fields:?}");
     }
     for fields in [
         RequestSchema::Response,
         RequestSchema::Speech,
         RequestSchema::ModelOnly,
     ] {
-        assert_eq!(answers(n, fields), 1, "{fields:?}");
+        assert_eq!(choices(n, fields), 1, "{fields:?}");
     }
 }
 
 #[test]
 fn an_invalid_number_of_choices_is_one_and_a_large_one_is_capped() {
-    let most = u64::from(values::MOST_ANSWERS);
+    let most = u64::from(values::MAX_CHOICES);
     for (value, expected) in [
         ("0", 1),
         ("-3", 1),
@@ -163,7 +163,7 @@ fn an_invalid_number_of_choices_is_one_and_a_large_one_is_capped() {
         ("18446744073709551616", most),
         ("1e300", most),
     ] {
-        let found = answers(&format!("\"n\":{value}"), RequestSchema::Completion);
+        let found = choices(&format!("\"n\":{value}"), RequestSchema::Completion);
         assert_eq!(found, expected, "{value}");
     }
 }
@@ -181,13 +181,13 @@ fn choices_are_counted_per_prompt() {
     ] {
         let members = format!(r#""n":2,"prompt":{prompt}"#);
         assert_eq!(
-            answers(&members, RequestSchema::Completion),
+            choices(&members, RequestSchema::Completion),
             expected,
             "{prompt}"
         );
     }
     let many = format!(r#""n":1e9,"prompt":[{}""]"#, r#""","#.repeat(9_999));
-    assert_eq!(answers(&many, RequestSchema::Completion), 10_000 << 14);
+    assert_eq!(choices(&many, RequestSchema::Completion), 10_000 << 14);
 }
 
 #[test]
@@ -455,8 +455,8 @@ proptest! {
         prop_assert_eq!(members.model(), model);
         prop_assert_eq!(members.is_stream(), stream == Some(true));
         prop_assert_eq!(members.ceiling(), max_tokens);
-        let each = n.max(best_of).clamp(1, values::MOST_ANSWERS.into());
-        prop_assert_eq!(members.answers(), each * prompts.max(1) as u64);
+        let each = n.max(best_of).clamp(1, values::MAX_CHOICES.into());
+        prop_assert_eq!(members.choices(), each * prompts.max(1) as u64);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::json::Array;
 
 /// Maximum number of choices that one request counts for: more than engines
 /// return.
-pub(super) const MOST_ANSWERS: u32 = 1 << 14;
+pub(super) const MAX_CHOICES: u32 = 1 << 14;
 
 pub(super) fn model_name(value: &[u8]) -> Result<String, ScanError> {
     let member = MODEL;
@@ -85,17 +85,17 @@ pub(super) fn ceiling(member: &'static str, value: &[u8]) -> Result<Option<u64>,
     }
 }
 
-/// Number of requested choices, at least one and at most [`MOST_ANSWERS`]. Like
+/// Number of requested choices, at least one and at most [`MAX_CHOICES`]. Like
 /// lenient engines it accepts a number in a string; rejecting invalid values is
 /// left to them.
-pub(super) fn answers(value: &[u8]) -> u64 {
+pub(super) fn choices(value: &[u8]) -> u64 {
     match value {
         [digit @ b'1'..=b'9'] => u64::from(digit - b'0'),
         [b'"', ..] => {
             let text: Option<String> = serde_json::from_slice(value).ok();
-            text.map_or(1, |text| answers_in(text.as_bytes()))
+            text.map_or(1, |text| choices_in(text.as_bytes()))
         }
-        _ => answers_in(value),
+        _ => choices_in(value),
     }
 }
 
@@ -105,9 +105,9 @@ pub(super) fn answers(value: &[u8]) -> u64 {
     clippy::cast_sign_loss,
     reason = "what is converted lies between one and the most"
 )]
-pub(crate) fn answers_in(number: &[u8]) -> u64 {
+pub(crate) fn choices_in(number: &[u8]) -> u64 {
     let number: f64 = serde_json::from_slice(number).unwrap_or(1.0);
-    number.ceil().clamp(1.0, f64::from(MOST_ANSWERS)) as u64
+    number.ceil().clamp(1.0, f64::from(MAX_CHOICES)) as u64
 }
 
 /// Number of prompts in a `prompt`: each string or list of tokens in an array

@@ -130,9 +130,11 @@ fn an_event_is_yielded_with_the_read_that_completes_it() {
 
 #[test]
 fn a_whole_event_is_not_copied() {
-    let mut places = Vec::new();
-    Framer::default().push(b"data: 1\n\ndata: 2\n\ndata", |frame| places.push(frame.at));
-    assert_eq!(places, [Some(0), Some(9)]);
+    let mut positions = Vec::new();
+    Framer::default().push(b"data: 1\n\ndata: 2\n\ndata", |frame| {
+        positions.push(frame.at)
+    });
+    assert_eq!(positions, [Some(0), Some(9)]);
 }
 
 #[test]
@@ -269,17 +271,17 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #[test]
     fn read_boundaries_do_not_matter(
-        stream in stream(), places in proptest::collection::vec(any::<usize>(), 0..12),
+        stream in stream(), positions in proptest::collection::vec(any::<usize>(), 0..12),
     ) {
         let whole = frames(EVENT_LIMIT, std::slice::from_ref(&stream));
-        prop_assert_eq!(&whole, &frames(EVENT_LIMIT, &cut(&stream, &places)));
+        prop_assert_eq!(&whole, &frames(EVENT_LIMIT, &cut(&stream, &positions)));
         let joined: Vec<u8> = whole.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
         prop_assert_eq!(joined, stream);
     }
 
     #[test]
     fn agrees_with_the_standards_parser(
-        stream in stream(), places in proptest::collection::vec(any::<usize>(), 0..12),
+        stream in stream(), positions in proptest::collection::vec(any::<usize>(), 0..12),
     ) {
         let mut framer = Framer::default();
         let mut data = Vec::new();
@@ -288,7 +290,7 @@ proptest! {
                 data.extend(event.data().map(Cow::into_owned));
             }
         };
-        for read in cut(&stream, &places) {
+        for read in cut(&stream, &positions) {
             framer.push(&read, |frame| take(&frame));
         }
         framer.finish(|frame| take(&frame));
@@ -298,10 +300,10 @@ proptest! {
     #[test]
     fn a_limit_loses_no_bytes(
         stream in stream(), limit in 0_usize..30,
-        places in proptest::collection::vec(any::<usize>(), 0..12),
+        positions in proptest::collection::vec(any::<usize>(), 0..12),
     ) {
         let joined: Vec<u8> =
-            frames(limit, &cut(&stream, &places)).into_iter().flat_map(|(_, bytes)| bytes).collect();
+            frames(limit, &cut(&stream, &positions)).into_iter().flat_map(|(_, bytes)| bytes).collect();
         prop_assert_eq!(joined, stream);
     }
 }

@@ -9,10 +9,10 @@ const USAGE: &str =
 const DONE: &str = "data: [DONE]\n\n";
 
 /// The bytes that the client receives for these reads, and the final state.
-fn forwarded(mut tail: StreamInspector, reads: &[Vec<u8>]) -> (Vec<u8>, StreamInspector) {
+fn forwarded(mut inspector: StreamInspector, reads: &[Vec<u8>]) -> (Vec<u8>, StreamInspector) {
     let mut out = Vec::new();
     for read in reads {
-        let forward = tail.push(read);
+        let forward = inspector.push(read);
         let before = out.len();
         forward
             .slices(read)
@@ -21,36 +21,36 @@ fn forwarded(mut tail: StreamInspector, reads: &[Vec<u8>]) -> (Vec<u8>, StreamIn
         assert_eq!(forward.is_empty(), out.len() == before);
         assert!(forward.runs().all(|run| !run.is_empty()));
     }
-    let forward = tail.finish();
+    let forward = inspector.finish();
     forward
         .slices(&[])
         .for_each(|part| out.extend_from_slice(part));
-    (out, tail)
+    (out, inspector)
 }
 
 fn whole(hide_usage: bool, stream: &str) -> (String, StreamInspector) {
-    let (out, tail) = forwarded(
+    let (out, inspector) = forwarded(
         StreamInspector::new(hide_usage),
         &[stream.as_bytes().to_vec()],
     );
-    (String::from_utf8(out).unwrap(), tail)
+    (String::from_utf8(out).unwrap(), inspector)
 }
 
 #[test]
 fn only_the_usage_event_for_the_gateway_is_held_back() {
     let stream = [TEXT, TEXT, USAGE, DONE].concat();
-    let (out, tail) = whole(true, &stream);
+    let (out, inspector) = whole(true, &stream);
     assert_eq!(out, [TEXT, TEXT, DONE].concat());
-    assert_eq!(tail.usage().unwrap().completion_tokens, Some(3));
-    assert!(tail.is_complete());
+    assert_eq!(inspector.usage().unwrap().completion_tokens, Some(3));
+    assert!(inspector.is_complete());
     assert_eq!(
-        (tail.events(), tail.data_bytes()),
+        (inspector.events(), inspector.data_bytes()),
         (2, 2 * (TEXT.len() - "data: \n\n".len()) as u64)
     );
-    let (out, tail) = whole(false, &stream);
+    let (out, inspector) = whole(false, &stream);
     assert_eq!(out, stream);
-    assert_eq!(tail.usage().unwrap().prompt_tokens, 7);
-    assert_eq!(tail.events(), 2);
+    assert_eq!(inspector.usage().unwrap().prompt_tokens, 7);
+    assert_eq!(inspector.events(), 2);
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn the_event_that_ends_a_choice_does_not_set_the_frame_size() {
     let words = ["A", " stream", " ends", " as", " OpenAI", "'s", " do"].map(content);
     let end = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for ends in [1, 2] {
-        let (_, tail) = whole(false, &[&words.concat(), &end.repeat(ends), DONE].concat());
-        assert!(tail.is_complete());
-        let found = usize::try_from(tail.estimated_tokens()).unwrap();
+        let (_, inspector) = whole(false, &[&words.concat(), &end.repeat(ends), DONE].concat());
+        assert!(inspector.is_complete());
+        let found = usize::try_from(inspector.estimated_tokens()).unwrap();
         assert_eq!(found, words.len() + ends);
     }
     // There may be only one event.
@@ -92,8 +92,8 @@ fn the_event_that_ends_a_choice_does_not_set_the_frame_size() {
         "data: {{\"text\":\"{}\",\"finish_reason\":\"stop\"}}\n\n",
         "a sea ".repeat(700)
     );
-    let (_, tail) = whole(false, &all);
-    assert!(tail.estimated_tokens().abs_diff(1200 - 512 * 2 / 7) < 20);
+    let (_, inspector) = whole(false, &all);
+    assert!(inspector.estimated_tokens().abs_diff(1200 - 512 * 2 / 7) < 20);
 }
 
 #[test]
@@ -101,9 +101,9 @@ fn a_file_in_an_event_is_not_text() {
     let file = "iVBORw0K".repeat(EVENT_LIMIT / 8);
     let image =
         format!("data: {{\"delta\":{{\"images\":[\"data:image/png;base64,{file}\"]}}}}\n\n");
-    let (_, tail) = whole(false, &[TEXT, &image, TEXT].concat());
-    assert_eq!(tail.events(), 3);
-    let found = tail.estimated_tokens();
+    let (_, inspector) = whole(false, &[TEXT, &image, TEXT].concat());
+    assert_eq!(inspector.events(), 3);
+    let found = inspector.estimated_tokens();
     assert!(found <= (9 << 10) * 2 / 7 + 100, "{found}");
 }
 
@@ -114,9 +114,9 @@ fn the_repeated_text_of_a_transcript_is_not_counted() {
         "data: {{\"type\":\"transcript.text.done\",\"text\":\"{}\"}}\n\n",
         "a".repeat(5000)
     );
-    let (_, tail) = whole(false, &[delta, delta, &done].concat());
-    assert!(tail.is_complete());
-    assert_eq!((tail.events(), tail.estimated_tokens()), (2, 2));
+    let (_, inspector) = whole(false, &[delta, delta, &done].concat());
+    assert!(inspector.is_complete());
+    assert_eq!((inspector.events(), inspector.estimated_tokens()), (2, 2));
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn repeated_text_of_the_responses_api_is_not_counted() {
         typed("response.output_text.done"),
     ]
     .concat();
-    let (_, tail) = whole(true, &stream);
-    assert_eq!((tail.events(), tail.estimated_tokens()), (2, 2));
+    let (_, inspector) = whole(true, &stream);
+    assert_eq!((inspector.events(), inspector.estimated_tokens()), (2, 2));
 }
 
 #[test]
@@ -153,32 +153,32 @@ fn events_that_resemble_usage_events_are_forwarded() {
 
 #[test]
 fn one_read_is_one_range_unless_something_is_held_back() {
-    let mut tail = StreamInspector::new(true);
+    let mut inspector = StreamInspector::new(true);
     let plain = [TEXT, TEXT, ": ping\n\n"].concat();
-    let forward = tail.push(plain.as_bytes());
+    let forward = inspector.push(plain.as_bytes());
     assert!(forward.carried.is_empty());
     assert_eq!(
         forward.runs().collect::<Vec<_>>(),
         std::iter::once(0..plain.len()).collect::<Vec<_>>()
     );
-    let forward = tail.push([TEXT, USAGE, DONE].concat().as_bytes());
+    let forward = inspector.push([TEXT, USAGE, DONE].concat().as_bytes());
     let after = TEXT.len() + USAGE.len();
     assert_eq!(
         forward.runs().collect::<Vec<_>>(),
         [0..TEXT.len(), after..after + DONE.len()]
     );
-    let forward = tail.push(USAGE.as_bytes());
+    let forward = inspector.push(USAGE.as_bytes());
     assert!(forward.is_empty());
 }
 
 #[test]
 fn an_event_in_two_reads_is_forwarded_with_the_second() {
-    let mut tail = StreamInspector::new(true);
+    let mut inspector = StreamInspector::new(true);
     let (one, two) = TEXT.split_at(20);
-    assert!(tail.push(one.as_bytes()).is_empty());
-    assert_eq!(tail.carried(), 20);
+    assert!(inspector.push(one.as_bytes()).is_empty());
+    assert_eq!(inspector.carried(), 20);
     let read = [two, TEXT].concat();
-    let forward = tail.push(read.as_bytes());
+    let forward = inspector.push(read.as_bytes());
     assert_eq!(forward.carried, TEXT.as_bytes());
     assert_eq!(
         forward.runs().collect::<Vec<_>>(),
@@ -191,27 +191,27 @@ fn the_line_end_of_a_held_event_is_held_back() {
     let usage = USAGE.replace('\n', "\r\n");
     let (one, two) = usage.split_at(usage.len() - 1);
     let reads = [one, two, "data: [DONE]\r\n\r", "\n"].map(|read| read.as_bytes().to_vec());
-    let (out, tail) = forwarded(StreamInspector::new(true), &reads);
+    let (out, inspector) = forwarded(StreamInspector::new(true), &reads);
     assert_eq!(out, b"data: [DONE]\r\n\r\n");
-    assert!(tail.usage().is_some());
+    assert!(inspector.usage().is_some());
 }
 
 #[test]
 fn the_last_event_needs_no_terminator() {
-    let (out, tail) = whole(true, &[TEXT, USAGE.trim_end()].concat());
+    let (out, inspector) = whole(true, &[TEXT, USAGE.trim_end()].concat());
     assert_eq!(out, TEXT);
-    assert!(tail.usage().is_some());
-    let (out, tail) = whole(true, &[TEXT, DONE.trim_end()].concat());
+    assert!(inspector.usage().is_some());
+    let (out, inspector) = whole(true, &[TEXT, DONE.trim_end()].concat());
     assert_eq!(out, [TEXT, DONE.trim_end()].concat());
-    assert!(tail.is_complete());
+    assert!(inspector.is_complete());
 }
 
 #[test]
 fn the_last_valid_usage_counts() {
     let later = USAGE.replace('3', "4");
     let broken = USAGE.replace('3', "-4");
-    let (_, tail) = whole(true, &[USAGE, &later, &broken].concat());
-    assert_eq!(tail.usage().unwrap().completion_tokens, Some(4));
+    let (_, inspector) = whole(true, &[USAGE, &later, &broken].concat());
+    assert_eq!(inspector.usage().unwrap().completion_tokens, Some(4));
 }
 
 #[test]
@@ -219,15 +219,15 @@ fn the_first_event_is_classified_as_error_or_response() {
     let first = |stream: &str| whole(true, stream).1.first();
     assert_eq!(first(""), FirstEvent::Pending);
     assert_eq!(first(": ping\n\n: ping\n\n\n"), FirstEvent::Pending);
-    assert_eq!(first(&[": ping\n\n", TEXT].concat()), FirstEvent::Answer);
-    assert_eq!(first(DONE), FirstEvent::Answer);
+    assert_eq!(first(&[": ping\n\n", TEXT].concat()), FirstEvent::Response);
+    assert_eq!(first(DONE), FirstEvent::Response);
     assert_eq!(
         first("data: {\"error\":null,\"choices\":[]}\n\n"),
-        FirstEvent::Answer
+        FirstEvent::Response
     );
     assert_eq!(
         first("data: {\"type\":\"message_start\"}\n\n"),
-        FirstEvent::Answer
+        FirstEvent::Response
     );
     let error = |status| FirstEvent::Error { status };
     for (event, status) in [
@@ -269,7 +269,7 @@ fn the_first_event_is_classified_as_error_or_response() {
         assert_eq!(first(event), error(status), "{event}");
         assert_eq!(first(&[event, TEXT].concat()), error(status));
         let later = whole(true, &[TEXT, event].concat()).1;
-        assert!(later.first() == FirstEvent::Answer && later.failed_later());
+        assert!(later.first() == FirstEvent::Response && later.failed_later());
         assert!(!whole(true, &[event, TEXT].concat()).1.failed_later());
     }
 }
@@ -313,16 +313,16 @@ fn a_stream_of_the_responses_api_reports_usage() {
             "event: response.created\ndata: {{\"type\":\"response.created\",\"response\":{{\"usage\":null}}}}\n\n\
              event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"response\":{{\"usage\":{usage}}}}}\n\n"
         );
-        let (out, tail) = whole(true, &stream);
+        let (out, inspector) = whole(true, &stream);
         assert_eq!(out, stream);
-        let used = tail.usage().unwrap();
+        let used = inspector.usage().unwrap();
         assert_eq!((used.prompt_tokens, used.completion_tokens), (7, Some(3)));
         assert_eq!(
             (used.cached_tokens, used.reasoning_tokens),
             (Some(4), Some(1))
         );
-        assert!(tail.is_complete());
-        assert_eq!(tail.first(), FirstEvent::Answer);
+        assert!(inspector.is_complete());
+        assert_eq!(inspector.first(), FirstEvent::Response);
     }
 }
 
@@ -334,39 +334,42 @@ fn an_oversized_event_is_forwarded_as_received_and_its_usage_counts() {
          \"usage\":{{\"input_tokens\":7,\"output_tokens\":3}},\"user\":null}}}}\n\n"
     );
     let stream = [&event, USAGE, DONE].concat();
-    let mut tail = StreamInspector::with_limit(true, 1000);
-    assert_eq!(tail.push(&event.as_bytes()[..2000]).len(), 2000);
+    let mut inspector = StreamInspector::with_limit(true, 1000);
+    assert_eq!(inspector.push(&event.as_bytes()[..2000]).len(), 2000);
     assert_eq!(
-        (tail.first(), tail.events(), tail.carried()),
-        (FirstEvent::Answer, 1, 0)
+        (inspector.first(), inspector.events(), inspector.carried()),
+        (FirstEvent::Response, 1, 0)
     );
-    let forward = tail.push(&event.as_bytes()[2000..]);
+    let forward = inspector.push(&event.as_bytes()[2000..]);
     assert_eq!(forward.len(), event.len() - 2000);
-    assert_eq!(tail.usage().unwrap().completion_tokens, Some(3));
-    assert_eq!((tail.events(), tail.data_bytes()), (1, event.len() as u64));
+    assert_eq!(inspector.usage().unwrap().completion_tokens, Some(3));
+    assert_eq!(
+        (inspector.events(), inspector.data_bytes()),
+        (1, event.len() as u64)
+    );
 
     let reads: Vec<_> = stream.as_bytes().chunks(700).map(<[u8]>::to_vec).collect();
-    let (out, tail) = forwarded(StreamInspector::with_limit(true, 1000), &reads);
+    let (out, inspector) = forwarded(StreamInspector::with_limit(true, 1000), &reads);
     assert!(out == [&event, DONE].concat().as_bytes());
     let (_, alone) = forwarded(
         StreamInspector::with_limit(true, 1000),
         &reads[..reads.len() - 1],
     );
     assert!(alone.is_complete());
-    assert!(tail.is_complete());
+    assert!(inspector.is_complete());
 }
 
 #[test]
 fn events_can_be_appended_only_after_complete_events() {
-    let mut tail = StreamInspector::with_limit(false, 10);
-    assert!(tail.is_between_events());
+    let mut inspector = StreamInspector::with_limit(false, 10);
+    assert!(inspector.is_between_events());
     // Bytes that are not forwarded yet do not matter.
-    assert!(tail.push(b"data: 1").is_empty() && tail.is_between_events());
-    assert!(!tail.push(b"23456").is_empty() && !tail.is_between_events());
-    tail.push(b"7\n");
-    assert!(!tail.is_between_events());
-    tail.push(b"\n");
-    assert!(tail.is_between_events());
+    assert!(inspector.push(b"data: 1").is_empty() && inspector.is_between_events());
+    assert!(!inspector.push(b"23456").is_empty() && !inspector.is_between_events());
+    inspector.push(b"7\n");
+    assert!(!inspector.is_between_events());
+    inspector.push(b"\n");
+    assert!(inspector.is_between_events());
 }
 
 proptest! {
@@ -375,7 +378,7 @@ proptest! {
     #[test]
     fn read_boundaries_do_not_matter(
         parts in proptest::collection::vec((0_usize..7, 0_usize..3), 0..12),
-        places in proptest::collection::vec(any::<usize>(), 0..20),
+        positions in proptest::collection::vec(any::<usize>(), 0..20),
         hide_usage: bool,
     ) {
         let kinds = [TEXT, USAGE, DONE, ": ping\n\n", "\n", "event: x\ndata: {\n\n", "data: é\ndata\n\n"];
@@ -396,7 +399,7 @@ proptest! {
         let bytes = stream.as_bytes();
         let (whole, one) = forwarded(StreamInspector::new(hide_usage), &[bytes.to_vec()]);
         prop_assert_eq!(&whole, expected.as_bytes());
-        let (parts, many) = forwarded(StreamInspector::new(hide_usage), &cut(bytes, &places));
+        let (parts, many) = forwarded(StreamInspector::new(hide_usage), &cut(bytes, &positions));
         prop_assert_eq!(parts, whole);
         prop_assert_eq!(one.usage(), many.usage());
         prop_assert_eq!(one.first(), many.first());
@@ -409,13 +412,13 @@ proptest! {
 #[test]
 fn images_and_audio_of_a_stream_are_reported() {
     let quantities = |stream: &str, limit, measure| {
-        let mut tail = StreamInspector::with_limit(false, limit);
+        let mut inspector = StreamInspector::with_limit(false, limit);
         stream
             .as_bytes()
             .chunks(50)
-            .for_each(|part| drop(tail.push(part)));
-        drop(tail.finish());
-        tail.quantities(measure)
+            .for_each(|part| drop(inspector.push(part)));
+        drop(inspector.finish());
+        inspector.quantities(measure)
     };
     let image = format!(
         "data: {{\"type\":\"image_generation.partial_image\"}}\n\n\

@@ -86,9 +86,9 @@ mod tests {
     use crate::usage::{Measure, Quantities};
 
     fn read(measure: Measure, answer: &[u8]) -> BodyInspector {
-        let mut tail = BodyInspector::new(measure);
-        answer.chunks(1000).for_each(|part| tail.push(part));
-        tail
+        let mut inspector = BodyInspector::new(measure);
+        answer.chunks(1000).for_each(|part| inspector.push(part));
+        inspector
     }
 
     fn estimated(answer: &str) -> u64 {

@@ -157,7 +157,7 @@ fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
         match client.read_head(input, &mut head).ok()? {
             ReceivedHead::Nothing => return None,
             ReceivedHead::Interim(len) => input = &input[len..],
-            ReceivedHead::Answer(len) => break len,
+            ReceivedHead::Response(len) => break len,
         }
     };
     let fields = ours(head.on(input).fields().iter());

@@ -161,7 +161,7 @@ proptest! {
     fn chunked_data_is_decoded_with_any_read_boundaries(
         parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..40), 0..8),
         rest in proptest::collection::vec(any::<u8>(), 0..20),
-        places in proptest::collection::vec(any::<usize>(), 0..30),
+        positions in proptest::collection::vec(any::<usize>(), 0..30),
     ) {
         let mut sent = Vec::new();
         for part in &parts {
@@ -171,16 +171,16 @@ proptest! {
         sent.extend_from_slice(LAST_CHUNK);
         sent.extend_from_slice(&rest);
         let expected = (parts.concat(), Some(rest.len()));
-        prop_assert_eq!(read(Framing::Chunked, &cut(&sent, &places)), Ok(expected));
+        prop_assert_eq!(read(Framing::Chunked, &cut(&sent, &positions)), Ok(expected));
     }
 
     #[test]
     fn read_boundaries_do_not_matter(
         text in "([0-3]{1,2}[;a ]{0,2}\r?\n|[a-c]{1,3}(\r\n)?|\r\n){0,9}",
-        places in proptest::collection::vec(any::<usize>(), 0..9),
+        positions in proptest::collection::vec(any::<usize>(), 0..9),
     ) {
         let text = text.as_bytes();
         let whole = read(Framing::Chunked, &[text.to_vec()]);
-        prop_assert_eq!(read(Framing::Chunked, &cut(text, &places)), whole);
+        prop_assert_eq!(read(Framing::Chunked, &cut(text, &positions)), whole);
     }
 }

@@ -25,7 +25,7 @@ fn a_connection_is_reused() {
         );
         assert_eq!(
             client.read_head(OK, &mut head),
-            Ok(ReceivedHead::Answer(OK.len()))
+            Ok(ReceivedHead::Response(OK.len()))
         );
         assert_eq!(client.read_head(OK, &mut head), Err(Http1Error::OutOfOrder));
         assert!(!client.read_body(b"ab").unwrap().end && !client.is_reusable());
