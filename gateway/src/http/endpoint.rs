@@ -106,8 +106,8 @@ impl ProxiedEndpoint {
     pub(crate) fn measure(self) -> Measure {
         match self {
             Self::ImageGenerations | Self::ImageEdits => Measure::Images,
-            Self::Transcriptions | Self::Translations => Measure::Heard,
-            Self::Speech => Measure::Spoken,
+            Self::Transcriptions | Self::Translations => Measure::AudioInput,
+            Self::Speech => Measure::AudioOutput,
             Self::ChatCompletions
             | Self::Completions
             | Self::Responses

@@ -37,10 +37,10 @@ pub(crate) fn estimated_quantities(
     match endpoint.measure() {
         Measure::Tokens => {}
         Measure::Images => quantities.images = body.members.choices(),
-        Measure::Spoken => {
+        Measure::AudioOutput => {
             quantities.input_characters = body.members.input_characters().unwrap_or(0);
         }
-        Measure::Heard => {
+        Measure::AudioInput => {
             let arrived = body.bytes.len() as u64;
             quantities.audio_ms = length(head).unwrap_or(arrived) / BYTES_PER_MS;
         }

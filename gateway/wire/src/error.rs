@@ -17,7 +17,7 @@ pub enum ScanError {
         at: usize,
     },
     /// The object is followed by something other than white space.
-    #[error("the request body goes on after its JSON object (at byte {at})")]
+    #[error("unexpected data after the JSON object (at byte {at})")]
     Trailing {
         /// Offset into the body, in bytes.
         at: usize,

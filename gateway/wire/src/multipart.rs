@@ -150,7 +150,7 @@ impl FormReader {
                 Ok(members)
             }
             FormState::Refused(error) => Err(error),
-            _ => Err(malformed(self.pos, "it breaks off")),
+            _ => Err(malformed(self.pos, "the form is incomplete")),
         }
     }
 
@@ -164,7 +164,7 @@ impl FormReader {
             FormState::Head => self.head(first).map(|()| 1),
             FormState::Content => self.content(rest),
             FormState::Closed if CRLF.contains(&first) => Ok(1),
-            FormState::Closed => Err(malformed(self.pos, "it goes on after its end")),
+            FormState::Closed => Err(malformed(self.pos, "data after the last delimiter")),
             FormState::Refused(error) => Err(error),
         }
     }
@@ -172,7 +172,7 @@ impl FormReader {
     fn open(&mut self, matched: usize, byte: u8) -> Result<(), ScanError> {
         let needle = self.delimiters.needle();
         if needle.get(matched) != Some(&byte) {
-            return Err(malformed(0, "it must begin with its boundary"));
+            return Err(malformed(0, "the form must begin with its boundary"));
         }
         self.state = if matched + 1 == needle.len() {
             FormState::Delimited(None)
@@ -192,10 +192,10 @@ impl FormReader {
                 FormState::Head
             }
             (Some(b'-'), b'-') => FormState::Closed,
-            _ => return Err(malformed(self.pos, "a boundary is followed by something")),
+            _ => return Err(malformed(self.pos, "unexpected bytes after a boundary")),
         };
         if self.parts > PART_LIMIT {
-            return Err(malformed(self.pos, "it has too many parts"));
+            return Err(malformed(self.pos, "too many parts"));
         }
         Ok(())
     }

@@ -212,9 +212,9 @@ impl StreamInspector {
         let mut told = Quantities::default();
         match measure {
             Measure::Images => told.images = self.seen.complete.then_some(self.seen.images),
-            Measure::Heard => told.audio_ms = self.seen.audio_ms,
+            Measure::AudioInput => told.audio_ms = self.seen.audio_ms,
             // The audio of a stream is base64 text.
-            Measure::Tokens | Measure::Spoken => {}
+            Measure::Tokens | Measure::AudioOutput => {}
         }
         told
     }

@@ -21,7 +21,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         text.chunks(read.max(1)).for_each(|part| tail.push(part));
         tail.quantities()
     };
-    for measure in [Measure::Images, Measure::Heard, Measure::Spoken] {
+    for measure in [Measure::Images, Measure::AudioInput, Measure::AudioOutput] {
         let told = quantities(measure, usize::from(read));
         assert_eq!(told, quantities(measure, text.len()));
     }

@@ -81,9 +81,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
     }
     // In RFC 7578 it sets the default character set of all other parts.
     if name.eq_ignore_ascii_case(b"_charset_") {
-        return Err(PartError::Grammar(
-            "a form may not choose its character set",
-        ));
+        return Err(PartError::Grammar("a form must not set its character set"));
     }
     let field = named(name)?;
     if let Some(field) = field

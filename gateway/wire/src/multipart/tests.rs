@@ -293,10 +293,10 @@ fn a_delimiter_with_surrounding_bytes_is_rejected() {
         let model = "content-disposition: form-data; name=model\r\n\r\n";
         pattern.replace('#', model).replace('@', "--frontier")
     };
-    let begins = "it must begin with its boundary";
-    let followed = "a boundary is followed by something";
+    let begins = "the form must begin with its boundary";
+    let followed = "unexpected bytes after a boundary";
     let follows = "a boundary must follow a CRLF";
-    let breaks_off = "it breaks off";
+    let breaks_off = "the form is incomplete";
     for (pattern, expected) in [
         ("\r\n@\r\n#m\r\n@--", begins),
         ("preamble\r\n@\r\n#m\r\n@--", begins),
@@ -308,7 +308,7 @@ fn a_delimiter_with_surrounding_bytes_is_rejected() {
         ("@\r\n#m\r@--", follows),
         ("@\r\n#m\r\r@--", follows),
         ("@\r\n#@--", follows),
-        ("@\r\n#m\r\n@--\r\n@\r\n", "it goes on after its end"),
+        ("@\r\n#m\r\n@--\r\n@\r\n", "data after the last delimiter"),
         ("@\r\n#m\r\n@", breaks_off),
         ("@\r\n#m\r\n", breaks_off),
         ("@\r\ncontent", breaks_off),
@@ -345,7 +345,7 @@ fn heads_and_parts_are_bounded() {
     parts.push(&model);
     assert!(read(&form(&parts)).is_ok());
     parts.push(&other);
-    assert_eq!(why(&form(&parts)), "it has too many parts");
+    assert_eq!(why(&form(&parts)), "too many parts");
 }
 
 #[test]

@@ -436,5 +436,8 @@ fn images_and_audio_of_a_stream_are_reported() {
     assert_eq!(quantities(partial, 1000, Measure::Images).images, None);
     let heard = "data: {\"type\":\"transcript.text.done\",\"text\":\"a\",\
          \"usage\":{\"type\":\"duration\",\"seconds\":2}}\n\n";
-    assert_eq!(quantities(heard, 1000, Measure::Heard).audio_ms, Some(2000));
+    assert_eq!(
+        quantities(heard, 1000, Measure::AudioInput).audio_ms,
+        Some(2000)
+    );
 }

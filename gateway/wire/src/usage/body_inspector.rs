@@ -64,19 +64,19 @@ impl BodyInspector {
     /// The quantities besides tokens of a complete response. The audio of a
     /// response that is JSON instead is not counted.
     pub fn quantities(&mut self) -> Quantities {
-        let mut told = Quantities::default();
+        let mut quantities = Quantities::default();
         match self.measure {
             Measure::Tokens => {}
             Measure::Images => {
                 let images = self.images.as_deref();
-                told.images = images.and_then(ImageCounter::images);
+                quantities.images = images.and_then(ImageCounter::images);
             }
-            Measure::Heard => told.audio_ms = self.ends.audio_ms(),
-            Measure::Spoken => {
-                told.audio_bytes = (!self.is_json()).then_some(self.total());
+            Measure::AudioInput => quantities.audio_ms = self.ends.audio_ms(),
+            Measure::AudioOutput => {
+                quantities.audio_bytes = (!self.is_json()).then_some(self.total());
             }
         }
-        told
+        quantities
     }
 }
 
@@ -156,9 +156,9 @@ mod tests {
             "a".repeat(20_000)
         );
         for (answer, ms) in [(&verbose, 2500), (&billed, 4000)] {
-            let told = read(Measure::Heard, answer.as_bytes()).quantities();
+            let quantities = read(Measure::AudioInput, answer.as_bytes()).quantities();
             assert_eq!(
-                told,
+                quantities,
                 Quantities {
                     audio_ms: Some(ms),
                     ..none
@@ -166,16 +166,16 @@ mod tests {
             );
         }
 
-        let told = read(Measure::Spoken, &vec![7; 30_000]).quantities();
+        let quantities = read(Measure::AudioOutput, &vec![7; 30_000]).quantities();
         assert_eq!(
-            told,
+            quantities,
             Quantities {
                 audio_bytes: Some(30_000),
                 ..none
             }
         );
         assert_eq!(
-            read(Measure::Spoken, b" {\"audio\":\"AA==\"}").quantities(),
+            read(Measure::AudioOutput, b" {\"audio\":\"AA==\"}").quantities(),
             none
         );
     }

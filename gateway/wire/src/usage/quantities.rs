@@ -13,9 +13,9 @@ pub enum Measure {
     /// The number of images in the response.
     Images,
     /// The duration of the audio in the request.
-    Heard,
+    AudioInput,
     /// The amount of audio in the response.
-    Spoken,
+    AudioOutput,
 }
 
 /// Quantities used besides tokens. Absent means unknown, never zero.
