@@ -192,7 +192,7 @@ fn json() -> String {
                 \"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":300,\
                 \"completion_tokens\":60,\"total_tokens\":360,\"prompt_tokens_details\":null}}";
     let room = JSON_BYTES.saturating_sub(front.len() + back.len());
-    let mut text = "words of an answer ".repeat(room / 19);
+    let mut text = "words of a response ".repeat(room / 20);
     text.push_str(&"x".repeat(room - text.len()));
     format!("{front}{text}{back}")
 }

@@ -296,7 +296,7 @@ fn a_delimiter_with_surrounding_bytes_is_rejected() {
     let begins = "the form must begin with its boundary";
     let followed = "unexpected bytes after a boundary";
     let follows = "a boundary must follow a CRLF";
-    let breaks_off = "the form is incomplete";
+    let incomplete = "the form is incomplete";
     for (pattern, expected) in [
         ("\r\n@\r\n#m\r\n@--", begins),
         ("preamble\r\n@\r\n#m\r\n@--", begins),
@@ -309,11 +309,11 @@ fn a_delimiter_with_surrounding_bytes_is_rejected() {
         ("@\r\n#m\r\r@--", follows),
         ("@\r\n#@--", follows),
         ("@\r\n#m\r\n@--\r\n@\r\n", "data after the last delimiter"),
-        ("@\r\n#m\r\n@", breaks_off),
-        ("@\r\n#m\r\n", breaks_off),
-        ("@\r\ncontent", breaks_off),
-        ("--front", breaks_off),
-        ("", breaks_off),
+        ("@\r\n#m\r\n@", incomplete),
+        ("@\r\n#m\r\n", incomplete),
+        ("@\r\ncontent", incomplete),
+        ("--front", incomplete),
+        ("", incomplete),
     ] {
         assert_eq!(why(body(pattern).as_bytes()), expected, "{pattern:?}");
     }
