@@ -132,7 +132,7 @@ fn an_event_is_yielded_with_the_read_that_completes_it() {
 fn a_whole_event_is_not_copied() {
     let mut positions = Vec::new();
     Framer::default().push(b"data: 1\n\ndata: 2\n\ndata", |frame| {
-        positions.push(frame.at)
+        positions.push(frame.at);
     });
     assert_eq!(positions, [Some(0), Some(9)]);
 }
