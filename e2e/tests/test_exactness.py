@@ -199,13 +199,13 @@ def test_estimates_are_marked_and_within_their_error(found: Found, stored: dict[
         row = stored.get(one.n)
         if row is None:
             continue
-        unreported = one.course in ("BreaksOff", "LeavesWithin", "Silent")
+        unreported = one.course in ("Aborts", "LeavesWithin", "Silent")
         disconnected = one.course == "LeavesBefore" and one.form != "Stream"
         assert row.estimated == (unreported or disconnected), (one, row)
         if not row.estimated:
             continue
         assert not row.reported and row.refusal is None
-        assert row.status == (200 if one.course in ("BreaksOff", "Silent") else 499), (one, row)
+        assert row.status == (200 if one.course in ("Aborts", "Silent") else 499), (one, row)
         sent = one.body_bytes / BYTES_PER_TOKEN
         assert abs(row.prompt - sent) <= PROMPT_ERROR * sent + 1, (one, row)
         assert within_their_error(one, row.completion), (one, row)

@@ -15,7 +15,7 @@ pub(super) const TOLERATED: &[Tolerated] = &[
     },
     Tolerated {
         start: "e2e/bench/",
-        count: 61,
+        count: 12,
         reason: "to be rewritten",
     },
     Tolerated {
@@ -41,11 +41,6 @@ pub(super) const TOLERATED: &[Tolerated] = &[
     Tolerated {
         start: "gateway/tests/",
         count: 176,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/wire/",
-        count: 122,
         reason: "to be rewritten",
     },
     Tolerated {

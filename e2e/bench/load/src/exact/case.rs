@@ -15,7 +15,7 @@ pub(super) enum Scenario {
     /// Every backend fails.
     Fails(Failure),
     /// The stream is aborted after its content events.
-    BreaksOff,
+    Aborts,
     /// The client disconnects while the upstream processes the request.
     LeavesBefore,
     /// The client disconnects after the content events.
@@ -91,7 +91,7 @@ impl Case {
             _ if key >= SLOW => Scenario::Good,
             0..60 => Scenario::FailsOver(failure),
             60..65 => Scenario::Fails(failure),
-            65..95 => Scenario::BreaksOff,
+            65..95 => Scenario::Aborts,
             95..115 => Scenario::LeavesBefore,
             115..140 => Scenario::LeavesWithin,
             140..150 => Scenario::Silent,
@@ -99,7 +99,7 @@ impl Case {
         };
         let streams = matches!(
             course,
-            Scenario::BreaksOff
+            Scenario::Aborts
                 | Scenario::LeavesWithin
                 | Scenario::FailsOver(Failure::Event)
                 | Scenario::Fails(Failure::Event)
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn only_streams_are_aborted() {
         for case in (0..5000).map(Case::of) {
-            if matches!(case.course, Scenario::BreaksOff | Scenario::LeavesWithin) {
+            if matches!(case.course, Scenario::Aborts | Scenario::LeavesWithin) {
                 assert_eq!(case.form, Form::Stream);
             }
         }

@@ -110,7 +110,7 @@ impl ExactConnection {
                 self.hold().await?;
                 return Ok(false);
             }
-            Scenario::BreaksOff | Scenario::LeavesWithin => {
+            Scenario::Aborts | Scenario::LeavesWithin => {
                 let mut begun = STREAM_HEAD.to_owned();
                 begun.push_str(&contents(n, &case));
                 self.stream.write_all(begun.as_bytes()).await?;
