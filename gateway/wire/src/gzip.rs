@@ -162,7 +162,7 @@ mod tests {
     use crate::stream::FirstEvent;
     use crate::usage::{Measure, Usage};
 
-    const ANSWER: &str = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
+    const RESPONSE: &str = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
 
     fn packed(parts: &[&[u8]]) -> Vec<u8> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -173,8 +173,8 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    fn read(answer: &[u8], mut gunzip: Gunzip, read: usize) -> Gunzip {
-        answer.chunks(read).for_each(|part| gunzip.push(part));
+    fn read(response: &[u8], mut gunzip: Gunzip, read: usize) -> Gunzip {
+        response.chunks(read).for_each(|part| gunzip.push(part));
         gunzip.finish();
         gunzip
     }
@@ -187,16 +187,16 @@ mod tests {
     }
 
     fn expected() -> Option<Usage> {
-        Usage::from_response(ANSWER.as_bytes())
+        Usage::from_response(RESPONSE.as_bytes())
     }
 
     #[test]
     fn a_response_in_one_piece_reports_usage() {
-        let packed = packed(&[ANSWER.as_bytes()]);
+        let packed = packed(&[RESPONSE.as_bytes()]);
         for step in [1, 7, 10_000] {
             let mut gunzip = read(&packed, Gunzip::whole(Measure::Tokens), step);
             assert_eq!(usage(&mut gunzip), expected());
-            assert_eq!(gunzip.piece().unwrap().total(), ANSWER.len() as u64);
+            assert_eq!(gunzip.piece().unwrap().total(), RESPONSE.len() as u64);
         }
         // Bytes after the first member are ignored.
         let followed = [packed.as_slice(), b"and more", &packed].concat();
@@ -218,19 +218,22 @@ mod tests {
         push(&mut gunzip, "data: {\"choices\":[{}]}\n\n");
         assert_eq!(gunzip.stream().unwrap().first(), FirstEvent::Response);
         assert!(!gunzip.stream().unwrap().is_complete());
-        push(&mut gunzip, &format!("data: {ANSWER}\n\ndata: [DONE]\n\n"));
+        push(
+            &mut gunzip,
+            &format!("data: {RESPONSE}\n\ndata: [DONE]\n\n"),
+        );
         assert_eq!(usage(&mut gunzip), expected());
         assert!(gunzip.stream().unwrap().is_complete());
     }
 
     #[test]
     fn the_usage_of_invalid_gzip_is_unknown() {
-        let packed = packed(&[ANSWER.as_bytes()]);
+        let packed = packed(&[RESPONSE.as_bytes()]);
         let mut wrong = packed.clone();
         let sum = wrong.len() - 6;
         wrong[sum] ^= 1;
         let cut = packed[..packed.len() - 1].to_vec();
-        for broken in [wrong, cut, ANSWER.into(), Vec::new()] {
+        for broken in [wrong, cut, RESPONSE.into(), Vec::new()] {
             let mut gunzip = read(&broken, Gunzip::whole(Measure::Tokens), 11);
             assert_eq!(usage(&mut gunzip), None);
         }
@@ -239,7 +242,7 @@ mod tests {
     #[test]
     fn decoding_is_bounded_by_the_received_bytes() {
         let zeros = vec![b' '; 32 << 20];
-        let bomb = packed(&[ANSWER.as_bytes(), &zeros]);
+        let bomb = packed(&[RESPONSE.as_bytes(), &zeros]);
         assert!(bomb.len() < zeros.len() / 500);
         let mut gunzip = Gunzip::whole(Measure::Tokens);
         let mut most = 0;
@@ -266,7 +269,7 @@ mod tests {
         // event.
         let events = vec![event(" word"); 5000];
         let mut parts: Vec<&[u8]> = events.iter().map(String::as_bytes).collect();
-        let last = format!("data: {ANSWER}\n\n");
+        let last = format!("data: {RESPONSE}\n\n");
         parts.push(last.as_bytes());
         let mut gunzip = read(&packed(&parts), Gunzip::events(), 4096);
         assert_eq!(usage(&mut gunzip), expected());

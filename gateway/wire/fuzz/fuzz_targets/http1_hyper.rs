@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: (bool, bool, &[u8])| {
     let (is_answer, is_head, bytes) = input;
     if is_answer {
-        harness::check_answer(bytes, is_head);
+        harness::check_response(bytes, is_head);
     } else {
         harness::check_requests(bytes);
     }

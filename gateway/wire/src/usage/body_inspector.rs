@@ -85,14 +85,14 @@ mod tests {
     use super::BodyInspector;
     use crate::usage::{Measure, Quantities};
 
-    fn read(measure: Measure, answer: &[u8]) -> BodyInspector {
+    fn read(measure: Measure, response: &[u8]) -> BodyInspector {
         let mut inspector = BodyInspector::new(measure);
-        answer.chunks(1000).for_each(|part| inspector.push(part));
+        response.chunks(1000).for_each(|part| inspector.push(part));
         inspector
     }
 
-    fn estimated(answer: &str) -> u64 {
-        read(Measure::Tokens, answer.as_bytes()).estimated_tokens()
+    fn estimated(response: &str) -> u64 {
+        read(Measure::Tokens, response.as_bytes()).estimated_tokens()
     }
 
     #[test]
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_file_in_a_response_is_not_text() {
-        let answer = |text: &str, file: &str| {
+        let response = |text: &str, file: &str| {
             format!(
                 "{{\"choices\":[{{\"message\":{{\"content\":\"{text}\",\"images\":[\
                  {{\"url\":\"data:image/png;base64,{file}\"}}]}}}}]}}"
@@ -119,15 +119,15 @@ mod tests {
         // Whether the text before it leaves the beginning of the file visible,
         // or only its end.
         for text in ["a sea".to_owned(), "waves at sea, ".repeat(1000)] {
-            let found = estimated(&answer(&text, &file));
+            let found = estimated(&response(&text, &file));
             assert!(found <= (9 << 10) * 2 / 7, "{found}");
         }
         let words = "waves at sea, ".repeat(1000);
-        let plain = estimated(&answer(&words, ""));
+        let plain = estimated(&response(&words, ""));
         assert!(plain.abs_diff(14_000 * 2 / 7) < 100, "{plain}");
         // In any script, and however it is escaped.
         for text in ["波の音".repeat(3000), "\\u6ce2".repeat(3000)] {
-            let found = estimated(&answer(&text, ""));
+            let found = estimated(&response(&text, ""));
             assert!(found > text.len() as u64 * 2 / 7 - 100, "{found}");
         }
     }
@@ -155,8 +155,8 @@ mod tests {
             r#"{{"text":"{}","usage":{{"type":"duration","seconds":4}}}}"#,
             "a".repeat(20_000)
         );
-        for (answer, ms) in [(&verbose, 2500), (&billed, 4000)] {
-            let quantities = read(Measure::AudioInput, answer.as_bytes()).quantities();
+        for (response, ms) in [(&verbose, 2500), (&billed, 4000)] {
+            let quantities = read(Measure::AudioInput, response.as_bytes()).quantities();
             assert_eq!(
                 quantities,
                 Quantities {

@@ -149,9 +149,9 @@ mod tests {
 
     use super::ImageCounter;
 
-    fn count(answer: &str, read: usize) -> Option<u32> {
+    fn count(response: &str, read: usize) -> Option<u32> {
         let mut counter = ImageCounter::default();
-        answer
+        response
             .as_bytes()
             .chunks(read)
             .for_each(|part| counter.push(part));
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn only_the_objects_of_the_outermost_data_count() {
-        for (answer, images) in [
+        for (response, images) in [
             (
                 r#"{"created":1,"data":[{"b64_json":"AA"},{"url":"x"}]}"#,
                 Some(2),
@@ -180,7 +180,7 @@ mod tests {
             ("", None),
         ] {
             for read in [1, 3, 100] {
-                assert_eq!(count(answer, read), images, "{answer}");
+                assert_eq!(count(response, read), images, "{response}");
             }
         }
     }
@@ -193,8 +193,8 @@ mod tests {
             pretty: bool, read in 1_usize..200,
         ) {
             let images = elements.iter().filter(|element| element.is_object()).count();
-            let answer: Value = json!({"a": before, "data": elements, "z": after});
-            let text = crate::tests::written(&answer, pretty);
+            let response: Value = json!({"a": before, "data": elements, "z": after});
+            let text = crate::tests::written(&response, pretty);
             prop_assert_eq!(count(&text, read), Some(u32::try_from(images).unwrap()));
         }
     }

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_from_usage_or_from_the_response() {
-        for (answer, expected) in [
+        for (response, expected) in [
             (
                 r#"{"text":"a","usage":{"type":"duration","seconds":3}}"#,
                 Some(3000),
@@ -132,7 +132,7 @@ mod tests {
             (r#"{"x":{"duration":1}}"#, None),
             ("[]", None),
         ] {
-            assert_eq!(response_ms(answer.as_bytes()), expected, "{answer}");
+            assert_eq!(response_ms(response.as_bytes()), expected, "{response}");
         }
         assert_eq!(duration_ms(br#"{"seconds":3}"#), None);
     }

@@ -89,12 +89,12 @@ fn invalid_counts_are_not_trusted() {
 
 #[test]
 fn the_response_of_each_endpoint_is_read() {
-    let answer = |value: Value| Usage::from_response(value.to_string().as_bytes());
+    let response = |value: Value| Usage::from_response(value.to_string().as_bytes());
     let embeddings =
         json!({"object": "list", "data": [], "usage": {"prompt_tokens": 8, "total_tokens": 8}});
-    assert_eq!(answer(embeddings), Some(tokens(8, Some(0))));
+    assert_eq!(response(embeddings), Some(tokens(8, Some(0))));
     let rerank = json!({"id": "r", "results": [], "usage": {"total_tokens": 56}});
-    assert_eq!(answer(rerank), Some(tokens(56, Some(0))));
+    assert_eq!(response(rerank), Some(tokens(56, Some(0))));
     let transcription = json!({"text": "a", "usage": {
         "type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59,
         "input_token_details": {"text_tokens": 0, "audio_tokens": 14},
@@ -103,14 +103,14 @@ fn the_response_of_each_endpoint_is_read() {
         audio_prompt_tokens: Some(14),
         ..tokens(14, Some(45))
     };
-    assert_eq!(answer(transcription), Some(expected));
+    assert_eq!(response(transcription), Some(expected));
     let by_duration = json!({"text": "a", "usage": {"type": "duration", "seconds": 3}});
-    assert_eq!(answer(by_duration), None);
+    assert_eq!(response(by_duration), None);
     let image = json!({"created": 1, "data": [{"b64_json": "AA=="}], "usage": {
         "total_tokens": 100, "input_tokens": 50, "output_tokens": 50,
         "input_tokens_details": {"text_tokens": 10, "image_tokens": 40},
     }});
-    assert_eq!(answer(image), Some(tokens(50, Some(50))));
+    assert_eq!(response(image), Some(tokens(50, Some(50))));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_small_response_is_read_completely() {
     assert_eq!(kept(b"not json", 3).usage(), None);
 }
 
-fn answer(text: &str, order: [&str; 3]) -> String {
+fn response(text: &str, order: [&str; 3]) -> String {
     let text = Value::from(text).to_string();
     let members = order.map(|name| match name {
         "usage" => format!(r#""usage": {REPORT}"#),
@@ -298,7 +298,7 @@ fn usage_is_found_at_either_end_of_a_long_response() {
             ["choices", "usage", "id"],
             ["usage", "choices", "id"],
         ] {
-            let body = answer(&text, order);
+            let body = response(&text, order);
             for read in [997, 8192, 65_536, body.len()] {
                 let usage = kept(body.as_bytes(), read).usage();
                 assert_eq!(usage, Some(tokens(7, Some(3))), "{order:?} {read}");

@@ -149,7 +149,7 @@ async fn requests_of_hyper(input: &[u8]) -> Vec<Seen> {
 }
 
 /// The response that the codec reads; `None` if it rejects it.
-fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
+fn response(mut input: &[u8], is_head: bool) -> Option<Seen> {
     let (mut client, mut head) = (Client::new(Limits::default()), ResponseHead::default());
     client.begin(is_head).ok()?;
     client.sent();
@@ -172,7 +172,7 @@ fn answer(mut input: &[u8], is_head: bool) -> Option<Seen> {
 }
 
 /// The response that hyper reads.
-async fn answer_of_hyper(input: &[u8], is_head: bool) -> Option<Seen> {
+async fn response_of_hyper(input: &[u8], is_head: bool) -> Option<Seen> {
     let (mut peer, stream) = tokio::io::duplex(1 << 20);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
@@ -190,8 +190,8 @@ async fn answer_of_hyper(input: &[u8], is_head: bool) -> Option<Seen> {
             peer.write_all(input).await.unwrap();
             peer.shutdown().await.unwrap();
         };
-        let (answer, ()) = tokio::join!(sender.send_request(request), respond);
-        let (head, body) = answer.ok()?.into_parts();
+        let (response, ()) = tokio::join!(sender.send_request(request), respond);
+        let (head, body) = response.ok()?.into_parts();
         Some(Seen {
             first: head.status.as_u16().to_string(),
             version: version(head.version),
@@ -231,9 +231,9 @@ pub(crate) fn check_requests(input: &[u8]) -> usize {
 }
 
 /// Whether the codec accepts this as a response; hyper must read it alike.
-pub(crate) fn check_answer(input: &[u8], is_head: bool) -> bool {
-    let ours = answer(input, is_head);
-    let theirs = runtime().block_on(answer_of_hyper(input, is_head));
+pub(crate) fn check_response(input: &[u8], is_head: bool) -> bool {
+    let ours = response(input, is_head);
+    let theirs = runtime().block_on(response_of_hyper(input, is_head));
     if let Some(ours) = &ours {
         agree(ours, theirs.as_ref(), input);
     }

@@ -12,7 +12,7 @@
 
 mod harness;
 
-use harness::{check_answer, check_requests};
+use harness::{check_requests, check_response};
 use proptest::prelude::*;
 
 /// Header lines, most of them valid.
@@ -108,7 +108,7 @@ proptest! {
         with in corruptions(),
     ) {
         let text = format!("{interim}{version} {status} R\r\n{lines}\r\n{body}");
-        check_answer(&corrupt(text, at, with), is_head);
+        check_response(&corrupt(text, at, with), is_head);
     }
 }
 
@@ -131,6 +131,6 @@ fn plain_messages_are_accepted_by_both() {
         ),
         ("HTTP/1.1 304 X\r\nContent-Length: 9\r\n\r\n", false),
     ] {
-        assert!(check_answer(answer.as_bytes(), is_head), "{answer}");
+        assert!(check_response(answer.as_bytes(), is_head), "{answer}");
     }
 }
