@@ -11,7 +11,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 use reqwest::{Method, RequestBuilder, Response};
 use url::Url;
 
-/// The control plane's address: the base of its endpoints.
+/// Base address of the control plane's endpoints.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ControlUrl(Url);
 
@@ -22,7 +22,7 @@ impl ControlUrl {
             return Err("expected an http or https address");
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err("the address must not hold credentials");
+            return Err("the address must not contain credentials");
         }
         url.set_query(None);
         url.set_fragment(None);
@@ -85,7 +85,7 @@ impl From<reqwest::Error> for ControlError {
 /// The timeout for connecting to control.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A client of the control plane. Cheap to clone.
+/// Client of the control plane. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ControlClient {
     client: reqwest::Client,
@@ -100,8 +100,10 @@ impl ControlClient {
         token: &Secret,
         tls: rustls::ClientConfig,
     ) -> Result<Self, ControlError> {
-        let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-            .map_err(|_| ControlError::Unreadable("the proxy token fits no header".to_owned()))?;
+        let mut value =
+            HeaderValue::try_from(format!("Bearer {}", token.expose())).map_err(|_| {
+                ControlError::Unreadable("the proxy token is not a valid header value".to_owned())
+            })?;
         value.set_sensitive(true);
         let client = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -172,7 +174,7 @@ mod tests {
     use super::ControlUrl;
 
     #[test]
-    fn base_and_snapshot_address_mean_the_same() {
+    fn base_and_snapshot_addresses_are_equivalent() {
         for given in [
             "http://control:4001",
             "http://control:4001/",
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_credentials_or_another_scheme_is_refused() {
+    fn addresses_with_credentials_or_unsupported_schemes_are_rejected() {
         for given in [
             "http://user:word@control/",
             "ftp://control/",

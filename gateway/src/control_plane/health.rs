@@ -49,7 +49,7 @@ impl HealthReporter {
             let failed_before = std::mem::replace(&mut failing, result.is_err());
             match result {
                 Err(error) if !failed_before => {
-                    tracing::warn!(%error, "health cannot be reported; trying again");
+                    tracing::warn!(%error, "health report failed; retrying");
                 }
                 _ => {}
             }

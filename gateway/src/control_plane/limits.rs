@@ -64,8 +64,10 @@ impl LimitsStateSource {
         match timeout(FIRST_REQUEST_TIMEOUT, self.fetch(None)).await {
             Ok(Ok(Some((limits_state, _)))) => return limits_state,
             Ok(Ok(None)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "control does not say how things stand"),
-            Err(_) => tracing::warn!("control does not say in time how things stand"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot fetch the limits state from the control plane")
+            }
+            Err(_) => tracing::warn!("timed out fetching the limits state from the control plane"),
         }
         let path = self.path.clone();
         let read = tokio::task::spawn_blocking(move || read_json(&path)).await;
@@ -73,7 +75,7 @@ impl LimitsStateSource {
             Ok(Ok(kept)) => kept.unwrap_or_default(),
             Ok(Err(error)) => {
                 let path = self.path.display();
-                tracing::error!(%path, error = %Chain(&error), "what was spent is not known from disk");
+                tracing::error!(%path, error = %Chain(&error), "the limits state on disk cannot be used");
                 LimitsState::default()
             }
             Err(_) => LimitsState::default(),
@@ -136,7 +138,7 @@ struct ReconcileState {
     kept: Option<LimitsState>,
     reply: String,
     warned_of_disk: bool,
-    /// When the last report was made.
+    /// Time of the last report.
     reported: Option<Instant>,
     /// When control first responded.
     began: Option<Instant>,
@@ -283,7 +285,7 @@ impl Reconciler {
             Err(error) if !warned_before => tracing::warn!(
                 path = %self.source.path.display(),
                 error,
-                "what was spent cannot be kept on disk; a restart without control would forget it"
+                "cannot write the limits state to disk; a restart without the control plane would lose it"
             ),
             _ => {}
         }
@@ -316,9 +318,12 @@ impl ReconcileState {
         match (std::mem::replace(&mut self.duplicate_replica, taken), taken) {
             (false, true) => tracing::warn!(
                 replica,
-                "another gateway reports under this one's name; give each a name of its own"
+                "another gateway reports under the same name; give each gateway a unique name"
             ),
-            (true, false) => tracing::info!(replica, "no other gateway has this one's name"),
+            (true, false) => tracing::info!(
+                replica,
+                "no other gateway uses this gateway's name any longer"
+            ),
             _ => {}
         }
     }
@@ -333,11 +338,11 @@ impl ReconcileState {
             return;
         }
         if text.is_empty() {
-            tracing::info!("limits and budgets are reconciled again");
+            tracing::info!("reconciliation of limits and budgets resumed");
         } else {
             tracing::warn!(
                 error = text,
-                "limits and budgets are not reconciled; shares stay"
+                "cannot reconcile limits and budgets; the last shares stay in effect"
             );
         }
         self.reply = text;

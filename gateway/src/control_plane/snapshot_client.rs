@@ -6,7 +6,7 @@ use reqwest::{Method, Response};
 
 use super::client::{ControlClient, ControlError, read_limited};
 
-/// Largest snapshot that is accepted, in bytes.
+/// Maximum size of a snapshot in bytes.
 const LIMIT: usize = 256 << 20;
 
 /// The longest time for which control may hold a request open.

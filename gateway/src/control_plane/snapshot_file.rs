@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::snapshot::CurrentSnapshot;
 
-/// The last-known-good snapshot on disk. It holds credentials: mode 0600.
+/// The last-known-good snapshot on disk. It contains credentials, so its mode
+/// is 0600.
 #[derive(Debug, Clone)]
 pub(crate) struct SnapshotFile {
     path: PathBuf,
@@ -23,7 +24,7 @@ pub(crate) struct SnapshotFile {
 pub(crate) enum DiskError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("the content is not valid")]
+    #[error("invalid content")]
     Unreadable(#[from] serde_json::Error),
     #[error("writing was interrupted")]
     Interrupted,
@@ -142,7 +143,7 @@ impl SnapshotWriter {
             Err(error) if !failed_before => tracing::warn!(
                 path = %self.cache.path().display(),
                 error = %Chain(&error),
-                "the snapshot cannot be kept on disk; a restart without control would lack it"
+                "cannot write the snapshot to disk; a restart without the control plane would lose it"
             ),
             _ => {}
         }
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_only_the_owner_may() {
+    fn a_written_snapshot_is_readable_by_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let cache = SnapshotFile::new(folder.path().join("snapshot.json"));
         assert!(cache.read().unwrap().is_none());
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_copy_is_an_error_and_a_missing_folder_leaves_nothing_behind() {
+    fn a_damaged_copy_is_an_error_and_a_failed_write_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let cache = SnapshotFile::new(folder.path().join("snapshot.json"));
         std::fs::write(cache.path(), b"{\"format\":1,").unwrap();

@@ -23,7 +23,7 @@ const FIRST_FETCH: Duration = Duration::from_secs(3);
 /// A "not modified" response that arrives sooner was not held open.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// Keeps [`CurrentSnapshot`] up to date with control.
+/// Keeps [`CurrentSnapshot`] in sync with the control plane.
 #[derive(Debug)]
 pub(crate) struct SnapshotFollower {
     pub(crate) source: SnapshotClient,
@@ -103,12 +103,14 @@ impl SnapshotFollower {
                 match self.take(fetched).await {
                     Ok(_) => return,
                     Err(error) => {
-                        tracing::warn!(error = %Chain(&error), "control's snapshot cannot be used");
+                        tracing::warn!(error = %Chain(&error), "the control plane's snapshot cannot be used");
                     }
                 }
             }
-            Ok(Err(error)) => tracing::warn!(%error, "control gives no snapshot"),
-            Err(_) => tracing::warn!("control does not answer"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot fetch a snapshot from the control plane")
+            }
+            Err(_) => tracing::warn!("timed out fetching a snapshot from the control plane"),
         }
         self.metrics.poll_failed();
         let (cache, current) = (self.cache.clone(), Arc::clone(&self.current));
@@ -125,7 +127,7 @@ impl SnapshotFollower {
             Ok(Ok(Some(()))) => tracing::warn!(path, "serving the last snapshot from disk"),
             Ok(Ok(None)) => tracing::warn!(
                 path,
-                "no snapshot on disk; answering 503 until control has one"
+                "no snapshot on disk; responding 503 until the control plane provides one"
             ),
             Ok(Err(error)) => tracing::error!(path, error, "the snapshot on disk cannot be used"),
             Err(_) => tracing::error!(path, "the snapshot on disk cannot be read"),
@@ -142,7 +144,7 @@ impl SnapshotFollower {
         self.metrics.poll_failed();
         let text = Chain(error).to_string();
         if text != *last_error {
-            tracing::warn!(error = text, "the snapshot is not up to date; trying again");
+            tracing::warn!(error = text, "the snapshot may be stale; retrying");
             *last_error = text;
         }
         match error {
@@ -238,7 +240,7 @@ mod tests {
     use super::renumbered;
 
     #[test]
-    fn only_a_tag_of_the_same_content_is_taken() {
+    fn only_an_etag_of_the_same_content_is_adopted() {
         let told = |etag: &str| renumbered(Some("\"7-aa\""), etag.to_owned());
         assert_eq!(told("\"8-aa\""), Some(("\"8-aa\"".to_owned(), 8)));
         assert_eq!(told("\"6-aa\""), Some(("\"6-aa\"".to_owned(), 6)));

@@ -16,7 +16,7 @@ pub(crate) use sealed_batch::BatchIdentity;
 
 use std::path::PathBuf;
 
-/// The file for usage that control does not accept in time.
+/// Spill file for usage that the control plane does not accept in time.
 #[derive(Debug, Clone)]
 pub(crate) struct SpillConfig {
     pub(crate) path: PathBuf,
