@@ -59,7 +59,10 @@ async fn unsent_usage_does_not_delay_shutdown() {
     assert_eq!(gateway.chat(BODY).await.status, 200);
     gateway.control.answer_usage(&[503; 100]);
     assert!(gateway.finish().await.is_empty());
-    assert!(crate::support::logged().contains("usage could not be sent before the end"));
+    assert!(
+        crate::support::logged()
+            .contains("usage could not be sent before shutdown and was dropped")
+    );
 }
 
 #[tokio::test]

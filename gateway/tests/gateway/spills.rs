@@ -160,5 +160,5 @@ async fn an_unwritable_spill_file_fails_no_request() {
     let gateway = start(&upstream, &path, false).await;
     ask(&gateway, 1200).await;
     assert_eq!(gateway.finish().await.len(), 1200);
-    assert!(crate::support::logged().contains("the usage spill cannot be used"));
+    assert!(crate::support::logged().contains("cannot use the usage spill file"));
 }

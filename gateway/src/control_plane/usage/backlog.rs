@@ -249,7 +249,10 @@ impl Backlog {
             .map(|batch| u64::from(batch.events))
             .sum();
         if lost > 0 {
-            tracing::warn!(events = lost, "usage could not be sent before the end");
+            tracing::warn!(
+                events = lost,
+                "usage could not be sent before shutdown and was dropped"
+            );
             self.metrics.usage_lost(DropReason::Shutdown, lost);
         }
     }
@@ -342,7 +345,10 @@ impl Backlog {
     /// treats those of this start as duplicates and stores none twice.
     async fn give_up(&mut self) {
         if let Some(Ok(lost)) = self.with_file(|spill| Ok(spill.give_up())).await {
-            tracing::error!(events = lost, "usage in the spill cannot be read");
+            tracing::error!(
+                events = lost,
+                "usage in the spill file cannot be read and is dropped"
+            );
             self.metrics.usage_lost(DropReason::SpillFailed, lost);
         }
     }
@@ -350,7 +356,7 @@ impl Backlog {
     fn warn(&self, error: &SpillError) {
         let path = self.spill.as_ref().map(|spill| spill.path.display());
         let path = path.map(tracing::field::display);
-        tracing::warn!(path, %error, "the usage spill cannot be used");
+        tracing::warn!(path, %error, "cannot use the usage spill file");
     }
 
     /// Runs an operation on the file on a blocking thread; nothing if there is
@@ -374,7 +380,10 @@ impl Backlog {
         self.metrics.usage_lost(DropReason::SpillDamaged, damaged);
         self.metrics.usage_spilled(contents.events, contents.bytes);
         if damaged > 0 {
-            tracing::warn!(events = damaged, "usage in the spill was damaged");
+            tracing::warn!(
+                events = damaged,
+                "usage in the spill file was damaged and is dropped"
+            );
         }
         let spill = self.spill.as_mut()?;
         (spill.contents, spill.is_open) = (contents, is_open);

@@ -346,11 +346,11 @@ mod tests {
     use crate::control_plane::usage::fixture::event;
     use crate::telemetry::{DropReason, Metrics};
 
-    /// Longer than anything here takes.
+    /// Longer than any operation in these tests takes.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[test]
-    fn nowhere_holds_nothing() {
+    fn a_disabled_queue_stores_no_events() {
         let disabled = UsageQueue::disabled();
         for _ in 0..=BILLABLE {
             disabled.push(event(None));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_storm_of_refusals_displaces_nothing_billable() {
+    async fn a_burst_of_refusals_displaces_no_billable_events() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (queue, mut receiver) = usage_queue(&metrics);
         for _ in 0..REFUSED + FLUSH_SIZE + 7 {
@@ -394,10 +394,10 @@ mod tests {
         assert!(text.contains("reason=\"spill_full\"} 2\n"), "{text}");
     }
 
-    /// However threads and whoever takes come together: each event once, and
-    /// those of a thread in their order.
+    /// For every interleaving of senders and receiver: each event arrives once,
+    /// and those of one thread in order.
     #[tokio::test]
-    async fn events_of_many_threads_all_come_and_wake_whoever_sleeps() {
+    async fn events_of_many_threads_all_arrive_and_wake_the_receiver() {
         const EACH: u32 = 20_000;
         let metrics = Arc::new(Metrics::new().unwrap());
         let (queue, mut receiver) = usage_queue(&metrics);
@@ -420,7 +420,7 @@ mod tests {
         while next != [EACH; 3] {
             let mut batch = Vec::new();
             let taken = timeout(PATIENCE, receiver.take(&mut batch)).await;
-            taken.unwrap_or_else(|_| panic!("nobody woke it at {next:?}"));
+            taken.unwrap_or_else(|_| panic!("the receiver was not woken at {next:?}"));
             for event in batch {
                 let thread = usize::try_from(event.principal_id.0).unwrap();
                 assert_eq!(event.duration_ms, Some(next[thread]));
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_events_wake_whoever_has_other_things_to_do() {
+    async fn many_events_wake_a_busy_receiver() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (queue, receiver) = usage_queue(&metrics);
         let push = |count| (0..count).for_each(|_| queue.push(event(None)));
@@ -447,19 +447,19 @@ mod tests {
         assert!(!woken().await);
         push(1);
         assert!(woken().await);
-        // Once: they are many still.
+        // Woken once although the queue stays above the threshold.
         push(FLUSH_SIZE);
         assert!(!woken().await);
         receiver.wait_for_many(Instant::now()).await;
     }
 
     #[tokio::test]
-    async fn the_time_of_a_batch_counts_from_before_its_first_event() {
+    async fn the_age_of_a_batch_counts_from_before_its_first_event() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let (queue, mut receiver) = usage_queue(&metrics);
         let first = Instant::now();
         queue.push(event(None));
-        // It came while nobody looked, maybe long ago.
+        // The event was pushed while the receiver was busy, possibly long ago.
         assert!(receiver.take(&mut Vec::new()).await <= first);
         let second = Instant::now();
         queue.push(event(None));

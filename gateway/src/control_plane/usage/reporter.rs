@@ -22,7 +22,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends usage events to control in batches, one at a time.
+/// Sends usage events to the control plane in batches, one at a time.
 ///
 /// Invariant: a batch is sealed when it is first sent, and is resent unchanged
 /// under its sequence number until control has responded, so that it is stored
@@ -108,7 +108,7 @@ impl UsageReporter {
                 }
             };
             if !std::mem::replace(&mut warned, true) {
-                tracing::warn!(%error, "usage cannot be sent; trying again");
+                tracing::warn!(%error, "usage report failed; retrying");
             }
             self.wait(back_off.next_delay(), started, signals).await;
             if signals.deadline_passed.is_cancelled() {
@@ -137,7 +137,7 @@ impl UsageReporter {
                 self.metrics.usage_lost(DropReason::NotStored, *not_stored);
             }
             PostOutcome::Refused(status) => {
-                tracing::error!(status, events, "control refuses a usage batch");
+                tracing::error!(status, events, "the control plane rejected a usage batch");
                 self.metrics.usage_lost(DropReason::BatchRefused, events);
             }
             PostOutcome::Failed(_) => {}

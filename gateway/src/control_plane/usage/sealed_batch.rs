@@ -29,7 +29,7 @@ pub(crate) struct BatchIdentity {
 }
 
 impl BatchIdentity {
-    /// The first batch gets the number 1.
+    /// The first batch has the sequence number 1.
     pub(crate) fn new(replica: String, boot_id: Arc<str>) -> Self {
         Self {
             replica,
@@ -72,7 +72,7 @@ impl BatchIdentity {
                     });
                 }
                 Err(error) => {
-                    tracing::error!(%error, "usage cannot be written as JSON");
+                    tracing::error!(%error, "usage event cannot be serialized as JSON");
                     lost += count as u64;
                 }
             }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn one_batch_holds_what_fits() {
+    fn a_batch_contains_as_many_events_as_fit() {
         let batches = seal(vec![event(None); UsageBatch::MAX_EVENTS]);
         assert_eq!(batches.len(), 1);
         assert_eq!((batches[0].sequence, &*batches[0].replica), (1, "pod-1"));
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn no_metadata_makes_a_batch_that_control_refuses() {
-        // The most that a client may say, in the longest way to write it.
+    fn no_metadata_makes_a_batch_too_large_for_control() {
+        // The largest metadata that a client may send, in its longest encoding.
         let text = "\u{1}".repeat(512);
         let mut said = Metadata::default();
         for at in 0..16 {

@@ -45,13 +45,13 @@ const WORTH: u64 = 4 << 20;
 pub(super) enum SpillError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("another process uses it")]
+    #[error("the file is in use by another process")]
     Locked,
-    #[error("it is no file")]
+    #[error("not a regular file")]
     NotAFile,
-    #[error("a record cannot be read any more")]
+    #[error("a record became unreadable")]
     Damaged,
-    #[error("a batch is too long for it")]
+    #[error("a batch exceeds the maximum record length")]
     TooLong,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum SpillError {
 pub(super) struct SpillContents {
     /// The number of events that are not sent yet.
     pub(super) events: u64,
-    /// The size of the file.
+    /// File size in bytes.
     pub(super) bytes: u64,
 }
 
@@ -356,7 +356,7 @@ impl OpenSpill {
         match self.compacted(path, &next) {
             Ok(shorter) => *self = shorter,
             Err(error) => {
-                tracing::warn!(%error, "the usage spill cannot be made shorter");
+                tracing::warn!(%error, "cannot compact the usage spill file");
                 self.compact_threshold = self.head.saturating_mul(2);
                 let _left = fs::remove_file(&next);
             }

@@ -55,7 +55,7 @@ impl BacklogFixture {
         match self.backlog.next().await {
             NextBatch::Send(batch) => Some(batch),
             NextBatch::Gather => None,
-            NextBatch::Wait(_) => panic!("the file cannot be read"),
+            NextBatch::Wait(_) => panic!("the file is unreadable"),
         }
     }
 
@@ -90,7 +90,7 @@ fn assert_all(batches: &[UsageBatch], events: std::ops::Range<u32>) {
 }
 
 #[tokio::test]
-async fn what_goes_over_the_disk_keeps_its_order() {
+async fn events_on_disk_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     rig.push(300);
@@ -110,7 +110,7 @@ async fn what_goes_over_the_disk_keeps_its_order() {
 }
 
 #[tokio::test]
-async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
+async fn a_slow_control_plane_loses_no_events() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     // As before each batch: usage of an earlier start comes first.
@@ -127,7 +127,7 @@ async fn a_control_plane_that_is_only_slow_loses_nothing_either() {
 }
 
 #[tokio::test]
-async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
+async fn a_full_file_loses_no_events_until_the_queue_is_full() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     // The file has room for two batches.
@@ -161,7 +161,7 @@ async fn a_full_file_loses_nothing_before_the_queue_is_full_too() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_to_blame_until_it_can() {
+async fn an_unwritable_file_is_the_drop_reason_until_it_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("none/spill"), LIMIT);
     rig.push(10_000);
@@ -208,7 +208,7 @@ impl BacklogFixture {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
+async fn a_temporarily_unreadable_file_is_kept_and_not_overtaken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     let mut rig = half_spilled(&path).await;
@@ -219,7 +219,7 @@ async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
     assert!(rig.waits().await);
     rig.push(BILLABLE + FLUSH_SIZE - rig.backlog.receiver.len() + 3);
     assert_eq!(rig.lost("spill_failed"), "3");
-    assert!(rig.waits().await, "it was given up too soon");
+    assert!(rig.waits().await, "the file was abandoned too soon");
     std::fs::remove_dir(&path).unwrap();
     std::fs::rename(path.with_extension("away"), &path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
@@ -231,7 +231,7 @@ async fn what_cannot_be_read_for_a_while_is_kept_and_nothing_overtakes_it() {
 }
 
 #[tokio::test]
-async fn what_can_never_be_read_is_given_up_once_newer_usage_is_lost_for_it() {
+async fn an_unreadable_file_is_abandoned_once_newer_usage_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     let mut rig = half_spilled(&path).await;
@@ -252,7 +252,7 @@ async fn what_can_never_be_read_is_given_up_once_newer_usage_is_lost_for_it() {
 }
 
 #[tokio::test]
-async fn a_batch_that_was_sent_while_the_file_failed_is_not_another_one_later() {
+async fn a_batch_sent_while_the_file_failed_is_repeated_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     let mut rig = half_spilled(&path).await;
@@ -268,7 +268,7 @@ async fn a_batch_that_was_sent_while_the_file_failed_is_not_another_one_later() 
 }
 
 #[tokio::test]
-async fn what_waited_while_a_batch_was_sent_does_not_wait_as_long_again() {
+async fn events_queued_during_a_post_do_not_wait_a_full_interval_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("spill"), LIMIT);
     rig.push(1);
@@ -280,7 +280,7 @@ async fn what_waited_while_a_batch_was_sent_does_not_wait_as_long_again() {
 }
 
 #[tokio::test]
-async fn what_is_left_at_the_end_is_sent_by_the_next_start() {
+async fn usage_left_at_shutdown_is_sent_after_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("spill");
     let mut first = rig(&path, LIMIT);
@@ -305,7 +305,7 @@ async fn what_is_left_at_the_end_is_sent_by_the_next_start() {
 }
 
 #[tokio::test]
-async fn without_a_file_what_is_left_at_the_end_is_lost_and_counted() {
+async fn usage_left_at_shutdown_is_dropped_and_counted_without_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut rig = rig(&folder.path().join("none/spill"), LIMIT);
     rig.push(700);
@@ -314,7 +314,7 @@ async fn without_a_file_what_is_left_at_the_end_is_lost_and_counted() {
 }
 
 #[test]
-fn an_hour_at_a_hundred_requests_a_second_fits_the_usual_file() {
+fn an_hour_at_a_hundred_requests_a_second_fits_the_default_file() {
     let full = UsageEvent {
         requested_model: Some(ModelName::new("the-name-that-was-asked-for").unwrap()),
         endpoint: Some("/chat/completions".into()),

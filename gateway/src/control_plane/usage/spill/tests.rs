@@ -38,7 +38,7 @@ fn size(spill: &Spill) -> u64 {
 }
 
 #[test]
-fn what_is_kept_comes_back_in_order_and_the_file_empties() {
+fn batches_are_returned_in_order_and_the_file_empties() {
     let folder = folder();
     let mut first = spill(&folder, 1 << 20);
     let batches: Vec<_> = (0..5).map(|number| batch(number, 100)).collect();
@@ -62,7 +62,7 @@ fn what_is_kept_comes_back_in_order_and_the_file_empties() {
 }
 
 #[test]
-fn it_never_grows_beyond_its_limit() {
+fn the_file_never_exceeds_its_limit() {
     let folder = folder();
     let mut spill = spill(&folder, 300);
     let batches: Vec<_> = (0..5).map(|number| batch(number, 100)).collect();
@@ -74,7 +74,7 @@ fn it_never_grows_beyond_its_limit() {
 }
 
 #[test]
-fn what_was_sent_is_cut_off_while_more_waits() {
+fn sent_records_are_compacted_while_others_are_pending() {
     let folder = folder();
     let length = 1 << 20;
     let mut spill = spill(&folder, 12 * length as u64);
@@ -103,7 +103,7 @@ fn what_was_sent_is_cut_off_while_more_waits() {
 }
 
 #[test]
-fn only_one_process_uses_it() {
+fn only_one_process_can_open_the_file() {
     let folder = folder();
     let mut first = spill(&folder, 1000);
     first.append(&[batch(1, 10)]).unwrap();
@@ -114,7 +114,7 @@ fn only_one_process_uses_it() {
 }
 
 #[test]
-fn one_that_cannot_be_used_is_an_error_and_works_once_it_can() {
+fn an_unusable_file_is_an_error_until_it_recovers() {
     let folder = folder();
     let path = folder.path().join("none/usage.spill");
     let mut spill = Spill::new(path.clone(), 1000);
@@ -154,7 +154,7 @@ impl Spill {
 }
 
 #[test]
-fn a_read_that_fails_closes_the_file_and_gives_up_nothing() {
+fn a_failed_read_closes_the_file_and_abandons_nothing() {
     let folder = folder();
     let mut spill = spill(&folder, 1 << 20);
     let batches: Vec<_> = (0..3).map(|number| batch(number, 100)).collect();
@@ -175,7 +175,7 @@ fn a_read_that_fails_closes_the_file_and_gives_up_nothing() {
 }
 
 #[test]
-fn a_read_that_fails_while_it_is_looked_through_cuts_nothing_off() {
+fn a_failed_read_during_the_scan_truncates_nothing() {
     let folder = folder();
     let mut first = spill(&folder, 1 << 20);
     let batches: Vec<_> = (0..3).map(|number| batch(number, 100)).collect();
@@ -190,7 +190,7 @@ fn a_read_that_fails_while_it_is_looked_through_cuts_nothing_off() {
 }
 
 #[test]
-fn what_is_damaged_while_it_is_closed_is_counted_to_the_event() {
+fn damage_while_the_file_is_closed_is_counted_per_event() {
     let folder = folder();
     let mut spill = spill(&folder, 1 << 20);
     let batches: Vec<_> = (7..10).map(|number| batch(number, 100)).collect();
