@@ -8,17 +8,17 @@ use tokio::sync::watch;
 
 use crate::telemetry::Metrics;
 
-/// What requests are decided by right now.
+/// The routing state that requests currently use.
 #[derive(Debug)]
 pub(crate) struct CurrentSnapshot {
     tables: ArcSwapOption<RoutingState>,
-    /// The snapshot that they were built from; also taken for publishing, so
-    /// that snapshots are built one after the other.
+    /// The snapshot that the tables were built from. The lock also serializes
+    /// publishing, so that snapshots are built one at a time.
     held: Mutex<Option<Arc<Snapshot>>>,
     published: watch::Sender<u64>,
     metrics: Arc<Metrics>,
     tuning: Tuning,
-    /// For the first tables.
+    /// Applied to the first tables.
     limits_state: Mutex<Option<LimitsState>>,
 }
 
@@ -34,24 +34,24 @@ impl CurrentSnapshot {
         }
     }
 
-    /// How things stand when the first snapshot is served: callers' shares and
-    /// what they have spent are known before anybody asks.
+    /// Sets the limits state for the first snapshot, so that shares and amounts
+    /// spent are available before the first request.
     pub(crate) fn begin_with(&self, limits_state: LimitsState) {
         *self.limits_state.lock() = Some(limits_state);
     }
 
-    /// The tables for the length of one decision: not to be held across an
-    /// await.
+    /// The tables for the duration of one decision; the guard must not be held
+    /// across an await.
     pub(crate) fn load(&self) -> Guard<Option<Arc<RoutingState>>> {
         self.tables.load()
     }
 
-    /// The tables, to keep.
+    /// The tables as an owned reference.
     pub(crate) fn tables(&self) -> Option<Arc<RoutingState>> {
         self.tables.load_full()
     }
 
-    /// The snapshot behind the tables.
+    /// The snapshot that the tables were built from.
     pub(crate) fn held(&self) -> Option<Arc<Snapshot>> {
         self.held.lock().clone()
     }
@@ -61,8 +61,8 @@ impl CurrentSnapshot {
         self.published.subscribe()
     }
 
-    /// Builds tables from a complete snapshot and serves them from now on. An
-    /// invalid one changes nothing. Takes a while: not for request threads.
+    /// Builds tables from a complete snapshot and serves them. An invalid
+    /// snapshot changes nothing. Slow: not for request threads.
     pub(crate) fn publish(
         &self,
         snapshot: Arc<Snapshot>,
@@ -70,8 +70,8 @@ impl CurrentSnapshot {
         self.publish_tuned(snapshot, &self.tuning)
     }
 
-    /// The same with a tuning of its own. Models whose digest is unchanged keep
-    /// the one that they were built with.
+    /// Like `publish`, with the given tuning. Models whose digest is unchanged
+    /// keep the tuning that they were built with.
     pub(crate) fn publish_tuned(
         &self,
         snapshot: Arc<Snapshot>,
@@ -102,7 +102,7 @@ impl CurrentSnapshot {
             models = tables.pools().count(),
             backends = tables.backends().count(),
             keys = tables.key_count(),
-            "a snapshot is served"
+            "snapshot published"
         );
         Ok(tables)
     }

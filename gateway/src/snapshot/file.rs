@@ -1,9 +1,10 @@
-//! A configuration file as the source of a gateway that runs by itself: a
-//! superset of LiteLLM's YAML, read into the same snapshot that control sends.
+//! Configuration file as the source of a gateway without a control plane: a
+//! superset of LiteLLM's YAML, converted to the same snapshot that the control
+//! plane sends.
 //!
-//! `yaml` makes a tree of the text, `value` walks it, and the files named after
-//! the sections take from it what they know. Everything up to [`read`] is pure;
-//! `config_file` reads the disk and `watch` follows the file.
+//! `yaml` parses the text into a tree, `value` reads the tree, and the modules
+//! named after the sections convert them. Everything up to [`read`] is pure;
+//! `config_file` reads the disk and `watch` reloads the file.
 
 mod allowance;
 mod auth;

@@ -1,4 +1,4 @@
-//! What a principal may take and spend: `limits` and `budget` of its entry.
+//! Limits and budget of a principal: `limits` and `budget` of its entry.
 
 use std::num::NonZeroU64;
 
@@ -7,10 +7,10 @@ use fastllm_engine::window::time_zone_name;
 
 use super::value::{MappingReader, Value};
 
-/// The highest limit a minute: what the control plane takes, too.
+/// The highest limit per minute, as in the control plane.
 const MOST: u64 = 1_000_000_000;
 
-/// Both, where they are given. The budget's id is not known yet.
+/// Limits and budget, where given. The budget's ID is assigned later.
 pub(super) fn read(fields: &mut MappingReader<'_>) -> (Option<Limits>, Option<Budget>) {
     let limits = fields.take("limits");
     let limits = limits.and_then(|value| value.fields(limits_of));
@@ -31,8 +31,8 @@ fn limits_of(fields: &mut MappingReader<'_>) -> Limits {
     }
 }
 
-/// Nothing is written anywhere in this mode, so that what is left is a total of
-/// its own. Money is not counted: there are no prices.
+/// Spending is not stored in this mode, so a total budget starts over with the
+/// process. Costs are not counted, because there are no prices.
 fn budget_of(fields: &mut MappingReader<'_>) -> Option<Budget> {
     let total = fields.required("tokens_total");
     let total: Option<u64> = total.and_then(|value| value.number(0..=u64::MAX >> 4));

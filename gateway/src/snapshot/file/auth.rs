@@ -1,4 +1,4 @@
-//! Who may ask: `auth.keys` and the master key.
+//! Authentication: `auth.keys` and the master key.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,17 +13,17 @@ use time::format_description::well_known::Rfc3339;
 use super::allowance;
 use super::value::{Context, MappingReader, SourceSpan, Value};
 
-/// Who may ask, with what.
+/// Keys and principals.
 #[derive(Debug, Default)]
 pub(super) struct Auth {
     pub(super) principals: Vec<Principal>,
     pub(super) keys: HashMap<KeyHash, KeyEntry>,
-    /// Which models are granted, and where that is said.
+    /// Granted models, and where the grant is in the file.
     pub(super) granted: Vec<(ModelName, SourceSpan)>,
-    /// Nobody said that a key is needed. One that cannot be used says so, too.
+    /// No key is configured; an unusable key counts as configured.
     pub(super) open: bool,
     roles: HashSet<String>,
-    /// Where each principal was read first.
+    /// Where each principal first occurs.
     first: HashMap<String, usize>,
 }
 
@@ -41,7 +41,7 @@ struct AuthKey {
 }
 
 impl Auth {
-    /// `master_key` is the one that may do everything.
+    /// `master_key` grants access to all models.
     pub(super) fn read(
         context: &Context<'_>,
         keys: &[Value<'_>],
@@ -85,8 +85,8 @@ impl Auth {
         self.keys.insert(hash_of(key), entry);
     }
 
-    /// Entries of one name are the keys of one principal, so that a key can be
-    /// replaced by another one.
+    /// Entries of the same name are keys of one principal, so that a key can be
+    /// rotated.
     fn add(&mut self, context: &Context<'_>, entry: AuthKey, position: u64) {
         let AuthKey {
             hash,
@@ -159,12 +159,12 @@ impl Auth {
         id
     }
 
-    /// The principal of a name.
+    /// Returns the principal of this name.
     pub(super) fn principal(&self, name: &str) -> Option<PrincipalId> {
         self.first.get(name).map(|&first| self.principals[first].id)
     }
 
-    /// Whether some principal has a role.
+    /// Whether any principal has this role.
     pub(super) fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
@@ -213,7 +213,7 @@ fn hash_of(key: &Secret) -> KeyHash {
     hash_key(key.expose().as_bytes())
 }
 
-/// A key as a client can send it.
+/// A key in the form in which clients send it.
 pub(super) fn secret(value: &Value<'_>) -> Option<Secret> {
     let key = value.resolved()?;
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -236,7 +236,7 @@ pub(super) fn label(value: &Value<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// A moment of RFC 3339, or a date: its beginning in UTC.
+/// An RFC 3339 timestamp, or a date, which means its beginning in UTC.
 fn moment(value: &Value<'_>) -> Option<Timestamp> {
     let text = value.text()?;
     let parsed = if text.len() == "2026-01-31".len() {

@@ -1,4 +1,4 @@
-//! One backend: the only place that maps fields of the file to fields of a
+//! One backend: the only place that maps members of the file to fields of a
 //! [`Backend`].
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use fastllm_contract::{
 
 use super::value::{MappingReader, Value};
 
-/// What LiteLLM understands in `litellm_params`, and this program leaves to the
-/// client, to its own flags or to the admin.
+/// Members of `litellm_params` that LiteLLM supports and this program leaves to
+/// the client, to command line flags or to the administrator.
 const WITHOUT_EFFECT: [&str; 30] = [
     "additional_drop_params",
     "api_version",
@@ -46,7 +46,7 @@ const WITHOUT_EFFECT: [&str; 30] = [
     "use_in_pass_through",
 ];
 
-/// Reads `litellm_params`. The id is the caller's to give.
+/// Reads `litellm_params`. The caller assigns the ID.
 pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<Backend> {
     let api_base = params
         .required("api_base")
@@ -141,7 +141,7 @@ fn health(params: &mut MappingReader<'_>) -> HealthCheck {
     }
 }
 
-/// What stands for a credential where none is needed.
+/// Values that mean that no credential is needed.
 fn is_placeholder(key: &str) -> bool {
     key.is_empty()
         || ["none", "not-needed", "null"]
@@ -149,7 +149,7 @@ fn is_placeholder(key: &str) -> bool {
             .any(|word| key.eq_ignore_ascii_case(word))
 }
 
-/// A wire format that has a name; another one never stands for OpenAI's.
+/// A wire format by name; an unknown name never falls back to OpenAI's format.
 struct Named(Protocol);
 
 impl FromStr for Named {
@@ -171,8 +171,8 @@ fn protocol(value: &Value<'_>) -> Protocol {
         .map_or(Protocol::Unknown, |Named(protocol)| protocol)
 }
 
-/// The upstream's own name of a model: LiteLLM writes a provider before it, of
-/// which at most one is taken away.
+/// The upstream's model name, without LiteLLM's provider prefix; at most one
+/// prefix is removed.
 fn without_prefix(model: &str, protocol: Protocol) -> &str {
     const ALWAYS: [&str; 5] = [
         "openai/",
@@ -200,7 +200,7 @@ mod tests {
     use super::without_prefix;
 
     #[test]
-    fn one_prefix_is_taken_away_where_the_protocol_allows_it() {
+    fn one_prefix_is_removed_if_it_matches_the_protocol() {
         for (given, protocol, left) in [
             ("openai/gpt-4o", Protocol::Openai, "gpt-4o"),
             ("hosted_vllm/a", Protocol::Openai, "a"),

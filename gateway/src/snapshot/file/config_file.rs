@@ -8,21 +8,21 @@ use fastllm_contract::{PolicyKind, Secret};
 use super::problem::{Problem, Problems};
 use super::read::{ReadOutcome, Surroundings, read};
 
-/// Largest file that is read, in bytes.
+/// Maximum file size in bytes.
 const LARGEST: u64 = 8 << 20;
 
-/// A configuration file, and what its command line says beside it.
+/// A configuration file and the command line flags that override it.
 #[derive(Debug, Clone)]
 pub struct ConfigFile {
-    /// Where it is; symbolic links are followed anew at each look.
+    /// Path of the file; symbolic links are resolved at each read.
     pub path: PathBuf,
-    /// Takes the place of its master key.
+    /// Overrides the master key of the file.
     pub master_key: Option<Secret>,
-    /// The policy of models that name none.
+    /// Default policy of models that name none.
     pub policy: PolicyKind,
 }
 
-/// A file that cannot be used, with everything that is wrong with it.
+/// A file that cannot be used, with all of its problems.
 #[derive(Debug)]
 pub struct FileError {
     path: PathBuf,
@@ -43,7 +43,7 @@ impl fmt::Display for FileError {
 impl std::error::Error for FileError {}
 
 impl ConfigFile {
-    /// Reads it and says everything that is wrong with it.
+    /// Reads the file and collects all of its problems.
     pub fn check(&self) -> ReadOutcome {
         match self.text() {
             Ok(text) => self.read(&text),
@@ -63,7 +63,7 @@ impl ConfigFile {
         read(text, &surroundings)
     }
 
-    /// Its text, or why there is none.
+    /// Text of the file, or why it cannot be read.
     pub(super) fn text(&self) -> Result<String, String> {
         read_text(&self.path).map_err(|error| format!("cannot be read: {error}"))
     }
@@ -75,8 +75,8 @@ impl ConfigFile {
         }
     }
 
-    /// Lines as compilers write them, `FILE:LINE:COLUMN: error: PATH: MESSAGE`,
-    /// and a line that counts them.
+    /// Writes problems in compiler format, `FILE:LINE:COLUMN: error: PATH:
+    /// MESSAGE`, followed by a summary line.
     pub fn report(&self, problems: &Problems, out: &mut impl io::Write) -> io::Result<()> {
         let path = self.path.display();
         for problem in problems.listed() {
@@ -87,13 +87,13 @@ impl ConfigFile {
     }
 }
 
-/// The value of a variable that a configuration file refers to.
+/// Value of an environment variable that a configuration file refers to.
 #[expect(
     clippy::disallowed_methods,
     reason = "a configuration file may refer to environment variables"
 )]
 fn environment_variable(name: &str) -> Option<String> {
-    // Such a name is not valid, and `std::env::var` panics on it.
+    // `std::env::var` panics on such an invalid name.
     if name.is_empty() || name.contains(['=', '\0']) {
         return None;
     }
@@ -102,7 +102,7 @@ fn environment_variable(name: &str) -> Option<String> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     let other = |reason: &str| Err(io::Error::other(reason.to_owned()));
-    // Opening a pipe would wait for its other end.
+    // Opening a named pipe would block until its other end is opened.
     if !path.metadata()?.is_file() {
         return other("it is not a file");
     }
@@ -114,9 +114,9 @@ fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(text).or_else(|_| other("it is not UTF-8"))
 }
 
-/// Logs what is wrong with a file that is served all the same, or is not.
+/// Logs the problems of a file, whether or not it is used.
 pub(super) fn log(path: &Path, problems: &Problems) {
-    /// Problems that are logged of one reading.
+    /// Maximum number of problems logged per read.
     const MOST: usize = 50;
     let path = path.display();
     for problem in problems.listed().iter().take(MOST) {

@@ -1,4 +1,4 @@
-//! `model_list`: entries of one name are one pool.
+//! `model_list`: entries of the same name form one pool.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,16 +8,17 @@ use ring::digest::{Context as Digest, SHA256};
 use super::backend;
 use super::value::{Context, MappingReader, SourceSpan, Value};
 
-/// What LiteLLM understands in an entry, and this program does not.
+/// Members that LiteLLM supports in an entry and this program does not.
 const WITHOUT_EFFECT: [&str; 1] = ["model_info"];
 
 /// The models of the file.
 #[derive(Debug, Default)]
 pub(super) struct Models {
     pub(super) by_name: BTreeMap<ModelName, Model>,
-    /// Where each backend stands.
+    /// Where each backend is in the file.
     pub(super) spots: HashMap<BackendId, SourceSpan>,
-    /// How many entries differ in nothing that makes the id of the first.
+    /// Number of entries that agree in everything that determines the ID of the
+    /// first one.
     twins: HashMap<BackendId, u64>,
 }
 
@@ -37,8 +38,9 @@ impl Models {
         let mut models = Self::default();
         for value in list {
             if let Some(name) = named(value) {
-                // Known even when it has no backend that can be used: its
-                // requests are refused for that, and not as unknown.
+                // A model without usable backends still exists: its requests
+                // fail because of its backends, not as requests for an unknown
+                // model.
                 models.by_name.entry(name.clone()).or_insert(Model {
                     cache_ttl_seconds: None,
                     name,
@@ -84,7 +86,7 @@ impl Models {
     }
 }
 
-/// A setting of the pool: the first entry that has it counts.
+/// A setting of the pool: the first entry that has it takes effect.
 fn settle<T: PartialEq>(
     context: &Context<'_>,
     held: &mut Option<T>,
@@ -92,7 +94,7 @@ fn settle<T: PartialEq>(
 ) {
     match given {
         Some((given, span)) if held.as_ref().is_some_and(|held| *held != given) => {
-            let message = "has no effect: an entry of this model before it says otherwise";
+            let message = "has no effect: an earlier entry of this model has another value";
             context.warning(span, message);
         }
         Some((given, _)) => *held = Some(given),
@@ -100,7 +102,7 @@ fn settle<T: PartialEq>(
     }
 }
 
-/// The name of an entry, where it has a usable one; says nothing.
+/// The name of an entry, if valid; reports no problem otherwise.
 fn named(value: &Value<'_>) -> Option<ModelName> {
     ModelName::new(value.peek("model_name")?).ok()
 }
@@ -146,8 +148,9 @@ impl ListedModel {
     }
 }
 
-/// Follows from what makes a backend itself, and stays when its credential or
-/// its place in the file changes. 53 bits, which every JSON reader keeps.
+/// Derived from the identity of a backend, so it stays the same when the
+/// credential or the position in the file changes. 53 bits, which every JSON
+/// parser represents exactly.
 fn id(model: &ModelName, backend: &Backend, twin: u64) -> BackendId {
     let mut digest = Digest::new(&SHA256);
     for part in [model.as_str(), &backend.api_base, &backend.upstream_model] {

@@ -1,28 +1,28 @@
 use std::fmt;
 
-/// Problems that are kept of one file; further ones are only counted.
+/// Maximum number of problems stored per file; further ones are only counted.
 const MOST: usize = 1000;
 
-/// Where something stands in the file.
+/// A position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// From 1 on.
+    /// Starts at 1.
     pub line: usize,
-    /// In characters, from 1 on.
+    /// In characters, starting at 1.
     pub column: usize,
 }
 
 impl Place {
-    /// The beginning of the file, for what is wrong with all of it.
+    /// Start of the file, for problems of the whole file.
     pub(super) const START: Self = Self { line: 1, column: 1 };
 }
 
-/// Whether something must be mended.
+/// Severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The file, or this entry of it, cannot be used.
     Error,
-    /// It is used, but not as it says.
+    /// The file is used, but this part has no effect as written.
     Warning,
 }
 
@@ -35,18 +35,18 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that is wrong with the file. Neither path nor message holds a
-/// value that may be a secret.
+/// A problem in the file. Neither path nor message contains a value that may be
+/// a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
+    /// Severity of the problem.
     pub severity: Severity,
-    /// Where it stands.
+    /// Position of the problem.
     pub place: Place,
-    /// Which field: `model_list[2].litellm_params.weight`; empty for the whole
-    /// file.
+    /// Path of the member, such as `model_list[2].litellm_params.weight`; empty
+    /// for the whole file.
     pub path: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a file, by place.
+/// All problems of a file, sorted by position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems {
     listed: Vec<Problem>,
@@ -76,7 +76,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// A file with one error that concerns all of it.
+    /// Problems of a file with one error that concerns the whole file.
     pub(super) fn of_file(message: impl Into<String>) -> Self {
         let mut problems = Self::default();
         problems.push(Problem {
@@ -102,17 +102,17 @@ impl Problems {
         self.listed.sort_by_key(|problem| problem.place);
     }
 
-    /// By place; at most a thousand.
+    /// Problems by position; at most a thousand.
     pub fn listed(&self) -> &[Problem] {
         &self.listed
     }
 
-    /// How many errors there are, also those that are not listed.
+    /// Number of errors, including those that are not listed.
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// How many warnings there are, also those that are not listed.
+    /// Number of warnings, including those that are not listed.
     pub fn warnings(&self) -> usize {
         self.warnings
     }

@@ -1,4 +1,4 @@
-//! From the text of a file to the snapshot that it describes.
+//! Converts the text of a file to a snapshot.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,7 +19,7 @@ use super::{tuning, yaml};
 use crate::snapshot::file::auth;
 use crate::snapshot::file::virtual_models;
 
-/// Sections that LiteLLM understands, and this program does not.
+/// Sections that LiteLLM supports and this program does not.
 const WITHOUT_EFFECT: [&str; 16] = [
     "assistant_settings",
     "callback_settings",
@@ -39,7 +39,7 @@ const WITHOUT_EFFECT: [&str; 16] = [
     "vector_store_registry",
 ];
 
-/// The same within `general_settings`.
+/// Members of `general_settings` that have no effect.
 const GENERAL_WITHOUT_EFFECT: [&str; 24] = [
     "alert_types",
     "alerting",
@@ -67,36 +67,36 @@ const GENERAL_WITHOUT_EFFECT: [&str; 24] = [
     "ui_access_mode",
 ];
 
-/// What a file is read with.
+/// Input of a read besides the text.
 pub struct Surroundings<'a> {
-    /// The value of an environment variable.
+    /// Looks up an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
-    /// Takes the place of the file's master key.
+    /// Overrides the master key of the file.
     pub master_key: Option<&'a Secret>,
-    /// The policy of models that name none.
+    /// Default policy of models that name none.
     pub policy: PolicyKind,
 }
 
-/// What a file describes.
+/// The configuration that a file describes.
 #[derive(Debug)]
 pub struct FileContents {
-    /// What requests are decided by: the same as control would send.
+    /// The snapshot, in the form in which the control plane would send it.
     pub snapshot: Snapshot,
-    /// What the decisions are tuned with.
+    /// Tuning of routing decisions.
     pub tuning: Tuning,
 }
 
 /// The outcome of reading a file.
 #[derive(Debug)]
 pub struct ReadOutcome {
-    /// Nothing where the file cannot be used at all. Models' backends, keys and
-    /// virtual models with an error of their own are left out.
+    /// `None` if the file cannot be used at all. Backends, keys and virtual
+    /// models with errors of their own are skipped.
     pub contents: Option<FileContents>,
-    /// Everything that is wrong.
+    /// All problems of the file.
     pub problems: Problems,
 }
 
-/// Reads a file. Pure, but for the environment that it is given.
+/// Reads a file. Pure except for the environment lookup.
 pub fn read(text: &str, surroundings: &Surroundings<'_>) -> ReadOutcome {
     let mut before = Problems::default();
     let Some(root) = yaml::load(text, &mut before) else {
@@ -116,7 +116,7 @@ pub fn read(text: &str, surroundings: &Surroundings<'_>) -> ReadOutcome {
     ReadOutcome { contents, problems }
 }
 
-/// The first eight bytes of the file's SHA-256, the lowest first.
+/// The first eight bytes of the file's SHA-256, in little-endian order.
 fn version(text: &str) -> u64 {
     let sum = digest(&SHA256, text.as_bytes());
     u64::from_le_bytes(sum.as_ref().first_chunk().copied().unwrap_or_default())
@@ -181,7 +181,7 @@ fn describe(
     if leave_out(context, &snapshot, &mut models) {
         snapshot.models = part(models.by_name.into_values().collect());
     }
-    // Pools are built anew when what they are tuned with changes.
+    // Pools are rebuilt when their tuning changes.
     snapshot.models.digest = digest_of(&(&snapshot.models.digest, format!("{tuning:?}")));
     FileContents { snapshot, tuning }
 }
@@ -207,18 +207,20 @@ fn read_auth(
         (Some(given), None) => Some(given.clone()),
         (None, named) => named.as_ref().and_then(auth::secret),
     };
-    // Where the word for them is misspelt, nobody is let in without one.
+    // If `keys` is misspelled, the gateway requires a key rather than being
+    // open.
     let keys = fields.take("auth").and_then(|auth| {
         let keys = auth.fields(|fields| fields.required("keys"))?;
         Some(keys?.items())
     });
     let mut auth = Auth::read(context, &keys.unwrap_or_default(), master_key.as_ref());
-    // One that cannot be used was meant to close the gateway, too.
+    // An unusable master key still means that the gateway must not be open.
     auth.open &= named.is_none();
     auth
 }
 
-/// Takes out the backends that no tables would hold. True where there were any.
+/// Removes the backends that would be skipped when tables are built. True if
+/// there were any.
 fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) -> bool {
     let smallest = Tuning {
         affinity_slots: 0,
@@ -244,13 +246,14 @@ fn leave_out(context: &Context<'_>, snapshot: &Snapshot, models: &mut Models) ->
     !skipped_backends.is_empty()
 }
 
-/// Equal content has an equal digest, which stays inside of this process.
+/// Equal content has an equal digest. Digests are used only within this
+/// process.
 fn part<T: Serialize>(items: Vec<T>) -> Section<Vec<T>> {
     Section::complete(digest_of(&items), items)
 }
 
 fn digest_of<T: Serialize>(content: &T) -> String {
-    // Texts and numbers always have a JSON form.
+    // Strings and numbers are always serializable.
     let json = serde_json::to_vec(content).unwrap_or_default();
     hex::encode(digest(&SHA256, &json))
 }

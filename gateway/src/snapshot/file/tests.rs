@@ -26,13 +26,13 @@ fn reading(text: &str) -> ReadOutcome {
     read(text, &surroundings)
 }
 
-/// Each problem as a line.
+/// One line per problem.
 fn problems(reading: &ReadOutcome) -> Vec<String> {
     let listed = reading.problems.listed().iter();
     listed.map(ToString::to_string).collect()
 }
 
-/// A file without any problem but those that are expected.
+/// Contents of a file that has no problems except the expected ones.
 fn contents(text: &str, expected: &[&str]) -> FileContents {
     let reading = reading(text);
     assert_eq!(problems(&reading), expected);
@@ -95,7 +95,7 @@ model_list:
 }
 
 #[test]
-fn a_backend_is_limited_asked_and_probed_as_its_entry_says() {
+fn limits_options_and_probes_of_a_backend_follow_its_entry() {
     let text = "
 model_list:
 - model_name: small
@@ -160,7 +160,7 @@ model_list:
 ";
     assert_eq!(id(ONE, "http://a/v1"), id(more, "http://a/v1"));
     assert_ne!(id(more, "http://0/v1"), id(more, "http://a/v1"));
-    // Two credentials of one address are two backends.
+    // Two credentials for one address are two backends.
     let twins = "
 model_list:
 - {model_name: small, litellm_params: {api_base: 'http://a', api_key: one}}
@@ -172,7 +172,7 @@ model_list:
 }
 
 #[test]
-fn equal_parts_have_equal_digests_and_the_version_follows_the_text() {
+fn equal_content_has_equal_digests_and_the_version_follows_the_text() {
     let one = contents(ONE, &[OPEN]).snapshot;
     let commented = contents(&format!("# new\n{ONE}"), &[OPEN]).snapshot;
     assert_eq!(one.models, commented.models);
@@ -206,7 +206,7 @@ fn the_tuning_block_is_read() {
 }
 
 #[test]
-fn keys_are_principals_with_grants_roles_and_an_end() {
+fn keys_are_principals_with_grants_roles_and_expiry() {
     let hash = hash_key(b"sk-two");
     let text = format!(
         "{ONE}
@@ -286,7 +286,7 @@ auth:
 }
 
 #[test]
-fn a_master_key_may_do_everything_and_flags_beat_the_file() {
+fn a_master_key_grants_everything_and_flags_override_the_file() {
     let text = format!("{ONE}\ngeneral_settings: {{master_key: sk-file}}");
     let snapshot = contents(&text, &[]).snapshot;
     assert!(!snapshot.open);
@@ -306,7 +306,7 @@ fn a_master_key_may_do_everything_and_flags_beat_the_file() {
 }
 
 #[test]
-fn a_key_that_cannot_be_used_never_opens_the_gateway() {
+fn an_unusable_key_never_opens_the_gateway() {
     for auth in [
         "auth: {keys: [{name: a, key: os.environ/UNSET, models: ['*']}]}",
         "auth: {keys: [{name: a, key: os.environ/EMPTY, models: ['*']}]}",
@@ -318,7 +318,7 @@ fn a_key_that_cannot_be_used_never_opens_the_gateway() {
         let snapshot = reading.contents.unwrap().snapshot;
         assert!(!snapshot.open && snapshot.key_shards.is_empty(), "{auth}");
     }
-    // Nothing is served where it cannot be told who may ask.
+    // Nothing is served if it is unclear who may send requests.
     for auth in [
         "general_settings: {master_key: os.environ/UNSET}",
         "general_settings: {master_key: 'with space'}",
@@ -404,7 +404,7 @@ fn check_auto(snapshot: &Snapshot) {
 }
 
 #[test]
-fn a_virtual_model_with_an_error_is_left_out_as_a_whole() {
+fn a_virtual_model_with_an_error_is_skipped_entirely() {
     for wrong in [
         "rules: [{targets: []}]",
         "rules: [{targets: [nobody]}]",
@@ -449,7 +449,7 @@ fn a_virtual_model_with_an_error_is_left_out_as_a_whole() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_place() {
+fn every_problem_is_reported_with_its_position() {
     let text = "\
 model_list:
 - model_name: small
@@ -495,12 +495,12 @@ fastllm:
         writeln!(lines, "{problem}").unwrap();
     }
     insta::assert_snapshot!(lines);
-    // The fallback is not an entry of a list.
+    // The fallback model is not an entry of a list.
     assert!(reading.contents.is_none());
 }
 
 #[test]
-fn one_bad_backend_leaves_the_rest() {
+fn one_invalid_backend_does_not_affect_the_others() {
     for wrong in [
         "api_base: ftp://a",
         "api_base: a",
@@ -536,7 +536,7 @@ fn one_bad_backend_leaves_the_rest() {
 }
 
 #[test]
-fn secrets_are_in_no_problem() {
+fn problems_contain_no_secrets() {
     let text = "
 model_list:
 - {model_name: a, litellm_params: {api_base: 'http://u:canary@a', api_key: canary, protocol: canary}}
@@ -570,7 +570,7 @@ fastllm:
 }
 
 #[test]
-fn what_is_no_usable_yaml_is_refused_where_it_is() {
+fn unusable_yaml_is_rejected_with_its_position() {
     for (text, expected) in [
         ("", "1:1: error: the file is empty"),
         ("# nothing\n", "1:1: error: the file is empty"),
@@ -651,7 +651,7 @@ model_list:
 }
 
 #[test]
-fn a_file_full_of_problems_lists_some_and_counts_all() {
+fn a_file_with_many_problems_lists_some_and_counts_all() {
     let mut text = ONE.to_owned();
     for number in 0..5000 {
         writeln!(text, "unknown{number}: 1").unwrap();
@@ -663,14 +663,14 @@ fn a_file_full_of_problems_lists_some_and_counts_all() {
 }
 
 #[test]
-fn names_cannot_garble_a_line() {
+fn names_cannot_break_the_line_format() {
     let reading = reading(&format!("{ONE}\n\"a\\nb\": 1\n"));
     let last = problems(&reading).pop().unwrap();
     assert_eq!(last, "6:1: warning: \"a\\nb\": unknown field");
 }
 
 #[test]
-fn every_sample_is_without_a_problem() {
+fn every_sample_has_no_problems() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/samples");
     let mut read_samples = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

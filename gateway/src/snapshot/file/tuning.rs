@@ -1,14 +1,14 @@
-//! The tuning block, `fastllm`, as far as it is about numbers.
+//! The tuning block, `fastllm`: its numeric members.
 
 use fastllm_contract::PolicyKind;
 use fastllm_engine::Tuning;
 
 use super::value::{MappingReader, Value};
 
-/// Read by releases that could be tuned with them.
+/// Members of releases that supported tuning them; they have no effect.
 const WITHOUT_EFFECT: [&str; 1] = ["prefix_bytes"];
 
-/// Reads it; `policy` is that of models that name none.
+/// Reads the tuning; `policy` is the default of models that name none.
 pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning {
     let usual = Tuning::default();
     let mut number = |name: &str, most: u64| {
@@ -31,7 +31,7 @@ pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning
     }
 }
 
-/// A ratio of at least 1, as the percent above 1.
+/// A ratio of at least 1, converted to the percentage above 1.
 fn ratio(value: &Value<'_>) -> Option<u64> {
     const MOST: f64 = 1000.0;
     let ratio = value.text()?.parse::<f64>().ok();

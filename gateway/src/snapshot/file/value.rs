@@ -1,4 +1,5 @@
-//! Reading a tree: each step knows its path, and says what it does not like.
+//! Reading of the tree: each value has a path, and problems are reported with
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
@@ -9,10 +10,10 @@ use fastllm_contract::ModelName;
 use super::problem::{Place, Problem, Problems, Severity};
 use super::yaml::{MappingEntry, Node, NodeKind, member};
 
-/// How LiteLLM refers to an environment variable.
+/// LiteLLM's prefix for a reference to an environment variable.
 const REFERENCE: &str = "os.environ/";
 
-/// What reading one file gathers.
+/// State collected while one file is read.
 pub(super) struct Context<'a> {
     environment: &'a dyn Fn(&str) -> Option<String>,
     problems: RefCell<Problems>,
@@ -30,8 +31,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Reads one entry of a list that can do without it: with an error in it,
-    /// it is left out.
+    /// Reads one optional entry of a list: an entry that has errors is skipped.
     pub(super) fn entry<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         let errors = self.problems.borrow().errors();
         let outer = self.in_entry.replace(true);
@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Something that was read before is found to be wrong, with its entry.
+    /// Reports an error in an entry that was read earlier.
     pub(super) fn entry_error(&self, span: SourceSpan, message: impl Into<String>) {
         self.entry(|| {
             self.say(Severity::Error, span, message.into());
@@ -61,22 +61,22 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Something that was read before has no effect.
+    /// Reports that something read earlier has no effect.
     pub(super) fn warning(&self, span: SourceSpan, message: impl Into<String>) {
         self.say(Severity::Warning, span, message.into());
     }
 
-    /// All of the file cannot be used.
+    /// Reports an error that makes the whole file unusable.
     pub(super) fn file_error(&self, message: impl Into<String>) {
         self.say(Severity::Error, SourceSpan::FILE, message.into());
     }
 
-    /// Something about all of the file.
+    /// Reports a warning about the whole file.
     pub(super) fn file_warning(&self, message: impl Into<String>) {
         self.say(Severity::Warning, SourceSpan::FILE, message.into());
     }
 
-    /// What was found, by place, and whether the file cannot be used.
+    /// The problems, sorted by position, and whether the file cannot be used.
     pub(super) fn into_problems(self) -> (Problems, bool) {
         let mut problems = self.problems.into_inner();
         problems.sort();
@@ -84,7 +84,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Where something was read, for what is found out about it later.
+/// Where a value was read, for problems that are found later.
 #[derive(Debug, Clone)]
 pub(super) struct SourceSpan {
     pub(super) place: Place,
@@ -98,7 +98,7 @@ impl SourceSpan {
     };
 }
 
-/// A value, and how one came to it.
+/// A value and its path.
 #[derive(Clone)]
 pub(super) struct Value<'a> {
     pub(super) context: &'a Context<'a>,
@@ -131,7 +131,7 @@ impl<'a> Value<'a> {
         self.context.warning(self.span(), message);
     }
 
-    /// The text of a member, without a word about what is not as it should be.
+    /// The text of a member; reports no problem.
     pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
             return None;
@@ -147,7 +147,7 @@ impl<'a> Value<'a> {
         matches!(self.node.kind, NodeKind::Scalar { .. })
     }
 
-    /// Reads a mapping; members that `read` does not take are warned about.
+    /// Reads a mapping; warns about members that `read` does not take.
     pub(super) fn fields<T>(&self, read: impl FnOnce(&mut MappingReader<'a>) -> T) -> Option<T> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
             self.error("expected a mapping");
@@ -164,7 +164,7 @@ impl<'a> Value<'a> {
         Some(value)
     }
 
-    /// The members of a mapping with any names.
+    /// The members of a mapping with arbitrary names.
     pub(super) fn members(&self) -> Vec<(&'a str, Value<'a>)> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
             self.error("expected a mapping");
@@ -207,7 +207,7 @@ impl<'a> Value<'a> {
         Some(text)
     }
 
-    /// A text, or the environment variable that it refers to.
+    /// A text, or the value of the environment variable that it refers to.
     pub(super) fn resolved(&self) -> Option<String> {
         let text = self.text()?;
         let Some(name) = text.strip_prefix(REFERENCE) else {
@@ -220,7 +220,7 @@ impl<'a> Value<'a> {
         found
     }
 
-    /// A text of some form; the error of another one does not repeat it.
+    /// Parses a text; the error message does not repeat the text.
     pub(super) fn parsed<T: FromStr<Err: ToString>>(&self) -> Option<T> {
         let parsed = self.text()?.parse();
         parsed
@@ -261,7 +261,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The members of a mapping that were not read yet.
+/// The members of a mapping that are not read yet.
 pub(super) struct MappingReader<'a> {
     of: Value<'a>,
     left: Vec<&'a MappingEntry>,
@@ -279,7 +279,7 @@ impl<'a> MappingReader<'a> {
         Some(self.of.child(&entry.value, path))
     }
 
-    /// The member of this name, which has to be there.
+    /// The required member of this name.
     pub(super) fn required(&mut self, name: &str) -> Option<Value<'a>> {
         let value = self.take(name);
         if value.is_none() {
@@ -288,12 +288,12 @@ impl<'a> MappingReader<'a> {
         value
     }
 
-    /// The items of a list, none where there is no list.
+    /// The items of a list; empty if there is no list.
     pub(super) fn list(&mut self, name: &str) -> Vec<Value<'a>> {
         self.take(name).map(|list| list.items()).unwrap_or_default()
     }
 
-    /// Warns of members that others understand, and this program does not.
+    /// Warns about members that other programs support and this one does not.
     pub(super) fn without_effect(&mut self, names: &[&str]) {
         let known = |entry: &&MappingEntry| names.contains(&entry.name.as_str());
         let (known, left) = std::mem::take(&mut self.left).into_iter().partition(known);
@@ -312,7 +312,7 @@ impl<'a> MappingReader<'a> {
         self.of.context.warning(span, message);
     }
 
-    /// What is wrong with the mapping as a whole.
+    /// Reports an error in the mapping as a whole.
     pub(super) fn error(&self, message: impl Into<String>) {
         self.of.error(message);
     }

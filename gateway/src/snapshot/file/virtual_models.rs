@@ -1,4 +1,4 @@
-//! `fastllm.virtual_models`: names that stand for other models.
+//! `fastllm.virtual_models`: names that route to other models.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use super::auth::{Auth, label};
 use super::models::Models;
 use super::value::{Context, MappingReader, Value};
 
-/// A condition on one of them would put a credential into the configuration.
+/// Header fields that conditions may not use, because the configuration would
+/// contain credentials.
 const CREDENTIAL_HEADERS: [&str; 6] = [
     "api-key",
     "authorization",
@@ -21,14 +22,14 @@ const CREDENTIAL_HEADERS: [&str; 6] = [
     "x-goog-api-key",
 ];
 
-/// What rules may name.
+/// Names that rules may refer to.
 pub(super) struct KnownNames<'k> {
     pub(super) models: &'k Models,
     pub(super) auth: &'k Auth,
 }
 
-/// Reads the list. One with an error is left out as a whole: without one of its
-/// conditions or targets it would lead somewhere else.
+/// Reads the list. A virtual model with an error is skipped entirely: without
+/// one of its conditions or targets it would route differently.
 pub(super) fn read(
     context: &Context<'_>,
     list: &[Value<'_>],
@@ -103,7 +104,7 @@ impl KnownNames<'_> {
         })?
     }
 
-    /// The name of a concrete model that exists.
+    /// The name of an existing concrete model.
     pub(super) fn model(&self, value: &Value<'_>) -> Option<ModelName> {
         let name = value.model_name()?;
         if !self.models.by_name.contains_key(&name) {
@@ -221,7 +222,7 @@ fn percent(fields: &mut MappingReader<'_>, name: &str) -> Option<u8> {
 
 fn class(fields: &mut MappingReader<'_>) -> Option<String> {
     let value = fields.take("class")?;
-    value.warning("never holds: nothing tells the class of a prompt");
+    value.warning("never matches: prompts are not classified");
     label(&value)
 }
 
@@ -247,7 +248,7 @@ fn utc_offset(fields: &mut MappingReader<'_>) -> i32 {
     })
 }
 
-/// A time of the day, `HH:MM`, as its minute.
+/// A time of day, `HH:MM`, as the minute of the day.
 fn minute(fields: &mut MappingReader<'_>, name: &str) -> Option<u16> {
     let value = fields.take(name)?;
     let number = |digits: &str, most: u16| {
@@ -264,7 +265,7 @@ fn minute(fields: &mut MappingReader<'_>, name: &str) -> Option<u16> {
     minute
 }
 
-/// Refuses conditions that no request can ever fulfil together.
+/// Rejects combinations of conditions that no request can match.
 fn check(rule: &Rule, fields: &MappingReader<'_>) {
     fn above<T: PartialOrd>(least: Option<T>, most: Option<T>) -> bool {
         least.zip(most).is_some_and(|(least, most)| least > most)

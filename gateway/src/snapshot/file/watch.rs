@@ -13,20 +13,20 @@ use super::read::FileContents;
 use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
-/// Keeps [`CurrentSnapshot`] up to date with a file: after SIGHUP, and when its content
-/// is another one. A file that cannot be used changes nothing.
+/// Keeps [`CurrentSnapshot`] in sync with a file: reloads it on SIGHUP and when
+/// its content changes. A file that cannot be used changes nothing.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     file: ConfigFile,
     current: Arc<CurrentSnapshot>,
     metrics: Arc<Metrics>,
-    /// Between two looks at the file; 0 where only SIGHUP counts.
+    /// Interval between checks of the file; 0 reloads on SIGHUP only.
     poll: Duration,
     seen: FileContent,
     affinity_slots: usize,
 }
 
-/// The content that was read last, by its SHA-256, or why it could not be read.
+/// SHA-256 of the content that was read last, or why it could not be read.
 #[derive(Debug)]
 enum FileContent {
     Read(Digest),
@@ -72,7 +72,7 @@ impl Watcher {
         })
     }
 
-    /// Runs until `stop`; `hang_up` is SIGHUP.
+    /// Runs until `stop`; `hang_up` receives SIGHUP.
     pub(crate) async fn run(mut self, mut hang_up: Signal, stop: CancellationToken) {
         loop {
             let asked = tokio::select! {
@@ -80,7 +80,7 @@ impl Watcher {
                 () = sleep(self.poll), if !self.poll.is_zero() => false,
                 () = stop.cancelled() => return,
             };
-            // The disk, and building tables, are not for request threads.
+            // Disk access and building tables run off the request threads.
             let looked = tokio::task::spawn_blocking(move || {
                 self.look(asked);
                 self
@@ -108,10 +108,10 @@ impl Watcher {
         };
         let path = self.file.path.display();
         match served {
-            Ok(()) => tracing::info!(file = %path, "the configuration file was read again"),
+            Ok(()) => tracing::info!(file = %path, "configuration file reloaded"),
             Err(error) => {
                 self.metrics.poll_failed();
-                tracing::error!(file = %path, error, "what was read of the file before serves on");
+                tracing::error!(file = %path, error, "cannot reload the configuration file; the previous configuration stays in effect");
             }
         }
     }
@@ -122,15 +122,15 @@ impl Watcher {
         let contents = reading
             .contents
             .ok_or("the configuration file cannot be used")?;
-        // Half of a file that is being written may lack its keys.
+        // A partly written file may lack its keys.
         let was_open = self.current.tables().is_none_or(|tables| tables.open());
         if contents.snapshot.open && !was_open {
             return Err(
-                "without any key it would be open to everyone: that takes a restart".into(),
+                "without any key the gateway would be open to everyone: this change requires a restart".into(),
             );
         }
         if contents.tuning.affinity_slots != self.affinity_slots {
-            tracing::warn!("fastllm.affinity_slots has changed: that takes a restart");
+            tracing::warn!("fastllm.affinity_slots has changed: this change requires a restart");
         }
         publish(&self.current, contents).map_err(|error| error.to_string())
     }

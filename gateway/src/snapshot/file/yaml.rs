@@ -1,8 +1,9 @@
-//! YAML as a tree whose nodes know where they stand.
+//! YAML as a tree whose nodes have positions.
 //!
-//! On `granit-parser`'s events: pure Rust, kept up, a position with each event,
-//! bounded nesting. A serde reader on top would end at the first error and lose
-//! positions of keys, and this file's problems are to be told all at once.
+//! Built on the events of `granit-parser`: pure Rust, maintained, a position
+//! with each event, bounded nesting. A serde deserializer would stop at the
+//! first error and lose the positions of keys, whereas all problems of the file
+//! must be reported at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::problem::{Place, Problem, Problems, Severity};
 
-/// How deep nodes may be nested, aliases followed.
+/// Maximum nesting depth of nodes, including aliases.
 const DEEPEST: usize = 32;
 
-/// How many nodes there may be, those of aliases counted each time.
+/// Maximum number of nodes; nodes of an alias count each time it is used.
 const MOST_NODES: usize = 1 << 20;
 
 /// A value of the file.
@@ -22,20 +23,20 @@ const MOST_NODES: usize = 1 << 20;
 pub(super) struct Node {
     pub(super) place: Place,
     pub(super) kind: NodeKind,
-    /// Nodes in it, itself included.
+    /// Number of nodes in it, including itself.
     size: usize,
     depth: usize,
 }
 
 #[derive(Debug)]
 pub(super) enum NodeKind {
-    /// `plain` is one without quotes.
+    /// `plain` means without quotes.
     Scalar {
         text: String,
         plain: bool,
     },
     Sequence(Vec<Arc<Node>>),
-    /// Each name once.
+    /// Each name occurs once.
     Mapping(Vec<MappingEntry>),
 }
 
@@ -43,7 +44,7 @@ pub(super) enum NodeKind {
 #[derive(Debug, Clone)]
 pub(super) struct MappingEntry {
     pub(super) name: String,
-    /// Where the name stands.
+    /// Position of the name.
     pub(super) place: Place,
     pub(super) value: Arc<Node>,
 }
@@ -68,7 +69,7 @@ impl Node {
         }
     }
 
-    /// Nothing is given: `null`, `~` or an empty value.
+    /// No value: `null`, `~` or an empty scalar.
     pub(super) fn is_null(&self) -> bool {
         match &self.kind {
             NodeKind::Scalar { text, plain: true } => {
@@ -87,12 +88,12 @@ enum OpenCollection {
     Mapping {
         entries: Vec<MappingEntry>,
         names: HashSet<String>,
-        /// A name whose value comes next.
+        /// A name whose value follows.
         name: Option<(String, Place)>,
     },
 }
 
-/// What goes wrong at one place, and ends the reading.
+/// An error at one position that stops the read.
 struct Fault {
     place: Place,
     message: String,
@@ -106,8 +107,8 @@ struct Loader<'p> {
     problems: &'p mut Problems,
 }
 
-/// Reads one document. What is wrong with it goes to `problems`; nothing is
-/// returned where it cannot be read at all.
+/// Reads one document. Errors are added to `problems`; returns `None` if the
+/// document cannot be read at all.
 pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
     let mut loader = Loader {
         open: Vec::new(),
@@ -146,8 +147,8 @@ fn place(span: &Span) -> Place {
     }
 }
 
-/// A member's path below its mapping's. Names that could garble a line of
-/// output are quoted, and cut.
+/// A member's path below its mapping. Names that could break the line format of
+/// the output are quoted and truncated.
 pub(super) fn member(path: &str, name: &str) -> String {
     const LONGEST: usize = 64;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-/.".contains(&byte);
@@ -170,7 +171,7 @@ impl Loader<'_> {
         });
     }
 
-    /// The path of what is being read.
+    /// Path of the node that is being read.
     fn path(&self) -> String {
         self.open
             .iter()
@@ -254,7 +255,7 @@ impl Loader<'_> {
         self.complete(Node::new(place, kind), anchor)
     }
 
-    /// Keeps what aliases make of a small file within bounds.
+    /// Bounds the size of the tree that a small file can produce with aliases.
     fn count(&mut self, nodes: usize, place: Place) -> Result<(), Fault> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > MOST_NODES {
@@ -274,8 +275,8 @@ impl Loader<'_> {
         self.add(node, place)
     }
 
-    /// Puts a node where it belongs; it stands at `place`, though an alias may
-    /// have brought it there.
+    /// Adds a node to its parent; `place` is its position, which differs from
+    /// the node's own if an alias refers to it.
     fn add(&mut self, node: Arc<Node>, place: Place) -> Result<(), Fault> {
         if self.open.len() + node.depth > DEEPEST {
             return Err(too_deep(place));
@@ -319,7 +320,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Resolves `<<`: the members of other mappings that are not there already.
+    /// Resolves `<<`: adds the members of other mappings that are not present
+    /// yet.
     fn merged(&mut self, mut entries: Vec<MappingEntry>) -> Result<Vec<MappingEntry>, Fault> {
         let Some(at) = entries.iter().position(|entry| entry.name == "<<") else {
             return Ok(entries);
