@@ -100,7 +100,7 @@ impl Auth {
             span,
         } = entry;
         if self.keys.contains_key(&hash) {
-            return context.entry_error(span, "this key was given before");
+            return context.entry_error(span, "duplicate key");
         }
         let mut allowed_models: Vec<_> = models.iter().map(|(name, _)| name.clone()).collect();
         allowed_models.sort_unstable();
@@ -131,7 +131,8 @@ impl Auth {
                 ..described
             };
             if same != *first {
-                let message = "a key of the same name before it has other models, roles, limits or another budget";
+                let message =
+                    "an earlier key of the same name has other models, roles, limits or budget";
                 return context.entry_error(span, message);
             }
             first.id

@@ -113,7 +113,7 @@ impl ListedModel {
         let name = name.and_then(|value| {
             let name = value.model_name()?;
             if name.as_str().contains('*') {
-                value.warning("wildcards are not understood: this is a name as it stands");
+                value.warning("wildcards are not supported: the name is used literally");
             }
             Some(name)
         });

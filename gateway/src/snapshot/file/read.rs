@@ -161,7 +161,7 @@ fn describe(
     }
     for (model, span) in &auth.granted {
         if virtual_models.contains_key(model) {
-            let message = "has no effect: grant the models that it stands for";
+            let message = "has no effect: grant the models that it routes to";
             context.warning(span.clone(), message);
         } else if !models.by_name.contains_key(model) {
             context.warning(span.clone(), "no model in model_list has this name");

@@ -42,7 +42,7 @@ pub(super) fn read(
             continue;
         };
         if by_name.contains_key(&model.name) {
-            context.entry_error(value.span(), "a virtual model before it has the same name");
+            context.entry_error(value.span(), "an earlier virtual model has the same name");
         } else {
             by_name.insert(model.name.clone(), model);
         }
@@ -68,7 +68,7 @@ impl KnownNames<'_> {
             .collect();
         let default_targets = self.targets(&fields.list("default_targets"));
         if rules.is_empty() && default_targets.is_empty() {
-            fields.error("expected rules or default_targets: it leads nowhere");
+            fields.error("expected rules or default_targets");
         }
         Some(VirtualModel {
             name: name?,
@@ -195,11 +195,11 @@ fn headers(fields: &mut MappingReader<'_>) -> BTreeMap<String, String> {
     let mut checked = BTreeMap::new();
     for (name, value) in headers.members() {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
-            value.error("this is no name of a header");
+            value.error("not a valid header name");
             continue;
         };
         if CREDENTIAL_HEADERS.contains(&name.as_str()) {
-            value.error("credentials do not belong into rules: use principals or roles");
+            value.error("rules must not contain credentials: use principals or roles");
         }
         let Some(text) = value.text() else { continue };
         if text.trim() != text || !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {

@@ -125,9 +125,7 @@ impl Watcher {
         // A partly written file may lack its keys.
         let was_open = self.current.tables().is_none_or(|tables| tables.open());
         if contents.snapshot.open && !was_open {
-            return Err(
-                "without any key the gateway would be open to everyone: this change requires a restart".into(),
-            );
+            return Err("without keys the gateway is open to everyone: restart to apply".into());
         }
         if contents.tuning.affinity_slots != self.affinity_slots {
             tracing::warn!("fastllm.affinity_slots has changed: this change requires a restart");

@@ -193,7 +193,7 @@ impl Loader<'_> {
             })
         };
         if event.tag().is_some_and(|tag| !tag.is_yaml_core_schema()) {
-            return fault("tags other than YAML's own are not understood");
+            return fault("tags other than YAML's own are not supported");
         }
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
