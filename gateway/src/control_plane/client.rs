@@ -65,13 +65,13 @@ pub(crate) enum ControlError {
     #[error("{0}")]
     Transport(String),
     /// The response has an unexpected status.
-    #[error("control answered {0}")]
+    #[error("control plane responded with status {0}")]
     Status(u16),
     /// The response exceeds its size limit.
-    #[error("control's answer is larger than {0} bytes")]
+    #[error("control plane response exceeds {0} bytes")]
     TooLarge(usize),
     /// The response body is invalid.
-    #[error("control's answer is not understood: {0}")]
+    #[error("control plane response is invalid: {0}")]
     Unreadable(String),
 }
 

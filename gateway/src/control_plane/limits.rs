@@ -65,7 +65,7 @@ impl LimitsStateSource {
             Ok(Ok(Some((limits_state, _)))) => return limits_state,
             Ok(Ok(None)) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot fetch the limits state from the control plane")
+                tracing::warn!(%error, "cannot fetch the limits state from the control plane");
             }
             Err(_) => tracing::warn!("timed out fetching the limits state from the control plane"),
         }

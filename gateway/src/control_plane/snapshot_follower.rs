@@ -108,7 +108,7 @@ impl SnapshotFollower {
                 }
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "cannot fetch a snapshot from the control plane")
+                tracing::warn!(%error, "cannot fetch a snapshot from the control plane");
             }
             Err(_) => tracing::warn!("timed out fetching a snapshot from the control plane"),
         }
