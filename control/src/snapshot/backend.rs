@@ -42,7 +42,7 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
             max_queue: row.max_queue.unsigned_abs(),
             queue_timeout_ms: u64::from(row.queue_timeout_ms.unsigned_abs()),
         },
-        dialect: RequestOptions {
+        request_options: RequestOptions {
             headers,
             query: row.extra_query.into_inner(),
             path_template: row.path_template,

@@ -394,7 +394,7 @@ fn published(id: BackendId, plain: &Backend) -> Backend {
             max_queue: 0,
             queue_timeout_ms: 250,
         },
-        dialect: RequestOptions {
+        request_options: RequestOptions {
             headers: [("x-team".to_owned(), Secret::new("blue"))].into(),
             query: [("api-version".to_owned(), "2024-10-21".to_owned())].into(),
             path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),
@@ -445,7 +445,7 @@ async fn all_fields_of_backends_are_published() {
     let mut same = plain.clone();
     same.draining = false;
     same.concurrency = Concurrency::default();
-    same.dialect = RequestOptions::default();
+    same.request_options = RequestOptions::default();
     same.health = HealthCheck::default();
     assert_eq!(*plain, same);
     assert_eq!(*full, published(full.id, plain));

@@ -40,7 +40,7 @@ pub struct Backend {
     pub concurrency: Concurrency,
     /// Additions to its requests.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub dialect: RequestOptions,
+    pub request_options: RequestOptions,
     /// The health probe.
     #[serde(default, skip_serializing_if = "is_default")]
     pub health: HealthCheck,

@@ -33,7 +33,7 @@ fn backend(id: u64, api_key: Option<&str>) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: RequestOptions::default(),
+        request_options: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }
@@ -173,7 +173,7 @@ fn sample_with_backends() -> Snapshot {
         max_queue: 20,
         queue_timeout_ms: 500,
     };
-    second.dialect = RequestOptions {
+    second.request_options = RequestOptions {
         headers: BTreeMap::from([("api-key".to_owned(), Secret::new("extra-secret"))]),
         query: BTreeMap::from([("api-version".to_owned(), "2024-10-21".to_owned())]),
         path_template: Some("/openai/deployments/{upstream_model}{sub_path}".to_owned()),

@@ -31,7 +31,7 @@ pub(crate) fn backend(id: u64) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: RequestOptions::default(),
+        request_options: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }

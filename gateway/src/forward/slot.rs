@@ -56,7 +56,7 @@ mod tests {
             weight: 1,
             draining: false,
             concurrency,
-            dialect: RequestOptions::default(),
+            request_options: RequestOptions::default(),
             health: HealthCheck::default(),
         }
     }

@@ -35,9 +35,9 @@ async fn is_healthy(gateway: &TestGateway) -> bool {
 async fn a_probe_follows_the_backends_health_check() {
     let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
     let mut content = checked(&upstream, "//ping", "POST", "200,401");
-    let dialect = &mut content.models[0].backends[0].dialect;
-    dialect.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
-    dialect.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
+    let request_options = &mut content.models[0].backends[0].request_options;
+    request_options.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
+    request_options.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
     let gateway = TestGateway::serving(&content, often()).await;
     upstream
         .wait_for("three probes", |seen| seen.requests.len() >= 3)
@@ -114,13 +114,14 @@ async fn requests_carry_the_backends_additional_headers() {
     let mut content = content(&[upstream.api_base()]);
     let backend = &mut content.models[2].backends[0];
     backend.upstream_model = "gpt 4".to_owned();
-    backend.dialect.path_template = Some("/deployments/{upstream_model}{sub_path}".to_owned());
+    backend.request_options.path_template =
+        Some("/deployments/{upstream_model}{sub_path}".to_owned());
     let query = [("api-version", "2024-10-21"), ("a", "b&c")];
-    backend.dialect.query = query
+    backend.request_options.query = query
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
     let headers = [("x-tenant", "canary-tenant"), ("accept", "text/x")];
-    backend.dialect.headers = headers
+    backend.request_options.headers = headers
         .map(|(name, value)| (name.to_owned(), Secret::new(value)))
         .into();
     let gateway = TestGateway::serving(&content, Options::default()).await;

@@ -263,11 +263,11 @@ fn keys_depend_on_the_whole_model() {
         |model| model.backends[0].draining = true,
         |model| {
             let header = ("x-a".to_owned(), Secret::new("b"));
-            model.backends[1].dialect.headers.extend([header]);
+            model.backends[1].request_options.headers.extend([header]);
         },
         |model| {
             let header = ("x-a".to_owned(), Secret::new("c"));
-            model.backends[1].dialect.headers.extend([header]);
+            model.backends[1].request_options.headers.extend([header]);
         },
     ];
     let mut keys = HashSet::from([of(&base)]);

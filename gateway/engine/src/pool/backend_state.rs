@@ -51,7 +51,7 @@ impl BackendIdentity {
             headers,
             query,
             path_template,
-        } = &backend.dialect;
+        } = &backend.request_options;
         let headers = headers.iter();
         let headers = headers.map(|(name, value)| (name.clone(), digest(value)));
         Self {

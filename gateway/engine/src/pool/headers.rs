@@ -28,7 +28,7 @@ pub(super) fn auth(described: &Described) -> Result<Option<Header>, InvalidBacke
 
 /// The further headers, all of them marked sensitive.
 pub(super) fn extra(described: &Described) -> Result<Vec<Header>, InvalidBackend> {
-    let headers = described.dialect.headers.iter();
+    let headers = described.request_options.headers.iter();
     headers
         .map(|(name, value)| extra_header(name, value, &described.auth_header))
         .collect()

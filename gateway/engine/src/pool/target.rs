@@ -108,7 +108,7 @@ impl Location {
             headers: _,
             query,
             path_template,
-        } = &described.dialect;
+        } = &described.request_options;
         let query: Vec<String> = query.iter().map(encoded_pair).collect();
         let query = match query.as_slice() {
             [] => String::new(),

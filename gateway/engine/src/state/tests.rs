@@ -74,11 +74,18 @@ fn settings_that_keep_a_backend_identity() {
         assert!(Arc::ptr_eq(before.state(), &live_after(change)));
     }
     let others: [fn(&mut Backend); 3] = [
-        |backend| backend.dialect.path_template = Some("/x{sub_path}".to_owned()),
-        |backend| drop(backend.dialect.query.insert("a".to_owned(), "b".to_owned())),
+        |backend| backend.request_options.path_template = Some("/x{sub_path}".to_owned()),
+        |backend| {
+            drop(
+                backend
+                    .request_options
+                    .query
+                    .insert("a".to_owned(), "b".to_owned()),
+            )
+        },
         |backend| {
             let header = ("x-a".to_owned(), Secret::new("b"));
-            backend.dialect.headers.extend([header]);
+            backend.request_options.headers.extend([header]);
         },
     ];
     for change in others {

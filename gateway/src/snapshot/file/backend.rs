@@ -70,7 +70,8 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
         .take("weight")
         .and_then(|value| value.number(0..=1_000_000));
     let draining = params.take("draining").and_then(|value| value.flag());
-    let (concurrency, dialect, health) = (concurrency(params), dialect(params), health(params));
+    let (concurrency, request_options, health) =
+        (concurrency(params), request_options(params), health(params));
     params.without_effect(&WITHOUT_EFFECT);
     Some(Backend {
         id: BackendId::default(),
@@ -84,7 +85,7 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
         weight: weight.unwrap_or(1),
         draining: draining.unwrap_or(false),
         concurrency,
-        dialect,
+        request_options,
         health,
     })
 }
@@ -104,7 +105,7 @@ fn concurrency(params: &mut MappingReader<'_>) -> Concurrency {
     }
 }
 
-fn dialect(params: &mut MappingReader<'_>) -> RequestOptions {
+fn request_options(params: &mut MappingReader<'_>) -> RequestOptions {
     let mut named = |name: &str| -> Vec<(String, String)> {
         let members = params.take(name).map(|value| value.members());
         members

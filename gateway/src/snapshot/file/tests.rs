@@ -131,7 +131,7 @@ fastllm: {unhealthy_after: 5}
         headers,
         query,
         path_template,
-    } = &backend.dialect;
+    } = &backend.request_options;
     let header = headers.iter().next().unwrap();
     assert_eq!(header.0, "x-team");
     assert_eq!(header.1.expose(), "from-the-environment");

@@ -35,7 +35,7 @@ fn tables_after(held: Option<&RoutingState>, models: &[(&str, &str)]) -> Routing
                 weight: 1,
                 draining: false,
                 concurrency: Concurrency::default(),
-                dialect: RequestOptions::default(),
+                request_options: RequestOptions::default(),
                 health: HealthCheck::default(),
             }],
         })

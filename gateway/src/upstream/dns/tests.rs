@@ -158,7 +158,7 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: RequestOptions::default(),
+        request_options: RequestOptions::default(),
         health: HealthCheck::default(),
     };
     let model = Model {

@@ -36,7 +36,7 @@ pub(crate) fn backend(id: u64, api_base: &str) -> Backend {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: RequestOptions::default(),
+        request_options: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }

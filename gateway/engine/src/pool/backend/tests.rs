@@ -20,7 +20,7 @@ fn described(api_base: &str) -> Described {
         weight: 1,
         draining: false,
         concurrency: Concurrency::default(),
-        dialect: RequestOptions::default(),
+        request_options: RequestOptions::default(),
         health: HealthCheck::default(),
     }
 }
@@ -121,7 +121,7 @@ fn extra_headers_are_sensitive_and_validated() {
     let with = |name: &str, value: &str| {
         let mut described = described("http://a/v1");
         let header = (name.to_owned(), Secret::new(value));
-        described.dialect.headers.extend([header]);
+        described.request_options.headers.extend([header]);
         build(&described)
     };
     let backend = with("X-Team", "canary-team").unwrap();

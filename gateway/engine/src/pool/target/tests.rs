@@ -7,9 +7,9 @@ use crate::pool::InvalidBackend;
 fn location(template: Option<&str>, query: &[(&str, &str)]) -> Result<Location, InvalidBackend> {
     let mut described = backend(1);
     described.upstream_model = "gpt 4/o".to_owned();
-    described.dialect.path_template = template.map(str::to_owned);
+    described.request_options.path_template = template.map(str::to_owned);
     let query = query.iter();
-    described.dialect.query = query
+    described.request_options.query = query
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
         .collect::<BTreeMap<_, _>>();
     Location::of(&described)
