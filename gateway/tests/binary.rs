@@ -144,7 +144,7 @@ fn check_config_reports_every_problem_and_its_location() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stderr.is_empty());
-    let told = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let expected = format!(
         "{path}:3:19: error: model_list[0].litellm_params: api_base holds credentials; \
 they belong into the credential field
@@ -154,7 +154,7 @@ and not empty
 {path}: errors: 2, warnings: 1
 "
     );
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
 
     let good = file("model_list: []\ngeneral_settings: {master_key: canary}\nextra: 1\n");
     let path = good.path().to_str().unwrap();
@@ -163,19 +163,19 @@ and not empty
         .wait_with_output()
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
-    let told = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let expected =
         format!("{path}:3:1: warning: extra: unknown field\n{path}: errors: 0, warnings: 1\n");
-    assert_eq!(told, expected);
+    assert_eq!(printed, expected);
 
     let output = gateway(&["--check-config", "/nonexistent"])
         .wait_with_output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     assert!(
-        told.starts_with("/nonexistent:1:1: error: cannot be read: "),
-        "{told}"
+        printed.starts_with("/nonexistent:1:1: error: cannot be read: "),
+        "{printed}"
     );
 }
 

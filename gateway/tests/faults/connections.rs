@@ -15,7 +15,7 @@ fn answer(fields: &str, body: &str) -> Vec<u8> {
 
 /// Sends one request for each of these bodies on one connection, and checks the
 /// responses. Returns the numbers of upstream connections and requests.
-async fn asked<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
+async fn exchange_all<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
     let gateway = TestGateway::start(&[upstream]).await;
     let mut client = P::connect(gateway.address).await;
     for body in bodies {
@@ -33,10 +33,10 @@ async fn asked<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize,
 
 /// Checks that the request after this first response receives its own response, on
 /// another connection.
-async fn spoils(first: Vec<Step>) {
+async fn assert_not_reused(first: Vec<Step>) {
     let second = json_answer("200 OK", "{\"n\":2}");
     let upstream = Upstream::start([first, second]).await;
-    let seen = asked::<Http1>(&upstream, &["{\"n\":1}", "{\"n\":2}", "{\"n\":2}"]).await;
+    let seen = exchange_all::<Http1>(&upstream, &["{\"n\":1}", "{\"n\":2}", "{\"n\":2}"]).await;
     assert_eq!(seen, (2, 3));
 }
 
@@ -45,20 +45,20 @@ async fn a_connection_is_reused_after_a_complete_response() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
     let none = answer("", "");
     let upstream = Upstream::start([raw(chunked), raw(none), json_answer("200 OK", "{}")]).await;
-    let seen = asked::<Http1>(&upstream, &["{}", "", "{}", "{}"]).await;
+    let seen = exchange_all::<Http1>(&upstream, &["{}", "", "{}", "{}"]).await;
     assert_eq!(seen, (1, 4));
 }
 
 #[tokio::test]
 async fn a_connection_is_not_reused_after_connection_close() {
     // The connection stays open; only the header field counts.
-    spoils(raw(answer("connection: close\r\n", "{\"n\":1}"))).await;
-    spoils(raw(answer("Connection: x, CLOSE\r\n", "{\"n\":1}"))).await;
+    assert_not_reused(raw(answer("connection: close\r\n", "{\"n\":1}"))).await;
+    assert_not_reused(raw(answer("Connection: x, CLOSE\r\n", "{\"n\":1}"))).await;
 }
 
 #[tokio::test]
 async fn an_http_1_0_connection_without_keep_alive_is_not_reused() {
-    spoils(raw("HTTP/1.0 200 OK\r\ncontent-length: 7\r\n\r\n{\"n\":1}")).await;
+    assert_not_reused(raw("HTTP/1.0 200 OK\r\ncontent-length: 7\r\n\r\n{\"n\":1}")).await;
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn bytes_after_a_response_are_discarded() {
     for poison in [answer("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
         let mut bytes = answer("", "{\"n\":1}");
         bytes.extend(poison);
-        spoils(raw(bytes)).await;
+        assert_not_reused(raw(bytes)).await;
     }
 }
 
@@ -76,7 +76,7 @@ async fn bytes_after_the_last_chunk_are_discarded() {
 7\r\n{\"n\":1}\r\n0\r\n\r\n"
         .to_vec();
     bytes.extend(answer("", "{\"n\":666}"));
-    spoils(raw(bytes)).await;
+    assert_not_reused(raw(bytes)).await;
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn an_early_response_does_not_mix_with_the_next() {
 
 /// An upstream that closes or resets its idle connection when a second request
 /// arrives, before it has sent a byte of the response.
-async fn dies(end: Step, later: Vec<Step>) -> (Upstream, u16) {
+async fn fails_when_reused(end: Step, later: Vec<Step>) -> (Upstream, u16) {
     let first = json_answer("200 OK", "{}");
     let upstream = Upstream::start([first, vec![end], later]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -155,7 +155,7 @@ async fn dies(end: Step, later: Vec<Step>) -> (Upstream, u16) {
 #[tokio::test]
 async fn a_request_on_a_closed_idle_connection_is_retried_once() {
     for end in [Step::Close, Step::Reset] {
-        let (upstream, status) = dies(end.clone(), json_answer("200 OK", "{}")).await;
+        let (upstream, status) = fails_when_reused(end.clone(), json_answer("200 OK", "{}")).await;
         assert_eq!(status, 200, "{end:?}");
         let seen = upstream.seen();
         assert_eq!((seen.connections, seen.requests.len()), (2, 3), "{end:?}");
@@ -165,7 +165,7 @@ async fn a_request_on_a_closed_idle_connection_is_retried_once() {
 #[tokio::test]
 async fn a_request_is_not_retried_more_than_once() {
     for end in [Step::Close, Step::Reset] {
-        let (upstream, status) = dies(end.clone(), vec![end.clone()]).await;
+        let (upstream, status) = fails_when_reused(end.clone(), vec![end.clone()]).await;
         assert_eq!(status, 502, "{end:?}");
         let seen = upstream.seen();
         assert_eq!((seen.connections, seen.requests.len()), (2, 3), "{end:?}");

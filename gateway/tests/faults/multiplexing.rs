@@ -25,7 +25,7 @@ fn gated(barrier: &Barrier) -> Vec<Step> {
 }
 
 /// Another request on the same connection.
-async fn beside(client: &Http2, address: std::net::SocketAddr) -> Http2 {
+async fn on_same_connection(client: &Http2, address: std::net::SocketAddr) -> Http2 {
     let mut other = Http2::connect(address).await;
     other.requests = client.requests.clone();
     other
@@ -42,7 +42,7 @@ async fn concurrent_requests_do_not_wait_for_a_slow_one() {
     assert_eq!(slow.until(ONE.len()).await, ONE.as_bytes());
     let mut quick = Vec::new();
     for _ in 0..100 {
-        let mut one = beside(&slow, gateway.address).await;
+        let mut one = on_same_connection(&slow, gateway.address).await;
         one.ask(WHOLE).await;
         quick.push(one);
     }
@@ -67,7 +67,7 @@ async fn a_cancelled_request_does_not_affect_the_others() {
     let mut first = Http2::connect(gateway.address).await;
     first.ask(STREAMED).await;
     first.head().await.unwrap();
-    let mut second = beside(&first, gateway.address).await;
+    let mut second = on_same_connection(&first, gateway.address).await;
     second.ask(STREAMED).await;
     second.head().await.unwrap();
     first.cancel();
@@ -131,7 +131,7 @@ async fn an_unfinished_request_is_aborted_and_accounted_for_at_shutdown() {
         let mut client = Http2::connect(gateway.address).await;
         let mut all = Vec::new();
         for _ in 0..20 {
-            let mut one = beside(&client, gateway.address).await;
+            let mut one = on_same_connection(&client, gateway.address).await;
             one.ask(STREAMED).await;
             one.head().await.unwrap();
             all.push(one);

@@ -223,7 +223,7 @@ async fn head_of_anything_has_no_body() {
 }
 
 /// A gateway that accepts bodies of at most 1 MiB.
-async fn narrow() -> (Upstream, TestGateway) {
+async fn small_body_limit() -> (Upstream, TestGateway) {
     let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     (upstream, gateway)
@@ -231,7 +231,7 @@ async fn narrow() -> (Upstream, TestGateway) {
 
 #[tokio::test]
 async fn an_oversized_body_is_rejected_while_it_is_received() {
-    let (upstream, gateway) = narrow().await;
+    let (upstream, gateway) = small_body_limit().await;
     let length = authorised(&format!("content-length: {}\r\n", 64 << 20));
     let chunked = authorised("transfer-encoding: chunked\r\n");
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
@@ -251,7 +251,7 @@ async fn an_oversized_body_is_rejected_while_it_is_received() {
 
 #[tokio::test]
 async fn a_client_that_reads_only_after_sending_receives_the_error() {
-    let (_upstream, gateway) = narrow().await;
+    let (_upstream, gateway) = small_body_limit().await;
     for excess in [1, 200 << 10] {
         let body = "x".repeat((1 << 20) + excess);
         let mut client = gateway.client().await;
@@ -265,7 +265,7 @@ async fn a_client_that_reads_only_after_sending_receives_the_error() {
 
 #[tokio::test]
 async fn a_body_of_exactly_the_limit_is_accepted() {
-    let (upstream, gateway) = narrow().await;
+    let (upstream, gateway) = small_body_limit().await;
     let pad = "x".repeat((1 << 20) - "{\"model\":\"small\",\"p\":\"\"}".len());
     let body = format!("{{\"model\":\"small\",\"p\":\"{pad}\"}}");
     assert_eq!(gateway.chat(&body).await.text(), JSON);

@@ -12,14 +12,14 @@ use crate::support::{
 pub(super) const BODY: &str = "{\"model\":\"small\",\"messages\":[]}";
 
 /// The default content, with a model `small` whose responses are cached.
-pub(super) fn keeping(addresses: &[String]) -> SnapshotContent {
+pub(super) fn cached_content(addresses: &[String]) -> SnapshotContent {
     let mut content = content(addresses);
     content.models[2].cache_ttl_seconds = Some(3600);
     content
 }
 
 /// An upstream whose responses are numbered.
-pub(super) async fn counting() -> Upstream {
+pub(super) async fn numbered_upstream() -> Upstream {
     let answer = |number: u32| {
         let usage = "{\"prompt_tokens\":7,\"completion_tokens\":3,\"cost\":0.000125}";
         json_answer(
@@ -31,7 +31,7 @@ pub(super) async fn counting() -> Upstream {
 }
 
 pub(super) async fn start(upstream: &Upstream) -> TestGateway {
-    TestGateway::serving(&keeping(&[upstream.api_base()]), Options::default()).await
+    TestGateway::serving(&cached_content(&[upstream.api_base()]), Options::default()).await
 }
 
 /// Sends a request with additional header lines.
@@ -43,7 +43,7 @@ pub(super) async fn ask(gateway: &TestGateway, lines: &str, body: &str) -> Reply
 }
 
 /// The number of a response, and its cache header.
-pub(super) fn told(reply: &Reply) -> (u64, Option<&str>) {
+pub(super) fn cache_status(reply: &Reply) -> (u64, Option<&str>) {
     assert_eq!((reply.status, reply.complete), (200, true));
     let number = reply.json()["number"].as_u64().unwrap();
     (number, reply.header("x-fastllm-cache"))
@@ -102,7 +102,7 @@ Transfer-Encoding: chunked\r\n\r\n";
 
 #[tokio::test]
 async fn http1_and_http2_receive_the_same_cached_response() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
     let first = gateway.chat(BODY).await;
     chat_over_http2(&gateway, "https://page.example", BODY, async |response| {
@@ -127,16 +127,16 @@ async fn http1_and_http2_receive_the_same_cached_response() {
         while next_data(&mut body).await.is_some() {}
     })
     .await;
-    assert_eq!(told(&gateway.chat(other).await), (2, HIT));
+    assert_eq!(cache_status(&gateway.chat(other).await), (2, HIT));
 }
 
 #[tokio::test]
 async fn only_models_with_a_cache_policy_are_cached() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
     let large = "{\"model\":\"large\"}";
-    assert_eq!(told(&gateway.chat(large).await), (1, None));
-    assert_eq!(told(&gateway.chat(large).await), (2, None));
+    assert_eq!(cache_status(&gateway.chat(large).await), (1, None));
+    assert_eq!(cache_status(&gateway.chat(large).await), (2, None));
     for use_of in ["hit", "miss", "store"] {
         let counter = format!("fastllm_cache_total{{kind=\"{use_of}\"}}");
         assert!(gateway.metric(&counter).await < 0.5, "{use_of}");
@@ -146,40 +146,40 @@ async fn only_models_with_a_cache_policy_are_cached() {
 #[tokio::test]
 async fn without_capacity_nothing_is_cached() {
     for flag in ["--cache-max-entries=0", "--cache-max-bytes=0"] {
-        let upstream = counting().await;
-        let content = keeping(&[upstream.api_base()]);
+        let upstream = numbered_upstream().await;
+        let content = cached_content(&[upstream.api_base()]);
         let gateway = TestGateway::serving(&content, Options::flags(&[flag])).await;
-        assert_eq!(told(&gateway.chat(BODY).await), (1, None));
-        assert_eq!(told(&gateway.chat(BODY).await), (2, None));
+        assert_eq!(cache_status(&gateway.chat(BODY).await), (1, None));
+        assert_eq!(cache_status(&gateway.chat(BODY).await), (2, None));
     }
 }
 
 #[tokio::test]
 async fn a_full_cache_evicts_the_oldest_response() {
-    let upstream = counting().await;
-    let content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let content = cached_content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::flags(&["--cache-max-entries=2"])).await;
     let body = |number: u32| format!("{{\"model\":\"small\",\"seed\":{number}}}");
     for number in 1..=3 {
-        assert_eq!(told(&gateway.chat(&body(number)).await).1, MISS);
+        assert_eq!(cache_status(&gateway.chat(&body(number)).await).1, MISS);
     }
-    assert_eq!(told(&gateway.chat(&body(3)).await), (3, HIT));
-    assert_eq!(told(&gateway.chat(&body(2)).await), (2, HIT));
-    assert_eq!(told(&gateway.chat(&body(1)).await), (4, MISS));
+    assert_eq!(cache_status(&gateway.chat(&body(3)).await), (3, HIT));
+    assert_eq!(cache_status(&gateway.chat(&body(2)).await), (2, HIT));
+    assert_eq!(cache_status(&gateway.chat(&body(1)).await), (4, MISS));
     assert!((gateway.metric("fastllm_cache_entries").await - 2.0).abs() < 0.5);
     assert!(gateway.metric("fastllm_cache_bytes").await > 500.0);
 }
 
 #[tokio::test]
 async fn a_cached_response_expires_after_the_ttl_of_its_model() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     content.models[2].cache_ttl_seconds = Some(1);
     let gateway = TestGateway::serving(&content, Options::default()).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
     gateway
         .until("the cached response to expire", async || {
-            told(&gateway.chat(BODY).await) == (2, MISS)
+            cache_status(&gateway.chat(BODY).await) == (2, MISS)
         })
         .await;
     assert!(gateway.metric("fastllm_cache_total{kind=\"hit\"}").await > 0.5);
@@ -205,14 +205,14 @@ async fn streams_are_never_cached() {
 
 #[tokio::test]
 async fn uploads_are_never_cached() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
     let headers =
         format!("authorization: Bearer {KEY}\r\ncontent-type: multipart/form-data; boundary=b\r\n");
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
     let request = post("/v1/audio/transcriptions", &headers, form);
     for number in [1, 2] {
-        assert_eq!(told(&gateway.ask(&request).await), (number, None));
+        assert_eq!(cache_status(&gateway.ask(&request).await), (number, None));
     }
 }
 
@@ -315,13 +315,13 @@ async fn a_response_whose_client_left_is_not_cached() {
         })
         .await;
     barrier.cancel();
-    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
-    assert_eq!(told(&gateway.chat(BODY).await), (2, HIT));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (2, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (2, HIT));
 }
 
 #[tokio::test]
 async fn clients_can_bypass_the_cache() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
     for (lines, number, said) in [
         ("", 1, MISS),
@@ -335,24 +335,24 @@ async fn clients_can_bypass_the_cache() {
         ("", 4, HIT),
     ] {
         let reply = ask(&gateway, lines, BODY).await;
-        assert_eq!(told(&reply), (number, said), "{lines}");
+        assert_eq!(cache_status(&reply), (number, said), "{lines}");
     }
 }
 
 #[tokio::test]
 async fn after_failover_the_response_is_cached_for_the_model_that_served_it() {
     let broken = Upstream::start([json_answer("500 Internal Server Error", "{}")]).await;
-    let good = counting().await;
-    let mut content = keeping(&[broken.api_base()]);
+    let good = numbered_upstream().await;
+    let mut content = cached_content(&[broken.api_base()]);
     content.models[1].backends = vec![backend(30, &good.api_base())];
     content.fallback = Some(ModelName::new("large").unwrap());
     content.models[1].cache_ttl_seconds = Some(3600);
     let gateway = TestGateway::serving(&content, Options::flags(&["--max-retries=0"])).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
     // Nothing is cached for the model that was tried first.
-    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (2, MISS));
     let large = BODY.replace("small", "large");
-    assert_eq!(told(&gateway.chat(&large).await), (2, HIT));
+    assert_eq!(cache_status(&gateway.chat(&large).await), (2, HIT));
 
     // Nothing is cached if the serving model has no cache policy.
     content.version = 2;
@@ -364,19 +364,19 @@ async fn after_failover_the_response_is_cached_for_the_model_that_served_it() {
         })
         .await;
     let stores = gateway.metric("fastllm_cache_total{kind=\"store\"}").await;
-    assert_eq!(told(&gateway.chat(BODY).await), (3, MISS));
-    assert_eq!(told(&gateway.chat(BODY).await), (4, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (3, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (4, MISS));
     let after = gateway.metric("fastllm_cache_total{kind=\"store\"}").await;
     assert!((after - stores).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn a_cache_hit_needs_no_backend() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
     drop(upstream);
-    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, HIT));
     assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 502);
 }
 
@@ -398,9 +398,9 @@ async fn concurrent_equal_requests_are_both_forwarded() {
         .await;
     barrier.cancel();
     for client in &mut clients {
-        assert_eq!(told(&client.reply().await).1, MISS);
+        assert_eq!(cache_status(&client.reply().await).1, MISS);
     }
-    assert_eq!(told(&gateway.chat(BODY).await).1, HIT);
+    assert_eq!(cache_status(&gateway.chat(BODY).await).1, HIT);
 }
 
 fn figures(event: &UsageEvent) -> (u64, u64, Option<u64>, bool) {
@@ -411,16 +411,16 @@ fn figures(event: &UsageEvent) -> (u64, u64, Option<u64>, bool) {
 
 #[tokio::test]
 async fn a_cache_hit_is_accounted_for_like_the_original_response() {
-    let upstream = counting().await;
-    let content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let content = cached_content(&[upstream.api_base()]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let control = Control::start_on(listener, snapshot(&content));
     let gateway =
         TestGateway::with_control(control, Options::flags(&["--health-report-interval=1"]));
     gateway.until_ready().await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
     let reply = ask(&gateway, "x-request-id: given-again-1\r\n", BODY).await;
-    assert_eq!(told(&reply), (1, HIT));
+    assert_eq!(cache_status(&reply), (1, HIT));
 
     for (name, count) in [
         ("fastllm_requests_total", 2.0),
@@ -441,15 +441,17 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
         let value = gateway.metric(name).await;
         assert!((value - count).abs() < 0.5, "{name}: {value}");
     }
-    let told = gateway.control.wait_for("a report of the usage", |told| {
-        told.health.iter().any(|report| {
-            let process = &report.process;
-            (process.cache_hits, process.cache_misses) == (1, 1)
-                && process.cache_entries == 1
-                && process.cache_bytes > 500
-        })
-    });
-    soon("a report of the usage", told).await;
+    let received = gateway
+        .control
+        .wait_for("a report of the usage", |received| {
+            received.health.iter().any(|report| {
+                let process = &report.process;
+                (process.cache_hits, process.cache_misses) == (1, 1)
+                    && process.cache_entries == 1
+                    && process.cache_bytes > 500
+            })
+        });
+    soon("a report of the usage", received).await;
     let logged = logged();
     let line = logged
         .lines()

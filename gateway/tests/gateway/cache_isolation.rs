@@ -2,7 +2,7 @@
 
 use fastllm_contract::{ModelName, Principal, PrincipalId, SplitBy, Target, VirtualModel};
 
-use crate::cache::{BODY, ask, counting, keeping, told};
+use crate::cache::{BODY, ask, cache_status, cached_content, numbered_upstream};
 use crate::support::{KEY, Options, SnapshotContent, TestGateway, Upstream, post, snapshot};
 
 const HIT: Option<&str> = Some("hit");
@@ -11,8 +11,8 @@ const OTHER: &str = "sk-another";
 const WITHOUT: &str = "sk-without";
 
 /// The default key, a key of another principal, and one of a principal without a grant.
-fn three(upstream: &Upstream) -> SnapshotContent {
-    let mut content = keeping(&[upstream.api_base()]);
+fn three_keys(upstream: &Upstream) -> SnapshotContent {
+    let mut content = cached_content(&[upstream.api_base()]);
     let usual = content.principals[0].clone();
     for (id, name, key, models) in [
         (2, "another", OTHER, usual.allowed_models.clone()),
@@ -37,8 +37,8 @@ fn with_key(key: &str, body: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn another_principal_gets_no_cached_response() {
-    let upstream = counting().await;
-    let gateway = TestGateway::serving(&three(&upstream), Options::default()).await;
+    let upstream = numbered_upstream().await;
+    let gateway = TestGateway::serving(&three_keys(&upstream), Options::default()).await;
     for (key, number, said) in [
         (KEY, 1, MISS),
         (OTHER, 2, MISS),
@@ -48,7 +48,7 @@ async fn another_principal_gets_no_cached_response() {
         ("sk-second", 1, HIT),
     ] {
         assert_eq!(
-            told(&gateway.ask(&with_key(key, BODY)).await),
+            cache_status(&gateway.ask(&with_key(key, BODY)).await),
             (number, said),
             "{key}"
         );
@@ -57,11 +57,17 @@ async fn another_principal_gets_no_cached_response() {
 
 #[tokio::test]
 async fn shared_responses_are_limited_to_principals_with_a_grant() {
-    let upstream = counting().await;
+    let upstream = numbered_upstream().await;
     let options = Options::flags(&["--cache-scope=shared"]);
-    let gateway = TestGateway::serving(&three(&upstream), options).await;
-    assert_eq!(told(&gateway.ask(&with_key(KEY, BODY)).await), (1, MISS));
-    assert_eq!(told(&gateway.ask(&with_key(OTHER, BODY)).await), (1, HIT));
+    let gateway = TestGateway::serving(&three_keys(&upstream), options).await;
+    assert_eq!(
+        cache_status(&gateway.ask(&with_key(KEY, BODY)).await),
+        (1, MISS)
+    );
+    assert_eq!(
+        cache_status(&gateway.ask(&with_key(OTHER, BODY)).await),
+        (1, HIT)
+    );
     let refused = gateway.ask(&with_key(WITHOUT, BODY)).await;
     assert_eq!(
         (refused.status, refused.header("x-fastllm-cache")),
@@ -72,10 +78,10 @@ async fn shared_responses_are_limited_to_principals_with_a_grant() {
 
 #[tokio::test]
 async fn a_revoked_grant_takes_effect_at_once() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::default()).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
     content.version = 2;
     content.principals[0].allowed_models.clear();
     publish(&gateway, &content).await;
@@ -84,24 +90,24 @@ async fn a_revoked_grant_takes_effect_at_once() {
 
 #[tokio::test]
 async fn an_open_gateway_has_separate_cached_responses() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     content.open = true;
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let open = post("/v1/chat/completions", "", BODY);
-    assert_eq!(told(&gateway.ask(&open).await), (1, MISS));
-    assert_eq!(told(&gateway.ask(&open).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.ask(&open).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.ask(&open).await), (1, HIT));
     // Authenticated clients do not receive them.
     content.version = 2;
     content.open = false;
     publish(&gateway, &content).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (2, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (2, MISS));
 }
 
 #[tokio::test]
 async fn endpoint_body_and_model_are_part_of_the_cache_key() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let headers = format!("authorization: Bearer {KEY}\r\n");
@@ -119,20 +125,20 @@ async fn endpoint_body_and_model_are_part_of_the_cache_key() {
     for said in [MISS, HIT] {
         for ((path, body), number) in questions.iter().zip(1..) {
             let reply = gateway.ask(&post(path, &headers, body)).await;
-            assert_eq!(told(&reply), (number, said), "{path} {body}");
+            assert_eq!(cache_status(&reply), (number, said), "{path} {body}");
         }
     }
     // The path prefix is not part of the key.
     let reply = gateway
         .ask(&post("/chat/completions", &headers, BODY))
         .await;
-    assert_eq!(told(&reply), (1, HIT));
+    assert_eq!(cache_status(&reply), (1, HIT));
 }
 
 #[tokio::test]
 async fn every_name_of_a_model_shares_the_cached_response() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     content.virtual_models.push(VirtualModel {
         name: ModelName::new("auto").unwrap(),
         rules: Vec::new(),
@@ -144,9 +150,9 @@ async fn every_name_of_a_model_shares_the_cached_response() {
     });
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let auto = BODY.replace("small", "auto");
-    assert_eq!(told(&gateway.chat(&auto).await), (1, MISS));
-    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
-    assert_eq!(told(&gateway.chat(&auto).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.chat(&auto).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.chat(&auto).await), (1, HIT));
     let events = gateway.finish().await;
     let asked = events.iter().map(|event| {
         let requested = event.requested_model.as_ref();
@@ -166,8 +172,8 @@ async fn every_name_of_a_model_shares_the_cached_response() {
 
 #[tokio::test]
 async fn forwarded_headers_are_part_of_the_cache_key() {
-    let upstream = counting().await;
-    let content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let content = cached_content(&[upstream.api_base()]);
     let options = Options::flags(&["--forward-header=x-tenant"]);
     let gateway = TestGateway::serving(&content, options).await;
     for (lines, number, said) in [
@@ -183,7 +189,7 @@ async fn forwarded_headers_are_part_of_the_cache_key() {
         ("user-agent: other\r\nx-unknown: 1\r\n", 1, HIT),
     ] {
         assert_eq!(
-            told(&ask(&gateway, lines, BODY).await),
+            cache_status(&ask(&gateway, lines, BODY).await),
             (number, said),
             "{lines}"
         );
@@ -203,33 +209,33 @@ async fn publish(gateway: &TestGateway, content: &SnapshotContent) {
 
 #[tokio::test]
 async fn a_snapshot_invalidates_only_the_responses_that_it_affects() {
-    let upstream = counting().await;
-    let mut content = keeping(&[upstream.api_base()]);
+    let upstream = numbered_upstream().await;
+    let mut content = cached_content(&[upstream.api_base()]);
     content.models[1].cache_ttl_seconds = Some(3600);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let large = BODY.replace("small", "large");
-    assert_eq!(told(&gateway.chat(BODY).await), (1, MISS));
-    assert_eq!(told(&gateway.chat(&large).await), (2, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.chat(&large).await), (2, MISS));
 
     content.version = 2;
     content.models[1].backends[0].upstream_model = "successor".to_owned();
     content.keys.push((OTHER.to_owned(), 1, None, false));
     publish(&gateway, &content).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (1, HIT));
-    assert_eq!(told(&gateway.chat(&large).await), (3, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.chat(&large).await), (3, MISS));
 
     // Responses from before a reverted change are still valid.
     content.version = 3;
     content.models[1].backends[0].upstream_model = "small".to_owned();
     publish(&gateway, &content).await;
-    assert_eq!(told(&gateway.chat(&large).await), (2, HIT));
+    assert_eq!(cache_status(&gateway.chat(&large).await), (2, HIT));
 
     content.version = 4;
     content.models[2].cache_ttl_seconds = Some(1800);
     publish(&gateway, &content).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (4, MISS));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (4, MISS));
     content.version = 5;
     content.models[2].cache_ttl_seconds = None;
     publish(&gateway, &content).await;
-    assert_eq!(told(&gateway.chat(BODY).await), (5, None));
+    assert_eq!(cache_status(&gateway.chat(BODY).await), (5, None));
 }

@@ -13,16 +13,16 @@ const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completi
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
 /// Compresses parts, each flushed so that it can be decoded on arrival.
-fn packed(parts: &[&str]) -> Vec<Vec<u8>> {
+fn gzipped(parts: &[&str]) -> Vec<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    let mut packed = Vec::new();
+    let mut gzipped = Vec::new();
     for part in parts {
         encoder.write_all(part.as_bytes()).unwrap();
         encoder.flush().unwrap();
-        packed.push(std::mem::take(encoder.get_mut()));
+        gzipped.push(std::mem::take(encoder.get_mut()));
     }
-    packed.push(encoder.finish().unwrap());
-    packed
+    gzipped.push(encoder.finish().unwrap());
+    gzipped
 }
 
 fn answer(coding: &str, body: &[u8]) -> Vec<Step> {
@@ -36,20 +36,20 @@ fn answer(coding: &str, body: &[u8]) -> Vec<Step> {
 
 /// A stream of events in gzip.
 fn stream(parts: &[&str]) -> (Vec<u8>, Vec<u8>) {
-    let packed = packed(parts);
-    let answer = events(&packed, true);
+    let gzipped = gzipped(parts);
+    let answer = events(&gzipped, true);
     let head = "content-type: text/event-stream\r\n";
     let at = answer
         .windows(head.len())
         .position(|part| part == head.as_bytes());
     let (before, after) = answer.split_at(at.unwrap());
     let coded = [before, b"content-encoding: gzip\r\n", after].concat();
-    (coded, packed.concat())
+    (coded, gzipped.concat())
 }
 
 #[tokio::test]
 async fn the_usage_is_recorded_and_the_bytes_are_forwarded() {
-    let body = packed(&[ANSWER]).concat();
+    let body = gzipped(&[ANSWER]).concat();
     let upstream = Upstream::start([answer("gzip", &body)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat(BODY).await;
@@ -82,7 +82,7 @@ async fn a_stream_is_forwarded_with_the_usage_that_the_gateway_requested() {
 
 #[tokio::test]
 async fn an_event_is_forwarded_before_the_next_one_arrives() {
-    let parts = packed(&[EVENT, EVENT]);
+    let parts = gzipped(&[EVENT, EVENT]);
     let barrier = crate::support::Barrier::new();
     let (coded, _) = stream(&[EVENT, EVENT]);
     let first =
@@ -122,8 +122,8 @@ async fn an_error_in_the_first_event_fails_over() {
 #[tokio::test]
 async fn a_decompression_bomb_and_an_unknown_coding_are_forwarded_and_count_as_their_prompt() {
     let zeros = " ".repeat(16 << 20);
-    let bomb = packed(&[&zeros, ANSWER]).concat();
-    let broken = [&packed(&[ANSWER]).concat()[..20], b"no gzip"].concat();
+    let bomb = gzipped(&[&zeros, ANSWER]).concat();
+    let broken = [&gzipped(&[ANSWER]).concat()[..20], b"no gzip"].concat();
     for (coding, body) in [("gzip", bomb), ("gzip", broken), ("br", b"brotli".to_vec())] {
         let upstream = Upstream::start([answer(coding, &body)]).await;
         let gateway = TestGateway::start(&[&upstream]).await;

@@ -7,7 +7,7 @@ use fastllm_contract::{LimitsState, Micros, ModelName, ModelPrices, Prices, Usag
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::limits::{budget, limited, limits, often, told};
+use crate::limits::{budget, frequent_reports, limited, limits, until_reported};
 use crate::support::{
     Barrier, Control, KEY, Options, Step, TestGateway, Upstream, chat, events, json_answer, post,
     raw, snapshot,
@@ -29,14 +29,14 @@ fn answer(kind: &str, body: &[u8]) -> Vec<Step> {
     vec![Step::Send([head.as_bytes(), body].concat())]
 }
 
-fn packed(body: &str) -> Vec<u8> {
+fn gzipped(body: &str) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(body.as_bytes()).unwrap();
     encoder.finish().unwrap()
 }
 
 /// A chat completion without usage, of 256 bytes plus this many.
-fn silent(bytes: usize) -> String {
+fn without_usage(bytes: usize) -> String {
     let frame = "{\"choices\":[{\"message\":{\"content\":\"\"}}]}";
     let words = " sea".repeat(100 + bytes);
     let content = &words[..256 + bytes - frame.len()];
@@ -63,16 +63,16 @@ async fn a_response_without_usage_has_an_estimated_usage_event() {
     let brotli = "content-type: application/json\r\ncontent-encoding: br";
     let image = format!("{{\"data\":[{{\"b64_json\":\"{}\"}}]}}", "A".repeat(50_000));
     for (path, script, completion) in [
-        ("/chat/completions", json(&silent(350)), 100),
+        ("/chat/completions", json(&without_usage(350)), 100),
         ("/chat/completions", stream(&words), 4),
         (
             "/chat/completions",
-            answer(gzip, &packed(&silent(350))),
+            answer(gzip, &gzipped(&without_usage(350))),
             100,
         ),
         // Uninspected bodies, and bodies that are not text.
         ("/chat/completions", answer(brotli, b"brotli"), 0),
-        ("/completions", json(&silent(700)), 200),
+        ("/completions", json(&without_usage(700)), 200),
         ("/embeddings", json("{\"data\":[{\"embedding\":[0.5]}]}"), 0),
         ("/rerank", json("{\"results\":[]}"), 0),
         ("/moderations", json("{\"results\":[]}"), 0),
@@ -106,7 +106,7 @@ async fn a_transcript_counts_as_text_and_the_upload_does_not() {
 
 #[tokio::test]
 async fn an_error_response_has_no_estimate() {
-    let error = json_answer("400 Bad Request", &silent(700));
+    let error = json_answer("400 Bad Request", &without_usage(700));
     let event = event("/chat/completions", "", BODY, error).await;
     assert!(!event.usage_reported && !event.estimated);
     assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (0, 0));
@@ -114,13 +114,13 @@ async fn an_error_response_has_no_estimate() {
 
 #[tokio::test]
 async fn a_backend_without_usage_is_still_limited_by_the_budget() {
-    let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
+    let upstream = Upstream::start([json_answer("200 OK", &without_usage(350))]).await;
     let content = limited(&upstream, None, Some(budget(250)));
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let each = BODY.len() as u64 * 2 / 7 + 100;
     for asked in 1..=3 {
         assert_eq!(gateway.chat(BODY).await.status, 200);
-        told(&gateway, "what was used", (asked * each, 0)).await;
+        until_reported(&gateway, "what was used", (asked * each, 0)).await;
     }
     assert_eq!(gateway.chat(BODY).await.status, 402);
     assert_eq!(upstream.seen().requests.len(), 3);
@@ -135,7 +135,7 @@ async fn a_backend_without_usage_is_still_limited_by_the_budget() {
 
 #[tokio::test]
 async fn a_cached_response_without_usage_counts_each_time() {
-    let upstream = Upstream::start([json_answer("200 OK", &silent(350))]).await;
+    let upstream = Upstream::start([json_answer("200 OK", &without_usage(350))]).await;
     let mut content = limited(&upstream, None, None);
     for model in &mut content.models {
         model.cache_ttl_seconds = Some(60);
@@ -180,15 +180,15 @@ async fn the_reservation_covers_all_choices_of_a_request() {
     .concat();
     let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     // Engines ignore `best_of` in chat completions.
     let body = "{\"model\":\"small\",\"max_tokens\":10,\"n\":2,\"best_of\":4}";
     let mut client = in_flight(&gateway, &upstream, &chat(body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&gateway, "the reservation", (0, prompt + 2 * 10)).await;
+    until_reported(&gateway, "the reservation", (0, prompt + 2 * 10)).await;
     barrier.cancel();
     assert_eq!(client.reply().await.status, 200);
-    told(&gateway, "what was used", (21, 0)).await;
+    until_reported(&gateway, "what was used", (21, 0)).await;
 }
 
 #[tokio::test]
@@ -198,13 +198,13 @@ async fn the_usual_completion_size_is_per_choice() {
     let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
     let upstream = Upstream::start([json_answer("200 OK", usage), slow]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let of = |n: u64| format!("{{\"model\":\"small\",\"n\":{n}}}");
     assert_eq!(gateway.chat(&of(4)).await.status, 200);
     let body = of(5);
     let _client = in_flight(&gateway, &upstream, &chat(&body)).await;
     let prompt = body.len() as u64 * 2 / 7;
-    told(&gateway, "three for each", (21, prompt + 5 * 3)).await;
+    until_reported(&gateway, "three for each", (21, prompt + 5 * 3)).await;
 }
 
 #[tokio::test]
@@ -241,15 +241,15 @@ async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u6
         }],
         budgets: Vec::new(),
     });
-    let gateway = TestGateway::with_control(control, often());
+    let gateway = TestGateway::with_control(control, frequent_reports());
     gateway.until_ready().await;
     let headers = format!("x-api-key: {KEY}\r\n{headers}");
     let request = post(&format!("/v1{path}"), &headers, body);
     let _client = in_flight(&gateway, &upstream, &request).await;
     gateway
         .control
-        .wait_for("the reservation", |told| {
-            let last = told.reconciles.last();
+        .wait_for("the reservation", |received| {
+            let last = received.reconciles.last();
             let budget = last.and_then(|report| report.budgets.first());
             budget.is_some_and(|budget| budget.cost_reserved_micros.0 == wanted)
         })

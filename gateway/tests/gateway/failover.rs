@@ -34,7 +34,7 @@ fn auto(models: &[&str]) -> VirtualModel {
 }
 
 /// `small`, `large` and `forbidden`, each on its own upstream.
-fn apart(small: &str, large: &str, forbidden: &str) -> SnapshotContent {
+fn separate_upstreams(small: &str, large: &str, forbidden: &str) -> SnapshotContent {
     let mut content = content(&[small.to_owned()]);
     for (model, address, id) in [(0, forbidden, 20), (1, large, 21)] {
         content.models[model].backends = vec![backend(id, address)];
@@ -61,7 +61,8 @@ async fn rules_select_the_model_and_the_usage_names_both_models() {
         answering("200 OK", "{\"by\":\"small\"}").await,
         answering("200 OK", "{\"by\":\"large\"}").await,
     );
-    let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+    let mut content =
+        separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
     let mut stands = auto(&["small"]);
     stands.rules.push(Rule {
         headers: BTreeMap::from([("X-Tier".to_owned(), "gold".to_owned())]),
@@ -104,7 +105,8 @@ async fn failures_move_to_the_next_model_and_the_fallback() {
             answering(failing, "{}").await,
             answering("200 OK", "{\"by\":\"large\"}").await,
         );
-        let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+        let mut content =
+            separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
         content.fallback = Some(name("large"));
         let gateway = TestGateway::serving(&content, Options::default()).await;
         assert_eq!(
@@ -130,7 +132,8 @@ async fn a_client_error_ends_the_failover() {
         answering("400 X", "{\"error\":1}").await,
         answering("200 OK", "{}").await,
     );
-    let mut content = apart(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
+    let mut content =
+        separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
     content.virtual_models.push(auto(&["small", "large"]));
     let gateway = TestGateway::serving(&content, Options::default()).await;
     assert_eq!(gateway.chat(AUTO).await.status, 400);
@@ -145,7 +148,7 @@ async fn the_most_useful_response_survives_unreachable_models() {
     let gone = answering("200 OK", "{}").await;
     let nowhere = gone.api_base();
     drop(gone);
-    let mut content = apart(&small.api_base(), &nowhere, "http://127.0.0.1:1");
+    let mut content = separate_upstreams(&small.api_base(), &nowhere, "http://127.0.0.1:1");
     content.virtual_models.push(auto(&["small", "large"]));
     let gateway = TestGateway::serving(&content, Options::flags(&["--max-retries=1"])).await;
     let reply = gateway.chat(AUTO).await;
@@ -164,7 +167,7 @@ async fn failover_never_reaches_a_model_without_a_grant() {
         answering("500 X", "{}").await,
         answering("200 OK", "{}").await,
     );
-    let mut content = apart(
+    let mut content = separate_upstreams(
         &small.api_base(),
         "http://127.0.0.1:1",
         &forbidden.api_base(),

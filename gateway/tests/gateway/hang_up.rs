@@ -36,7 +36,7 @@ async fn leaves(
 
 /// The usage of an event without reported usage: whether it is an estimate,
 /// prompt tokens, and completion tokens.
-fn told(event: &fastllm_contract::UsageEvent) -> (bool, u64, u64) {
+fn usage_of(event: &fastllm_contract::UsageEvent) -> (bool, u64, u64) {
     assert!(!event.usage_reported);
     let (prompt, completion) = (event.prompt_tokens.0, event.completion_tokens.0);
     (event.estimated, prompt, completion)
@@ -51,16 +51,16 @@ async fn request_arrived(_: &mut Client, upstream: &Upstream) {
 #[tokio::test]
 async fn before_the_first_byte() {
     let event = leaves(STREAMED, Vec::new(), request_arrived).await;
-    assert_eq!(told(&event), (false, 0, 0));
+    assert_eq!(usage_of(&event), (false, 0, 0));
     // An unstreamed response may have been generated completely.
     let event = leaves(WHOLE, Vec::new(), request_arrived).await;
-    assert_eq!(told(&event), (true, WHOLE.len() as u64 * 2 / 7, 0));
+    assert_eq!(usage_of(&event), (true, WHOLE.len() as u64 * 2 / 7, 0));
 }
 
 #[tokio::test]
 async fn before_the_first_event() {
     let event = leaves(STREAMED, events(&[": working\n\n"], false), request_arrived).await;
-    assert_eq!(told(&event), (false, 0, 0));
+    assert_eq!(usage_of(&event), (false, 0, 0));
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn in_the_middle_of_a_stream() {
         },
     )
     .await;
-    assert_eq!(told(&event), (true, STREAMED.len() as u64 * 2 / 7, 1));
+    assert_eq!(usage_of(&event), (true, STREAMED.len() as u64 * 2 / 7, 1));
     assert!(event.ttft_ms.is_some());
 }
 
@@ -101,7 +101,7 @@ async fn in_the_middle_of_an_unstreamed_response() {
         client.head().await;
     })
     .await;
-    assert_eq!(told(&event), (true, WHOLE.len() as u64 * 2 / 7, 1));
+    assert_eq!(usage_of(&event), (true, WHOLE.len() as u64 * 2 / 7, 1));
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn files_in_a_prompt_are_not_counted_as_text() {
         )
     };
     let event = leaves(&body(&"iVBORw0K".repeat(1000)), Vec::new(), request_arrived).await;
-    assert_eq!(told(&event), (true, body("").len() as u64 * 2 / 7, 0));
+    assert_eq!(usage_of(&event), (true, body("").len() as u64 * 2 / 7, 0));
 }
 
 #[tokio::test]

@@ -239,11 +239,11 @@ async fn every_endpoint_enforces_the_budget() {
 
 /// Waits until the latest report of the budget contains these amounts:
 /// settled and reserved.
-pub(crate) async fn told(gateway: &TestGateway, what: &str, wanted: (u64, u64)) {
+pub(crate) async fn until_reported(gateway: &TestGateway, what: &str, wanted: (u64, u64)) {
     gateway
         .control
-        .wait_for(what, |told| {
-            let last = told
+        .wait_for(what, |received| {
+            let last = received
                 .reconciles
                 .last()
                 .and_then(|report| report.budgets.first());
@@ -252,7 +252,7 @@ pub(crate) async fn told(gateway: &TestGateway, what: &str, wanted: (u64, u64)) 
         .await;
 }
 
-pub(crate) fn often() -> Options {
+pub(crate) fn frequent_reports() -> Options {
     Options::flags(&["--rate-limit-reconcile-interval=1"])
 }
 
@@ -266,7 +266,7 @@ async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_s
         Some(limits(Some(9), None, Some(1))),
         Some(budget(1000)),
     );
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let mut client = gateway.client().await;
     let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
     client.write(&chat(stream)).await;
@@ -280,7 +280,7 @@ async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_s
     );
     assert!(second.text().contains("the limit of concurrent requests"));
     let estimate = stream.len() as u64 * 2 / 7 + 10;
-    told(&gateway, "the reservation", (0, estimate)).await;
+    until_reported(&gateway, "the reservation", (0, estimate)).await;
     drop(client);
     barrier.cancel();
     gateway
@@ -288,7 +288,7 @@ async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_s
             gateway.chat(BODY).await.status == 200
         })
         .await;
-    told(&gateway, "what the second used", (30, 0)).await;
+    until_reported(&gateway, "what the second used", (30, 0)).await;
 }
 
 #[tokio::test]
@@ -300,17 +300,17 @@ async fn an_aborted_stream_is_settled_with_the_estimate_of_its_usage_event() {
     ];
     let upstream = Upstream::start([broken]).await;
     let content = limited(&upstream, None, Some(budget(1000)));
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let stream = "{\"model\":\"small\",\"max_tokens\":10,\"stream\":true}";
     assert_eq!(gateway.chat(stream).await.status, 200);
     gateway
         .control
-        .wait_for("the usage event", |told| !told.usage.is_empty())
+        .wait_for("the usage event", |received| !received.usage.is_empty())
         .await;
     let event = gateway.control.batches().remove(0).events.remove(0);
     assert!(event.estimated && event.completion_tokens.0 > 0);
     let used = event.prompt_tokens.0 + event.completion_tokens.0;
-    told(&gateway, "what was used", (used, 0)).await;
+    until_reported(&gateway, "what was used", (used, 0)).await;
 }
 
 #[tokio::test]
@@ -321,11 +321,11 @@ async fn an_upstream_failure_debits_the_rate_limit_but_not_the_budget() {
         Some(limits(Some(2), None, None)),
         Some(budget(5)),
     );
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     assert_eq!(gateway.chat(BODY).await.status, 400);
     assert_eq!(gateway.chat(BODY).await.status, 400);
     assert_eq!(gateway.chat(BODY).await.status, 429);
-    told(&gateway, "nothing used", (0, 0)).await;
+    until_reported(&gateway, "nothing used", (0, 0)).await;
 }
 
 #[tokio::test]
@@ -369,7 +369,7 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
         replicas: 4,
         ..LimitsState::default()
     });
-    control.share(LimitReportReply {
+    control.set_report_reply(LimitReportReply {
         replicas: 4,
         ..LimitReportReply::default()
     });
@@ -379,7 +379,9 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     // The first report contains no usage.
     gateway
         .control
-        .wait_for("the first report", |told| told.reconciles.len() == 1)
+        .wait_for("the first report", |received| {
+            received.reconciles.len() == 1
+        })
         .await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let refused = gateway.chat(BODY).await;
@@ -389,9 +391,9 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     );
     gateway
         .control
-        .wait_for("an early report", |told| told.reconciles.len() == 2)
+        .wait_for("an early report", |received| received.reconciles.len() == 2)
         .await;
-    let report = gateway.control.told().reconciles.remove(1);
+    let report = gateway.control.received().reconciles.remove(1);
     let used = report.budgets[0];
     assert_eq!(used.tokens, Tokens(30));
     let share = |used_by_others| LimitReportReply {
@@ -410,14 +412,14 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
             cost_micros: None,
         }],
     };
-    gateway.control.share(share(0));
+    gateway.control.set_report_reply(share(0));
     gateway
         .until("another grant", async || {
             gateway.chat(BODY).await.status == 200
         })
         .await;
     // Other gateways have spent the rest meanwhile.
-    gateway.control.share(share(60));
+    gateway.control.set_report_reply(share(60));
     gateway
         .until("the end of the request", async || {
             gateway.chat(BODY).await.status == 402
@@ -435,27 +437,27 @@ async fn the_usage_of_a_failed_report_is_reported_again() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, Some(limits(Some(1000), None, None)), None);
     let control = Control::start(snapshot(&content)).await;
-    control.refuse_shares(true);
-    let often = Options::flags(&["--rate-limit-reconcile-interval=1"]);
-    let gateway = TestGateway::with_control(control, often);
+    control.reject_reports(true);
+    let frequent_reports = Options::flags(&["--rate-limit-reconcile-interval=1"]);
+    let gateway = TestGateway::with_control(control, frequent_reports);
     gateway.until_ready().await;
     for _ in 0..30 {
         assert_eq!(gateway.chat(BODY).await.status, 200);
     }
     gateway
         .control
-        .wait_for("a report that fails", |told| {
-            asked(&told.refused_reconciles) >= 30
+        .wait_for("a report that fails", |received| {
+            asked(&received.refused_reconciles) >= 30
         })
         .await;
-    gateway.control.refuse_shares(false);
+    gateway.control.reject_reports(false);
     gateway
         .control
-        .wait_for("its counts", |told| asked(&told.reconciles) > 0)
+        .wait_for("its counts", |received| asked(&received.reconciles) > 0)
         .await;
     // Decayed by a few seconds.
-    let told = asked(&gateway.control.told().reconciles);
-    assert!((20..=30).contains(&told), "{told}");
+    let received = asked(&gateway.control.received().reconciles);
+    assert!((20..=30).contains(&received), "{received}");
 }
 
 /// The report interval is one hour, and no request is rejected.
@@ -478,7 +480,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
         }],
         ..LimitReportReply::default()
     };
-    control.share(share(0));
+    control.set_report_reply(share(0));
     let gateway = TestGateway::with_control(
         control,
         Options::flags(&["--rate-limit-reconcile-interval=3600"]),
@@ -486,7 +488,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
     gateway.until_ready().await;
     gateway
         .control
-        .wait_for("early reports", |told| told.reconciles.len() >= 3)
+        .wait_for("early reports", |received| received.reconciles.len() >= 3)
         .await;
 }
 
@@ -494,7 +496,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
 async fn a_duplicate_replica_is_reported_once() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, None))).await;
-    control.share(LimitReportReply {
+    control.set_report_reply(LimitReportReply {
         replicas: 2,
         duplicate_replica: true,
         ..LimitReportReply::default()
@@ -505,7 +507,7 @@ async fn a_duplicate_replica_is_reported_once() {
     // The first reply has been applied by then.
     gateway
         .control
-        .wait_for("three reports", |told| told.reconciles.len() == 3)
+        .wait_for("three reports", |received| received.reconciles.len() == 3)
         .await;
     let said = logged();
     let said = said.lines().filter(|line| {
@@ -563,23 +565,23 @@ async fn a_restart_without_control_keeps_all_spending() {
 async fn reports_include_the_demand_of_rejected_requests() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let content = limited(&upstream, Some(limits(Some(1), None, None)), None);
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
     for status in [200, 429, 429] {
         assert_eq!(gateway.chat(BODY).await.status, status);
     }
-    let asked = |told: &crate::support::ControlReceived| -> u64 {
-        let reports = told.reconciles.iter().flat_map(|report| &report.counts);
+    let asked = |received: &crate::support::ControlReceived| -> u64 {
+        let reports = received.reconciles.iter().flat_map(|report| &report.counts);
         let mine = reports.filter(|count| count.subject == Subject::Principal(PrincipalId(1)));
         mine.map(|count| count.requests).sum()
     };
     gateway
         .control
-        .wait_for("all three", |told| asked(told) == 3)
+        .wait_for("all three", |received| asked(received) == 3)
         .await;
 }
 
 /// The same content, with cached responses.
-fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotContent {
+fn cached_content(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotContent {
     let mut content = limited(upstream, Some(limits), Some(budget));
     content.models[2].cache_ttl_seconds = Some(3600);
     content
@@ -589,7 +591,11 @@ fn keeping(upstream: &Upstream, limits: Limits, budget: Budget) -> SnapshotConte
 async fn a_cache_hit_counts_like_the_original_response() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let all = limits(Some(9), Some(1000), Some(1));
-    let gateway = TestGateway::serving(&keeping(&upstream, all, budget(100)), often()).await;
+    let gateway = TestGateway::serving(
+        &cached_content(&upstream, all, budget(100)),
+        frequent_reports(),
+    )
+    .await;
     let said = |reply: &Reply| reply.header("x-fastllm-cache").map(str::to_owned);
     for (requests, hit) in [("8", false), ("7", true), ("6", true), ("5", true)] {
         let reply = gateway.chat(BODY).await;
@@ -598,7 +604,7 @@ async fn a_cache_hit_counts_like_the_original_response() {
         assert_eq!(rates(&reply)[1], requests);
         assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("9"));
     }
-    told(&gateway, "what four of them used", (120, 0)).await;
+    until_reported(&gateway, "what four of them used", (120, 0)).await;
     // A cache hit does not bypass an exceeded budget.
     let refused = gateway.chat(BODY).await;
     assert_eq!((refused.status, said(&refused)), (402, None));
@@ -609,7 +615,11 @@ async fn a_cache_hit_counts_like_the_original_response() {
 async fn a_cache_hit_does_not_bypass_an_exhausted_rate_limit() {
     let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
     let two = limits(Some(2), None, None);
-    let gateway = TestGateway::serving(&keeping(&upstream, two, budget(1000)), often()).await;
+    let gateway = TestGateway::serving(
+        &cached_content(&upstream, two, budget(1000)),
+        frequent_reports(),
+    )
+    .await;
     let mut statuses = Vec::new();
     for _ in 0..3 {
         statuses.push(gateway.chat(BODY).await.status);
@@ -628,8 +638,8 @@ async fn a_cache_hit_costs_nothing() {
         ..budget(0)
     };
     let gateway = TestGateway::serving(
-        &keeping(&upstream, limits(Some(99), None, None), money),
-        often(),
+        &cached_content(&upstream, limits(Some(99), None, None), money),
+        frequent_reports(),
     )
     .await;
     for _ in 0..5 {

@@ -10,7 +10,7 @@ use crate::support::{
 
 const BODY: &str = "{\"model\":\"small\"}";
 
-fn often() -> Options {
+fn frequent_probes() -> Options {
     Options::flags(&["--health-interval=1", "--health-timeout=60"])
 }
 
@@ -35,10 +35,10 @@ async fn is_healthy(gateway: &TestGateway) -> bool {
 async fn a_probe_follows_the_backends_health_check() {
     let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
     let mut content = checked(&upstream, "//ping", "POST", "200,401");
-    let request_options = &mut content.models[0].backends[0].request_options;
-    request_options.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
-    request_options.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
-    let gateway = TestGateway::serving(&content, often()).await;
+    let dialect = &mut content.models[0].backends[0].dialect;
+    dialect.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
+    dialect.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
+    let gateway = TestGateway::serving(&content, frequent_probes()).await;
     upstream
         .wait_for("three probes", |seen| seen.requests.len() >= 3)
         .await;
@@ -56,8 +56,11 @@ async fn a_probe_follows_the_backends_health_check() {
 #[tokio::test]
 async fn an_unexpected_status_fails_the_probe() {
     let upstream = Upstream::start([raw("HTTP/1.1 200 OK\r\n\r\n")]).await;
-    let gateway =
-        TestGateway::serving(&checked(&upstream, "/models", "HEAD", "204"), often()).await;
+    let gateway = TestGateway::serving(
+        &checked(&upstream, "/models", "HEAD", "204"),
+        frequent_probes(),
+    )
+    .await;
     gateway
         .until("it is unhealthy", async || !is_healthy(&gateway).await)
         .await;
@@ -68,7 +71,7 @@ async fn an_unexpected_status_fails_the_probe() {
 async fn a_backend_without_a_health_check_is_healthy() {
     let sick = Upstream::start([json_answer("500 X", "{}")]).await;
     let mut content = checked(&sick, "/models", "POST", "2xx");
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_probes()).await;
     gateway
         .until("it is unhealthy", async || !is_healthy(&gateway).await)
         .await;
@@ -90,7 +93,7 @@ async fn a_hanging_probe_does_not_delay_other_probes() {
     for backend in &mut content.models[0].backends {
         backend.health.method = "POST".to_owned();
     }
-    let gateway = TestGateway::serving(&content, often()).await;
+    let gateway = TestGateway::serving(&content, frequent_probes()).await;
     well.wait_for("probes go on", |seen| seen.requests.len() >= 3)
         .await;
     assert_eq!(stuck.seen().requests.len(), 1);

@@ -263,7 +263,7 @@ async fn without_a_snapshot_requests_are_503_not_401() {
     let gateway = TestGateway::with_control(control, Options::flags(&["--config-poll=1"]));
     gateway
         .control
-        .wait_for("a first fetch", |told| !told.fetches.is_empty())
+        .wait_for("a first fetch", |received| !received.fetches.is_empty())
         .await;
     for request in [
         chat(GOOD),

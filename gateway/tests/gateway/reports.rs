@@ -15,16 +15,16 @@ async fn a_batch_is_retried_unchanged_until_it_is_acknowledged() {
     assert_eq!(gateway.chat(BODY).await.status, 200);
     gateway
         .control
-        .wait_for("the batch to be stored", |told| {
-            told.usage.iter().any(|(status, _)| *status == 200)
+        .wait_for("the batch to be stored", |received| {
+            received.usage.iter().any(|(status, _)| *status == 200)
         })
         .await;
     // The usage of later requests has the next batch number.
     assert_eq!(gateway.chat(BODY).await.status, 200);
-    let told = gateway.control.told();
-    let first = &told.usage[0].1;
-    assert_eq!(told.usage.len(), 4);
-    assert!(told.usage.iter().all(|(_, body)| body == first));
+    let received = gateway.control.received();
+    let first = &received.usage[0].1;
+    assert_eq!(received.usage.len(), 4);
+    assert!(received.usage.iter().all(|(_, body)| body == first));
     let batch: UsageBatch = serde_json::from_slice(first).unwrap();
     assert_eq!((batch.sequence, batch.events.len()), (1, 1));
     assert_eq!(batch.events[0].cost_micros.map(|cost| cost.0), Some(125));
@@ -77,7 +77,7 @@ async fn a_permanently_rejected_batch_is_counted_and_dropped() {
             gateway.metric(lost).await > 0.5
         })
         .await;
-    assert_eq!(gateway.control.told().usage.len(), 1);
+    assert_eq!(gateway.control.received().usage.len(), 1);
     assert_eq!(gateway.chat(BODY).await.status, 200);
     assert_eq!(gateway.finish().await.len(), 1);
 }
@@ -103,8 +103,8 @@ async fn health_reports_contain_backends_and_counters() {
     assert_eq!(gateway.chat("{\"model\":\"nobodys\"}").await.status, 404);
     gateway
         .control
-        .wait_for("a report that includes it", |told| {
-            told.health.iter().any(|report| {
+        .wait_for("a report that includes it", |received| {
+            received.health.iter().any(|report| {
                 let backend = report.backends.iter().find(|backend| backend.id.0 == 1);
                 report.replica == "pod-7"
                     && report.snapshot_version == 1
@@ -116,5 +116,5 @@ async fn health_reports_contain_backends_and_counters() {
             })
         })
         .await;
-    assert_eq!(gateway.control.told().health[0].snapshot_version, 1);
+    assert_eq!(gateway.control.received().health[0].snapshot_version, 1);
 }

@@ -18,7 +18,7 @@ const DAMAGED: &str = "fastllm_usage_reports_dropped_total{reason=\"spill_damage
 /// A gateway whose control plane accepts usage, or does not.
 async fn start(upstream: &Upstream, spill: &Path, away: bool) -> TestGateway {
     let control = Control::start(snapshot(&content(&[upstream.api_base()]))).await;
-    control.away(away);
+    control.set_unavailable(away);
     let spill = format!("--usage-spill={}", spill.display());
     let grace = format!("--shutdown-grace={}", if away { 0 } else { 10 });
     let gateway = TestGateway::with_control(control, Options::flags(&[&spill, &grace]));
@@ -37,7 +37,7 @@ async fn ask(gateway: &TestGateway, count: usize) {
 /// unchanged, and returns those that were stored.
 fn stored(gateway: &TestGateway) -> Vec<UsageBatch> {
     let mut first = BTreeMap::new();
-    for (_, body) in gateway.control.told().usage {
+    for (_, body) in gateway.control.received().usage {
         let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
         let as_sent = first
             .entry((batch.boot_id, batch.sequence))
@@ -77,9 +77,9 @@ async fn an_outage_neither_loses_nor_duplicates_usage() {
     ask(&gateway, 10).await;
     gateway
         .control
-        .wait_for("the first batch", |told| !told.usage.is_empty())
+        .wait_for("the first batch", |received| !received.usage.is_empty())
         .await;
-    gateway.control.away(true);
+    gateway.control.set_unavailable(true);
     ask(&gateway, 2500).await;
     gateway
         .until("batches on disk", async || {
@@ -88,7 +88,7 @@ async fn an_outage_neither_loses_nor_duplicates_usage() {
         .await;
     // New usage is queued behind them.
     ask(&gateway, 100).await;
-    gateway.control.away(false);
+    gateway.control.set_unavailable(false);
     gateway.stop();
     gateway.ended().await;
     assert_events(&stored(&gateway), 2610);

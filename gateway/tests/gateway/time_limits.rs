@@ -21,7 +21,7 @@ fn half() -> Vec<u8> {
 
 /// A gateway with this flag, and an upstream that stalls after it has sent
 /// these bytes.
-async fn stuck_after(flag: &str, sent: Vec<u8>) -> (Upstream, TestGateway) {
+async fn stalled_after(flag: &str, sent: Vec<u8>) -> (Upstream, TestGateway) {
     let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilHangUp]]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&[flag])).await;
     (upstream, gateway)
@@ -47,7 +47,7 @@ async fn a_timeout_before_the_response_is_504() {
         b"HTTP/1.1 200 OK\r\n".to_vec(),
         events(&[": working\n\n"], false),
     ] {
-        let (upstream, gateway) = stuck_after(REQUEST_TIME, sent).await;
+        let (upstream, gateway) = stalled_after(REQUEST_TIME, sent).await;
         let reply = gateway.chat(STREAMED).await;
         assert_eq!(reply.error().0, 504);
         assert_eq!(reply.error().2, "upstream_timeout");
@@ -80,7 +80,7 @@ async fn the_request_timeout_covers_all_attempts() {
 #[tokio::test]
 async fn a_stream_that_times_out_ends_with_an_error_event() {
     let (upstream, gateway) =
-        stuck_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
+        stalled_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
     let mut client = gateway.client().await;
     let reply = client.ask(&chat(STREAMED)).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
@@ -108,7 +108,7 @@ async fn a_stream_without_pauses_times_out_too() {
 #[tokio::test]
 async fn an_unstreamed_response_that_times_out_is_not_terminated() {
     for flag in [REQUEST_TIME, SILENCE] {
-        let (upstream, gateway) = stuck_after(flag, half()).await;
+        let (upstream, gateway) = stalled_after(flag, half()).await;
         let reply = gateway.chat(WHOLE).await;
         assert_eq!((reply.status, reply.complete), (200, false));
         until_given_up(&upstream).await;
@@ -118,7 +118,7 @@ async fn an_unstreamed_response_that_times_out_is_not_terminated() {
 
 #[tokio::test]
 async fn the_request_timeout_applies_to_http2() {
-    let (_upstream, gateway) = stuck_after(REQUEST_TIME, events(&[EVENT], false)).await;
+    let (_upstream, gateway) = stalled_after(REQUEST_TIME, events(&[EVENT], false)).await;
     chat_over_http2(&gateway, "null", STREAMED, async |answer| {
         let mut body = answer.into_body();
         assert_eq!(next_data(&mut body).await.unwrap().unwrap(), EVENT);
@@ -128,7 +128,7 @@ async fn the_request_timeout_applies_to_http2() {
         assert!(next_data(&mut body).await.is_none());
     })
     .await;
-    let (_upstream, gateway) = stuck_after(REQUEST_TIME, half()).await;
+    let (_upstream, gateway) = stalled_after(REQUEST_TIME, half()).await;
     chat_over_http2(&gateway, "null", WHOLE, async |answer| {
         let mut body = answer.into_body();
         assert!(next_data(&mut body).await.unwrap().is_ok());
@@ -141,7 +141,7 @@ async fn the_request_timeout_applies_to_http2() {
 async fn the_request_timeout_applies_to_a_client_that_does_not_read() {
     let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
     answer.resize(answer.len() + 50_000_000, b' ');
-    let (_upstream, gateway) = stuck_after(REQUEST_TIME, answer).await;
+    let (_upstream, gateway) = stalled_after(REQUEST_TIME, answer).await;
     let mut client = gateway.client().await;
     client.write(&chat(WHOLE)).await;
     let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
@@ -175,7 +175,7 @@ async fn a_sufficient_timeout_changes_nothing() {
 
 #[tokio::test]
 async fn a_stream_that_stalls_ends_with_an_error_event() {
-    let (upstream, gateway) = stuck_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
+    let (upstream, gateway) = stalled_after(SILENCE, events(&[EVENT, "data: {\"ha"], false)).await;
     let reply = gateway.chat(STREAMED).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
     assert_eq!(last_code(&reply.text()), "upstream_stalled");

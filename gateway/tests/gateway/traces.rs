@@ -109,8 +109,8 @@ async fn spans_identify_their_process() {
     let requests = collector.requests();
     let resource = requests[0].resource_spans[0].resource.clone().unwrap();
     let text = format!("{resource:?}");
-    for told in ["service.name", "fastllm-proxy", "pod-7", "team", "blue"] {
-        assert!(text.contains(told), "{told} in {text}");
+    for received in ["service.name", "fastllm-proxy", "pod-7", "team", "blue"] {
+        assert!(text.contains(received), "{received} in {text}");
     }
     assert!(!text.contains("other"), "{text}");
 }
@@ -185,7 +185,7 @@ async fn one_in_n_requests_is_traced_and_the_context_is_propagated() {
             )
         })
         .collect();
-    let told: Vec<Option<String>> = upstream
+    let received: Vec<Option<String>> = upstream
         .seen()
         .requests
         .iter()
@@ -194,7 +194,7 @@ async fn one_in_n_requests_is_traced_and_the_context_is_propagated() {
     let expected: Vec<Option<String>> = (0..10)
         .map(|index| (index % 3 == 0).then(|| ours[index / 3].clone()))
         .collect();
-    assert_eq!((ours.len(), told), (4, expected));
+    assert_eq!((ours.len(), received), (4, expected));
 }
 
 #[tokio::test]
@@ -222,12 +222,12 @@ async fn the_callers_sampling_decision_is_honoured() {
         (spans.len(), hex::encode(&child.parent_span_id)),
         (2, SPAN.to_owned())
     );
-    let told: Vec<String> = upstream.seen().requests[1..]
+    let received: Vec<String> = upstream.seen().requests[1..]
         .iter()
         .map(|request| request.header("traceparent").unwrap().to_owned())
         .collect();
     let ours = format!("00-{TRACE}-{}-01", hex::encode(&child.span_id));
-    assert_eq!(told, [no.clone(), ours, no]);
+    assert_eq!(received, [no.clone(), ours, no]);
 }
 
 #[tokio::test]

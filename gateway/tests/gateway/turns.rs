@@ -25,7 +25,7 @@ fn one_at_a_time(
 }
 
 /// Responds when the barrier is opened.
-fn held(barrier: &Barrier, body: &str) -> Vec<Step> {
+fn blocked_response(barrier: &Barrier, body: &str) -> Vec<Step> {
     let mut script = vec![Step::Wait(barrier.clone())];
     script.extend(json_answer("200 OK", body));
     script
@@ -46,15 +46,15 @@ async fn next(replies: &mut JoinSet<Reply>) -> Reply {
 
 /// Waits until the health report shows this many requests queued for the first backend.
 async fn until_waiting(gateway: &TestGateway, count: u64) {
-    let seen = gateway.control.told().health.len();
+    let seen = gateway.control.received().health.len();
     let waiting = |report: &fastllm_contract::HealthReport| {
         let mut backends = report.backends.iter();
         backends.any(|backend| backend.id.0 == 1 && backend.waiting == count)
     };
     gateway
         .control
-        .wait_for("queued requests", |told| {
-            told.health.iter().skip(seen).any(waiting)
+        .wait_for("queued requests", |received| {
+            received.health.iter().skip(seen).any(waiting)
         })
         .await;
 }
@@ -70,7 +70,7 @@ async fn the_concurrency_limit_holds_and_the_queue_is_served_in_order() {
     let scripts = gates
         .iter()
         .zip(scripts)
-        .map(|(barrier, body)| held(barrier, body));
+        .map(|(barrier, body)| blocked_response(barrier, body));
     let upstream = Upstream::start(scripts).await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 2, 60_000);
@@ -116,7 +116,7 @@ async fn the_concurrency_limit_holds_and_the_queue_is_served_in_order() {
 #[tokio::test]
 async fn queued_requests_time_out() {
     let barrier = Barrier::new();
-    let upstream = Upstream::start([held(&barrier, "{}")]).await;
+    let upstream = Upstream::start([blocked_response(&barrier, "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 5, 20);
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -135,7 +135,11 @@ async fn queued_requests_time_out() {
 #[tokio::test]
 async fn a_client_that_leaves_frees_its_slot_for_the_next() {
     let barrier = Barrier::new();
-    let upstream = Upstream::start([held(&barrier, "{}"), json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([
+        blocked_response(&barrier, "{}"),
+        json_answer("200 OK", "{}"),
+    ])
+    .await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 5, 60_000);
     let gateway = TestGateway::serving(&content, reporting()).await;
@@ -172,8 +176,8 @@ async fn a_response_retained_during_retries_occupies_no_slot() {
 async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
     let barrier = Barrier::new();
     let (one, two) = (
-        Upstream::start([held(&barrier, "1"), json_answer("200 OK", "1")]).await,
-        Upstream::start([held(&barrier, "2"), json_answer("200 OK", "2")]).await,
+        Upstream::start([blocked_response(&barrier, "1"), json_answer("200 OK", "1")]).await,
+        Upstream::start([blocked_response(&barrier, "2"), json_answer("200 OK", "2")]).await,
     );
     let spare = Upstream::start([json_answer("200 OK", "spare")]).await;
     let mut content = content(&[one.api_base(), two.api_base()]);

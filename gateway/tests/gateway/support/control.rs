@@ -48,13 +48,13 @@ struct ControlState {
     /// Whether the last change affected only the version.
     renumbered: AtomicBool,
     held: Mutex<Vec<(String, Snapshot)>>,
-    told: watch::Sender<ControlReceived>,
+    received: watch::Sender<ControlReceived>,
     usage_statuses: Mutex<VecDeque<u16>>,
     /// 404 if absent, as with an older control plane.
     limits_state: Mutex<Option<LimitsState>>,
-    shares: Mutex<LimitReportReply>,
+    report_reply: Mutex<LimitReportReply>,
     away: AtomicBool,
-    no_shares: AtomicBool,
+    reject_reports: AtomicBool,
 }
 
 impl Control {
@@ -70,12 +70,12 @@ impl Control {
             nonsense: Mutex::new(None),
             renumbered: AtomicBool::new(false),
             held: Mutex::default(),
-            told: watch::Sender::default(),
+            received: watch::Sender::default(),
             usage_statuses: Mutex::default(),
             limits_state: Mutex::default(),
-            shares: Mutex::default(),
+            report_reply: Mutex::default(),
             away: AtomicBool::new(false),
-            no_shares: AtomicBool::new(false),
+            reject_reports: AtomicBool::new(false),
         });
         let shared = Arc::clone(&state);
         let mut tasks = JoinSet::new();
@@ -125,8 +125,8 @@ impl Control {
     }
 
     /// Sets whether limit reports are rejected from now on.
-    pub(crate) fn refuse_shares(&self, refuse: bool) {
-        self.state.no_shares.store(refuse, Ordering::SeqCst);
+    pub(crate) fn reject_reports(&self, refuse: bool) {
+        self.state.reject_reports.store(refuse, Ordering::SeqCst);
     }
 
     /// Sets the limits state served from now on.
@@ -135,28 +135,28 @@ impl Control {
     }
 
     /// Sets the reply to limit reports from now on.
-    pub(crate) fn share(&self, shares: LimitReportReply) {
-        *self.state.shares.lock() = shares;
+    pub(crate) fn set_report_reply(&self, report_reply: LimitReportReply) {
+        *self.state.report_reply.lock() = report_reply;
     }
 
     /// Sets whether usage requests receive 503 from now on, which overrides all else.
-    pub(crate) fn away(&self, away: bool) {
+    pub(crate) fn set_unavailable(&self, away: bool) {
         self.state.away.store(away, Ordering::SeqCst);
     }
 
-    pub(crate) fn told(&self) -> ControlReceived {
-        self.state.told.borrow().clone()
+    pub(crate) fn received(&self) -> ControlReceived {
+        self.state.received.borrow().clone()
     }
 
     pub(crate) async fn wait_for(&self, what: &str, condition: impl Fn(&ControlReceived) -> bool) {
-        let mut told = self.state.told.subscribe();
-        let waited = soon(what, told.wait_for(condition)).await;
+        let mut received = self.state.received.subscribe();
+        let waited = soon(what, received.wait_for(condition)).await;
         drop(waited.unwrap());
     }
 
     /// The usage batches that were stored.
     pub(crate) fn batches(&self) -> Vec<UsageBatch> {
-        self.told()
+        self.received()
             .usage
             .iter()
             .filter(|(status, _)| *status == 200)
@@ -191,7 +191,8 @@ impl ControlState {
             ("POST", "/usage") => self.usage(request),
             ("POST", "/health-report") => {
                 let report = serde_json::from_slice(&request.body).unwrap();
-                self.told.send_modify(|told| told.health.push(report));
+                self.received
+                    .send_modify(|received| received.health.push(report));
                 plain(204, "")
             }
             ("GET", "/limits-state") => match &*self.limits_state.lock() {
@@ -200,13 +201,17 @@ impl ControlState {
             },
             ("POST", "/limits/reconcile") => {
                 let report = serde_json::from_slice(&request.body).unwrap();
-                if self.no_shares.load(Ordering::SeqCst) {
-                    self.told
-                        .send_modify(|told| told.refused_reconciles.push(report));
+                if self.reject_reports.load(Ordering::SeqCst) {
+                    self.received
+                        .send_modify(|received| received.refused_reconciles.push(report));
                     return plain(503, "");
                 }
-                self.told.send_modify(|told| told.reconciles.push(report));
-                plain(200, &serde_json::to_string(&*self.shares.lock()).unwrap())
+                self.received
+                    .send_modify(|received| received.reconciles.push(report));
+                plain(
+                    200,
+                    &serde_json::to_string(&*self.report_reply.lock()).unwrap(),
+                )
             }
             _ => plain(404, ""),
         }
@@ -220,8 +225,8 @@ impl ControlState {
         };
         let body = request.body.clone();
         let batch: UsageBatch = serde_json::from_slice(&body).unwrap();
-        self.told
-            .send_modify(|told| told.usage.push((status, body)));
+        self.received
+            .send_modify(|received| received.usage.push((status, body)));
         let accepted = batch.events.len();
         plain(
             status,
@@ -231,8 +236,8 @@ impl ControlState {
 
     async fn fetch(&self, request: &Message, wait: bool) -> String {
         let known = request.header("if-none-match").map(str::to_owned);
-        self.told
-            .send_modify(|told| told.fetches.push(known.clone()));
+        self.received
+            .send_modify(|received| received.fetches.push(known.clone()));
         let mut snapshots = self.snapshot.subscribe();
         if wait && known.as_deref() == Some(&etag(&snapshots.borrow_and_update())) {
             let news = snapshots.wait_for(|snapshot| Some(etag(snapshot)) != known);
@@ -250,7 +255,8 @@ impl ControlState {
         let before = held.iter().find(|(held, _)| Some(held) == known.as_ref());
         let answer = match before {
             Some((_, before)) => {
-                self.told.send_modify(|told| told.differences += 1);
+                self.received
+                    .send_modify(|received| received.differences += 1);
                 snapshot.without_sections_of(before)
             }
             None => snapshot.clone(),
