@@ -63,9 +63,9 @@ async fn an_http_1_0_connection_without_keep_alive_is_not_reused() {
 
 #[tokio::test]
 async fn bytes_after_a_response_are_discarded() {
-    for poison in [answer("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
+    for extra in [answer("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
         let mut bytes = answer("", "{\"n\":1}");
-        bytes.extend(poison);
+        bytes.extend(extra);
         assert_not_reused(raw(bytes)).await;
     }
 }

@@ -101,7 +101,7 @@ struct TrafficPlayer {
     schedule: u64,
     client: usize,
     address: SocketAddr,
-    asked: u64,
+    requests: u64,
     answered: u64,
 }
 
@@ -109,14 +109,14 @@ struct TrafficPlayer {
 /// number of complete responses of all clients.
 #[derive(Debug, Default)]
 struct PlayedRequest {
-    asked: [u64; CLIENTS],
+    requests: [u64; CLIENTS],
     answered: u64,
 }
 
 impl PlayedRequest {
     fn add(&mut self, other: &Self) {
-        for (sum, asked) in self.asked.iter_mut().zip(other.asked) {
-            *sum += asked;
+        for (sum, requests) in self.requests.iter_mut().zip(other.requests) {
+            *sum += requests;
         }
         self.answered += other.answered;
     }
@@ -155,8 +155,8 @@ impl TrafficPlayer {
 
     /// A request with marks in every part.
     fn request(&mut self) -> (Vec<u8>, String) {
-        self.asked += 1;
-        let mark = self.mark(self.asked);
+        self.requests += 1;
+        let mark = self.mark(self.requests);
         let stream = self.rng.bool();
         let manner = self.rng.choice(MANNERS).unwrap();
         let pad = mark.repeat(self.rng.usize(0..200));
@@ -185,7 +185,7 @@ x-request-id: {mark}\r\n"
             answered: self.answered,
             ..PlayedRequest::default()
         };
-        played.asked[self.client] = self.asked;
+        played.requests[self.client] = self.requests;
         played
     }
 
@@ -288,7 +288,7 @@ async fn schedule(seed: u64, address: SocketAddr) -> PlayedRequest {
             schedule: seed,
             client,
             address,
-            asked: 0,
+            requests: 0,
             answered: 0,
         };
         if client < 2 || rng.bool() {
@@ -339,10 +339,10 @@ async fn no_client_receives_data_of_another() {
     for event in gateway.finish().await {
         check_account(&event, &mut accounts);
     }
-    for (client, asked) in played.asked.into_iter().enumerate() {
+    for (client, requests) in played.requests.into_iter().enumerate() {
         let accounted = accounts[&principal_of(client)];
         assert!(
-            accounted <= asked && accounted > 0,
+            accounted <= requests && accounted > 0,
             "{accounts:?} {played:?}"
         );
     }

@@ -41,9 +41,9 @@ async fn refused(requests: impl IntoIterator<Item = String>) {
             faults.push(format!("{request:?}: {seen}"));
         }
     }
-    let asked = upstream.seen().requests.len();
-    assert!(faults.is_empty(), "{asked} went upstream: {faults:#?}");
-    assert_eq!(asked, 0);
+    let forwarded = upstream.seen().requests.len();
+    assert!(faults.is_empty(), "{forwarded} went upstream: {faults:#?}");
+    assert_eq!(forwarded, 0);
     // None of them was counted as a request.
     assert!(gateway.finish().await.is_empty());
 }

@@ -284,9 +284,9 @@ async fn uncacheable_responses_are_never_cached() {
     // The same response without the obstacle.
     let upstream = Upstream::start([vec![Step::Send(good("", "{}")), Step::Close]]).await;
     let gateway = start(&upstream).await;
-    let said = [gateway.chat(BODY).await, gateway.chat(BODY).await];
+    let cached = [gateway.chat(BODY).await, gateway.chat(BODY).await];
     assert_eq!(
-        said.map(|reply| reply.header("x-fastllm-cache") == HIT),
+        cached.map(|reply| reply.header("x-fastllm-cache") == HIT),
         [false, true]
     );
 }
@@ -323,7 +323,7 @@ async fn a_response_whose_client_left_is_not_cached() {
 async fn clients_can_bypass_the_cache() {
     let upstream = numbered_upstream().await;
     let gateway = start(&upstream).await;
-    for (lines, number, said) in [
+    for (lines, number, cached) in [
         ("", 1, MISS),
         ("", 1, HIT),
         // Neither looked up nor stored.
@@ -335,7 +335,7 @@ async fn clients_can_bypass_the_cache() {
         ("", 4, HIT),
     ] {
         let reply = ask(&gateway, lines, BODY).await;
-        assert_eq!(cache_status(&reply), (number, said), "{lines}");
+        assert_eq!(cache_status(&reply), (number, cached), "{lines}");
     }
 }
 
@@ -441,17 +441,15 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
         let value = gateway.metric(name).await;
         assert!((value - count).abs() < 0.5, "{name}: {value}");
     }
-    let received = gateway
-        .control
-        .wait_for("a report of the usage", |received| {
-            received.health.iter().any(|report| {
-                let process = &report.process;
-                (process.cache_hits, process.cache_misses) == (1, 1)
-                    && process.cache_entries == 1
-                    && process.cache_bytes > 500
-            })
-        });
-    soon("a report of the usage", received).await;
+    let seen = gateway.control.wait_for("a report of the usage", |seen| {
+        seen.health.iter().any(|report| {
+            let process = &report.process;
+            (process.cache_hits, process.cache_misses) == (1, 1)
+                && process.cache_entries == 1
+                && process.cache_bytes > 500
+        })
+    });
+    soon("a report of the usage", seen).await;
     let logged = logged();
     let line = logged
         .lines()

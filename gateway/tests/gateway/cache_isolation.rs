@@ -39,7 +39,7 @@ fn with_key(key: &str, body: &str) -> Vec<u8> {
 async fn another_principal_gets_no_cached_response() {
     let upstream = numbered_upstream().await;
     let gateway = TestGateway::serving(&three_keys(&upstream), Options::default()).await;
-    for (key, number, said) in [
+    for (key, number, cached) in [
         (KEY, 1, MISS),
         (OTHER, 2, MISS),
         (KEY, 1, HIT),
@@ -49,7 +49,7 @@ async fn another_principal_gets_no_cached_response() {
     ] {
         assert_eq!(
             cache_status(&gateway.ask(&with_key(key, BODY)).await),
-            (number, said),
+            (number, cached),
             "{key}"
         );
     }
@@ -122,10 +122,10 @@ async fn endpoint_body_and_model_are_part_of_the_cache_key() {
         ("/v1/chat/completions", spaced.as_str()),
         ("/v1/chat/completions", described.as_str()),
     ];
-    for said in [MISS, HIT] {
+    for cached in [MISS, HIT] {
         for ((path, body), number) in questions.iter().zip(1..) {
             let reply = gateway.ask(&post(path, &headers, body)).await;
-            assert_eq!(cache_status(&reply), (number, said), "{path} {body}");
+            assert_eq!(cache_status(&reply), (number, cached), "{path} {body}");
         }
     }
     // The path prefix is not part of the key.
@@ -154,7 +154,7 @@ async fn every_name_of_a_model_shares_the_cached_response() {
     assert_eq!(cache_status(&gateway.chat(BODY).await), (1, HIT));
     assert_eq!(cache_status(&gateway.chat(&auto).await), (1, HIT));
     let events = gateway.finish().await;
-    let asked = events.iter().map(|event| {
+    let requested = events.iter().map(|event| {
         let requested = event.requested_model.as_ref();
         (
             event.model.as_str(),
@@ -167,7 +167,7 @@ async fn every_name_of_a_model_shares_the_cached_response() {
         ("small", None, true),
         ("small", Some("auto"), true),
     ];
-    assert!(asked.eq(expected));
+    assert!(requested.eq(expected));
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn forwarded_headers_are_part_of_the_cache_key() {
     let content = cached_content(&[upstream.api_base()]);
     let options = Options::flags(&["--forward-header=x-tenant"]);
     let gateway = TestGateway::serving(&content, options).await;
-    for (lines, number, said) in [
+    for (lines, number, cached) in [
         ("", 1, MISS),
         ("openai-beta: one\r\n", 2, MISS),
         ("openai-beta: two\r\n", 3, MISS),
@@ -190,7 +190,7 @@ async fn forwarded_headers_are_part_of_the_cache_key() {
     ] {
         assert_eq!(
             cache_status(&ask(&gateway, lines, BODY).await),
-            (number, said),
+            (number, cached),
             "{lines}"
         );
     }

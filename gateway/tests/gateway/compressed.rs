@@ -72,8 +72,12 @@ async fn a_stream_is_forwarded_with_the_usage_that_the_gateway_requested() {
         let reply = gateway.chat(STREAM).await;
         assert!(reply.complete);
         assert_eq!(reply.body, body);
-        let asked = upstream.request().body;
-        assert!(String::from_utf8(asked).unwrap().contains("include_usage"));
+        let forwarded = upstream.request().body;
+        assert!(
+            String::from_utf8(forwarded)
+                .unwrap()
+                .contains("include_usage")
+        );
         let event = &gateway.finish().await[0];
         assert!(event.usage_reported && event.ttft_ms.is_some());
         assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (11, 5));

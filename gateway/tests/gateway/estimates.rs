@@ -262,10 +262,10 @@ async fn money_is_reserved_for_images_speech_and_audio() {
     assert_reserved_money("/images/generations", "", images, 120_000).await;
     let speech = "{\"model\":\"small\",\"input\":\"gr\\u00fc\u{df}e\"}";
     assert_reserved_money("/audio/speech", "", speech, 75).await;
-    let sound = "RIFF".repeat(120_000);
+    let audio = "RIFF".repeat(120_000);
     let form = format!(
         "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
---x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{sound}\r\n--x--\r\n"
+--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{audio}\r\n--x--\r\n"
     );
     let minute = form.len() as u64 / 8;
     let cost = (minute * 6_000 + 30_000) / 60_000;

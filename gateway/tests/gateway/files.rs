@@ -159,14 +159,14 @@ fastllm:
     ] {
         assert_eq!(gateway.ask(&request).await.status, 200);
     }
-    let asked: Vec<_> = upstream
+    let forwarded: Vec<_> = upstream
         .seen()
         .requests
         .iter()
         .map(|request| String::from_utf8(request.body.clone()).unwrap())
         .collect();
     let body = |model: &str| format!("{{\"model\":\"{model}\"}}");
-    assert_eq!(asked, [body("small"), body("large"), body("large")]);
+    assert_eq!(forwarded, [body("small"), body("large"), body("large")]);
 }
 
 #[tokio::test]

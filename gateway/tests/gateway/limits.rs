@@ -242,8 +242,8 @@ async fn every_endpoint_enforces_the_budget() {
 pub(crate) async fn until_reported(gateway: &TestGateway, what: &str, wanted: (u64, u64)) {
     gateway
         .control
-        .wait_for(what, |received| {
-            let last = received
+        .wait_for(what, |seen| {
+            let last = seen
                 .reconciles
                 .last()
                 .and_then(|report| report.budgets.first());
@@ -305,7 +305,7 @@ async fn an_aborted_stream_is_settled_with_the_estimate_of_its_usage_event() {
     assert_eq!(gateway.chat(stream).await.status, 200);
     gateway
         .control
-        .wait_for("the usage event", |received| !received.usage.is_empty())
+        .wait_for("the usage event", |seen| !seen.usage.is_empty())
         .await;
     let event = gateway.control.batches().remove(0).events.remove(0);
     assert!(event.estimated && event.completion_tokens.0 > 0);
@@ -379,9 +379,7 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     // The first report contains no usage.
     gateway
         .control
-        .wait_for("the first report", |received| {
-            received.reconciles.len() == 1
-        })
+        .wait_for("the first report", |seen| seen.reconciles.len() == 1)
         .await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let refused = gateway.chat(BODY).await;
@@ -391,7 +389,7 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     );
     gateway
         .control
-        .wait_for("an early report", |received| received.reconciles.len() == 2)
+        .wait_for("an early report", |seen| seen.reconciles.len() == 2)
         .await;
     let report = gateway.control.received().reconciles.remove(1);
     let used = report.budgets[0];
@@ -427,7 +425,7 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
         .await;
 }
 
-fn asked(reports: &[LimitReport]) -> u64 {
+fn demand(reports: &[LimitReport]) -> u64 {
     let counts = reports.iter().flat_map(|report| &report.counts);
     counts.map(|count| count.requests).sum()
 }
@@ -446,18 +444,18 @@ async fn the_usage_of_a_failed_report_is_reported_again() {
     }
     gateway
         .control
-        .wait_for("a report that fails", |received| {
-            asked(&received.refused_reconciles) >= 30
+        .wait_for("a report that fails", |seen| {
+            demand(&seen.refused_reconciles) >= 30
         })
         .await;
     gateway.control.reject_reports(false);
     gateway
         .control
-        .wait_for("its counts", |received| asked(&received.reconciles) > 0)
+        .wait_for("its counts", |seen| demand(&seen.reconciles) > 0)
         .await;
     // Decayed by a few seconds.
-    let received = asked(&gateway.control.received().reconciles);
-    assert!((20..=30).contains(&received), "{received}");
+    let seen = demand(&gateway.control.received().reconciles);
+    assert!((20..=30).contains(&seen), "{seen}");
 }
 
 /// The report interval is one hour, and no request is rejected.
@@ -488,7 +486,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
     gateway.until_ready().await;
     gateway
         .control
-        .wait_for("early reports", |received| received.reconciles.len() >= 3)
+        .wait_for("early reports", |seen| seen.reconciles.len() >= 3)
         .await;
 }
 
@@ -507,13 +505,13 @@ async fn a_duplicate_replica_is_reported_once() {
     // The first reply has been applied by then.
     gateway
         .control
-        .wait_for("three reports", |received| received.reconciles.len() == 3)
+        .wait_for("three reports", |seen| seen.reconciles.len() == 3)
         .await;
-    let said = logged();
-    let said = said.lines().filter(|line| {
+    let logs = logged();
+    let logs = logs.lines().filter(|line| {
         line.contains("WARN") && line.contains("another gateway") && line.contains("doubled-pod")
     });
-    assert_eq!(said.count(), 1);
+    assert_eq!(logs.count(), 1);
 }
 
 /// Control is unavailable when the gateway restarts: all spending is restored
@@ -569,14 +567,14 @@ async fn reports_include_the_demand_of_rejected_requests() {
     for status in [200, 429, 429] {
         assert_eq!(gateway.chat(BODY).await.status, status);
     }
-    let asked = |received: &crate::support::ControlReceived| -> u64 {
-        let reports = received.reconciles.iter().flat_map(|report| &report.counts);
+    let demand = |seen: &crate::support::ControlReceived| -> u64 {
+        let reports = seen.reconciles.iter().flat_map(|report| &report.counts);
         let mine = reports.filter(|count| count.subject == Subject::Principal(PrincipalId(1)));
         mine.map(|count| count.requests).sum()
     };
     gateway
         .control
-        .wait_for("all three", |received| asked(received) == 3)
+        .wait_for("all three", |seen| demand(seen) == 3)
         .await;
 }
 
@@ -596,18 +594,18 @@ async fn a_cache_hit_counts_like_the_original_response() {
         frequent_reports(),
     )
     .await;
-    let said = |reply: &Reply| reply.header("x-fastllm-cache").map(str::to_owned);
+    let cached = |reply: &Reply| reply.header("x-fastllm-cache").map(str::to_owned);
     for (requests, hit) in [("8", false), ("7", true), ("6", true), ("5", true)] {
         let reply = gateway.chat(BODY).await;
         let word = if hit { "hit" } else { "miss" };
-        assert_eq!((reply.status, said(&reply).as_deref()), (200, Some(word)));
+        assert_eq!((reply.status, cached(&reply).as_deref()), (200, Some(word)));
         assert_eq!(rates(&reply)[1], requests);
         assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("9"));
     }
     until_reported(&gateway, "what four of them used", (120, 0)).await;
     // A cache hit does not bypass an exceeded budget.
     let refused = gateway.chat(BODY).await;
-    assert_eq!((refused.status, said(&refused)), (402, None));
+    assert_eq!((refused.status, cached(&refused)), (402, None));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 

@@ -45,9 +45,9 @@ async fn images_are_counted_regardless_of_their_size() {
 async fn speech_usage_is_in_characters_and_bytes() {
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: 5\r\n\r\nID3..";
     let body = "{\"model\":\"small\",\"input\":\"gr\\u00fc\u{df}e\"}";
-    let spoken = event("/v1/audio/speech", "", body, raw(answer)).await;
+    let speech = event("/v1/audio/speech", "", body, raw(answer)).await;
     assert_eq!(
-        (spoken.input_characters, spoken.audio_bytes),
+        (speech.input_characters, speech.audio_bytes),
         (Some(5), Some(5))
     );
     // No usage without input text.

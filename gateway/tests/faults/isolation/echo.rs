@@ -29,7 +29,7 @@ pub(super) const MANNERS: [&str; 16] = [
     "close within",
     "reset within",
     "die",
-    "poison",
+    "corrupt",
     "until close",
     "refuse",
 ];
@@ -181,7 +181,7 @@ async fn answer(
             });
         }
         "die" if begun => return Ok(AfterResponse::Close),
-        "poison" => writer.write_all(&framed.repeat(2)).await?,
+        "corrupt" => writer.write_all(&framed.repeat(2)).await?,
         _ => writer.write_all(&framed).await?,
     }
     Ok(match manner {
