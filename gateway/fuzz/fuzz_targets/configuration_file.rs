@@ -1,5 +1,5 @@
-//! Whatever a configuration file says, reading it ends, and what it describes
-//! makes tables without a backend that cannot be used.
+//! Parsing any configuration file terminates, and the snapshot of a valid file
+//! yields routing tables without an unusable backend.
 
 #![no_main]
 
