@@ -49,7 +49,7 @@ pub(crate) enum ResponsePart {
     /// The body is complete.
     End,
     /// The body was truncated.
-    BrokenOff,
+    Aborted,
 }
 
 /// Everything that a client received of a response.
@@ -98,7 +98,7 @@ pub(crate) trait TestProtocol: Sized {
                     answer.complete = true;
                     break;
                 }
-                ResponsePart::BrokenOff => break,
+                ResponsePart::Aborted => break,
             }
             seen(&answer.body);
         }
@@ -183,13 +183,13 @@ impl TestProtocol for Http1 {
     async fn part(&mut self) -> ResponsePart {
         match self.framing {
             Framing::Chunked => match self.reader.chunk().await {
-                None => ResponsePart::BrokenOff,
+                None => ResponsePart::Aborted,
                 Some(last) if last.is_empty() => ResponsePart::End,
                 Some(chunk) => ResponsePart::Bytes(chunk),
             },
             Framing::Length(0) => ResponsePart::End,
             Framing::Length(left) => match self.reader.some(left).await {
-                None => ResponsePart::BrokenOff,
+                None => ResponsePart::Aborted,
                 Some(bytes) => {
                     self.framing = Framing::Length(left - bytes.len());
                     ResponsePart::Bytes(bytes)

@@ -136,11 +136,11 @@ impl TestProtocol for Http2 {
                 body.flow_control().release_capacity(bytes.len()).unwrap();
                 ResponsePart::Bytes(bytes.to_vec())
             }
-            Some(Err(_)) => ResponsePart::BrokenOff,
+            Some(Err(_)) => ResponsePart::Aborted,
             None => match body.trailers().await {
                 Ok(None) => ResponsePart::End,
                 Ok(Some(trailers)) => panic!("trailers: {trailers:?}"),
-                Err(_) => ResponsePart::BrokenOff,
+                Err(_) => ResponsePart::Aborted,
             },
         }
     }

@@ -95,7 +95,7 @@ async fn read_rest<P: TestProtocol>(client: &mut P) {
                 }
             }
             ResponsePart::End => break,
-            ResponsePart::BrokenOff => panic!("aborted after {at} bytes"),
+            ResponsePart::Aborted => panic!("aborted after {at} bytes"),
         }
     }
     assert_eq!(at, OFFERED.div_ceil(EVENT) * EVENT);
