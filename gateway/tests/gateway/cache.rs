@@ -419,7 +419,7 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
         TestGateway::with_control(control, Options::flags(&["--health-report-interval=1"]));
     gateway.until_ready().await;
     assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
-    let reply = ask(&gateway, "x-request-id: given-again-1\r\n", BODY).await;
+    let reply = ask(&gateway, "x-request-id: cache-hit-1\r\n", BODY).await;
     assert_eq!(cache_status(&reply), (1, HIT));
 
     for (name, count) in [
@@ -453,7 +453,7 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
     let logged = logged();
     let line = logged
         .lines()
-        .find(|line| line.contains("request_id=given-again-1"));
+        .find(|line| line.contains("request_id=cache-hit-1"));
     assert!(
         line.unwrap()
             .contains(" attempts=0 stream=false cache=hit status=200 ")

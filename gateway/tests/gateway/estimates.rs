@@ -249,7 +249,7 @@ async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u6
     gateway
         .control
         .wait_for("the reservation", |received| {
-            let last = received.reconciles.last();
+            let last = received.reports.last();
             let budget = last.and_then(|report| report.budgets.first());
             budget.is_some_and(|budget| budget.cost_reserved_micros.0 == wanted)
         })

@@ -244,7 +244,7 @@ pub(crate) async fn until_reported(gateway: &TestGateway, what: &str, wanted: (u
         .control
         .wait_for(what, |seen| {
             let last = seen
-                .reconciles
+                .reports
                 .last()
                 .and_then(|report| report.budgets.first());
             last.is_some_and(|used| (used.tokens.0, used.tokens_reserved.0) == wanted)
@@ -379,7 +379,7 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     // The first report contains no usage.
     gateway
         .control
-        .wait_for("the first report", |seen| seen.reconciles.len() == 1)
+        .wait_for("the first report", |seen| seen.reports.len() == 1)
         .await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let refused = gateway.chat(BODY).await;
@@ -389,9 +389,9 @@ async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     );
     gateway
         .control
-        .wait_for("an early report", |seen| seen.reconciles.len() == 2)
+        .wait_for("an early report", |seen| seen.reports.len() == 2)
         .await;
-    let report = gateway.control.received().reconciles.remove(1);
+    let report = gateway.control.received().reports.remove(1);
     let used = report.budgets[0];
     assert_eq!(used.tokens, Tokens(30));
     let share = |used_by_others| LimitReportReply {
@@ -445,16 +445,16 @@ async fn the_usage_of_a_failed_report_is_reported_again() {
     gateway
         .control
         .wait_for("a report that fails", |seen| {
-            demand(&seen.refused_reconciles) >= 30
+            demand(&seen.rejected_reports) >= 30
         })
         .await;
     gateway.control.reject_reports(false);
     gateway
         .control
-        .wait_for("its counts", |seen| demand(&seen.reconciles) > 0)
+        .wait_for("its counts", |seen| demand(&seen.reports) > 0)
         .await;
     // Decayed by a few seconds.
-    let seen = demand(&gateway.control.received().reconciles);
+    let seen = demand(&gateway.control.received().reports);
     assert!((20..=30).contains(&seen), "{seen}");
 }
 
@@ -486,7 +486,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
     gateway.until_ready().await;
     gateway
         .control
-        .wait_for("early reports", |seen| seen.reconciles.len() >= 3)
+        .wait_for("early reports", |seen| seen.reports.len() >= 3)
         .await;
 }
 
@@ -505,7 +505,7 @@ async fn a_duplicate_replica_is_reported_once() {
     // The first reply has been applied by then.
     gateway
         .control
-        .wait_for("three reports", |seen| seen.reconciles.len() == 3)
+        .wait_for("three reports", |seen| seen.reports.len() == 3)
         .await;
     let logs = logged();
     let logs = logs.lines().filter(|line| {
@@ -568,7 +568,7 @@ async fn reports_include_the_demand_of_rejected_requests() {
         assert_eq!(gateway.chat(BODY).await.status, status);
     }
     let demand = |seen: &crate::support::ControlReceived| -> u64 {
-        let reports = seen.reconciles.iter().flat_map(|report| &report.counts);
+        let reports = seen.reports.iter().flat_map(|report| &report.counts);
         let mine = reports.filter(|count| count.subject == Subject::Principal(PrincipalId(1)));
         mine.map(|count| count.requests).sum()
     };

@@ -43,7 +43,7 @@ async fn a_change_is_pushed_as_a_delta() {
         })
         .await;
     assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 200);
-    assert_eq!(gateway.control.received().differences, 2);
+    assert_eq!(gateway.control.received().deltas, 2);
     assert!((gateway.metric("fastllm_snapshot_version").await - 3.0).abs() < 0.5);
 }
 

@@ -23,13 +23,13 @@ pub(crate) struct ControlReceived {
     /// Bodies of usage requests, with the status of each response.
     pub(crate) usage: Vec<(u16, Vec<u8>)>,
     pub(crate) health: Vec<HealthReport>,
-    pub(crate) reconciles: Vec<LimitReport>,
+    pub(crate) reports: Vec<LimitReport>,
     /// Limit reports that received a 503.
-    pub(crate) refused_reconciles: Vec<LimitReport>,
+    pub(crate) rejected_reports: Vec<LimitReport>,
     /// Snapshot requests, by the `ETag` that each carried.
     pub(crate) fetches: Vec<Option<String>>,
     /// Snapshot requests whose response omitted a section.
-    pub(crate) differences: usize,
+    pub(crate) deltas: usize,
 }
 
 /// A scripted control plane that serves the gateway API.
@@ -203,11 +203,11 @@ impl ControlState {
                 let report = serde_json::from_slice(&request.body).unwrap();
                 if self.reject_reports.load(Ordering::SeqCst) {
                     self.received
-                        .send_modify(|received| received.refused_reconciles.push(report));
+                        .send_modify(|received| received.rejected_reports.push(report));
                     return plain(503, "");
                 }
                 self.received
-                    .send_modify(|received| received.reconciles.push(report));
+                    .send_modify(|received| received.reports.push(report));
                 plain(
                     200,
                     &serde_json::to_string(&*self.report_reply.lock()).unwrap(),
@@ -255,8 +255,7 @@ impl ControlState {
         let before = held.iter().find(|(held, _)| Some(held) == known.as_ref());
         let answer = match before {
             Some((_, before)) => {
-                self.received
-                    .send_modify(|received| received.differences += 1);
+                self.received.send_modify(|received| received.deltas += 1);
                 snapshot.without_sections_of(before)
             }
             None => snapshot.clone(),
