@@ -35,7 +35,7 @@ async fn is_healthy(gateway: &TestGateway) -> bool {
 async fn a_probe_follows_the_backends_health_check() {
     let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
     let mut content = checked(&upstream, "//ping", "POST", "200,401");
-    let options = &mut content.models[0].backends[0].dialect;
+    let options = &mut content.models[0].backends[0].request_options;
     options.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
     options.query = BTreeMap::from([("api-version".to_owned(), "7".to_owned())]);
     let gateway = TestGateway::serving(&content, frequent_probes()).await;

@@ -76,12 +76,8 @@ fn settings_that_keep_a_backend_identity() {
     let others: [fn(&mut Backend); 3] = [
         |backend| backend.request_options.path_template = Some("/x{sub_path}".to_owned()),
         |backend| {
-            drop(
-                backend
-                    .request_options
-                    .query
-                    .insert("a".to_owned(), "b".to_owned()),
-            )
+            let query = &mut backend.request_options.query;
+            query.insert("a".to_owned(), "b".to_owned());
         },
         |backend| {
             let header = ("x-a".to_owned(), Secret::new("b"));

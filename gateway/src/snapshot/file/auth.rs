@@ -13,6 +13,10 @@ use time::format_description::well_known::Rfc3339;
 use super::allowance;
 use super::value::{Context, MappingReader, SourceSpan, Value};
 
+/// The error of a key whose principal an earlier key describes otherwise.
+const CONFLICTING_KEY: &str =
+    "an earlier key of the same name has other models, roles, limits or budget";
+
 /// Keys and principals.
 #[derive(Debug, Default)]
 pub(super) struct Auth {
@@ -131,9 +135,7 @@ impl Auth {
                 ..described
             };
             if same != *first {
-                let message =
-                    "an earlier key of the same name has other models, roles, limits or budget";
-                return context.entry_error(span, message);
+                return context.entry_error(span, CONFLICTING_KEY);
             }
             first.id
         } else {
