@@ -1,4 +1,4 @@
-//! Where the tables that requests are decided by come from: control and the
+//! Sources of the tables that requests are decided by: control with the
 //! last-known-good copy on disk, or a configuration file. Never on the request
 //! path.
 

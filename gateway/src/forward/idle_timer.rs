@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::runtime::Deadline;
 
-/// Idle time is measured in steps, so that a read requires no clock: a step is
-/// the smaller of these fractions of the timeout and of the heartbeat interval.
+/// Idle time is measured in steps, so that a read requires no clock: the timeout
+/// and the heartbeat interval are divided by these, and the shorter step is used.
 const PARTS_OF_TIMEOUT: u32 = 8;
 const PARTS_OF_HEARTBEAT: u32 = 4;
 

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Listener(accept::Listener);
 
-/// What serves the connections of a port: workers, each with its own handler.
+/// What serves the connections of a port: workers, each with its own service.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerSet {
     pub(crate) workers: Arc<Workers>,

@@ -24,12 +24,12 @@ pub(crate) struct Status {
     draining: AtomicBool,
 }
 
-/// What can be asked of the status.
+/// A request to a status endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusQuery {
     /// Whether any backend is available.
     Health {
-        /// Like `health`, with details.
+        /// Whether the response contains details.
         detailed: bool,
     },
     /// Whether the process runs.
@@ -78,7 +78,7 @@ impl Status {
 
     /// The status endpoint of a request; nothing for any other path. Without
     /// `detailed`, only up or down is served, and no metrics. `public` ports do
-    /// not reveal which endpoints exist on other ports.
+    /// not reveal endpoints that they do not serve.
     pub(crate) fn query_of(head: &Head, detailed: bool, public: bool) -> Option<StatusQuery> {
         if !matches!(head.method(), b"GET" | b"HEAD") {
             return None;

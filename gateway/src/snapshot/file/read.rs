@@ -86,7 +86,7 @@ pub struct FileContents {
     pub tuning: Tuning,
 }
 
-/// The outcome of reading a file.
+/// The result of reading a file.
 #[derive(Debug)]
 pub struct ReadOutcome {
     /// `None` if the file cannot be used at all. Backends, keys and virtual

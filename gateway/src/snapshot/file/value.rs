@@ -268,7 +268,7 @@ pub(super) struct MappingReader<'a> {
 }
 
 impl<'a> MappingReader<'a> {
-    /// The member of this name, unless it is null.
+    /// The member with this name, unless it is null.
     pub(super) fn take(&mut self, name: &str) -> Option<Value<'a>> {
         let at = self.left.iter().position(|entry| entry.name == name)?;
         let entry = self.left.remove(at);

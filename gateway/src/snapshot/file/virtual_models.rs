@@ -82,7 +82,7 @@ impl KnownNames<'_> {
         list.iter().filter_map(|value| self.target(value)).collect()
     }
 
-    /// A mapping, or only the model's name.
+    /// A mapping, or just the name of the model.
     fn target(&self, value: &Value<'_>) -> Option<Target> {
         const USUAL_WEIGHT: u32 = 100;
         if value.is_scalar() {

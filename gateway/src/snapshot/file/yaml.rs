@@ -18,7 +18,7 @@ const DEEPEST: usize = 32;
 /// Maximum number of nodes; nodes of an alias count each time it is used.
 const MOST_NODES: usize = 1 << 20;
 
-/// A value of the file.
+/// A value in the file.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
