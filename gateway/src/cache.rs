@@ -362,7 +362,7 @@ mod tests {
     use crate::http::{Head, ProxiedEndpoint};
 
     #[test]
-    fn a_client_may_want_an_answer_of_its_own() {
+    fn cache_control_of_the_client_is_respected() {
         for (lines, wish) in [
             ("", CacheControl::Allow),
             ("cache-control: max-age=0\r\n", CacheControl::Allow),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_of_a_kept_conversation_is_never_the_same_again() {
+    fn turns_of_stored_conversations_are_not_cached() {
         let body = b"{\"model\":\"m\",\"conversation\":\"conv_1\"}";
         assert!(extends_conversation(ProxiedEndpoint::Responses, body));
         assert!(!extends_conversation(
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_what_is_not_done_yet_are_no_last_word() {
+    fn errors_and_unfinished_responses_are_not_final() {
         for (body, is) in [
             ("{\"choices\":[]}", true),
             ("{\"error\":null,\"status\":\"completed\"}", true),

@@ -65,7 +65,7 @@ mod tests {
     use super::{asked_for, before_retry, retry_after};
 
     #[test]
-    fn what_an_overloaded_upstream_asks_for_is_read() {
+    fn the_back_off_of_an_overloaded_upstream_is_parsed() {
         let asked = |status: u16, name: &'static str, value: &'static str| {
             let header = |asked| (asked == name).then_some(value.as_bytes());
             asked_for(StatusCode::from_u16(status).unwrap(), header)
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_to_a_tenth_of_a_second_and_double_for_429() {
+    fn back_off_grows_to_a_tenth_of_a_second_and_doubles_for_429() {
         for (retry, least) in [(0, 25), (1, 50), (2, 100), (9, 100)] {
             let least = Duration::from_millis(least);
             for _ in 0..50 {

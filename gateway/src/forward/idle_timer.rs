@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_is_never_early_and_hardly_late() {
+    fn a_timeout_is_never_early_and_slightly_late_at_most() {
         for (timeout, heartbeat) in [
             (seconds(300), None),
             (seconds(1), None),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_never_late_and_goes_on() {
+    fn heartbeats_are_never_late_and_repeat() {
         let mut idle_timer = IdleTimer::new(IdleTimeouts::new(seconds(300), Some(seconds(15))));
         until(&mut idle_timer, IdleTick::Wait);
         idle_timer.record_read(true);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_served_when_a_request_ends() {
+    async fn a_waiting_request_gets_the_slot_of_a_finished_one() {
         let pool = pool(vec![backend(1, limited(1, 60_000))]);
         let slot = pool.acquire(&[], &pick()).unwrap();
         let pick = pick();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_longer_than_the_backend_or_the_request_allows() {
+    async fn the_wait_is_limited_by_the_backend_and_the_request() {
         for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
             let pool = pool(vec![backend(1, limited(1, patience))]);
             let slot = pool.acquire(&[], &pick()).unwrap();
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queue_that_is_full_sends_away_at_once() {
+    async fn a_full_queue_rejects_at_once() {
         let pool = pool(vec![backend(1, limited(0, 60_000))]);
         let _place = pool.acquire(&[], &pick()).unwrap();
         assert!(wait_for_slot(&pool, &[], &pick(), LONG).await.is_none());
     }
 
     #[tokio::test]
-    async fn one_without_a_limit_that_has_come_back_serves_at_once() {
+    async fn a_restored_backend_without_a_limit_is_used_at_once() {
         let pool = pool(vec![
             backend(1, limited(1, 60_000)),
             backend(2, Concurrency::default()),

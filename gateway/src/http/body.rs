@@ -213,7 +213,7 @@ mod tests {
     use super::{BodyLimits, MemoryShare};
 
     #[test]
-    fn all_bodies_together_are_bounded_and_memory_comes_back() {
+    fn memory_for_all_bodies_is_bounded_and_released() {
         let limits = BodyLimits::new(1 << 20, Duration::from_secs(30));
         let mut first = MemoryShare::of(&limits);
         first.grow(BodyLimits::ALL - 10).unwrap();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_are_forms_and_only_completions_are_asked_for_usage() {
+    fn uploads_are_forms_and_usage_is_requested_for_completions_only() {
         let of = |kind| {
             ProxiedEndpoint::ALL
                 .into_iter()

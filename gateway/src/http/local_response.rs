@@ -58,7 +58,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> LocalResponse 
     let (status, text) = match serde_json::to_vec(value) {
         Ok(text) => (status, text),
         Err(error) => {
-            tracing::error!(%error, "an answer cannot be written as JSON");
+            tracing::error!(%error, "a response cannot be serialized as JSON");
             (StatusCode::INTERNAL_SERVER_ERROR, Vec::new())
         }
     };

@@ -116,7 +116,7 @@ mod tests {
     use super::{Digits, RateLimitFields, is_rate_limit_field};
 
     #[test]
-    fn only_what_is_limited_is_told() {
+    fn only_existing_limits_are_reported() {
         assert!(RateLimitFields::of(&RateLimits::default()).is_none());
         let rates = RateLimits {
             requests: None,

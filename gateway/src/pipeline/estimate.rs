@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_is_as_long_as_its_bytes_are_many() {
+    fn audio_duration_is_estimated_from_its_bytes() {
         let form = [part("model", "m"), "--x--\r\n".to_owned()].concat();
         let ms = |head: &str| of(ProxiedEndpoint::Transcriptions, head, &form).1.audio_ms;
         assert_eq!(ms("content-length: 480000\r\n"), 60_000);

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_those_that_are_stated() {
+    fn the_documented_bounds_apply() {
         let members = |count: usize| {
             let members: Vec<_> = (0..count).map(|at| format!("\"a{at}\":{at}")).collect();
             of(&format!("{{{}}}", members.join(",")))
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_and_names_the_member() {
+    fn invalid_metadata_is_rejected_with_the_member() {
         for wrong in [
             "[]",
             "\"a\"",

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_told_by_its_first_message() {
+    fn a_conversation_is_identified_by_its_first_message() {
         let first = beginning(&chat(&[SYSTEM, FIRST]));
         assert_eq!(beginning(&chat(&[SYSTEM, FIRST, ANSWER, SECOND])), first);
         assert_ne!(beginning(&chat(&[SYSTEM, SECOND])), first);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_has_a_bound() {
+    fn the_hashed_length_is_bounded() {
         let many = vec![FIRST; BOUNDARIES * 2];
         assert_eq!(hashes(&chat(&many)).len(), BOUNDARIES);
 

@@ -61,7 +61,7 @@ mod tests {
     use super::{ANCHORED, now, recent, time_of_day, timestamp, timestamp_of};
 
     #[test]
-    fn the_time_of_day_is_counted_on_from_a_reading() {
+    fn the_time_of_day_is_derived_from_a_reading() {
         assert_eq!(now(), recent());
         let before = time_of_day();
         let first = timestamp().0;

@@ -151,7 +151,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(5);
 
     #[tokio::test]
-    async fn it_is_where_it_was_moved_to_last() {
+    async fn the_last_deadline_applies() {
         let mut deadline = Deadline::default();
         assert_eq!(deadline.before(ready(7)).await, Some(7));
         let began = clock::now();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_time_of_a_request_is_a_bound_that_nothing_moves() {
+    async fn the_request_timeout_limits_every_deadline() {
         let mut deadline = Deadline::default();
         deadline.begin_request(Some(MOMENT));
         deadline.arm(Duration::from_hours(1));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_connection_that_only_the_kernel_knows_is_still_served() {
+    async fn connections_in_the_kernels_queue_are_still_served() {
         let (listener, shutdown) = (listener(), Shutdown::default());
         let mut client = std::net::TcpStream::connect(listener.address()).unwrap();
         client
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_vanished_or_stalled_is_noticed() {
+    async fn vanished_and_stalled_clients_are_detected() {
         let listener = listener();
         let _client = std::net::TcpStream::connect(listener.address()).unwrap();
         let accepted = listener.0.accept().await;

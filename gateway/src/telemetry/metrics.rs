@@ -197,13 +197,13 @@ impl Requests {
             )?,
             rejections: register.fixed(
                 "fastllm_rejections_total",
-                "Requests refused by the gateway",
+                "Requests rejected by the gateway",
                 "reason",
                 Category::ALL.map(Category::as_str),
             )?,
             upstream_status: register.fixed(
                 "fastllm_upstream_status_total",
-                "Upstream answers that were forwarded",
+                "Upstream responses that were forwarded",
                 "class",
                 Class::ALL.map(|(_, label)| label),
             )?,
@@ -215,11 +215,11 @@ impl Requests {
             )?,
             fallbacks: register.counter(
                 "fastllm_fallback_used_total",
-                "Requests that the fallback model answered",
+                "Requests that the fallback model served",
             )?,
             duration: register.histogram(
                 "fastllm_request_duration_seconds",
-                "From arrival to the end of the answer",
+                "From arrival to the end of the response",
             )?,
             first_token: register.histogram(
                 "fastllm_time_to_first_token_seconds",
@@ -246,7 +246,7 @@ impl Metrics {
             cache: CacheMetrics::new(&register)?,
             spans_exported: register.counter(
                 "fastllm_trace_spans_exported_total",
-                "Spans that the collector took",
+                "Spans that the collector accepted",
             )?,
             spans_lost: register.fixed(
                 "fastllm_trace_spans_dropped_total",
@@ -266,7 +266,7 @@ impl Metrics {
             )?,
             usage_spilled: register.gauge(
                 "fastllm_usage_spill_events",
-                "Usage events that wait in the spill file",
+                "Usage events queued in the spill file",
             )?,
             usage_spill_bytes: register
                 .gauge("fastllm_usage_spill_bytes", "Size of the spill file")?,
@@ -281,7 +281,7 @@ impl Metrics {
             )?,
             dns_failures: register.counter(
                 "fastllm_dns_failures_total",
-                "Look-ups of upstreams' names that failed",
+                "Failed lookups of upstream names",
             )?,
             observer: Observer::default(),
             registry: register.into_registry(),

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_is_told_of_our_span_within_the_callers_trace() {
+    fn upstreams_receive_the_gateways_span_in_the_callers_trace() {
         let trace = decided(&tracer(1), Some(YES));
         let ids = trace.ids().unwrap();
         assert_eq!(trace.id().unwrap().to_string(), CALLER);

@@ -104,7 +104,7 @@ mod tests {
     use super::{CONNECT_TIMEOUT, timeout_per_address};
 
     #[test]
-    fn an_address_has_time_to_answer_however_many_there_are() {
+    fn each_address_has_a_minimum_timeout() {
         assert_eq!(timeout_per_address(1), CONNECT_TIMEOUT);
         assert_eq!(timeout_per_address(2), CONNECT_TIMEOUT / 2);
         for many in [0, 8, 100, usize::MAX] {

@@ -82,7 +82,7 @@ fn flags_name_exactly_one_source() {
 }
 
 #[test]
-fn what_is_off_is_off_until_it_is_asked_for() {
+fn optional_features_are_off_by_default() {
     let config = parse(&[]).unwrap();
     assert!(config.request_timeout.is_none() && config.sse_heartbeat.is_none());
     assert!(config.cors_origins.is_empty() && !config.hide_ungranted_models);
@@ -129,7 +129,7 @@ fn tracing_is_off_and_its_flags_are_checked() {
 }
 
 #[test]
-fn a_password_in_an_address_is_in_no_error() {
+fn errors_do_not_contain_the_password_of_an_address() {
     for flag in ["--control-url", "--otel-endpoint"] {
         for address in ["http://u:canary@host", "ftp://u:canary@host", "canary"] {
             let command = ["gateway", flag, address];
@@ -143,7 +143,7 @@ fn a_password_in_an_address_is_in_no_error() {
 }
 
 #[test]
-fn the_token_is_in_no_output() {
+fn debug_output_does_not_contain_the_token() {
     let config = parse(&[]).unwrap();
     assert!(!format!("{config:?}").contains("canary"));
     let error = parse(&["--help"]).unwrap_err().to_string();
@@ -164,7 +164,7 @@ fn labels_of_metadata_are_checked_before_anything_starts() {
 }
 
 #[test]
-fn a_spill_has_a_bound() {
+fn the_spill_file_has_a_size_limit() {
     let usual = parse(&[]).unwrap();
     assert_eq!((usual.usage_spill, usual.usage_spill_max_mb), (None, 256));
     assert!(parse(&["--usage-spill-max-mb=0"]).is_err());

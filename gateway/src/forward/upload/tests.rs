@@ -102,7 +102,7 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taking_is_not() {
+async fn timeouts_are_attributed_to_the_peer_that_stalls() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
     let mut client = FakeClient::default();
     let mut upload = begun(&mut client, &limits).await;
@@ -127,7 +127,7 @@ async fn a_client_that_stops_sending_is_at_fault_and_an_upstream_that_stops_taki
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
+async fn uploads_without_retries_release_their_memory() {
     let limits = Arc::new(BodyLimits::new(4 << 20, PATIENCE));
     let all = limits.left();
     let mut client = FakeClient::default();
@@ -154,7 +154,7 @@ async fn what_cannot_be_sent_again_takes_no_share_of_the_memory() {
 }
 
 #[tokio::test]
-async fn a_body_of_another_length_than_was_said_is_broken() {
+async fn a_body_of_the_wrong_length_is_an_error() {
     let limits = Arc::new(BodyLimits::new(1 << 20, PATIENCE));
     let mut client = FakeClient {
         length: Some(BEGINNING.len() as u64 + 10),

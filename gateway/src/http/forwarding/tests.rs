@@ -34,7 +34,7 @@ fn written(client: &Head, forwarded: &[ForwardedHeader]) -> Vec<String> {
 }
 
 #[test]
-fn nothing_that_says_who_the_client_is_goes_upstream() {
+fn fields_that_identify_the_client_are_not_forwarded() {
     let client = Head::read(
         b"POST / HTTP/1.1\r\nauthorization: Bearer canary\r\nx-api-key: canary\r\n\
           cookie: canary\r\nproxy-authorization: canary\r\nx-forwarded-for: canary\r\n\
@@ -62,7 +62,7 @@ fn nothing_that_says_who_the_client_is_goes_upstream() {
 }
 
 #[test]
-fn further_headers_go_upstream_where_they_are_listed() {
+fn listed_headers_are_forwarded_in_addition() {
     let lines = "X-Team: search\r\nx-team: ads\r\nx-hop: 1\r\nconnection: x-hop\r\nx-other: 1\r\n";
     let client = Head::with(lines);
     let listed: Vec<ForwardedHeader> = ["x-team", " X-Hop"]
@@ -103,7 +103,7 @@ fn on_answer<R>(fields: &str, work: impl FnOnce(fastllm_wire::http1::Response<'_
 }
 
 #[test]
-fn what_belongs_to_the_upstream_connection_stays_there() {
+fn fields_of_the_upstream_connection_are_stripped() {
     let fields = "connection: X-Hop, keep-alive\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\n\
                   set-cookie: a=b\r\nAlt-Svc: h3\r\ncontent-length: 12\r\n\
                   content-type: application/json\r\nx-request-id: theirs\r\n\
@@ -120,7 +120,7 @@ fn what_belongs_to_the_upstream_connection_stays_there() {
 }
 
 #[test]
-fn bodies_are_told_apart_by_their_type_and_coding() {
+fn bodies_are_distinguished_by_type_and_coding() {
     let streams = |fields: &str| on_answer(fields, |answer| is_event_stream(answer.fields()));
     assert!(streams(
         "content-type: Text/Event-Stream; charset=utf-8\r\n"

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_client_that_takes_nothing_is_given_up() {
+    async fn only_stalled_clients_are_disconnected() {
         use StreamProgress::{NotPolled, Progressed, Waiting};
         assert!(is_dropped(&[Progressed, NotPolled]).await);
         assert!(is_dropped(&[Progressed, Waiting, NotPolled]).await);

@@ -15,7 +15,7 @@ const COUNTED: [(&str, &str); 4] = [
     ("fastllm_backend_errors_total", "Failed attempts by address"),
     (
         "fastllm_backend_ejections_total",
-        "Times that an address was left alone because its attempts failed",
+        "Ejections of an address after consecutive failures",
     ),
     (
         "fastllm_backend_probe_failures_total",
@@ -111,12 +111,12 @@ pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<Met
     let address = ["api_base"];
     let under_way = register.gauges(
         "fastllm_backend_inflight",
-        "Requests under way",
+        "Requests in flight",
         &["api_base", "model"],
     )?;
     let waiting = register.gauges(
         "fastllm_backend_waiting",
-        "Requests that wait for a place",
+        "Requests that queue for a slot",
         &["api_base", "model"],
     )?;
     let healthy = register.gauges(
@@ -126,7 +126,7 @@ pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<Met
     )?;
     let ejected = register.gauges(
         "fastllm_backend_ejected",
-        "Whether it is left alone for a while",
+        "Whether an address is ejected",
         &address,
     )?;
     for (model, backend) in tables.backends() {

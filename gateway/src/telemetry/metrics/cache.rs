@@ -45,8 +45,8 @@ impl CacheMetrics {
                 "kind",
                 CacheUse::ALL.map(CacheUse::as_str),
             )?,
-            entries: register.count("fastllm_cache_entries", "Answers in the response cache")?,
-            bytes: register.count("fastllm_cache_bytes", "Bytes of those answers")?,
+            entries: register.count("fastllm_cache_entries", "Cached responses")?,
+            bytes: register.count("fastllm_cache_bytes", "Size of the cached responses")?,
         })
     }
 

@@ -27,11 +27,11 @@ impl ControlContact {
             heard: AtomicU64::new(0),
             age: register.seconds(
                 "fastllm_snapshot_age_seconds",
-                "For how long this gateway has served its present snapshot",
+                "Time for which this gateway has served its current snapshot",
             )?,
             silence: register.seconds(
                 "fastllm_snapshot_last_contact_seconds",
-                "Since control last answered a poll, or else since the start",
+                "Time since control last responded to a poll, or else since startup",
             )?,
         })
     }

@@ -57,17 +57,17 @@ impl LabelledMetrics {
         Ok(Self {
             requests: register.counters(
                 "fastllm_model_requests_total",
-                "Requests by answering model",
+                "Requests by serving model",
                 &model,
             )?,
             tokens: register.counters(
                 "fastllm_model_tokens_total",
-                "Reported tokens by answering model",
+                "Reported tokens by serving model",
                 &["model", "kind"],
             )?,
             duration: register.histograms(
                 "fastllm_model_duration_seconds",
-                "From arrival to the end of the answer, by model",
+                "From arrival to the end of the response, by model",
                 &model,
             )?,
             first_token: register.histograms(
@@ -77,7 +77,7 @@ impl LabelledMetrics {
             )?,
             backend_duration: register.histograms(
                 "fastllm_backend_duration_seconds",
-                "From arrival to the end of the answer, by address",
+                "From arrival to the end of the response, by address",
                 &["api_base"],
             )?,
         })

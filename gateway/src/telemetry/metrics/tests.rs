@@ -190,7 +190,7 @@ fn the_reference_page_names_every_metric_and_no_other() {
 }
 
 #[test]
-fn labels_of_what_is_gone_go_with_the_snapshot() {
+fn labels_are_removed_with_their_snapshot() {
     let metrics = Metrics::new().unwrap();
     let both = tables(&[
         ("vanished", "http://vanished/v1"),
@@ -210,7 +210,7 @@ fn labels_of_what_is_gone_go_with_the_snapshot() {
 }
 
 #[test]
-fn sums_of_an_address_outlive_the_backends_that_counted() {
+fn sums_by_address_outlive_their_backends() {
     let metrics = Metrics::new().unwrap();
     let shared = [("one", "http://a/v1"), ("two", "http://a/v1")];
     let both = tables(&shared);

@@ -60,7 +60,7 @@ pub enum LabelError {
     #[error("at most {MOST} members can be labels")]
     TooMany,
     /// Prometheus does not accept the name.
-    #[error("the label of {member} would be {label}, and {why}")]
+    #[error("the label of {member} would be {label}: {why}")]
     Label {
         /// The member.
         member: String,
@@ -176,7 +176,7 @@ impl ByMetadata {
         let names: Vec<&str> = labels.0.iter().map(|label| label.label.as_str()).collect();
         let requests = register.counters(
             "fastllm_usage_requests_total",
-            "Requests that a backend answered, by metadata",
+            "Requests that a backend served, by metadata",
             &names,
         )?;
         let with_kind: Vec<&str> = names.iter().copied().chain(["kind"]).collect();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_counted_by_what_was_asked_for_and_nothing_else() {
+    fn usage_is_counted_by_configured_members_only() {
         let metrics = metrics("team,cost-center");
         let usage = Usage {
             prompt_tokens: 7,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_values_are_bounded() {
+    fn label_sets_are_bounded() {
         let metrics = metrics("team");
         for team in 0..SETS + 50 {
             let who = said(&[("team", text(&format!("t{team}")))]);

@@ -101,7 +101,7 @@ impl TraceExporter {
     fn give_up(&self) {
         let left = self.sending + (self.batch.len() + self.waiting.len()) as u64;
         self.metrics.spans_lost(SpanLoss::Shutdown, left);
-        tracing::warn!(spans = left, "spans could not be sent before the end");
+        tracing::warn!(spans = left, "spans could not be sent before shutdown");
     }
 
     /// Waits for a first span, then until the batch is full or the time is over.

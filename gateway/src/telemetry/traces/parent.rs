@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_callers_none_is_believed() {
+    fn two_traceparent_fields_are_ignored() {
         let value = format!("00-{TRACE}-{SPAN}-01");
         let of = |count| Parent::of(std::iter::repeat_n(value.as_bytes(), count));
         assert_eq!(of(0), None);

@@ -186,7 +186,7 @@ fn parsed(addresses: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn families_take_turns_and_each_address_is_there_once() {
+fn families_alternate_without_duplicate_addresses() {
     let found = parsed(&["::1", "::2", "::3", "10.0.0.1", "::1", "10.0.0.1"]);
     let ordered = parsed(&["::1", "10.0.0.1", "::2", "::3"]);
     assert_eq!(interleave_families(found), ordered);
@@ -217,7 +217,7 @@ async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_ne
 }
 
 #[tokio::test]
-async fn a_name_that_leads_nowhere_fails_with_its_look_up() {
+async fn an_unresolvable_name_fails_with_its_lookup() {
     let rig = ResolverFixture::at(WHEN_ASKED, &Book::default());
     assert!(rig.addresses("a.test").await.is_err());
     assert!(rig.failures());
@@ -285,7 +285,7 @@ async fn asking_again_and_again_pages_once() {
 }
 
 #[tokio::test]
-async fn names_that_nothing_leads_to_any_more_are_forgotten() {
+async fn unused_names_are_removed() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
     let rig = ResolverFixture::at(ONCE, &book);

@@ -210,7 +210,7 @@ proptest! {
     /// Wherever a crash tears the file, exactly the records before that are
     /// sent.
     #[test]
-    fn a_torn_file_gives_all_complete_records(
+    fn a_torn_file_returns_all_complete_records(
         lengths in proptest::collection::vec(8_usize..200, 1..6), cut in 0_usize..1300,
     ) {
         let folder = folder();
@@ -240,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn takes_whatever_is_in_the_file(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
+    fn any_file_content_is_accepted(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         let folder = folder();
         let mut spill = spill(&folder, 1 << 20);
         fs::write(&spill.path, &bytes).unwrap();
