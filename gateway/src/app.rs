@@ -50,7 +50,7 @@ pub enum Error {
     /// The configuration file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A library refuses its settings.
+    /// A library rejects its settings.
     #[error("cannot set up {what}: {reason}")]
     Setup {
         /// What could not be set up.
@@ -58,7 +58,7 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// A task ended that should run until shutdown.
+    /// A task that should run until shutdown has ended.
     #[error("{0} has ended unexpectedly")]
     Ended(&'static str),
 }

@@ -21,7 +21,7 @@ use crate::telemetry::{ACCESS_TARGET, AccessLine, Metrics, Outcome};
 const AT: Timestamp = Timestamp(1_767_225_600_000_000);
 const TOOK: Duration = Duration::from_millis(750);
 
-/// What the steps work on.
+/// The inputs of the steps.
 #[derive(Debug)]
 pub struct Input<'a> {
     /// The tables that requests are decided by.
@@ -34,7 +34,7 @@ pub struct Input<'a> {
     pub response: &'a [u8],
 }
 
-/// The steps that only this crate knows.
+/// The steps that are private to this crate.
 pub struct Steps<'a> {
     metrics: Arc<Metrics>,
     sink: Arc<AccountingSink>,

@@ -25,9 +25,8 @@ struct Command {
     flags: Flags,
 }
 
-/// Parses the arguments (the program's name first), serves until it is
-/// terminated, and says how that ended: 2 for what flags are to blame for, 1
-/// for what happened later.
+/// Parses the arguments (the program's name first) and serves until it is
+/// terminated. The exit code is 2 for invalid flags and 1 for later errors.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let flags = match Command::try_parse_from(arguments) {
         Ok(command) => command.flags,
@@ -45,16 +44,16 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Says what is wrong with a configuration file: 2 where there are errors.
+/// Reports the problems of a configuration file; the exit code is 2 if it has errors.
 fn check(file: &ConfigFile) -> ExitCode {
     let problems = file.check().problems;
-    // Whoever closes the output early has seen enough of it.
+    // A closed output is not an error.
     let _written = file.report(&problems, &mut std::io::stdout().lock());
     ExitCode::from(if problems.errors() > 0 { 2 } else { 0 })
 }
 
-/// The error without the address that was given: one with a password in it is
-/// refused, and must not be repeated.
+/// The error without the given address: a rejected address may contain a
+/// password, which must not be printed.
 fn silent(mut error: clap::Error) -> clap::Error {
     let at_fault = error.get(ContextKind::InvalidArg).map(ToString::to_string);
     let addresses = ["--control-url", "--otel-endpoint"];

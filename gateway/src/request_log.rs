@@ -1,6 +1,5 @@
-//! The log of one request: begun at its arrival, ended exactly once. Metrics,
-//! the access line, the span and the usage event come from here and nowhere
-//! else.
+//! The log of one request: begun at its arrival, ended exactly once. It is
+//! the only source of metrics, the access line, the span and the usage event.
 
 mod accounting_sink;
 mod outputs;

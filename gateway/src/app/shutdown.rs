@@ -8,13 +8,13 @@ use crate::runtime::BackgroundTasks;
 use crate::runtime::Workers;
 use crate::serve::Shutdown;
 
-/// The least time for the last usage batches, however long answers took.
+/// The minimum time for the last usage batches, however long responses took.
 const LAST_BATCHES: Duration = Duration::from_secs(2);
 
-/// How long connections may take to end once they are cut off.
+/// How long connections may take to close once they are aborted.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
-/// What has to end, in order.
+/// The components to stop, in order.
 pub(super) struct ShutdownSequence {
     pub(super) public_shutdown: Shutdown,
     pub(super) status_shutdown: Shutdown,
@@ -33,17 +33,17 @@ impl ShutdownSequence {
             workers,
         } = self;
         tracing::info!(open = public_shutdown.connections.len(), "shutting down");
-        // Whoever routes to us needs time to see that we are not ready.
+        // Load balancers need time to detect that the gateway is not ready.
         sleep(config.delay).await;
         let until = Instant::now() + config.grace;
         public_shutdown.stop_accepting.cancel();
         public_shutdown.last_request.cancel();
-        // It has nothing to wait for; a listener that hangs shall not hold us up.
+        // It ends at once; a hanging listener must not delay the shutdown.
         let _emptied = timeout(CUT_OFF, public_shutdown.backlog_served.cancelled()).await;
         let left = public_shutdown.connections.drained(config.grace).await;
         if left > 0 {
             tracing::warn!(left, "responses were not finished in time");
-            // Each of them still has to be accounted for.
+            // Each of them still has to end its request log.
             public_shutdown.abort.cancel();
             public_shutdown.connections.drained(CUT_OFF).await;
         }

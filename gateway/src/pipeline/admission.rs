@@ -1,5 +1,5 @@
-//! May this request be forwarded, and where to? Here a request is rejected for a
-//! model that does not exist or is not granted, and for rate limits and budgets.
+//! Decides whether and where a request is forwarded. Requests are rejected for
+//! models that do not exist or are not granted, and for rate limits and budgets.
 
 use std::sync::Arc;
 

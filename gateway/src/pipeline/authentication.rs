@@ -1,4 +1,4 @@
-//! Which caller does a request come from?
+//! Identifies the caller of a request.
 
 use std::sync::Arc;
 

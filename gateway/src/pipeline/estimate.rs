@@ -1,11 +1,11 @@
-//! What a request may use, by what is known of it before it is sent.
+//! Estimates the usage of a request before it is sent.
 
 use fastllm_engine::pricing::Quantities;
 use fastllm_wire::{Measure, Members, estimated_tokens, text_bytes};
 
 use crate::http::{Head, ProxiedEndpoint};
 
-/// Bytes of a millisecond of sound: 64 kbit/s, as it is often sent. Speech in
+/// Bytes per millisecond of audio: 64 kbit/s, a common rate. Speech in
 /// PCM has four times as many, in Opus half as many or fewer.
 const BYTES_PER_MS: u64 = 8;
 
@@ -48,7 +48,7 @@ pub(crate) fn estimated_quantities(
     quantities
 }
 
-/// The length of the body, where the head says it.
+/// The length of the body, if the head contains it.
 fn length(head: &Head) -> Option<u64> {
     let digits = head.field("content-length")?;
     str::from_utf8(digits).ok()?.parse().ok()

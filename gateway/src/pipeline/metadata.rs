@@ -1,5 +1,4 @@
-//! What a client says that its request is for: the member `metadata` of a JSON
-//! body.
+//! The member `metadata` of a JSON body, with which a client labels its usage.
 
 use std::borrow::Cow;
 
@@ -10,8 +9,8 @@ use fastllm_wire::json::Object;
 use fastllm_wire::scan::METADATA;
 use serde::Deserialize;
 
-/// Reads it in the types that the client gave; nothing where it is absent. A
-/// client that says it wrongly is told so, rather than billed without it.
+/// Reads the metadata with the client's types; nothing if it is absent. Invalid
+/// metadata is rejected, so that no request is billed without it.
 pub(crate) fn read(members: &Members, body: &[u8]) -> Result<Option<Metadata>, Refusal> {
     let Some(at) = members.metadata_at() else {
         return Ok(None);
@@ -40,12 +39,12 @@ fn parse(value: &[u8]) -> Result<Metadata, Refusal> {
     Ok(metadata)
 }
 
-/// A text, borrowed where nothing in it is escaped.
+/// A text, borrowed if it contains no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn text(token: &[u8]) -> Result<Cow<'_, str>, Refusal> {
-    // Each byte may be written as `\u00XX`: a longer one need not be decoded.
+    // Each byte takes at most six (`\u00XX`): a longer text exceeds the limit.
     if token.len() > Metadata::TEXT * 6 + 2 {
         return Err(invalid(InvalidMetadata::Text.as_str()));
     }
@@ -54,7 +53,7 @@ fn text(token: &[u8]) -> Result<Cow<'_, str>, Refusal> {
         .map_err(|_| invalid("a text in `metadata` is not valid JSON"))
 }
 
-/// Whole numbers stay whole as far as 64 bits reach.
+/// Integers of up to 64 bits stay integers.
 fn number(token: &[u8]) -> Result<MetadataValue<'static>, Refusal> {
     let number: serde_json::Number = serde_json::from_slice(token).map_err(|_| neither())?;
     if let Some(whole) = number.as_i64() {

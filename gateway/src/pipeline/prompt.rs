@@ -1,5 +1,5 @@
-//! What a request's prompt begins with, as hashes: what engines can have in
-//! their caches, and what keeps a conversation together.
+//! Hashes of the prefixes of a prompt: they identify what engines may have
+//! cached, and the conversation of a request.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -7,14 +7,14 @@ use fastllm_engine::Boundary;
 use fastllm_wire::json::{Array, Member, Object};
 use foldhash::quality::FixedState;
 
-/// How much of a prompt is hashed, in bytes. A longer conversation is told by
-/// its beginning all the same.
+/// The number of prompt bytes that are hashed. A longer conversation is still
+/// identified by its beginning.
 const HASHED: usize = 64 << 10;
 
-/// How many messages are told apart.
+/// The maximum number of hashed messages.
 const BOUNDARIES: usize = 64;
 
-/// The beginnings of one prompt.
+/// The prefix hashes of one prompt.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompt {
     boundaries: Vec<Boundary>,
@@ -63,14 +63,14 @@ impl Prompt {
     }
 }
 
-/// A prompt half read.
+/// The state of hashing a prompt.
 struct Reader {
     /// Hash of everything so far.
     state: u64,
     /// Bytes that may still be hashed.
     left: usize,
     prompt: Prompt,
-    /// Somebody other than the system has said something.
+    /// A message that is not from the system was hashed.
     begun: bool,
 }
 
@@ -88,7 +88,7 @@ impl Reader {
         let mut systems = false;
         let mut content = 0_u64;
         match Object::open(message) {
-            // A sum, since the order of members says nothing.
+            // A sum, since the order of members is irrelevant.
             Ok(members) => {
                 for member in members.flatten() {
                     systems |= &*member.name == b"role"
