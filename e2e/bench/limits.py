@@ -14,15 +14,15 @@ from e2e.bench.scenarios import PATH
 from e2e.bench.snapshot import Population
 
 WITHOUT = "without"
-HOLDERS = ("principal", "key", "team")
+SUBJECTS = ("principal", "key", "team")
 
 # The measured variants, by peer name: limits of all kinds and budgets of both kinds for each subject.
 POPULATIONS = {
     WITHOUT: Population(),
     "principal": Population(limited=("principal",)),
-    "all": Population(limited=HOLDERS),
+    "all": Population(limited=SUBJECTS),
     "metadata": Population(metadata=True),
-    "everything": Population(limited=HOLDERS, metadata=True),
+    "everything": Population(limited=SUBJECTS, metadata=True),
 }
 
 

@@ -15,7 +15,7 @@ from tools import progress
 _CONTENT = re.compile(rb'"content": ?"[^"]')
 _DONE = b"data: [DONE]"
 _READ = 1 << 16
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 @dataclass
@@ -36,7 +36,7 @@ def volley(urls: Sequence[str], key: str, bodies: Sequence[dict]) -> list[Stream
             reader, writer = await asyncio.open_connection(at.hostname, at.port)
             connections.append((reader, writer, _request(at.netloc, key, body)))
         streams = (_stream(*connection) for connection in connections)
-        return await asyncio.wait_for(asyncio.gather(*streams), timeout=_PATIENCE)
+        return await asyncio.wait_for(asyncio.gather(*streams), timeout=_TIMEOUT)
 
     return asyncio.run(all_at_once())
 

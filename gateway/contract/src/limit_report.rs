@@ -12,7 +12,7 @@ pub struct LimitReport {
     /// A random ID for each start of the gateway.
     #[serde(default)]
     pub boot_id: String,
-    /// Subjects with limits that sent requests lately.
+    /// Subjects with limits that sent requests recently.
     #[serde(default, deserialize_with = "readable")]
     pub counts: Vec<LimitUsage>,
     /// Budgets used in their present windows.

@@ -172,7 +172,7 @@ impl Accounts {
         let granted: HashMap<_, _> = budgets.iter().map(|share| (share.budget, *share)).collect();
         shares.extend(&granted);
         self.shared.granted.store(Arc::new(shares));
-        // A share that was not granted anew stays, with the usage applied since.
+        // A share that was not granted again stays, with the usage applied since.
         for window in self
             .all()
             .iter()

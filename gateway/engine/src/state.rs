@@ -128,7 +128,7 @@ impl RoutingState {
         let same = held.map(|held| &held.models);
         let models = shared(same.filter(|held| held.digest == models.digest), || {
             let before = same.map(|held| &**held);
-            Models::build(models, before, (tuning, &affinity), &mut skipped_backends)
+            Models::build(models, before, tuning, &affinity, &mut skipped_backends)
         })?;
         let same = held.map(|held| &held.principals);
         let principals = shared(same.filter(|held| held.digest == principals.digest), || {
@@ -269,7 +269,8 @@ impl Models {
     fn build(
         models: &Section<Vec<Model>>,
         held: Option<&Self>,
-        (tuning, affinity): (&Tuning, &Arc<Affinity>),
+        tuning: &Tuning,
+        affinity: &Arc<Affinity>,
         skipped_backends: &mut Vec<SkippedBackend>,
     ) -> Result<Self, InvalidSnapshot> {
         let digest = models.digest.clone();

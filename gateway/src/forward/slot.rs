@@ -114,8 +114,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_wait_is_limited_by_the_backend_and_the_request() {
-        for (patience, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
-            let pool = pool(vec![backend(1, limited(1, patience))]);
+        for (timeout_ms, left) in [(1, LONG), (60_000, Duration::from_millis(1))] {
+            let pool = pool(vec![backend(1, limited(1, timeout_ms))]);
             let slot = pool.acquire(&[], &pick()).unwrap();
             assert!(wait_for_slot(&pool, &[], &pick(), left).await.is_none());
             assert_eq!(pool.backends()[0].state().waiting(), 0);

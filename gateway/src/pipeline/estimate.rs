@@ -26,7 +26,7 @@ pub(crate) struct RequestBody<'a> {
 }
 
 /// What the request is expected to use besides tokens: the images that it
-/// requests, the characters of the text to be spoken, and, roughly, the audio
+/// requests, the characters of the text to synthesize, and, roughly, the audio
 /// that it sends, by its content length or else by what has arrived.
 pub(crate) fn estimated_quantities(
     endpoint: ProxiedEndpoint,

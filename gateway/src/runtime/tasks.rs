@@ -51,7 +51,7 @@ pub(crate) struct BackgroundTasks {
 }
 
 /// Time for tasks to record what they could not finish.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
 impl BackgroundTasks {
     /// Cancelled when the tasks have to end.
@@ -91,7 +91,7 @@ impl BackgroundTasks {
             return;
         }
         self.late.cancel();
-        if !self.all_ended(LAST_WORDS).await {
+        if !self.all_ended(ABORT_GRACE).await {
             tracing::warn!("background tasks did not end in time");
         }
     }

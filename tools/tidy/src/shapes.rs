@@ -16,18 +16,7 @@ use crate::krate::{is_cfg_test, read_package};
 use crate::{Finding, Tree, members};
 
 /// Files in which such shapes are tolerated.
-const TOLERATED: &[Tolerated] = &[
-    Tolerated {
-        start: "gateway/engine/src/pool/target.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/engine/src/state.rs",
-        count: 1,
-        reason: "to be rewritten",
-    },
-];
+const TOLERATED: &[Tolerated] = &[];
 
 /// Finds shapes that the style bans. Tuples as parameters are allowed in tests.
 pub fn banned_shapes(tree: &Tree) -> io::Result<Vec<Finding>> {

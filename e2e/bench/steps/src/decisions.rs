@@ -127,7 +127,7 @@ fn time_place(watch: Stopwatch, tables: &RoutingState) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An answer that is found, and one that is kept.
+/// A cache hit, and storing a response.
 fn time_kept(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
     let mut whole = snapshot(size)?;
     let models = whole.models.items.as_mut().context("there are no models")?;
@@ -158,7 +158,7 @@ fn time_kept(watch: Stopwatch, size: Size) -> anyhow::Result<()> {
                 .insert(capture, HeaderMap::new(), (), AT)
                 .then_some(())
         };
-        keep().context("an answer is not kept")?;
+        keep().context("a response was not cached")?;
         watch.time(step, || cache.get(&make(), AT))?;
         if bytes == 1 << 10 {
             watch.time("keep-answer-1k", keep)?;

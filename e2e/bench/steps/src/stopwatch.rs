@@ -9,8 +9,8 @@ const ENOUGH: u64 = 2_000_000;
 
 /// Times steps, and writes one line of JSON for each.
 ///
-/// The clock is the CPU time of this thread, so that whoever else wants the
-/// core is not in the figures, other than by what they take of its caches.
+/// The clock is the CPU time of this thread, so that other processes on the
+/// core affect the figures only through its caches.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch {
     /// Rounds that count, after one that does not.
@@ -97,7 +97,7 @@ mod tests {
     use super::{Figure, Stopwatch, figure};
 
     #[test]
-    fn the_median_is_told_and_the_extremes() {
+    fn reports_the_median_and_the_extremes() {
         let odd = Figure {
             step: "x",
             ns: 3.0,

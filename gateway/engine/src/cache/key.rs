@@ -62,7 +62,7 @@ impl CacheKeyBuilder {
         match scope {
             CacheScope::Anonymous => maker.0.update(b"a"),
             CacheScope::AllPrincipals => maker.0.update(b"s"),
-            // A configuration file numbers its principals anew at each load:
+            // A configuration file numbers its principals again at each load:
             // there, only the name identifies them.
             CacheScope::Principal(principal) => {
                 maker.0.update(b"p");

@@ -351,7 +351,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_bounds_hold_and_an_answer_is_never_that_of_another_key(
+    fn bounds_hold_and_a_response_never_belongs_to_another_key(
         acts in acts(),
         entries in 1..20_u64,
         bytes in 1..40_000_u64,

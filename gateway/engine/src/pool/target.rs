@@ -109,7 +109,10 @@ impl Location {
             query,
             path_template,
         } = &described.request_options;
-        let query: Vec<String> = query.iter().map(encoded_pair).collect();
+        let query: Vec<String> = query
+            .iter()
+            .map(|(name, value)| encoded_pair(name, value))
+            .collect();
         let query = match query.as_slice() {
             [] => String::new(),
             pairs => format!("?{}", pairs.join("&")),
@@ -160,7 +163,7 @@ impl Location {
     }
 }
 
-fn encoded_pair((name, value): (&String, &String)) -> String {
+fn encoded_pair(name: &str, value: &str) -> String {
     let encode = |text| utf8_percent_encode(text, ENCODED);
     format!("{}={}", encode(name), encode(value))
 }

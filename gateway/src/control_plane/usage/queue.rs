@@ -347,7 +347,7 @@ mod tests {
     use crate::telemetry::{DropReason, Metrics};
 
     /// Longer than any operation in these tests takes.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
     #[test]
     fn a_disabled_queue_stores_no_events() {
@@ -419,7 +419,7 @@ mod tests {
         let mut next = [0; 3];
         while next != [EACH; 3] {
             let mut batch = Vec::new();
-            let taken = timeout(PATIENCE, receiver.take(&mut batch)).await;
+            let taken = timeout(TEST_TIMEOUT, receiver.take(&mut batch)).await;
             taken.unwrap_or_else(|_| panic!("the receiver was not woken at {next:?}"));
             for event in batch {
                 let thread = usize::try_from(event.principal_id.0).unwrap();
@@ -440,7 +440,7 @@ mod tests {
         let push = |count| (0..count).for_each(|_| queue.push(event(None)));
         // Polled once.
         let woken = async || {
-            let wait_for_many = receiver.wait_for_many(Instant::now() + PATIENCE);
+            let wait_for_many = receiver.wait_for_many(Instant::now() + TEST_TIMEOUT);
             timeout(Duration::ZERO, wait_for_many).await.is_ok()
         };
         push(HIGH_MARK);

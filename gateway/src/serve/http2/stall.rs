@@ -84,9 +84,9 @@ mod tests {
             }
             Poll::<()>::Pending
         });
-        let mut patience = Deadline::default();
-        patience.arm(MOMENT * 20);
-        patience
+        let mut deadline = Deadline::default();
+        deadline.arm(MOMENT * 20);
+        deadline
             .before(until_stalled(stream, MOMENT))
             .await
             .is_some()
@@ -106,8 +106,8 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_ends_has_ended() {
         until_stalled(async { note(StreamProgress::Progressed) }, LONG).await;
-        let mut patience = Deadline::default();
-        patience.arm(MOMENT);
-        assert_eq!(patience.before(until_stalled(pending(), LONG)).await, None);
+        let mut deadline = Deadline::default();
+        deadline.arm(MOMENT);
+        assert_eq!(deadline.before(until_stalled(pending(), LONG)).await, None);
     }
 }

@@ -64,7 +64,7 @@ impl Book {
         found.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn look_ups(&self, name: &str) -> usize {
+    fn lookups(&self, name: &str) -> usize {
         let requested = &self.0.lock().requested;
         requested
             .iter()
@@ -125,7 +125,7 @@ impl ResolverFixture {
         let addresses = self.names.addresses(&name);
         tokio::time::timeout(Duration::from_secs(15), addresses)
             .await
-            .expect("an end of the look-up")
+            .expect("an end of the lookup")
     }
 
     fn failures(&self) -> bool {
@@ -275,13 +275,13 @@ async fn asking_again_and_again_pages_once() {
         // Once this has its address, the earlier request was processed, too.
         rig.addresses(other).await.unwrap();
     }
-    assert_eq!(book.look_ups("a.test"), 1);
+    assert_eq!(book.lookups("a.test"), 1);
 
     let rig = ResolverFixture::at(WHEN_ASKED, &book);
     rig.addresses("a.test").await.unwrap();
-    let before = book.look_ups("a.test");
+    let before = book.lookups("a.test");
     rig.names.request_lookup(&Arc::from("a.test"));
-    until("another look-up", async || book.look_ups("a.test") > before).await;
+    until("another lookup", async || book.lookups("a.test") > before).await;
 }
 
 #[tokio::test]
@@ -303,13 +303,13 @@ async fn a_late_request_does_not_revive_a_name_that_is_gone() {
     book.write("b.test", &["10.0.0.1"]);
     let rig = ResolverFixture::start(Arc::default(), &book, ALWAYS, &["http://b.test/v1"]);
     assert!(rig.addresses("a.test").await.is_err());
-    let (once, others) = (book.look_ups("a.test"), book.look_ups("b.test"));
+    let (once, others) = (book.lookups("a.test"), book.lookups("b.test"));
     assert_eq!(once, 1);
-    until("look-ups of others", async || {
-        book.look_ups("b.test") > others + 5
+    until("lookups of others", async || {
+        book.lookups("b.test") > others + 5
     })
     .await;
-    assert_eq!(book.look_ups("a.test"), once);
+    assert_eq!(book.lookups("a.test"), once);
 }
 
 #[tokio::test]
@@ -334,10 +334,10 @@ async fn connections_rotate_and_go_around_a_dead_address() {
     };
     let both = [first.local_addr().unwrap(), second.local_addr().unwrap()];
     assert_eq!([peer().await, peer().await], both);
-    let before = book.look_ups("a.test");
+    let before = book.lookups("a.test");
     drop(second);
     assert_eq!([peer().await, peer().await], [both[0]; 2]);
-    until("a fresh look-up", async || book.look_ups("a.test") > before).await;
+    until("a fresh lookup", async || book.lookups("a.test") > before).await;
     drop(first);
     assert!(connector.connect(&origin).await.is_err());
 }

@@ -2,53 +2,11 @@ use super::Word;
 use crate::allow_list::Tolerated;
 
 /// Folders in which these phrases are still used.
-pub(super) const TOLERATED: &[Tolerated] = &[
-    Tolerated {
-        start: "control/src/",
-        count: 1,
-        reason: "the member `dialect` of a backend in the snapshot",
-    },
-    Tolerated {
-        start: "control/tests/",
-        count: 2,
-        reason: "the member `dialect` of a backend in the snapshot",
-    },
-    Tolerated {
-        start: "e2e/bench/",
-        count: 12,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "e2e/tests/",
-        count: 2,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/contract/",
-        count: 4,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/engine/",
-        count: 16,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/src/",
-        count: 168,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "gateway/tests/",
-        count: 5,
-        reason: "to be rewritten",
-    },
-    Tolerated {
-        start: "operator/src/lease",
-        count: 6,
-        reason: "holder of a Lease, as in Kubernetes' API",
-    },
-];
+pub(super) const TOLERATED: &[Tolerated] = &[Tolerated {
+    start: "operator/src/lease",
+    count: 6,
+    reason: "holder of a Lease, as in Kubernetes' API",
+}];
 
 const fn word(phrase: &'static str, instead: &'static str) -> Word {
     Word {

@@ -35,7 +35,7 @@ enum Command {
         plan: LoadPlan,
         /// Time limit for all streams to begin, in seconds
         #[arg(long, default_value_t = 60)]
-        patience: u64,
+        timeout: u64,
     },
 }
 
@@ -53,9 +53,9 @@ fn main() -> anyhow::Result<()> {
             serde_json::to_writer(io::stdout(), &outcome)?;
             writeln!(io::stdout())?;
         }
-        Command::Hold { plan, patience } => {
+        Command::Hold { plan, timeout } => {
             let mut load = Load::connect(&plan)?;
-            load.hold(Duration::from_secs(patience))?;
+            load.hold(Duration::from_secs(timeout))?;
             ready()?;
             writeln!(io::stdout(), "{}", load.lost())?;
         }

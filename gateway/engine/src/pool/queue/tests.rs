@@ -169,7 +169,7 @@ proptest! {
                 prop_assert!(backend.in_flight() <= u64::from(*max));
                 prop_assert!(backend.waiting() <= *max_queue as usize);
             }
-            // Whoever stands in a queue is either called already or stands at
+            // A queued request is either called already or is at
             // full backends only.
             let room = pool.backends().iter().zip(&limits);
             let room = room.filter(|(backend, (max, _))| backend.state().in_flight() < u64::from(*max));
