@@ -53,7 +53,7 @@ pub(crate) struct AccessLine<'a> {
     /// Milliseconds from arrival to the first event of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ttft_ms: Option<u32>,
-    /// Milliseconds from arrival to the end.
+    /// Milliseconds from arrival to the end of the response.
     pub(crate) ms: u32,
 }
 
@@ -67,7 +67,7 @@ impl<T: fmt::Display> Serialize for Displayed<T> {
     }
 }
 
-/// A line as one JSON object.
+/// Formats a line as one JSON object.
 #[derive(Serialize)]
 struct JsonLine<'a> {
     timestamp: Displayed<humantime::Rfc3339Timestamp>,

@@ -84,12 +84,12 @@ impl Class {
     }
 }
 
-/// Why a usage event was lost.
+/// Why a usage event was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DropReason {
     /// The queue of billable events was full, and no spill file was the reason.
     QueueFull,
-    /// The queue of refusals was full.
+    /// The queue of rejected requests was full.
     RefusedQueueFull,
     /// Control rejected the batch permanently (400, 413).
     BatchRefused,
@@ -120,7 +120,7 @@ impl DropReason {
     ];
 }
 
-/// Why a span was lost.
+/// Why a span was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanLoss {
     /// The queue was full.

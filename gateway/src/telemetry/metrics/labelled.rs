@@ -9,7 +9,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
 use super::register::{Register, Registered};
 
-/// Metrics by model and by address. Labels are those of the snapshot.
+/// Metrics by model and by address. Label values come from the snapshot.
 #[derive(Debug)]
 pub(super) struct LabelledMetrics {
     requests: IntCounterVec,
@@ -83,7 +83,7 @@ impl LabelledMetrics {
         })
     }
 
-    /// Attaches its metrics to every backend.
+    /// Attaches metrics to every backend.
     pub(super) fn attach(&self, tables: &RoutingState) {
         for (model, backend) in tables.backends() {
             let model = &[model.as_str()];
@@ -102,8 +102,8 @@ impl LabelledMetrics {
         }
     }
 
-    /// Drops the labels of models and addresses that `tables` lack, also from
-    /// `by_address`.
+    /// Removes the labels of models and addresses that `tables` lack, including
+    /// those in `by_address`.
     pub(super) fn prune(&self, tables: &RoutingState, by_address: &[IntCounterVec]) {
         let models: HashSet<&str> = tables.pools().map(|pool| pool.model().as_str()).collect();
         let addresses: HashSet<&str> = tables

@@ -3,8 +3,7 @@ use std::sync::OnceLock;
 
 use fastllm_engine::CacheUsage;
 
-/// Values that are measured when metrics are read, rather than when they
-/// change.
+/// Values that are measured when metrics are read rather than when they change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Observed {
     /// Usage events waiting to be sent.

@@ -12,7 +12,7 @@ const BOUNDS: [f64; 18] = [
 
 pub(super) type Registered<T> = Result<T, prometheus::Error>;
 
-/// Makes metrics and registers them.
+/// Creates metrics and registers them.
 #[derive(Debug, Default)]
 pub(super) struct Register(Registry);
 

@@ -61,7 +61,7 @@ fn serve(metrics: &Metrics, tables: &RoutingState) {
     metrics.snapshot_published(tables);
 }
 
-/// What the first backend of a model is counted in.
+/// The metrics of a model's first backend.
 fn series(tables: &RoutingState, model: &str) -> Arc<dyn BackendMetrics> {
     let (_, backend) = tables
         .backends()
@@ -78,7 +78,7 @@ fn assert_line(text: &str, line: &str) {
     assert!(text.lines().any(|found| found == line), "{line}\n{text}");
 }
 
-/// Moves everything that there is.
+/// Updates every metric.
 fn moved() -> String {
     let metrics = Metrics::new().unwrap();
     let metrics = metrics.with_labels(&"team".parse().unwrap()).unwrap();
@@ -204,7 +204,7 @@ fn labels_are_removed_with_their_snapshot() {
 
     let one = tables_after(Some(&both), &[("kept", "http://kept/v1")]);
     serve(&metrics, &one);
-    // A request that is still under way brings no label back.
+    // A request that is still in progress does not restore the labels.
     gone.record_response(Duration::ZERO);
     assert!(!text(&metrics, &one).contains("vanished"));
 }
@@ -223,7 +223,7 @@ fn sums_by_address_outlive_their_backends() {
     }
     let requests = "fastllm_backend_requests_total{api_base=\"http://a/v1\"}";
     let exposed = text(&metrics, &both);
-    // Two backends with counts of their own.
+    // Two backends with separate counters.
     assert_line(&exposed, &format!("{requests} 4"));
     assert_line(
         &exposed,
@@ -232,7 +232,7 @@ fn sums_by_address_outlive_their_backends() {
     assert_eq!(exposed.matches(requests).count(), 1);
     assert_eq!(exposed.matches("fastllm_backend_healthy{").count(), 1);
 
-    // Nothing of it is left, and its address is served by another one.
+    // The backend is removed, and another backend serves its address.
     drop(both.backends().next().unwrap().1.state().acquire());
     let other = tables(&shared);
     serve(&metrics, &other);

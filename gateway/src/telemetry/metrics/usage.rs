@@ -47,10 +47,10 @@ struct MetadataLabel {
     label: String,
 }
 
-/// Why members cannot be labels.
+/// Why members cannot be used as labels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// No member has such a name.
+    /// The name is not valid for a member.
     #[error(
         "a member's name has 1 to {} bytes, without control characters",
         Metadata::NAME

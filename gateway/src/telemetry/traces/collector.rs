@@ -76,7 +76,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// A client of the configured collector.
+    /// Creates a client of the configured collector.
     pub(super) fn new(
         config: &TracingConfig,
         mut tls: rustls::ClientConfig,

@@ -10,7 +10,7 @@ const SAMPLED: u8 = 1;
 pub(super) struct Parent {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
-    /// The caller is traced.
+    /// Whether the caller is sampled.
     pub(super) sampled: bool,
 }
 
@@ -49,7 +49,8 @@ impl Parent {
     }
 }
 
-/// Decodes lower-case hexadecimal digits; the standard forbids capital letters.
+/// Decodes lower-case hexadecimal digits; the standard forbids upper-case
+/// digits.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     if text.iter().any(u8::is_ascii_uppercase) {
