@@ -35,7 +35,7 @@ pub(crate) struct ProbeConfig {
 }
 
 impl ProbeConfig {
-    /// A prober of the backends of the current snapshot.
+    /// Creates a prober of the backends of the current snapshot.
     pub(crate) fn build(
         self,
         tls: rustls::ClientConfig,
