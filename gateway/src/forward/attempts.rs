@@ -96,7 +96,7 @@ impl Forwarder {
         retry_state.finish(log)
     }
 
-    /// Waits for a slot of the first model whose backends were full, where no
+    /// Waits for a slot of the first model whose backends were full, if no
     /// model responded.
     async fn wait(
         &self,
@@ -261,7 +261,7 @@ struct PoolAttempts<'a, 'c> {
 }
 
 impl PoolAttempts<'_, '_> {
-    /// The back-off before the next attempt; nothing where there is none.
+    /// The back-off before the next attempt; `None` if there is none.
     ///
     /// Each backend is attempted once. Where no other backend and no other model
     /// is left, one is attempted again if the failure may be temporary.

@@ -6,8 +6,8 @@ use http::StatusCode;
 
 use crate::runtime::clock;
 
-/// How long to wait before retry number `retry` (from 0): 25, 50, then 100 ms,
-/// twice that where the upstream said 429, and up to half of it less at random.
+/// The back-off before retry number `retry` (from 0): 25, 50, then 100 ms,
+/// doubled if the upstream responded 429, and randomly shortened by up to half.
 pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
     let full = Duration::from_millis(25 << retry.min(2));
     let full = if status == Some(StatusCode::TOO_MANY_REQUESTS) {

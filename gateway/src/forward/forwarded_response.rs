@@ -58,12 +58,12 @@ pub(crate) struct ForwardedResponse {
     cors: Option<CorsFields>,
     /// Replace the rate limit fields of the upstream.
     rates: Option<Box<RateLimitFields>>,
-    /// The outcome of the cache lookup, where it is reported.
+    /// The outcome of the cache lookup, if it is reported.
     cache: Option<CacheUse>,
     unfinished: Option<Unfinished>,
 }
 
-/// What is held until the response has ended.
+/// The resources that are held until the response has ended.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     pub(super) log: Box<RequestLog>,
@@ -96,7 +96,7 @@ impl ForwardedResponse {
         self.cors = Some(fields);
     }
 
-    /// How many bytes the body has, where that is known.
+    /// The length of the body, if it is known.
     pub(crate) fn length(&self) -> Option<u64> {
         self.stream.length()
     }
@@ -124,7 +124,7 @@ impl ForwardedResponse {
             .chain(self.rates.iter().flat_map(|rates| rates.fields()))
     }
 
-    /// Adds to `out` what one read of the upstream brings for the client.
+    /// Appends to `out` the client's bytes from one read of the upstream.
     pub(crate) fn poll_pump(
         &mut self,
         cx: &mut Context<'_>,
@@ -147,7 +147,7 @@ impl ForwardedResponse {
         let Some(end) = self.stream.end().cloned() else {
             return Poll::Ready(StreamStep::More);
         };
-        // Held bytes are sent by now, together with the end.
+        // Held-back bytes have been sent together with the end.
         deadline.disarm();
         self.settle(&end);
         self.stream.release();

@@ -53,7 +53,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    /// What the response would be cached by; nothing for an upload.
+    /// The cache key of the response; `None` for an upload.
     pub(crate) fn cacheable(&self) -> Option<CacheableRequest<'_>> {
         match &self.payload {
             Payload::Whole(body) => Some(CacheableRequest {

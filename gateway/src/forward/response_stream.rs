@@ -177,7 +177,7 @@ impl ResponseStream {
         self.meter.stream().is_some()
     }
 
-    /// Whether it is a stream that events can be added to.
+    /// Whether this is a stream that events can be inserted into.
     pub(super) fn is_events(&self) -> bool {
         matches!(self.meter, UsageTap::Events(_))
     }

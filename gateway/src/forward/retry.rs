@@ -1,4 +1,4 @@
-//! Which attempts may follow, and what remains of those that failed.
+//! The attempts that remain, and the best response of the failed ones.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +86,7 @@ impl<'d> RetryState<'d> {
         }
     }
 
-    /// Nothing where the client's body is at fault, which ends the request.
+    /// `None` if the client's body caused the failure, which ends the request.
     pub(super) fn check(
         &mut self,
         outgoing: &Outgoing<'_, '_>,
@@ -116,7 +116,7 @@ impl<'d> RetryState<'d> {
                 Ok(best)
             }
             (None, Some(AttemptError::Refused(refusal))) => Err(refusal),
-            // A later request may succeed, whatever else failed.
+            // A later request may succeed, regardless of the other failures.
             (None, _) if self.full.is_some() => Err(Refusal::Overloaded),
             (None, Some(AttemptError::Exchange(ExchangeError::Timeout))) => {
                 Err(Refusal::UpstreamTimeout)
@@ -140,7 +140,7 @@ impl AttemptFailure {
                     may_pass: matches!(status.as_u16(), 429 | 502 | 503),
                 }
             }
-            // A broken connection may be due to the request itself.
+            // The request itself may have caused the connection failure.
             Err(error) => Self {
                 may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
                 ..Self::default()

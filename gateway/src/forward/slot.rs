@@ -61,7 +61,7 @@ mod tests {
         }
     }
 
-    /// One request at a time.
+    /// Allows one request at a time.
     fn limited(max_queue: u32, queue_timeout_ms: u64) -> Concurrency {
         Concurrency {
             max: Some(1),

@@ -142,7 +142,7 @@ impl<'c> Upload<'c> {
         self.replay.is_some()
     }
 
-    /// How the upstream's body is delimited.
+    /// The framing of the upstream request's body.
     pub(super) fn framing(&self, splice: &Splice<'_>) -> Framing {
         self.length
             .and_then(|length| usize::try_from(length).ok())
@@ -238,7 +238,7 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
         let chunked = locked.framing(splice) == Framing::Chunked;
         let ends = locked.form.is_none();
         let parts = locked.replay.as_mut()?.parts();
-        // The model is in the beginning, or it would not be known.
+        // The beginning always contains the model.
         let (beginning, rest) = parts.split_first()?;
         let mut body = shared(splice, beginning);
         body.extend_from_slice(rest);
