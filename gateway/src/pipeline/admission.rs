@@ -46,7 +46,7 @@ impl<'a> ProxyRequest<'a> {
     }
 }
 
-/// A body, as far as it has to be known for a decision.
+/// The part of a body that admission needs.
 struct ParsedBody {
     body: ReceivedBody,
     members: Members,
@@ -63,13 +63,13 @@ pub(super) struct Admitted {
     pub(super) cache_policy: Option<Box<CachePolicy>>,
 }
 
-/// Where an admitted request goes, and what is known of it.
+/// The route of an admitted request, and its properties.
 pub(super) struct Target {
     pub(super) chain: Chain,
     pub(super) members: Members,
     /// The ends of the prompt's messages, where a policy reads them.
     pub(super) prompt: Vec<Boundary>,
-    /// Ask the upstream for usage where the client does not.
+    /// Request usage from the upstream although the client does not.
     pub(super) ask_usage: bool,
 }
 
@@ -96,14 +96,14 @@ impl Pipeline {
         } = authenticated;
         let tables = self.current.load();
         let tables = tables.as_ref().ok_or(Refusal::NotReady)?;
-        // A body may take long to arrive: the caller and its permissions are
-        // decided by the same tables as the model.
+        // A body may take long to arrive: the caller, its permissions and the
+        // model are checked against the same tables.
         if !Arc::ptr_eq(tables, &before) {
             caller = authenticate(tables, request.head, log)?;
         }
         let resolved = resolve(tables, members.model())?;
         log.set_model(resolved.name(), resolved.model(), members.is_stream());
-        // The response of a fallback would tell the model from an unknown one.
+        // The response of a fallback would reveal whether the model exists.
         if self.config.hide_ungranted && !resolved.is_granted_to(&caller) {
             return Err(Refusal::ModelAccessDenied);
         }
@@ -184,7 +184,7 @@ impl Pipeline {
     }
 }
 
-/// What a request is routed by.
+/// The properties by which a request is routed.
 struct RoutingInput<'a> {
     request: ProxyRequest<'a>,
     members: &'a Members,
@@ -194,8 +194,8 @@ struct RoutingInput<'a> {
 }
 
 impl RoutingInput<'_> {
-    /// The candidates, and the boundaries of the prompt. The prompt is read only
-    /// where a rule or a policy depends on it.
+    /// The candidates, and the boundaries of the prompt. The prompt is read
+    /// only if a rule or a policy depends on it.
     fn route(
         &self,
         resolved: Resolved<'_>,
@@ -223,7 +223,7 @@ impl RoutingInput<'_> {
         Ok((chain, prompt))
     }
 
-    /// What has to be reserved.
+    /// The amounts to reserve.
     fn claim(&self, log: &RequestLog) -> Cost {
         let body = RequestBody {
             members: self.members,

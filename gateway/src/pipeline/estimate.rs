@@ -9,8 +9,8 @@ use crate::http::{Head, ProxiedEndpoint};
 /// PCM has four times as many, in Opus half as many or fewer.
 const BYTES_PER_MS: u64 = 8;
 
-/// A rough size of the prompt, from the whole body. The bytes of an upload are
-/// no text.
+/// A rough size of the prompt, from the whole body. The bytes of an upload do
+/// not count as text.
 pub(crate) fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
     match members.form_type() {
         None => estimated_tokens(text_bytes(body)),

@@ -22,9 +22,9 @@ pub(crate) struct Prompt {
 }
 
 impl Prompt {
-    /// Reads the body of a request: the tools first, as engines do, then the
-    /// messages in order (or `input` or `prompt`). Neither the order of members
-    /// nor sampling parameters make a difference.
+    /// Reads a request body: the tools first, as engines do, then the messages
+    /// in order (or `input` or `prompt`). The order of members and the sampling
+    /// parameters do not affect the hashes.
     pub(crate) fn read(body: &[u8]) -> Self {
         let mut reader = Reader {
             state: 0,
@@ -51,13 +51,13 @@ impl Prompt {
         reader.prompt
     }
 
-    /// The same in every turn of a conversation: up to the first message that
-    /// is not the system's.
+    /// The hash that all turns of a conversation share: up to the first message
+    /// that is not a system message.
     pub(crate) fn beginning(&self) -> u64 {
         self.beginning
     }
 
-    /// The ends of its messages.
+    /// The hashes at the ends of the messages.
     pub(crate) fn into_boundaries(self) -> Vec<Boundary> {
         self.boundaries
     }
@@ -65,9 +65,9 @@ impl Prompt {
 
 /// The state of hashing a prompt.
 struct Reader {
-    /// Hash of everything so far.
+    /// The hash of everything so far.
     state: u64,
-    /// Bytes that may still be hashed.
+    /// The number of bytes that may still be hashed.
     left: usize,
     prompt: Prompt,
     /// A message that is not from the system was hashed.
@@ -120,7 +120,7 @@ impl Reader {
         hasher.finish()
     }
 
-    /// The hash of as many of these bytes as may still be hashed.
+    /// Hashes as many of these bytes as the limit allows.
     fn bytes(&mut self, bytes: &[u8]) -> u64 {
         let taken = bytes.get(..self.left).unwrap_or(bytes);
         self.left -= taken.len();

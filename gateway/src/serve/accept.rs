@@ -24,7 +24,7 @@ const BACKLOG: u32 = 4_096;
 /// memory): an immediate retry would spin.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An open port.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener(accept::Listener);
 
@@ -32,7 +32,7 @@ pub(crate) struct Listener(accept::Listener);
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerSet {
     pub(crate) workers: Arc<Workers>,
-    /// One for each worker.
+    /// One entry per worker.
     pub(crate) services: Arc<[Service]>,
     /// Performs the TLS handshakes, if the port uses TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
@@ -43,11 +43,11 @@ pub(crate) struct WorkerSet {
 /// The steps of shutdown.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shutdown {
-    /// No new connections.
+    /// Stops accepting connections.
     pub(crate) stop_accepting: CancellationToken,
     /// All accepted connections are counted in `connections`.
     pub(crate) backlog_served: CancellationToken,
-    /// No new requests on open connections.
+    /// Stops accepting requests on open connections.
     pub(crate) last_request: CancellationToken,
     /// Open connections are closed.
     pub(crate) abort: CancellationToken,

@@ -42,7 +42,7 @@ pub(crate) struct ClientConnection {
     head_timeout: Duration,
 }
 
-/// Why there is no head.
+/// Why there is no request head.
 pub(super) enum NoHead {
     Closed,
     Malformed(Http1Error),
