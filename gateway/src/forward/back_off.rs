@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_read_by_the_clock_that_wrote_it() {
+    fn a_date_is_relative_to_the_upstreams_clock() {
         // 07:28:00 of that day.
         let now = Timestamp(1_445_412_480_000_000);
         let asked = |headers: &[(&str, &'static str)]| {

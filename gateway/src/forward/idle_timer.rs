@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_heartbeat_there_is_none() {
+    fn heartbeats_are_optional() {
         let mut idle_timer = IdleTimer::new(IdleTimeouts::new(seconds(8), None));
         for _ in 0..8 {
             assert_eq!(idle_timer.count(), IdleTick::Wait);

@@ -140,7 +140,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         let framing = upload.lock().framing(&splice);
         let head = self.head(backend, log, framing)?;
         UploadAttempt::new(upload, head, &splice)
-            .ok_or_else(|| AttemptError::Request("its body is gone".to_owned()))
+            .ok_or_else(|| AttemptError::Request("its body is no longer available".to_owned()))
     }
 
     /// Whether another attempt is possible.

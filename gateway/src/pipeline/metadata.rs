@@ -50,7 +50,7 @@ fn text(token: &[u8]) -> Result<Cow<'_, str>, Refusal> {
     }
     serde_json::from_slice(token)
         .map(|Text(text)| text)
-        .map_err(|_| invalid("a text in `metadata` is not valid JSON"))
+        .map_err(|_| invalid("a string in `metadata` is not valid JSON"))
 }
 
 /// Integers of up to 64 bits stay integers.
@@ -64,7 +64,7 @@ fn number(token: &[u8]) -> Result<MetadataValue<'static>, Refusal> {
 }
 
 fn neither() -> Refusal {
-    wrong_type("values in `metadata` must be texts, finite numbers, true or false")
+    wrong_type("values in `metadata` must be strings, finite numbers or booleans")
 }
 
 fn wrong_type(message: &'static str) -> Refusal {

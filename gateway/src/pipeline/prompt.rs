@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn each_turn_begins_with_all_turns_before_it() {
+    fn each_turn_has_the_previous_turns_as_prefix() {
         let first = hashes(&chat(&[SYSTEM, FIRST]));
         let second = hashes(&chat(&[SYSTEM, FIRST, ANSWER, SECOND]));
         assert_eq!((first.len(), second.len()), (2, 4));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_engines_see_makes_a_difference() {
+    fn only_what_engines_see_affects_the_hashes() {
         let usual = hashes(&chat(&[SYSTEM, FIRST]));
         let same = [
             format!(r#"{{"temperature":1,"messages":[ {SYSTEM} , {FIRST} ],"stream":true}}"#),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_shapes_have_a_beginning_too() {
+    fn other_request_formats_have_a_prefix() {
         assert_eq!(hashes(r#"{"prompt":"once upon"}"#).len(), 1);
         assert_eq!(hashes(r#"{"input":["a","b"]}"#).len(), 2);
         for body in ["", "[]", "{}", r#"{"messages":[]}"#, r#"{"messages":"#] {

@@ -91,7 +91,7 @@ impl Listener {
             worker_set.serve(permit, stream, &shutdown);
         });
         if let Err(error) = drained {
-            tracing::warn!(%error, "cannot accept the last connections");
+            tracing::warn!(%error, "cannot accept pending connections during the shutdown");
         }
     }
 }

@@ -27,7 +27,7 @@ mod tests {
     use httpdate::parse_http_date;
 
     #[test]
-    fn the_date_is_the_present_one() {
+    fn the_date_is_current() {
         let (first, second) = (
             super::with(<[u8]>::to_vec),
             super::with(|text| String::from_utf8(text.to_vec()).unwrap()),

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_one_line_of_pairs_whatever_the_names_are() {
+    fn text_is_one_line_of_pairs_for_any_names() {
         let mut buffer = Vec::new();
         line().write_text(&mut buffer, AT).unwrap();
         assert_eq!(
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_one_object_with_all_at_its_top_level() {
+    fn json_is_one_flat_object() {
         let mut buffer = Vec::new();
         line().write_json(&mut buffer, AT).unwrap();
         assert!(!buffer.contains(&b'\n'));

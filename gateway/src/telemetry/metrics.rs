@@ -187,7 +187,7 @@ impl Requests {
             finished: register.counter("fastllm_requests_total", "Finished proxied requests")?,
             failed: register.counter(
                 "fastllm_requests_failed_total",
-                "Proxied requests that ended in an error",
+                "Proxied requests that failed",
             )?,
             outcomes: register.fixed(
                 "fastllm_request_outcomes_total",
@@ -207,11 +207,10 @@ impl Requests {
                 "class",
                 Class::ALL.map(|(_, label)| label),
             )?,
-            retries: register
-                .counter("fastllm_retries_total", "Further attempts within one model")?,
+            retries: register.counter("fastllm_retries_total", "Retries within one model")?,
             failovers: register.counter(
                 "fastllm_failovers_total",
-                "Moves to the next model of a chain",
+                "Fallbacks to the next model of a chain",
             )?,
             fallbacks: register.counter(
                 "fastllm_fallback_used_total",
@@ -223,7 +222,7 @@ impl Requests {
             )?,
             first_token: register.histogram(
                 "fastllm_time_to_first_token_seconds",
-                "From arrival to the first event of a stream",
+                "Time from arrival to the first event of a stream",
             )?,
         })
     }
@@ -250,13 +249,13 @@ impl Metrics {
             )?,
             spans_lost: register.fixed(
                 "fastllm_trace_spans_dropped_total",
-                "Spans that were lost",
+                "Dropped spans",
                 "reason",
                 SpanLoss::ALL.map(|(_, label)| label),
             )?,
             usage_dropped: register.fixed(
                 "fastllm_usage_reports_dropped_total",
-                "Usage events that were lost",
+                "Dropped usage events",
                 "reason",
                 DropReason::ALL.map(|(_, label)| label),
             )?,
@@ -273,7 +272,7 @@ impl Metrics {
             by_metadata: None,
             snapshot_version: register.count(
                 "fastllm_snapshot_version",
-                "Version of the snapshot that is served",
+                "Version of the current snapshot",
             )?,
             snapshot_poll_failures: register.counter(
                 "fastllm_snapshot_poll_failures_total",
@@ -437,12 +436,12 @@ impl Metrics {
         if let Some(tables) = tables {
             match addresses::gauges(tables, clock::timestamp()) {
                 Ok(more) => families.extend(more),
-                Err(error) => tracing::error!(%error, "backend metrics cannot be built"),
+                Err(error) => tracing::error!(%error, "cannot create the metrics of a backend"),
             }
         }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&families, &mut text) {
-            tracing::error!(%error, "metrics cannot be encoded");
+            tracing::error!(%error, "cannot encode the metrics");
         }
         text
     }

@@ -221,7 +221,7 @@ mod tests {
     const NO: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
     #[test]
-    fn one_in_so_many_is_exact() {
+    fn the_sampling_rate_is_exact() {
         let tracer = tracer(3);
         let chosen: Vec<bool> = (0..9)
             .map(|_| decided(&tracer, None).ids().is_some())
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callers_decision_holds_and_is_not_counted() {
+    fn the_callers_decision_applies_and_is_not_counted() {
         let tracer = tracer(2);
         for _ in 0..5 {
             assert!(decided(&tracer, Some(NO)).ids().is_none());

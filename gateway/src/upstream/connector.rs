@@ -52,7 +52,7 @@ impl Connector {
         let reason = match timeout(CONNECT_TIMEOUT, self.try_connect(origin)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) => error.kind().to_string(),
-            Err(_) => "no connection in time".to_owned(),
+            Err(_) => "the connection attempt timed out".to_owned(),
         };
         Err(ExchangeError::Connect(reason))
     }

@@ -146,7 +146,7 @@ impl RunningProbes {
         let task = self.tasks.spawn(async move {
             let _place = room.acquire().await;
             let outcome = timeout(limit, send_probe(&client, &probe_request)).await;
-            let outcome = outcome.unwrap_or(Err("no answer in time".to_owned()));
+            let outcome = outcome.unwrap_or(Err("the probe timed out".to_owned()));
             record_outcome(&probe_request, &outcome);
         });
         entry.insert(task);
@@ -223,9 +223,9 @@ fn record_outcome(probe_request: &ProbeRequest, outcome: &Result<(), String>) {
     let model = probe_request.model.as_str();
     let backend = probe_request.backend;
     match (probe_request.live.record_probe(outcome.is_ok()), outcome) {
-        (Some(true), _) => tracing::info!(model, backend, "a backend is healthy again"),
+        (Some(true), _) => tracing::info!(model, backend, "the backend is healthy again"),
         (Some(false), Err(reason)) => {
-            tracing::warn!(model, backend, reason, "a backend is unhealthy");
+            tracing::warn!(model, backend, reason, "the backend is unhealthy");
         }
         _ => {}
     }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_ends_has_ended() {
+    async fn a_finished_stream_ends_the_wait() {
         until_stalled(async { note(StreamProgress::Progressed) }, LONG).await;
         let mut deadline = Deadline::default();
         deadline.arm(MOMENT);

@@ -121,7 +121,7 @@ pub(super) fn gauges(tables: &RoutingState, at: Timestamp) -> Registered<Vec<Met
     )?;
     let healthy = register.gauges(
         "fastllm_backend_healthy",
-        "Whether its probes succeed",
+        "Whether the probes of the backend succeed",
         &address,
     )?;
     let ejected = register.gauges(

@@ -30,10 +30,10 @@ impl Drop for OpenConnection {
 impl ConnectionMetrics {
     pub(super) fn new(register: &Register) -> Registered<Self> {
         Ok(Self {
-            clients: register.gauge("fastllm_client_connections", "Open connections of clients")?,
+            clients: register.gauge("fastllm_client_connections", "Open client connections")?,
             upstreams: register.gauge(
                 "fastllm_upstream_connections",
-                "Open connections to upstreams, idle ones included",
+                "Open upstream connections, including idle ones",
             )?,
         })
     }

@@ -72,7 +72,7 @@ impl LabelledMetrics {
             )?,
             first_token: register.histograms(
                 "fastllm_model_time_to_first_token_seconds",
-                "From arrival to the first event of a stream, by model",
+                "Time from arrival to the first event of a stream, by model",
                 &model,
             )?,
             backend_duration: register.histograms(

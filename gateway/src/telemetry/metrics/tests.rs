@@ -115,7 +115,7 @@ fn moved() -> String {
 }
 
 #[test]
-fn names_and_labels_are_those_of_the_reference() {
+fn names_and_labels_match_the_reference() {
     let text = moved();
     for line in [
         "fastllm_requests_total 1",
@@ -174,7 +174,7 @@ fn names_and_labels_are_those_of_the_reference() {
 }
 
 #[test]
-fn the_reference_page_names_every_metric_and_no_other() {
+fn the_reference_page_lists_exactly_the_metrics() {
     let page = include_str!("../../../../docs/reference/metrics.md");
     let (gateway, _) = page.split_once("\n## Control plane").unwrap();
     let documented: HashSet<&str> = gateway

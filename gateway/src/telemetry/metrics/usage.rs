@@ -52,7 +52,7 @@ struct MetadataLabel {
 pub enum LabelError {
     /// The name is not valid for a member.
     #[error(
-        "a member's name has 1 to {} bytes, without control characters",
+        "a member name must have 1 to {} bytes, without control characters",
         Metadata::NAME
     )]
     Name,
@@ -94,7 +94,7 @@ impl FromStr for MetadataLabels {
         for member in text.split(',').map(str::trim) {
             let label = MetadataLabel::new(member)?;
             if labels.iter().any(|other| other.label == label.label) {
-                return Err(label.wrong("that is another one's already"));
+                return Err(label.wrong("another member has the same label"));
             }
             labels.push(label);
         }
@@ -123,16 +123,18 @@ impl MetadataLabel {
             label: member.chars().map(plain).collect(),
         };
         if TAKEN.contains(&label.label.as_str()) {
-            return Err(label.wrong("that name is taken"));
+            return Err(label.wrong("that label name is already in use"));
         }
         if label.label.starts_with("__") {
-            return Err(label.wrong("Prometheus keeps names with two underscores for itself"));
+            return Err(
+                label.wrong("Prometheus reserves label names that begin with two underscores")
+            );
         }
         if label
             .label
             .starts_with(|first: char| first.is_ascii_digit())
         {
-            return Err(label.wrong("the name of a label does not begin with a digit"));
+            return Err(label.wrong("a label name must not begin with a digit"));
         }
         Ok(label)
     }
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked_at_the_start() {
+    fn names_are_validated() {
         assert_eq!(labels("").unwrap(), MetadataLabels::default());
         assert_eq!(
             labels("team, cost-center").unwrap().to_string(),
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn without_labels_there_are_no_such_metrics() {
+    fn no_usage_metrics_without_labels() {
         let metrics = metrics("");
         metrics.used(Some(&said(&[("team", text("a"))])), None);
         assert_eq!(lines(&metrics), [""; 0]);

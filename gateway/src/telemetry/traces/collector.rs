@@ -237,7 +237,7 @@ mod tests {
     use super::{OtelProtocol, pairs};
 
     #[test]
-    fn posts_go_below_the_address_and_calls_to_the_service() {
+    fn urls_end_with_the_path_of_the_protocol() {
         let url = |protocol: OtelProtocol, text: &str| {
             protocol.url(&Url::parse(text).unwrap()).to_string()
         };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_as_other_programs_read_them() {
+    fn lists_are_parsed_and_malformed_pairs_skipped() {
         let read: Vec<_> = pairs("a=1, b = x%20y ,=z,c,d=e=f,").collect();
         let expected = [("a", "1"), ("b", "x y"), ("d", "e=f")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_bit_of_the_flags_is_the_decision() {
+    fn the_lowest_flag_bit_is_the_sampling_decision() {
         for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("03", true)] {
             let parent = parsed(&format!("00-{TRACE}-{SPAN}-{flags}")).unwrap();
             assert_eq!(parent.sampled, sampled, "{flags}");
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn later_versions_are_read_and_nonsense_is_not() {
+    fn later_versions_are_accepted_and_invalid_fields_rejected() {
         assert!(parsed(&format!("01-{TRACE}-{SPAN}-01")).is_some());
         assert!(parsed(&format!("01-{TRACE}-{SPAN}-01-more")).is_some());
         for text in [

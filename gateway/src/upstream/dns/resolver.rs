@@ -195,9 +195,11 @@ impl Resolver {
             lookup.next = Some(clock::now() + Jitter::HALF.apply(self.intervals.every));
             match (&found, lookup.failing) {
                 (Err(error), false) => {
-                    tracing::warn!(name = &*name, %error, "a name cannot be resolved");
+                    tracing::warn!(name = &*name, %error, "cannot resolve an upstream name");
                 }
-                (Ok(_), true) => tracing::info!(name = &*name, "a name can be resolved again"),
+                (Ok(_), true) => {
+                    tracing::info!(name = &*name, "an upstream name is resolved again")
+                }
                 _ => {}
             }
             lookup.failing = found.is_err();

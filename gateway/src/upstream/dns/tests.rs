@@ -195,7 +195,7 @@ fn families_alternate_without_duplicate_addresses() {
 }
 
 #[tokio::test]
-async fn names_are_looked_up_when_they_are_served_and_every_use_begins_at_the_next_address() {
+async fn names_of_a_snapshot_are_resolved_and_addresses_rotate() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1", "10.0.0.2", "::1"]);
     let bases = [
@@ -233,7 +233,7 @@ async fn an_unresolvable_name_fails_with_its_lookup() {
 }
 
 #[tokio::test]
-async fn an_address_that_changes_is_found() {
+async fn a_changed_address_is_found() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
     let rig = ResolverFixture::at(ALWAYS, &book);
@@ -249,7 +249,7 @@ async fn an_address_that_changes_is_found() {
 }
 
 #[tokio::test]
-async fn while_the_resolver_fails_the_last_addresses_are_kept() {
+async fn the_last_addresses_are_kept_while_the_resolver_fails() {
     let book = Book::default();
     book.write("a.test", &["10.0.0.1"]);
     let rig = ResolverFixture::at(ALWAYS, &book);
@@ -263,7 +263,7 @@ async fn while_the_resolver_fails_the_last_addresses_are_kept() {
 }
 
 #[tokio::test]
-async fn asking_again_and_again_pages_once() {
+async fn repeated_requests_cause_one_lookup() {
     let book = Book::default();
     for name in ["a.test", "b.test", "c.test"] {
         book.write(name, &["10.0.0.1"]);
@@ -298,7 +298,7 @@ async fn unused_names_are_removed() {
 }
 
 #[tokio::test]
-async fn a_late_request_does_not_revive_a_name_that_is_gone() {
+async fn a_late_request_does_not_restore_a_removed_name() {
     let book = Book::default();
     book.write("b.test", &["10.0.0.1"]);
     let rig = ResolverFixture::start(Arc::default(), &book, ALWAYS, &["http://b.test/v1"]);
@@ -313,7 +313,7 @@ async fn a_late_request_does_not_revive_a_name_that_is_gone() {
 }
 
 #[tokio::test]
-async fn connections_rotate_and_go_around_a_dead_address() {
+async fn connections_rotate_and_skip_a_dead_address() {
     let first = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = first.local_addr().unwrap().port();
     let second = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
