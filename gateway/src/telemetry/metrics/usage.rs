@@ -338,9 +338,9 @@ mod tests {
         for (wrong, why) in [
             ("a,,b", "1 to 64 bytes"),
             ("a\u{1}b", "1 to 64 bytes"),
-            ("model", "taken"),
-            ("kind", "taken"),
-            ("a.b,a-b", "another one's"),
+            ("model", "already in use"),
+            ("kind", "already in use"),
+            ("a.b,a-b", "another member has the same label"),
             ("__a", "two underscores"),
             ("1a", "digit"),
             ("a,b,c,d,e,f,g,h,i", "at most 8"),
