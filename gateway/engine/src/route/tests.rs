@@ -246,7 +246,7 @@ fn unavailable_and_too_small_models_move_down() {
         (name("down"), Deprioritized::Unavailable),
     ];
     assert_eq!(why.demoted, demoted);
-    // The only candidate stays, however small it is.
+    // The only candidate stays, whatever its context window.
     asked.prompt_tokens = u64::MAX;
     assert_eq!(names(&ask_for(&state, "small", &asked).unwrap()), ["small"]);
 }

@@ -198,7 +198,7 @@ impl Resolver {
                     tracing::warn!(name = &*name, %error, "cannot resolve an upstream name");
                 }
                 (Ok(_), true) => {
-                    tracing::info!(name = &*name, "an upstream name is resolved again")
+                    tracing::info!(name = &*name, "an upstream name is resolved again");
                 }
                 _ => {}
             }
