@@ -61,9 +61,9 @@ class Seen:
     order: int
     ended_ms: int
     body_bytes: int
-    answer_bytes: int
+    response_bytes: int
     attempts: int
-    told: bool
+    usage_reported: bool
     events: int
     prompt: int
     completion: int | None
@@ -337,5 +337,5 @@ def seen(path: Path) -> list[Seen]:
 
 def _seen(line: dict[str, str]) -> Seen:
     texts = {name: line.pop(name) for name in ("course", "form", "model", "end")}
-    told = line.pop("told") == "true"
-    return Seen(told=told, **texts, **{name: _count(value) for name, value in line.items()})
+    usage_reported = line.pop("usage_reported") == "true"
+    return Seen(usage_reported=usage_reported, **texts, **{name: _count(value) for name, value in line.items()})

@@ -127,7 +127,7 @@ def test_reported_usage_is_stored_exactly(found: Found, stored: dict[int, Row]) 
     stored_sums = Counter()
     for one in found.seen:
         row = stored.get(one.n)
-        if row is None or row.estimated or not one.told:
+        if row is None or row.estimated or not one.usage_reported:
             continue
         assert row.reported and row.refusal is None and row.status == 200, (one, row)
         counts = (row.prompt, row.completion, row.cached, row.reasoning)
@@ -147,7 +147,7 @@ def test_reported_usage_is_stored_exactly(found: Found, stored: dict[int, Row]) 
 
 def test_failovers_are_counted_once(found: Found, stored: dict[int, Row]) -> None:
     over = [one for one in found.seen if one.course.startswith("FailsOver") and one.n in stored]
-    assert over and all(one.attempts >= 2 and one.told for one in over)
+    assert over and all(one.attempts >= 2 and one.usage_reported for one in over)
 
 
 def is_empty(row: Row) -> bool:
@@ -186,9 +186,9 @@ def within_their_error(one: Seen, completion: int) -> bool:
     """Whether the number of tokens is a correct estimate of what the upstream sent."""
     if one.form == "Embeddings":
         return completion == 0
-    if one.answer_bytes:
+    if one.response_bytes:
         # For a short response in one piece, half of the bytes count as text.
-        return completion == (one.answer_bytes + 1) // 2 * 2 // 7
+        return completion == (one.response_bytes + 1) // 2 * 2 // 7
     end = one.course == "Silent"
     return one.events <= completion <= (1 + COMPLETION_ERROR) * one.events + end
 

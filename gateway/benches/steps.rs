@@ -1,4 +1,4 @@
-//! Times the steps of a request that only the gateway's own crate knows, and
+//! Times the steps of a request that are private to the gateway's crate, and
 //! prints a line of JSON for each. `python3 -m e2e.bench micro` runs it.
 
 use std::error::Error;

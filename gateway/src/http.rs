@@ -26,7 +26,7 @@ pub(crate) use rate_limits::{RateLimitFields, is_rate_limit_field};
 /// The header field that identifies a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// The header field that tells whether a response came from the cache. A client
+/// The header field that states whether a response came from the cache. A client
 /// skips the cache with it.
 pub(crate) const CACHE: &str = "x-fastllm-cache";
 

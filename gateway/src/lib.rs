@@ -6,7 +6,7 @@
 //! that path touches a file, a database or a resolver; `control_plane`, the
 //! sources in `snapshot`, and the probes and DNS lookups of `upstream` run beside
 //! it. `runtime`, `http` and `telemetry` are used by all of them. Each component
-//! is built from its own `Config`; `app` ties them together, and only `cli` knows
+//! is built from its own `Config`; `app` ties them together, and only `cli` depends on
 //! the flags.
 
 mod app;

@@ -132,16 +132,16 @@ async fn every_subject_has_its_own_limits() {
 
 async fn check_listed_limits(root: &Session<'_>) {
     let log = root.get("/admin/audit?limit=100").await;
-    let told: Vec<&str> = log
+    let found: Vec<&str> = log
         .as_array()
         .unwrap()
         .iter()
         .filter_map(|row| row["detail"]["operation"].as_str())
         .filter(|operation| operation.ends_with("limits.set"))
         .collect();
-    assert_eq!(told[0], "team.limits.set");
-    assert_eq!(told[6], "principal.limits.set");
-    assert_eq!(told[4], "principal.model.limits.set");
+    assert_eq!(found[0], "team.limits.set");
+    assert_eq!(found[6], "principal.limits.set");
+    assert_eq!(found[4], "principal.model.limits.set");
     let changed = log.as_array().unwrap().iter().find(|row| {
         row["detail"]["operation"] == "key.limits.set"
             && row["detail"]["changes"]["concurrency"]["after"] == 2
@@ -178,14 +178,14 @@ async fn budget_changes_keep_spending() {
         .await;
     let before = root.get("/admin/budgets").await;
     let row = &before[0];
-    let told = [
+    let found = [
         "tokens_total",
         "tokens_used",
         "tokens_reserved",
         "cost_used_micros",
     ];
     assert_eq!(
-        told.map(|name| row[name].as_u64().unwrap()),
+        found.map(|name| row[name].as_u64().unwrap()),
         [1000, 700, 60, 9]
     );
     assert_eq!(
@@ -285,8 +285,8 @@ async fn invalid_limits_and_budgets_are_rejected_by_field() {
             .get("field")
             .and_then(Value::as_str)
             .unwrap_or("null");
-        let told = format!("{status} {} {field}", answer["code"].as_str().unwrap());
-        assert_eq!(told, parts[2], "{line}: {answer}");
+        let found = format!("{status} {} {field}", answer["code"].as_str().unwrap());
+        assert_eq!(found, parts[2], "{line}: {answer}");
     }
     assert_eq!(database.number(version).await, before);
     let reader = principal(&root, json!({ "name": "reader", "kind": "user" })).await;

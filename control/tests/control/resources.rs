@@ -168,11 +168,11 @@ async fn invalid_values_are_rejected_by_field() {
             .post(parts[0], serde_json::from_str(parts[1]).unwrap())
             .await;
         assert_eq!(status, 400, "{case}: {answer}");
-        let told = (
+        let found = (
             answer["code"].as_str().unwrap(),
             answer["field"].as_str().unwrap(),
         );
-        assert_eq!(told, (code, field), "{case}");
+        assert_eq!(found, (code, field), "{case}");
     }
     let long = "ä".repeat(1000);
     let query = json!({ "a": long, "b": long, "c": long });

@@ -392,10 +392,10 @@ async fn objects_named_by_rules_cannot_be_deleted() {
         ("/admin/principals/1".to_owned(), "rule".to_owned()),
         ("/admin/roles/team".to_owned(), "rule".to_owned()),
     ];
-    for (path, told) in &named {
+    for (path, found) in &named {
         let (status, body) = root.delete(path).await;
         assert_eq!((status, &body["code"]), (409, &json!("in_use")), "{path}");
-        assert!(body["error"].as_str().unwrap().contains(told), "{body}");
+        assert!(body["error"].as_str().unwrap().contains(found), "{body}");
     }
     root.delete(&format!("/admin/virtual-models/{id}")).await;
     for (path, _) in &named {

@@ -79,7 +79,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
         ),
     ] {
         let rows = root.get(&format!("/admin/usage/events?{query}")).await;
-        let told: Vec<&Value> = rows
+        let reported: Vec<&Value> = rows
             .as_array()
             .unwrap()
             .iter()
@@ -89,7 +89,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
             .iter()
             .map(|n: &usize| &events[*n]["metadata"])
             .collect();
-        assert_eq!(told, expected, "{query}");
+        assert_eq!(reported, expected, "{query}");
     }
     for wrong in ["nightly", "[]", "{\"a\":\"\\u0000\"}"] {
         let path = format!("/admin/usage/events?metadata={wrong}");
@@ -101,7 +101,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
 /// `key`, requests, prompt tokens, cost, saved cost and unpriced requests of each group.
 async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
     let rows = root.get(&format!("/admin/usage?{query}")).await;
-    let told = |row: &Value| {
+    let reported = |row: &Value| {
         json!([
             row["key"],
             row["requests"],
@@ -111,7 +111,7 @@ async fn groups(root: &Session<'_>, query: &str) -> Vec<Value> {
             row["unpriced_requests"]
         ])
     };
-    rows.as_array().unwrap().iter().map(told).collect()
+    rows.as_array().unwrap().iter().map(reported).collect()
 }
 
 /// Stores five requests of two principals for two models, one of them a day ago. Returns

@@ -35,7 +35,7 @@ impl LimitReport {
 
     /// Splits the report into as few as the control plane accepts, at least
     /// one. Full ones come first: the control plane adds budgets that others
-    /// use to a report with room, and knows all that are reported by then.
+    /// use to a report with room, and by then has all reported usage.
     pub fn split(self) -> Vec<Self> {
         let Self {
             replica_id,

@@ -72,14 +72,14 @@ impl SnapshotFollower {
             back_off::Config::new(Duration::from_millis(100), self.poll).build();
         let mut last_error = String::new();
         loop {
-            let asked = tokio::time::Instant::now();
+            let started = tokio::time::Instant::now();
             let wait = match self.fetch().await {
                 Ok(fetch) => {
                     if !std::mem::take(&mut last_error).is_empty() {
                         tracing::info!("reconnected to the control plane");
                     }
                     back_off.reset();
-                    if matches!(fetch, FetchOutcome::Unchanged) && asked.elapsed() < AT_ONCE {
+                    if matches!(fetch, FetchOutcome::Unchanged) && started.elapsed() < AT_ONCE {
                         early_response_back_off.next_delay()
                     } else {
                         early_response_back_off.reset();
@@ -215,10 +215,10 @@ impl SnapshotFollower {
 }
 
 /// The tag and version, if the content is the same under another version.
-fn renumbered(held: Option<&str>, told: String) -> Option<(String, u64)> {
+fn renumbered(held: Option<&str>, received: String) -> Option<(String, u64)> {
     let (held_version, held_digest) = parts_of(held?)?;
-    let (version, digest) = parts_of(&told)?;
-    (held_digest == digest && held_version != version).then_some((told, version))
+    let (version, digest) = parts_of(&received)?;
+    (held_digest == digest && held_version != version).then_some((received, version))
 }
 
 /// Version and digest of an `ETag` (`"<version>-<digest>"`).
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn only_an_etag_of_the_same_content_is_adopted() {
-        let told = |etag: &str| renumbered(Some("\"7-aa\""), etag.to_owned());
-        assert_eq!(told("\"8-aa\""), Some(("\"8-aa\"".to_owned(), 8)));
-        assert_eq!(told("\"6-aa\""), Some(("\"6-aa\"".to_owned(), 6)));
-        assert_eq!(told("\"7-aa\""), None);
-        assert_eq!(told("\"8-bb\""), None);
-        assert_eq!(told("\"x\""), None);
+        let renumbered_to = |etag: &str| renumbered(Some("\"7-aa\""), etag.to_owned());
+        assert_eq!(renumbered_to("\"8-aa\""), Some(("\"8-aa\"".to_owned(), 8)));
+        assert_eq!(renumbered_to("\"6-aa\""), Some(("\"6-aa\"".to_owned(), 6)));
+        assert_eq!(renumbered_to("\"7-aa\""), None);
+        assert_eq!(renumbered_to("\"8-bb\""), None);
+        assert_eq!(renumbered_to("\"x\""), None);
         assert_eq!(renumbered(None, "\"8-aa\"".to_owned()), None);
     }
 }

@@ -66,26 +66,30 @@ mod tests {
 
     #[test]
     fn the_back_off_of_an_overloaded_upstream_is_parsed() {
-        let asked = |status: u16, name: &'static str, value: &'static str| {
-            let header = |asked| (asked == name).then_some(value.as_bytes());
+        let retry_after = |status: u16, name: &'static str, value: &'static str| {
+            let header = |field| (field == name).then_some(value.as_bytes());
             asked_for(StatusCode::from_u16(status).unwrap(), header)
         };
         let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
-        assert_eq!(asked(429, "retry-after", "7"), seconds(7.0));
-        assert_eq!(asked(503, "retry-after", " 0.5"), seconds(0.5));
-        assert_eq!(asked(429, "retry-after-ms", "250"), seconds(0.25));
+        assert_eq!(retry_after(429, "retry-after", "7"), seconds(7.0));
+        assert_eq!(retry_after(503, "retry-after", " 0.5"), seconds(0.5));
+        assert_eq!(retry_after(429, "retry-after-ms", "250"), seconds(0.25));
         for nonsense in ["", "-1", "soon", "inf", "NaN", "Wed, 21 Oct"] {
-            assert_eq!(asked(429, "retry-after", nonsense), None, "{nonsense}");
+            assert_eq!(
+                retry_after(429, "retry-after", nonsense),
+                None,
+                "{nonsense}"
+            );
         }
-        assert_eq!(asked(500, "retry-after", "7"), None);
-        assert_eq!(asked(200, "retry-after", "7"), None);
+        assert_eq!(retry_after(500, "retry-after", "7"), None);
+        assert_eq!(retry_after(200, "retry-after", "7"), None);
     }
 
     #[test]
     fn a_date_is_relative_to_the_upstreams_clock() {
         // 07:28:00 of that day.
         let now = Timestamp(1_445_412_480_000_000);
-        let asked = |headers: &[(&str, &'static str)]| {
+        let retry_after = |headers: &[(&str, &'static str)]| {
             let value = |name: &str| {
                 let header = headers.iter().find(|(known, _)| *known == name);
                 header.map(|(_, value)| value.as_bytes())
@@ -94,13 +98,16 @@ mod tests {
         };
         let until = ("retry-after", "Wed, 21 Oct 2015 07:28:30 GMT");
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(asked(&[until]), seconds(30));
+        assert_eq!(retry_after(&[until]), seconds(30));
         let by_its_clock = ("date", "Wed, 21 Oct 2015 07:28:20 GMT");
-        assert_eq!(asked(&[until, by_its_clock]), seconds(10));
+        assert_eq!(retry_after(&[until, by_its_clock]), seconds(10));
         let late = ("date", "Wed, 21 Oct 2015 08:00:00 GMT");
-        assert_eq!(asked(&[until, late]), seconds(0));
+        assert_eq!(retry_after(&[until, late]), seconds(0));
         let exact = ("retry-after-ms", "1500");
-        assert_eq!(asked(&[until, exact]), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            retry_after(&[until, exact]),
+            Some(Duration::from_millis(1500))
+        );
     }
 
     #[test]

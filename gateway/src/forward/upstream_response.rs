@@ -83,7 +83,7 @@ impl UpstreamResponse {
         status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
     }
 
-    /// A 429 tells the client what to do, other errors do not.
+    /// A 429 states when to retry, other errors do not.
     pub(super) fn usefulness(&self) -> u8 {
         u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
     }

@@ -128,18 +128,18 @@ pub(super) async fn serve(
         .keep_alive_interval(Some(Duration::from_mins(1)))
         .serve_connection(io, handle);
     let mut connection = pin!(connection);
-    let mut told = false;
+    let mut goaway_sent = false;
     let ended = loop {
         tokio::select! {
             biased;
             ended = connection.as_mut() => break ended,
-            () = closing.cancelled(), if !told => {}
-            () = streams.idle(head_timeout) => if told {
+            () = closing.cancelled(), if !goaway_sent => {}
+            () = streams.idle(head_timeout) => if goaway_sent {
                 // The client does not respond.
                 return;
             },
         }
-        told = true;
+        goaway_sent = true;
         connection.as_mut().graceful_shutdown();
     };
     if let Err(error) = ended {

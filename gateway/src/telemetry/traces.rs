@@ -247,10 +247,10 @@ mod tests {
         let ids = trace.ids().unwrap();
         assert_eq!(trace.id().unwrap().to_string(), CALLER);
         assert_eq!(ids.parent.unwrap(), 0xb7ad_6b71_6920_3331_u64.to_be_bytes());
-        let told = trace.upstream_traceparent().unwrap();
+        let traceparent = trace.upstream_traceparent().unwrap();
         let span = u64::from_be_bytes(ids.span);
-        assert_eq!(told, format!("00-{CALLER}-{span:016x}-01"));
-        assert_ne!(told, YES);
+        assert_eq!(traceparent, format!("00-{CALLER}-{span:016x}-01"));
+        assert_ne!(traceparent, YES);
 
         let untraced = decided(&tracer(1), Some(NO));
         assert!(untraced.upstream_traceparent().is_none());

@@ -28,7 +28,7 @@ pub(crate) const JSON: &str = "{\"choices\":[{\"message\":{\"content\":\"\u{e9}\
 /// Prompt and completion tokens.
 pub(crate) const USED: (u64, u64) = (11, 5);
 
-/// Maximum number of bytes a flood may write that nobody reads: the kernel buffers
+/// Maximum number of bytes a flood may write without being read: the kernel buffers
 /// of four sockets, and the buffers of the gateway.
 pub(crate) const HELD: usize = 40 << 20;
 

@@ -209,14 +209,14 @@ impl StreamInspector {
     /// The quantities besides tokens so far. Images count when they are
     /// complete.
     pub fn quantities(&self, measure: Measure) -> Quantities {
-        let mut told = Quantities::default();
+        let mut quantities = Quantities::default();
         match measure {
-            Measure::Images => told.images = self.seen.complete.then_some(self.seen.images),
-            Measure::AudioInput => told.audio_ms = self.seen.audio_ms,
+            Measure::Images => quantities.images = self.seen.complete.then_some(self.seen.images),
+            Measure::AudioInput => quantities.audio_ms = self.seen.audio_ms,
             // The audio of a stream is base64 text.
             Measure::Tokens | Measure::AudioOutput => {}
         }
-        told
+        quantities
     }
 
     /// Whether the end was received: the `[DONE]` marker, or the event that

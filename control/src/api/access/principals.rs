@@ -127,7 +127,7 @@ pub(crate) struct Revoked {
     includes_caller: bool,
 }
 
-/// Rejects a change after which nobody could administer the deployment. Call it
+/// Rejects a change that would leave no administrator. Call it
 /// within the change, after its statements: changes are serialized.
 pub(crate) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
     if principals::administrators(change.connection()).await? == 0 {

@@ -150,7 +150,7 @@ impl ApiError {
         Self::new(ErrorCode::InUse, message)
     }
 
-    /// 409: nobody would be left who can change the configuration.
+    /// 409: no principal that can change the configuration would be left.
     pub(crate) fn last_administrator() -> Self {
         Self::new(
             ErrorCode::LastAdministrator,

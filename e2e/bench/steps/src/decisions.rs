@@ -79,7 +79,7 @@ fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
     }
 }
 
-/// One model after the other, each asked for by somebody who may use it.
+/// Each model in turn, requested by a principal with a grant on it.
 fn time_route(
     watch: Stopwatch,
     step: &str,

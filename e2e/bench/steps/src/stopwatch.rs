@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// The shortest stretch that tells how many times to repeat, in nanoseconds.
+/// The shortest time from which the number of repetitions is derived, in nanoseconds.
 const ENOUGH: u64 = 2_000_000;
 
 /// Times steps, and writes one line of JSON for each.

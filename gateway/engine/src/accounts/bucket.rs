@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// Threads that take while the rate changes: no more than was there, and
-    /// nobody who was idle is in debt.
+    /// an idle subject is not in debt.
     #[test]
     fn concurrent_rate_change_makes_no_debt() {
         for round in 0..200 {

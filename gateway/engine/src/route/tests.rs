@@ -229,17 +229,17 @@ fn unavailable_and_too_small_models_move_down() {
             .record_probe(false);
     }
     let headers = HeaderMap::new();
-    let mut asked = ask(&headers);
-    asked.prompt_tokens = 60;
-    asked.max_tokens = Some(40);
+    let mut query = ask(&headers);
+    query.prompt_tokens = 60;
+    query.max_tokens = Some(40);
     assert_eq!(
-        names(&ask_for(&state, "v", &asked).unwrap()),
+        names(&ask_for(&state, "v", &query).unwrap()),
         ["small", "large", "down"]
     );
-    asked.max_tokens = Some(41);
+    query.max_tokens = Some(41);
     let mut why = Explanation::default();
     let caller = caller(&state);
-    let chain = route(&state, &caller, "v", &asked, Some(&mut why)).unwrap();
+    let chain = route(&state, &caller, "v", &query, Some(&mut why)).unwrap();
     assert_eq!(names(&chain), ["large", "down", "small"]);
     let demoted = [
         (name("small"), Deprioritized::ContextWindow),
@@ -247,8 +247,8 @@ fn unavailable_and_too_small_models_move_down() {
     ];
     assert_eq!(why.demoted, demoted);
     // The only candidate stays, whatever its context window.
-    asked.prompt_tokens = u64::MAX;
-    assert_eq!(names(&ask_for(&state, "small", &asked).unwrap()), ["small"]);
+    query.prompt_tokens = u64::MAX;
+    assert_eq!(names(&ask_for(&state, "small", &query).unwrap()), ["small"]);
 }
 
 #[test]
@@ -275,11 +275,11 @@ fn split_follows_weights_and_is_sticky() {
     let headers = HeaderMap::new();
     let head = |state: &RoutingState, who: u64, prompt: u64| {
         let who = identify(state, Some(format!("sk-{who}").as_bytes()), Timestamp(0)).unwrap();
-        let asked = RouteQuery {
+        let query = RouteQuery {
             prompt_hash: prompt,
             ..ask(&headers)
         };
-        let chain = route(state, &who, "v", &asked, None).unwrap();
+        let chain = route(state, &who, "v", &query, None).unwrap();
         assert_eq!(chain.pools().len(), 2);
         chain.pools()[0].model().as_str() == "a"
     };
@@ -399,8 +399,8 @@ proptest! {
         };
         let state = world.state();
         let headers = HeaderMap::new();
-        let asked = RouteQuery { stream, prompt_hash: prompt, ..ask(&headers) };
-        let outcome = ask_for(&state, requested, &asked);
+        let query = RouteQuery { stream, prompt_hash: prompt, ..ask(&headers) };
+        let outcome = ask_for(&state, requested, &query);
         match &outcome {
             Ok(chain) => {
                 prop_assert!(!chain.pools().is_empty());
@@ -416,7 +416,7 @@ proptest! {
         }
         // The same query has the same result, with or without an explanation.
         let mut why = Explanation::default();
-        let again = route(&state, &caller(&state), requested, &asked, Some(&mut why));
+        let again = route(&state, &caller(&state), requested, &query, Some(&mut why));
         let flat = |outcome: Result<Chain, Refusal>| {
             outcome.map(|chain| names(&chain).iter().map(ToString::to_string).collect::<Vec<_>>())
         };

@@ -136,8 +136,8 @@ pub(super) fn log(path: &Path, problems: &Problems) {
             "the configuration file has a problem"
         );
     }
-    let told = problems.listed().len().min(MOST);
-    let more = problems.errors() + problems.warnings() - told;
+    let listed = problems.listed().len().min(MOST);
+    let more = problems.errors() + problems.warnings() - listed;
     if more > 0 {
         tracing::warn!(file = %path, more, "the configuration file has more problems");
     }

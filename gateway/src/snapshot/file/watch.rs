@@ -75,14 +75,14 @@ impl Watcher {
     /// Runs until `stop`; `hang_up` receives SIGHUP.
     pub(crate) async fn run(mut self, mut hang_up: Signal, stop: CancellationToken) {
         loop {
-            let asked = tokio::select! {
+            let requested = tokio::select! {
                 Some(()) = hang_up.recv() => true,
                 () = sleep(self.poll), if !self.poll.is_zero() => false,
                 () = stop.cancelled() => return,
             };
             // Disk access and building tables run off the request threads.
             let looked = tokio::task::spawn_blocking(move || {
-                self.look(asked);
+                self.look(requested);
                 self
             });
             match looked.await {
@@ -92,13 +92,13 @@ impl Watcher {
         }
     }
 
-    fn look(&mut self, asked: bool) {
+    fn look(&mut self, requested: bool) {
         let text = self.file.text();
         let content = match &text {
             Ok(text) => FileContent::Read(digest(&SHA256, text.as_bytes())),
             Err(error) => FileContent::Unreadable(error.clone()),
         };
-        if content.is(&self.seen) && !asked {
+        if content.is(&self.seen) && !requested {
             return;
         }
         self.seen = content;

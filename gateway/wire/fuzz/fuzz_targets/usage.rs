@@ -22,8 +22,8 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         tail.quantities()
     };
     for measure in [Measure::Images, Measure::AudioInput, Measure::AudioOutput] {
-        let told = quantities(measure, usize::from(read));
-        assert_eq!(told, quantities(measure, text.len()));
+        let expected = quantities(measure, usize::from(read));
+        assert_eq!(expected, quantities(measure, text.len()));
     }
     if let Ok(answer @ Value::Object(_)) = serde_json::from_slice::<Value>(text) {
         let objects = |data: &Vec<Value>| data.iter().filter(|value| value.is_object()).count();

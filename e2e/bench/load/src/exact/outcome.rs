@@ -33,11 +33,11 @@ pub(super) struct RequestOutcome {
     pub(super) body_bytes: usize,
     /// Size of the response body, in bytes, if an upstream sent one in one
     /// piece.
-    pub(super) answer_bytes: usize,
+    pub(super) response_bytes: usize,
     /// Number of attempts that reached an upstream.
     pub(super) attempts: u32,
     /// Whether an upstream sent the usage of the request completely.
-    pub(super) told: bool,
+    pub(super) usage_reported: bool,
     /// Number of content events that an upstream sent.
     pub(super) events: u32,
 }
@@ -46,8 +46,8 @@ pub(super) struct RequestOutcome {
 pub(super) fn write(outcomes: &[RequestOutcome], mut out: impl Write) -> io::Result<()> {
     writeln!(
         out,
-        "n,course,form,model,key,gateway,end,status,order,ended_ms,body_bytes,answer_bytes,\
-         attempts,told,events,prompt,completion,cached,reasoning,cost_micros"
+        "n,course,form,model,key,gateway,end,status,order,ended_ms,body_bytes,response_bytes,\
+         attempts,usage_reported,events,prompt,completion,cached,reasoning,cost_micros"
     )?;
     for (n, outcome) in (0..).zip(outcomes) {
         let Case {
@@ -65,15 +65,15 @@ pub(super) fn write(outcomes: &[RequestOutcome], mut out: impl Write) -> io::Res
             order,
             ended_ms,
             body_bytes,
-            answer_bytes,
+            response_bytes,
             attempts,
-            told,
+            usage_reported,
             events,
         } = outcome;
         write!(
             out,
             "{n},{course:?},{form:?},{model},{key},{gateway},{end:?},{status},{order},{ended_ms},\
-             {body_bytes},{answer_bytes},{attempts},{told},{events}"
+             {body_bytes},{response_bytes},{attempts},{usage_reported},{events}"
         )?;
         let counts = [
             Some(usage.prompt),

@@ -131,8 +131,8 @@ impl ExactConnection {
         self.stream.write_all(whole.as_bytes()).await?;
         note_events(n, &case, shared);
         if let Some(mut outcome) = shared.outcome(n) {
-            outcome.told = case.course != Scenario::Silent;
-            outcome.answer_bytes = in_one_piece;
+            outcome.usage_reported = case.course != Scenario::Silent;
+            outcome.response_bytes = in_one_piece;
         }
         Ok(true)
     }

@@ -25,9 +25,9 @@ fn outcome(rule: &Rule, change: impl FnOnce(&mut RouteQuery<'_>)) -> Option<Rule
     let mut headers = HeaderMap::new();
     headers.append("x-tier", HeaderValue::from_static("gold"));
     headers.append("x-tier", HeaderValue::from_static("batch"));
-    let mut asked = ask(&headers);
-    change(&mut asked);
-    rule.mismatch(&someone(), &asked)
+    let mut query = ask(&headers);
+    change(&mut query);
+    rule.mismatch(&someone(), &query)
 }
 
 /// A moment of 2026-11-27, a Friday, in UTC.
