@@ -149,7 +149,7 @@ async fn a_request_larger_than_the_rate_limit_is_a_400_naming_limit_and_demand()
     assert!(
         reply
             .text()
-            .contains("1010 tokens, more than the 100 a minute"),
+            .contains("1010 tokens, more than the limit of 100 tokens per minute"),
         "{}",
         reply.text()
     );
