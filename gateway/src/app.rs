@@ -174,7 +174,7 @@ impl Components {
         let current = Arc::new(CurrentSnapshot::new(Arc::clone(&metrics), tuning));
         let (source, usage) = SnapshotSource::open(&config.source, &tls, &metrics, &current)?;
         let cached = config.cache.build();
-        observe(&metrics, usage.clone(), Arc::clone(&cached));
+        observe(&metrics, &usage, Arc::clone(&cached));
         let tracing = config.tracing.as_ref();
         let tracing = tracing
             .map(|tracing| tracing.build(tls.clone(), &metrics))
@@ -210,9 +210,10 @@ impl Components {
 }
 
 /// Lets metrics include the state of the usage queue and the cache.
-fn observe(metrics: &Metrics, usage: UsageQueue, cached: Arc<CachedResponses>) {
+fn observe(metrics: &Metrics, usage: &UsageQueue, cached: Arc<CachedResponses>) {
+    let usage_queued = usage.length();
     metrics.observe_with(move || Observed {
-        usage_queued: usage.len(),
+        usage_queued: usage_queued(),
         cache: cached.occupancy(),
     });
 }

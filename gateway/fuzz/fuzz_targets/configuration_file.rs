@@ -31,5 +31,5 @@ fuzz_target!(|text: &str| {
         ..contents.tuning
     };
     let built = RoutingState::build(&contents.snapshot, None, &tuning).unwrap();
-    assert!(built.left_out.is_empty());
+    assert!(built.skipped_backends.is_empty());
 });

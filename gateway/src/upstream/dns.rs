@@ -33,7 +33,7 @@ struct DnsEntry {
     /// The index of the first address for the next connection.
     next_start: usize,
     /// The number of finished lookups.
-    record_lookup: u64,
+    finished_lookups: u64,
 }
 
 impl DnsCache {
@@ -47,14 +47,14 @@ impl DnsCache {
         let mut updates = self.updates.subscribe();
         let before = match self.rotated_addresses(name) {
             Ok(addresses) => return Ok(addresses),
-            Err(record_lookup) => record_lookup,
+            Err(finished_lookups) => finished_lookups,
         };
         self.request_lookup(name);
         loop {
             updates.changed().await.map_err(io::Error::other)?;
             match self.rotated_addresses(name) {
                 Ok(addresses) => return Ok(addresses),
-                Err(record_lookup) if record_lookup > before => {
+                Err(finished_lookups) if finished_lookups > before => {
                     return Err(io::ErrorKind::HostUnreachable.into());
                 }
                 Err(_) => {}
@@ -72,15 +72,15 @@ impl DnsCache {
     /// The number of finished lookups, if no address is known.
     fn rotated_addresses(&self, name: &Arc<str>) -> Result<Vec<IpAddr>, u64> {
         let mut entries = self.entries.lock();
-        let Some(entries) = entries.get_mut(name) else {
+        let Some(entry) = entries.get_mut(name) else {
             return Err(0);
         };
-        if entries.addresses.is_empty() {
-            return Err(entries.record_lookup);
+        if entry.addresses.is_empty() {
+            return Err(entry.finished_lookups);
         }
-        let mut addresses = entries.addresses.clone();
-        addresses.rotate_left(entries.next_start % entries.addresses.len());
-        entries.next_start = entries.next_start.wrapping_add(1);
+        let mut addresses = entry.addresses.clone();
+        addresses.rotate_left(entry.next_start % entry.addresses.len());
+        entry.next_start = entry.next_start.wrapping_add(1);
         Ok(addresses)
     }
 
@@ -88,11 +88,11 @@ impl DnsCache {
     /// addresses.
     fn record_lookup(&self, name: Arc<str>, found: Vec<IpAddr>) {
         let mut entries = self.entries.lock();
-        let entries = entries.entry(name).or_default();
+        let entry = entries.entry(name).or_default();
         if !found.is_empty() {
-            entries.addresses = interleave_families(found);
+            entry.addresses = interleave_families(found);
         }
-        entries.record_lookup += 1;
+        entry.finished_lookups += 1;
         self.updates.send_replace(());
     }
 

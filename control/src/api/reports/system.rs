@@ -1,4 +1,5 @@
 use axum::extract::State;
+use fastllm_process::error::Chain;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -95,7 +96,7 @@ async fn rebuild(
     _caller: Caller,
 ) -> Result<Json<RebuildView>, ApiError> {
     if let Err(error) = app.publisher.refresh().await {
-        tracing::error!(%error, "the snapshot cannot be built");
+        tracing::error!(error = %Chain(&error), "building the snapshot failed");
     }
     Ok(Json(RebuildView {
         snapshot_version: app.publisher.current().map(|current| current.etag.version),

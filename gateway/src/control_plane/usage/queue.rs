@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use fastllm_contract::{UsageBatch, UsageEvent};
@@ -133,9 +133,13 @@ impl UsageQueue {
         }
     }
 
-    /// The number of queued events.
-    pub(crate) fn len(&self) -> usize {
-        self.shared.as_ref().map_or(0, |shared| shared.len())
+    /// Measures the number of queued events, without keeping the queue alive.
+    pub(crate) fn length(&self) -> impl Fn() -> usize + Send + Sync + use<> {
+        let shared = self.shared.as_ref().map(Arc::downgrade);
+        move || {
+            let shared = shared.as_ref().and_then(Weak::upgrade);
+            shared.map_or(0, |shared| shared.len())
+        }
     }
 }
 
@@ -355,7 +359,7 @@ mod tests {
         for _ in 0..=BILLABLE {
             disabled.push(event(None));
         }
-        assert_eq!(disabled.len(), 0);
+        assert_eq!(disabled.length()(), 0);
     }
 
     #[tokio::test]
@@ -372,8 +376,8 @@ mod tests {
         }
         assert!(receiver.is_full());
         assert_eq!(metrics.process().usage_dropped, 12);
-        assert_eq!(queue.len(), BILLABLE + REFUSED + 2 * FLUSH_SIZE);
-        assert_eq!(receiver.len(), queue.len());
+        assert_eq!(queue.length()(), BILLABLE + REFUSED + 2 * FLUSH_SIZE);
+        assert_eq!(receiver.len(), queue.length()());
         receiver.set_drop_reason(DropReason::SpillFull);
         queue.push(event(None));
         let text = String::from_utf8(metrics.render(None)).unwrap();
@@ -405,7 +409,7 @@ mod tests {
             let queue = queue.clone();
             std::thread::spawn(move || {
                 for number in 0..EACH {
-                    while queue.len() > BILLABLE / 2 {
+                    while queue.length()() > BILLABLE / 2 {
                         std::thread::yield_now();
                     }
                     queue.push(UsageEvent {
