@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
-/// Displays an error followed by its sources, separated by colons.
+/// Displays an error followed by its sources, separated by colons. A source
+/// that the text before it already ends with, as some libraries' errors do, is
+/// not repeated.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'e>(pub &'e (dyn Error + 'static));
 
@@ -18,13 +20,17 @@ pub fn print(program: &str, error: &(dyn Error + 'static)) {
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut text = self.0.to_string();
         let mut source = self.0.source();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            let cause = error.to_string();
+            if !text.ends_with(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
             source = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
@@ -37,6 +43,16 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read the file")]
     struct Outer(#[source] io::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("ServiceError: {0}")]
+    struct Repeating(#[source] io::Error);
+
+    #[test]
+    fn a_source_in_the_text_of_its_error_is_not_repeated() {
+        let error = Repeating(io::Error::other("disk failure"));
+        assert_eq!(Chain(&error).to_string(), "ServiceError: disk failure");
+    }
 
     #[test]
     fn each_source_is_displayed_once() {

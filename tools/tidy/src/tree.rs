@@ -18,9 +18,7 @@ impl Source {
 
     /// Whether the file contains only tests.
     pub fn is_test(&self) -> bool {
-        self.path.contains("/tests/")
-            || self.path.contains("/tests_unit/")
-            || self.path.ends_with("/tests.rs")
+        self.path.contains("/tests/") || self.path.ends_with("/tests.rs")
     }
 }
 
