@@ -36,7 +36,8 @@ impl fmt::Display for Chain<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::error::Error;
+    use std::{fmt, io};
 
     use super::Chain;
 
@@ -44,9 +45,20 @@ mod tests {
     #[error("cannot read the file")]
     struct Outer(#[source] io::Error);
 
-    #[derive(Debug, thiserror::Error)]
-    #[error("ServiceError: {0}")]
-    struct Repeating(#[source] io::Error);
+    #[derive(Debug)]
+    struct Repeating(io::Error);
+
+    impl fmt::Display for Repeating {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "ServiceError: {}", self.0)
+        }
+    }
+
+    impl Error for Repeating {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
 
     #[test]
     fn a_source_in_the_text_of_its_error_is_not_repeated() {
