@@ -100,7 +100,7 @@ impl CachedResponses {
         entries.map(ResponseCache::usage).unwrap_or_default()
     }
 
-    /// How the cache applies to a request; nothing where none of the models of
+    /// How the cache applies to a request; `None` if none of the models of
     /// its chain is cached, or the client opts out.
     pub(crate) fn policy(
         self: &Arc<Self>,
@@ -242,7 +242,7 @@ impl CachePolicy {
         }))
     }
 
-    /// Starts to cache a response that has begun; nothing where it must not be
+    /// Starts to cache a response that has begun; `None` if it must not be
     /// cached.
     pub(crate) fn begin_entry(
         &self,
@@ -298,7 +298,7 @@ pub(crate) struct PendingEntry {
 }
 
 impl PendingEntry {
-    /// Takes a part of the body; nothing where the response is too large now.
+    /// Takes a part of the body; `None` if the response is now too large.
     #[must_use]
     pub(crate) fn take(mut self, part: &[u8]) -> Option<Self> {
         self.capture.push(part)?;

@@ -74,7 +74,7 @@ struct ReadyRequest<'r, 'a, 'c> {
 }
 
 impl Pipeline {
-    /// Responds to one request; nothing where the client has disconnected.
+    /// Responds to one request; `None` if the client has disconnected.
     pub(crate) async fn handle(
         &self,
         head: &Head,

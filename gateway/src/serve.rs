@@ -58,7 +58,7 @@ impl Service {
         }
     }
 
-    /// The response to a request; nothing where the client has disconnected.
+    /// The response to a request; `None` if the client has disconnected.
     pub(crate) async fn handle(
         &self,
         head: &Head,

@@ -63,7 +63,7 @@ pub enum Refusal {
         /// Estimated tokens of the prompt, and the requested maximum of the response.
         need: u64,
     },
-    /// A rate or concurrency limit is reached for now.
+    /// A rate or concurrency limit is reached; a later request may pass.
     #[error("{0}")]
     RateLimited(RateLimited),
     /// A budget is spent.

@@ -110,7 +110,7 @@ impl Cors {
         known.map_or(&self.others, |(_, fields)| fields).clone()
     }
 
-    /// The response to a preflight request, which has no key; nothing where the
+    /// The response to a preflight request, which has no key; `None` if the
     /// request is no preflight.
     pub(crate) fn preflight(&self, head: &Head) -> Option<LocalResponse> {
         const METHOD: &str = "access-control-request-method";

@@ -7,7 +7,7 @@ pub(crate) struct RequestUsage {
     /// The usage object of the response.
     pub(super) reported: Option<Usage>,
     /// Estimated tokens of the part of the response that arrived without a usage
-    /// object; nothing where the response has not begun.
+    /// object; `None` if the response has not begun.
     pub(super) received_tokens: Option<u64>,
     /// Set only where something other than tokens was used.
     pub(super) quantities: Option<Box<Quantities>>,

@@ -1,4 +1,4 @@
-//! Findings that are tolerated for now.
+//! Findings that a rule tolerates, with the reason.
 
 use crate::Finding;
 
