@@ -46,10 +46,12 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .merge(allowances::routes())
         .merge(reports::routes())
         .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
-    for item in router.get_openapi_mut().paths.paths.values_mut() {
+    let document = router.get_openapi_mut();
+    let components = document.components.get_or_insert_default();
+    for item in document.paths.paths.values_mut() {
         for (method, operation) in openapi::operations(item) {
             openapi::name_operation(operation);
-            openapi::describe_errors(&method, operation);
+            openapi::describe_errors(&method, operation, components);
         }
     }
     router

@@ -117,7 +117,8 @@ pub(crate) fn detail(subject: SubjectId, what: &str) -> AuditDetail {
 /// of their own. `$handlers` is the module with their implementation.
 macro_rules! routes_of_one {
     (($handlers:ident, $view:ident, $new:ident, $noun:literal),
-     [$show:literal, $set:literal, $remove:literal, $shown:literal],
+     $shown:literal,
+     [$($show:tt)*], [$($set:tt)*], [$($remove:tt)*],
      $tag:literal, $name:literal, $path:literal, $parameters:tt,
      $ids:pat => $types:ty => $subject:expr) => {
         pub(super) mod $handlers {
@@ -129,8 +130,7 @@ macro_rules! routes_of_one {
                     .routes(require_permission(Permission::ConfigWrite, routes!(put, delete)))
             }
 
-            #[doc = $show]
-            #[utoipa::path(get, path = concat!($path, "/", $noun), tag = $tag,
+            #[utoipa::path(get, $($show)*, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("get_", $name, $noun), params $parameters,
                         responses((status = 200, body = $view, description = $shown)))]
             async fn get(
@@ -140,8 +140,7 @@ macro_rules! routes_of_one {
                 crate::api::allowances::$handlers::get_of(app, $subject).await
             }
 
-            #[doc = $set]
-            #[utoipa::path(put, path = concat!($path, "/", $noun), tag = $tag,
+            #[utoipa::path(put, $($set)*, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("put_", $name, $noun), params $parameters,
                         request_body = $new, responses((status = 204, description = "The values have been set.")))]
             async fn put(
@@ -153,8 +152,7 @@ macro_rules! routes_of_one {
                 crate::api::allowances::$handlers::put_of(app, caller, $subject, body).await
             }
 
-            #[doc = $remove]
-            #[utoipa::path(delete, path = concat!($path, "/", $noun), tag = $tag,
+            #[utoipa::path(delete, $($remove)*, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("delete_", $name, $noun), params $parameters,
                         responses((status = 204, description = "Nothing is limited any more.")))]
             async fn delete(
@@ -174,10 +172,26 @@ macro_rules! routes_of {
     ($module:ident, $($subject:tt)*) => {
         mod $module {
             routes_of_one!((limits, LimitsView, NewLimits, "limits"),
-                ["Retrieve the limits", "Set the limits", "Delete the limits", "The limits."],
+                "The limits.",
+                [summary = "Retrieve the limits",
+                    description = "Returns 404 if nothing is limited."],
+                [summary = "Set the limits",
+                    description = "Replaces all limits of the subject: one that is absent or \
+                        `null` is unlimited from now on."],
+                [summary = "Delete the limits",
+                    description = "Deleting limits that are not set changes nothing."],
                 $($subject)*);
             routes_of_one!((budgets, BudgetView, NewBudget, "budget"),
-                ["Retrieve the budget", "Set the budget", "Delete the budget", "The budget."],
+                "The budget.",
+                [summary = "Retrieve the budget",
+                    description = "With the amounts used and reserved in the current window."],
+                [summary = "Set the budget",
+                    description = "Replaces the totals, the window and the time zone. The \
+                        amounts already used are kept and count against the new totals."],
+                [summary = "Delete the budget",
+                    description = "Deletes the record of the amounts already used, too: a \
+                        budget that is set later starts from zero. Deleting a budget that \
+                        is not set changes nothing."],
                 $($subject)*);
         }
     };

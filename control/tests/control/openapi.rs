@@ -4,11 +4,17 @@ use serde_json::{Map, Value};
 
 const METHODS: [&str; 5] = ["get", "put", "post", "delete", "patch"];
 
-fn operations() -> Vec<(String, Map<String, Value>)> {
+/// Responses of these statuses follow from what an operation accepts.
+const DERIVED: [&str; 7] = ["400", "401", "403", "404", "413", "415", "default"];
+
+fn document() -> Value {
     let document = fastllm_control::openapi_document().unwrap();
-    let document: Value = serde_json::from_str(&document).unwrap();
+    serde_json::from_str(&document).unwrap()
+}
+
+fn operations() -> Vec<(String, Map<String, Value>)> {
     let mut operations = Vec::new();
-    for (path, item) in document["paths"].as_object().unwrap() {
+    for (path, item) in document()["paths"].as_object().unwrap() {
         for method in METHODS {
             if let Some(operation) = item[method].as_object() {
                 operations.push((format!("{method} {path}"), operation.clone()));
@@ -65,16 +71,74 @@ fn every_operation_documents_the_errors_that_it_can_return() {
     }
 }
 
+/// The response itself, if it is a reference to a component.
+fn resolved<'a>(document: &'a Value, response: &'a Value) -> &'a Value {
+    match response["$ref"].as_str() {
+        Some(reference) => document.pointer(&reference[1..]).unwrap(),
+        None => response,
+    }
+}
+
 #[test]
 fn every_error_response_has_a_description_and_the_error_body() {
+    let document = document();
     for (name, operation) in operations() {
         for (status, response) in operation["responses"].as_object().unwrap() {
+            let response = resolved(&document, response);
             let description = response["description"].as_str().unwrap_or_default();
             assert!(!description.is_empty(), "{name}: {status}");
             if !status.starts_with('2') {
                 let schema = &response["content"]["application/json"]["schema"]["$ref"];
                 assert_eq!(schema, "#/components/schemas/ErrorBody", "{name}: {status}");
             }
+        }
+    }
+}
+
+#[test]
+fn operations_refer_to_the_error_responses_that_they_share() {
+    let document = document();
+    let shared = document["components"]["responses"].as_object().unwrap();
+    for (name, operation) in operations() {
+        let responses = operation["responses"].as_object().unwrap();
+        for (status, response) in responses {
+            let own = name == "post /login" && status == "401";
+            if DERIVED.contains(&status.as_str()) && !own {
+                assert!(response["$ref"].is_string(), "{name}: {status}");
+            }
+            assert!(
+                shared.values().all(|one| one != response),
+                "{name}: {status} repeats a component"
+            );
+        }
+    }
+}
+
+#[test]
+fn descriptions_state_what_a_change_of_limits_or_a_budget_keeps_and_loses() {
+    let facts = [
+        ("put", "limits", "Replaces all limits"),
+        ("put", "budget", "amounts already used are kept"),
+        ("delete", "limits", "not set changes nothing"),
+        (
+            "delete",
+            "budget",
+            "Deletes the record of the amounts already used",
+        ),
+    ];
+    let subjects = [
+        "principals/{id}",
+        "principals/{id}/models/{model_id}",
+        "keys/{id}",
+        "teams/{id}",
+    ];
+    let operations = operations();
+    for (method, kind, fact) in facts {
+        for subject in subjects {
+            let name = format!("{method} /admin/{subject}/{kind}");
+            let (_, operation) = operations.iter().find(|(one, _)| *one == name).unwrap();
+            let description = operation["description"].as_str().unwrap_or_default();
+            assert!(description.contains(fact), "{name}: {description}");
         }
     }
 }

@@ -27,6 +27,13 @@ macro_rules! error_codes {
                 }
             }
 
+            /// In the names of the OpenAPI document's components.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => stringify!($Variant),)*
+                }
+            }
+
             pub(crate) fn status(self) -> StatusCode {
                 match self {
                     $(Self::$Variant => StatusCode::$status,)*

@@ -48,7 +48,6 @@ pub(crate) fn whole(limit: Option<i64>, after: Option<i64>) -> Result<Page, ApiE
 /// A JSON array, with `Link: <…>; rel="next"` if there may be more rows. `cursor` is
 /// the parameter that continues the list: `after`, or `before` for lists with the
 /// newest rows first. Each row comes with its ID.
-/// What the resources of the admin API have in common: how they are shown, and
 pub(crate) fn respond<T: Serialize>(
     uri: &Uri,
     page: Page,

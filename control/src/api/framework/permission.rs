@@ -41,7 +41,6 @@ pub(crate) enum Permission {
 
 impl Permission {
     /// The name by which roles grant it.
-    /// Lets only callers with `permission` through to these routes, and documents this in the
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::UsageRead => "usage:read",
@@ -124,7 +123,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// Lets only callers with `verb` through to these routes, and documents this in the
 /// Requires `permission` for these routes, also in the OpenAPI document.
 pub(crate) fn require_permission(
     permission: Permission,
