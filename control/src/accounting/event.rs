@@ -77,9 +77,11 @@ fn without_metadata(text: &str) -> Option<UsageEvent> {
 
 /// Whether the database can store the texts: PostgreSQL does not support NUL.
 fn is_storable(metadata: &Metadata) -> bool {
-    metadata
-        .iter()
-        .all(|(_, value)| !matches!(value, MetadataValue::Text(text) if text.contains('\0')))
+    metadata.iter().all(|(_, value)| match value {
+        MetadataValue::Text(text) => !text.contains('\0'),
+        MetadataValue::List(list) => list.iter().all(|text| !text.contains('\0')),
+        MetadataValue::Flag(_) | MetadataValue::Integer(_) | MetadataValue::Float(_) => true,
+    })
 }
 
 fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {

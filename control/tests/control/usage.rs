@@ -63,7 +63,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
             json!({ "key_id": key, "metadata": { "job": "nightly", "n": 1 } }),
         ),
         with("m", json!({ "metadata": { "job": "nightly", "n": "1" } })),
-        with("m", json!({ "metadata": { "job": "daily" } })),
+        with("m", json!({ "metadata": { "job": "daily", "tags": ["team:search", "x"] } })),
         with("m", json!({})),
     ];
     assert_eq!(send(&control, &batch(1, &events)).await, reply(4, 0, false));
@@ -73,6 +73,11 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
         ("metadata={\"job\":\"nightly\",\"n\":1}".to_owned(), vec![0]),
         ("metadata={\"n\":\"1\"}".to_owned(), vec![1]),
         ("metadata={}".to_owned(), vec![2, 1, 0]),
+        (
+            "metadata={\"tags\":[\"team:search\"]}".to_owned(),
+            vec![2],
+        ),
+        ("metadata={\"tags\":[\"team:other\"]}".to_owned(), vec![]),
         (
             format!("key_id={key}&metadata={{\"job\":\"daily\"}}"),
             vec![],
@@ -221,6 +226,36 @@ async fn usage_can_be_grouped_by_every_dimension() {
 }
 
 #[tokio::test]
+async fn a_request_counts_in_the_group_of_each_text_of_a_list() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    root.model("m").await;
+    let name = "漢".repeat(64);
+    let events = [
+        json!({ "tags": ["team:search", "nightly", "team:search"] }),
+        json!({ "tags": ["nightly"] }),
+        json!({ "tags": [] }),
+        json!({ "tags": "nightly", name.as_str(): "x" }),
+        json!({}),
+    ];
+    let events: Vec<_> = events
+        .into_iter()
+        .map(|metadata| with("m", json!({ "metadata": metadata })))
+        .collect();
+    assert_eq!(send(&control, &batch(1, &events)).await, reply(5, 0, false));
+    let counts = async |name: &str| {
+        let groups = groups(&root, &format!("group_by=metadata:{name}")).await;
+        let counts = groups.into_iter().map(|group| json!([group[0], group[1]]));
+        Value::from(counts.collect::<Vec<_>>())
+    };
+    assert_eq!(
+        counts("tags").await,
+        json!([["nightly", 3], [null, 2], ["team:search", 1]])
+    );
+    assert_eq!(counts(&name).await, json!([[null, 4], ["x", 1]]));
+}
+
+#[tokio::test]
 async fn usage_can_be_limited_to_a_period() {
     let (database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
@@ -253,6 +288,8 @@ async fn usage_can_be_limited_to_a_period() {
         "group_by=colour",
         "group_by=metadata",
         "group_by=metadata:a%00",
+        "group_by=metadata:",
+        &format!("group_by=metadata:{}", "n".repeat(65)),
         "limit=0",
         "limit=1001",
         "since=yesterday",

@@ -33,7 +33,7 @@ pub use limit_report::{
     BudgetShare, BudgetUsage, Grant, LimitReport, LimitReportReply, LimitShare, LimitUsage,
 };
 pub use limits_state::{BudgetState, LimitsState, ModelPrices, Prices};
-pub use metadata::{InvalidMetadata, Metadata, MetadataMembers, MetadataValue};
+pub use metadata::{InvalidMetadata, Metadata, MetadataMembers, MetadataValue, TextList};
 pub use routing::{
     PolicyKind, Rule, RuleCaller, RuleShape, SplitBy, Target, UnknownPolicy, VirtualModel,
 };

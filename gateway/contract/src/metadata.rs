@@ -5,17 +5,20 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Metadata of a request, given by the client for reports: members with values
-/// of simple types, in the client's order.
+/// of simple types or lists of strings, in the client's order.
 ///
-/// Invariant: at most [`Metadata::MEMBERS`] members, no name twice, names of 1 to
-/// [`Metadata::NAME`] bytes without control characters, texts of at most
-/// [`Metadata::TEXT`] bytes, numbers that are finite.
+/// Invariant: at most [`Metadata::MAX_MEMBERS`] members, no name twice, names of
+/// 1 to [`Metadata::MAX_NAME_CHARS`] characters without control characters, texts
+/// of at most [`Metadata::MAX_TEXT_CHARS`] characters, lists of at most
+/// [`Metadata::MAX_LIST_ITEMS`] texts with that many characters altogether,
+/// numbers that are finite. So the members take at most [`Metadata::MAX_BYTES`].
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// All members in one string, since it is built for every request and read
     /// by another thread: for each its kind, the length of its name, the name
-    /// and the value. A length is a character of that number; a number ends
-    /// with a space.
+    /// and the value. A length in bytes is a character of that number; a number
+    /// ends with a space. A list is texts, each after its kind and its length,
+    /// and an end.
     packed: String,
 }
 
@@ -31,6 +34,15 @@ pub enum MetadataValue<'a> {
     Float(f64),
     /// A text.
     Text(&'a str),
+    /// A list of texts, such as the tags of LiteLLM's clients.
+    List(TextList<'a>),
+}
+
+/// A list of texts within [`Metadata`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TextList<'a> {
+    /// Texts as in [`Metadata`], without the end of the list.
+    packed: &'a str,
 }
 
 /// Why a member is rejected.
@@ -44,6 +56,8 @@ pub enum InvalidMetadata {
     Twice,
     /// The text is too long.
     Text,
+    /// The list has too many texts or characters.
+    List,
     /// The number is not finite.
     Number,
 }
@@ -53,17 +67,26 @@ const FALSE: char = 'f';
 const INTEGER: char = 'i';
 const FLOAT: char = 'd';
 const TEXT: char = 's';
+const LIST: char = 'l';
+const END_OF_LIST: char = 'e';
 const END_OF_NUMBER: char = ' ';
 
 impl Metadata {
     /// Maximum number of members.
-    pub const MEMBERS: usize = 16;
+    pub const MAX_MEMBERS: usize = 16;
 
-    /// The longest name, in bytes.
-    pub const NAME: usize = 64;
+    /// The longest name, in Unicode characters.
+    pub const MAX_NAME_CHARS: usize = 64;
 
-    /// The longest text, in bytes.
-    pub const TEXT: usize = 512;
+    /// The longest text, in Unicode characters; also of all texts of a list.
+    pub const MAX_TEXT_CHARS: usize = 512;
+
+    /// Maximum number of texts in a list.
+    pub const MAX_LIST_ITEMS: usize = 64;
+
+    /// The most that all names and texts take in UTF-8, in bytes.
+    pub const MAX_BYTES: usize =
+        Self::MAX_MEMBERS * (Self::MAX_NAME_CHARS + Self::MAX_TEXT_CHARS) * char::MAX_LEN_UTF8;
 
     /// Empty metadata, with capacity for members of this size as JSON, up to a
     /// usual size.
@@ -81,6 +104,63 @@ impl Metadata {
     /// # Errors
     /// It has no place among the others; they stay as they are.
     pub fn push(&mut self, name: &str, value: MetadataValue<'_>) -> Result<(), InvalidMetadata> {
+        self.check_name(name)?;
+        match value {
+            MetadataValue::Flag(flag) => self.begin(if flag { TRUE } else { FALSE }, name),
+            MetadataValue::Integer(number) => {
+                self.begin(INTEGER, name);
+                self.number(format_args!("{number}"));
+            }
+            MetadataValue::Float(number) if number.is_finite() => {
+                self.begin(FLOAT, name);
+                self.number(format_args!("{number:?}"));
+            }
+            MetadataValue::Float(_) => return Err(InvalidMetadata::Number),
+            MetadataValue::Text(text) => {
+                if !fits(text, Self::MAX_TEXT_CHARS) {
+                    return Err(InvalidMetadata::Text);
+                }
+                self.begin(TEXT, name);
+                self.sized(text);
+            }
+            MetadataValue::List(list) => {
+                self.begin(LIST, name);
+                self.packed.push_str(list.packed);
+                self.packed.push(END_OF_LIST);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a member whose value is a list of texts.
+    ///
+    /// # Errors
+    /// It has no place among the others; they stay as they are.
+    pub fn push_list(
+        &mut self,
+        name: &str,
+        texts: &[impl AsRef<str>],
+    ) -> Result<(), InvalidMetadata> {
+        self.check_name(name)?;
+        let mut room = Self::MAX_TEXT_CHARS;
+        for text in texts {
+            let length = text.as_ref().chars().take(room + 1).count();
+            room = room.checked_sub(length).ok_or(InvalidMetadata::List)?;
+        }
+        if texts.len() > Self::MAX_LIST_ITEMS {
+            return Err(InvalidMetadata::List);
+        }
+        self.begin(LIST, name);
+        for text in texts {
+            self.packed.push(TEXT);
+            self.sized(text.as_ref());
+        }
+        self.packed.push(END_OF_LIST);
+        Ok(())
+    }
+
+    /// Whether a member of this name may be added.
+    fn check_name(&self, name: &str) -> Result<(), InvalidMetadata> {
         let mut members = 0;
         for (other, _) in self.iter() {
             if other == name {
@@ -88,40 +168,33 @@ impl Metadata {
             }
             members += 1;
         }
-        if members == Self::MEMBERS {
+        if members == Self::MAX_MEMBERS {
             return Err(InvalidMetadata::Members);
         }
-        if name.chars().any(char::is_control) {
-            return Err(InvalidMetadata::Name);
+        if Self::is_name(name) {
+            Ok(())
+        } else {
+            Err(InvalidMetadata::Name)
         }
-        let length = length(name, 1..=Self::NAME).ok_or(InvalidMetadata::Name)?;
-        match value {
-            MetadataValue::Flag(flag) => {
-                self.begin(if flag { TRUE } else { FALSE }, length, name);
-            }
-            MetadataValue::Integer(number) => {
-                self.begin(INTEGER, length, name);
-                self.number(format_args!("{number}"));
-            }
-            MetadataValue::Float(number) if number.is_finite() => {
-                self.begin(FLOAT, length, name);
-                self.number(format_args!("{number:?}"));
-            }
-            MetadataValue::Float(_) => return Err(InvalidMetadata::Number),
-            MetadataValue::Text(text) => {
-                let long = self::length(text, 0..=Self::TEXT).ok_or(InvalidMetadata::Text)?;
-                self.begin(TEXT, length, name);
-                self.packed.push(long);
-                self.packed.push_str(text);
-            }
-        }
-        Ok(())
     }
 
-    fn begin(&mut self, kind: char, length: char, name: &str) {
+    /// Whether a member may have this name.
+    #[must_use]
+    pub fn is_name(name: &str) -> bool {
+        !name.is_empty() && fits(name, Self::MAX_NAME_CHARS) && !name.chars().any(char::is_control)
+    }
+
+    fn begin(&mut self, kind: char, name: &str) {
         self.packed.push(kind);
-        self.packed.push(length);
-        self.packed.push_str(name);
+        self.sized(name);
+    }
+
+    /// Writes a text after its length. The length of a text within the bounds is
+    /// far below the surrogates, which are no characters.
+    fn sized(&mut self, text: &str) {
+        let length = u32::try_from(text.len()).ok().and_then(char::from_u32);
+        self.packed.push(length.unwrap_or_default());
+        self.packed.push_str(text);
     }
 
     fn number(&mut self, number: fmt::Arguments<'_>) {
@@ -143,12 +216,32 @@ impl Metadata {
     }
 }
 
-/// A length as a character; `None` if out of bounds.
-fn length(text: &str, bounds: std::ops::RangeInclusive<usize>) -> Option<char> {
-    bounds
-        .contains(&text.len())
-        .then(|| u32::try_from(text.len()).ok().and_then(char::from_u32))
-        .flatten()
+/// Whether a text has at most `max` characters.
+fn fits(text: &str, max: usize) -> bool {
+    text.len() <= max || text.chars().nth(max).is_none()
+}
+
+impl<'a> TextList<'a> {
+    /// The texts, in the client's order.
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut members = MetadataMembers { rest: self.packed };
+        std::iter::from_fn(move || {
+            members.character()?;
+            members.text()
+        })
+    }
+}
+
+impl fmt::Debug for TextList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for TextList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
 }
 
 /// The members of [`Metadata`].
@@ -173,6 +266,18 @@ impl<'a> MetadataMembers<'a> {
         Some(text)
     }
 
+    /// A list up to its end.
+    fn list(&mut self) -> Option<TextList<'a>> {
+        let list = self.rest;
+        while self.character()? != END_OF_LIST {
+            self.text()?;
+        }
+        let packed = list.len() - self.rest.len() - END_OF_LIST.len_utf8();
+        Some(TextList {
+            packed: list.get(..packed)?,
+        })
+    }
+
     fn number(&mut self) -> Option<&'a str> {
         let (number, rest) = self.rest.split_once(END_OF_NUMBER)?;
         self.rest = rest;
@@ -191,6 +296,7 @@ impl<'a> Iterator for MetadataMembers<'a> {
             FALSE => MetadataValue::Flag(false),
             INTEGER => MetadataValue::Integer(self.number()?.parse().ok()?),
             FLOAT => MetadataValue::Float(self.number()?.parse().ok()?),
+            LIST => MetadataValue::List(self.list()?),
             _ => MetadataValue::Text(self.text()?),
         };
         Some((name, value))
@@ -234,16 +340,19 @@ enum Read {
     Integer(i64),
     Float(f64),
     Text(String),
+    List(Vec<String>),
 }
 
 impl Read {
-    fn value(&self) -> MetadataValue<'_> {
-        match self {
+    fn add_to(&self, metadata: &mut Metadata, name: &str) -> Result<(), InvalidMetadata> {
+        let value = match self {
             Self::Flag(flag) => MetadataValue::Flag(*flag),
             Self::Integer(number) => MetadataValue::Integer(*number),
             Self::Float(number) => MetadataValue::Float(*number),
             Self::Text(text) => MetadataValue::Text(text),
-        }
+            Self::List(texts) => return metadata.push_list(name, texts),
+        };
+        metadata.push(name, value)
     }
 }
 
@@ -251,14 +360,14 @@ impl<'de> Visitor<'de> for Reading {
     type Value = Metadata;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of texts, numbers and flags")
+        f.write_str("an object of texts, numbers, flags and lists of texts")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Metadata, A::Error> {
         let mut metadata = Metadata::default();
         while let Some((name, value)) = map.next_entry::<Cow<'de, str>, Read>()? {
-            metadata
-                .push(&name, value.value())
+            value
+                .add_to(&mut metadata, &name)
                 .map_err(A::Error::custom)?;
         }
         Ok(metadata)
@@ -272,10 +381,11 @@ impl InvalidMetadata {
         match self {
             Self::Members => "`metadata` has more than 16 members",
             Self::Name => {
-                "a name in `metadata` must have 1 to 64 bytes of UTF-8, without control characters"
+                "a name in `metadata` must have 1 to 64 characters, without control characters"
             }
             Self::Twice => "`metadata` has a member twice",
-            Self::Text => "a text in `metadata` has more than 512 bytes",
+            Self::Text => "a text in `metadata` has more than 512 characters",
+            Self::List => "a list in `metadata` has more than 64 texts or 512 characters",
             Self::Number => "a number in `metadata` is not finite",
         }
     }
@@ -303,10 +413,11 @@ mod tests {
         /// What is added is read back, in memory and as JSON.
         #[test]
         fn members_come_out_as_they_went_in(
-            names in prop::collection::hash_set("[a-zé -]{1,20}", 0..16),
+            names in prop::collection::hash_set("[a-zé -]{1,20}", 0..15),
             texts in prop::collection::vec(texts(), 16),
             integers in prop::collection::vec(any::<i64>(), 16),
             floats in prop::collection::vec(any::<i32>().prop_map(|part| f64::from(part) / 4.0), 16),
+            list in prop::collection::vec(texts(), 0..4),
         ) {
             let members: Vec<_> = names.iter().enumerate().map(|(at, name)| {
                 let value = match at % 4 {
@@ -322,6 +433,17 @@ mod tests {
                 metadata.push(name, *value).unwrap();
             }
             prop_assert_eq!(metadata.iter().collect::<Vec<_>>(), members.clone());
+            if metadata.push_list("LIST", &list).is_ok() {
+                let Some(MetadataValue::List(read)) = metadata.get("LIST") else {
+                    panic!("the list is missing");
+                };
+                prop_assert!(read.iter().eq(&list));
+                let mut again = Metadata::default();
+                again.push("LIST", MetadataValue::List(read)).unwrap();
+                again.push("more", MetadataValue::Flag(true)).unwrap();
+                prop_assert_eq!(again.get("LIST"), metadata.get("LIST"));
+                prop_assert_eq!(again.get("more"), Some(MetadataValue::Flag(true)));
+            }
             for (name, value) in members {
                 prop_assert_eq!(metadata.get(name), Some(value));
             }
@@ -346,15 +468,29 @@ mod tests {
                 MetadataValue::Text(&"t".repeat(513)),
                 InvalidMetadata::Text,
             ),
+            (
+                &*"漢".repeat(65),
+                MetadataValue::Flag(true),
+                InvalidMetadata::Name,
+            ),
+            (
+                "a",
+                MetadataValue::Text(&"漢".repeat(513)),
+                InvalidMetadata::Text,
+            ),
             ("a", MetadataValue::Float(f64::NAN), InvalidMetadata::Number),
         ];
         for (name, value, why) in wrong {
             assert_eq!(metadata.push(name, value), Err(why));
         }
+        let many = vec!["t"; 65];
+        let long = ["漢".repeat(256), "t".repeat(257)];
+        assert_eq!(metadata.push_list("a", &many), Err(InvalidMetadata::List));
+        assert_eq!(metadata.push_list("a", &long), Err(InvalidMetadata::List));
         assert_eq!(metadata, Metadata::default());
         for at in 0..16 {
-            let name = format!("{at:0>64}");
-            let text = "é".repeat(256);
+            let name = format!("{}{}", "漢".repeat(63), char::from(b'a' + at));
+            let text = "😀".repeat(512);
             metadata.push(&name, MetadataValue::Text(&text)).unwrap();
             let again = metadata.push(&name, MetadataValue::Flag(true));
             assert_eq!(again, Err(InvalidMetadata::Twice));
@@ -362,6 +498,26 @@ mod tests {
         let more = metadata.push("more", MetadataValue::Flag(true));
         assert_eq!(more, Err(InvalidMetadata::Members));
         assert_eq!(metadata.iter().count(), 16);
+        let bytes = metadata.iter().map(|(name, value)| match value {
+            MetadataValue::Text(text) => name.len() + text.len(),
+            _ => 0,
+        });
+        let bytes: usize = bytes.sum();
+        assert_eq!(bytes, Metadata::MAX_BYTES - 16 * (1 + 63));
+    }
+
+    #[test]
+    fn lists_may_fill_their_bounds_and_be_empty() {
+        let mut metadata = Metadata::default();
+        metadata.push_list("a", &[""; 0]).unwrap();
+        metadata.push_list("b", &vec!["漢".repeat(8); 64]).unwrap();
+        metadata.push_list("c", &["😀".repeat(512)]).unwrap();
+        let written = serde_json::to_string(&metadata).unwrap();
+        assert!(written.starts_with("{\"a\":[],\"b\":[\"漢漢"));
+        assert_eq!(
+            serde_json::from_str::<Metadata>(&written).unwrap(),
+            metadata
+        );
     }
 
     #[test]
@@ -374,7 +530,10 @@ mod tests {
     fn metadata_outside_the_bounds_is_rejected() {
         for wrong in [
             "{\"a\":null}",
-            "{\"a\":[]}",
+            "{\"a\":[1]}",
+            "{\"a\":[null]}",
+            "{\"a\":[[\"b\"]]}",
+            "{\"a\":{\"b\":1}}",
             "[]",
             "{\"\":1}",
             "{\"a\":1,\"a\":2}",

@@ -1,6 +1,6 @@
 //! Golden files of limits, budgets and prices.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fmt::Debug;
 use std::num::NonZeroU64;
@@ -182,6 +182,18 @@ fn usage_event_classes_and_metadata_have_stable_forms() {
         ("team", MetadataValue::Text("a")),
     ];
     assert!(said.iter().eq(expected));
+}
+
+#[test]
+fn lists_in_metadata_have_a_stable_form() {
+    let text = include_str!("golden/usage-event-lists.json");
+    let event: UsageEvent = serde_json::from_str(text).unwrap();
+    is_kept(&event, text);
+    let metadata = event.metadata.unwrap();
+    let Some(MetadataValue::List(tags)) = metadata.get("tags") else {
+        panic!("no list: {metadata:?}");
+    };
+    assert!(tags.iter().eq(["team:search", "nightly"]));
 }
 
 #[test]

@@ -41,12 +41,34 @@ async fn metadata_is_forwarded_unchanged_and_recorded_in_the_usage() {
 }
 
 #[tokio::test]
+async fn lists_and_nested_objects_are_recorded_and_names_count_characters() {
+    let (gateway, upstream) = gateway(&[]).await;
+    let name = "漢".repeat(64);
+    let text = "漢".repeat(512);
+    let body = format!(
+        "{{\"model\":\"small\",\"metadata\":{{\"tags\":[\"team:search\",\"b\"],\"user_id\":null,\
+         \"spend_logs_metadata\":{{\"job\":7}},\"{name}\":\"{text}\"}}}}"
+    );
+    assert_eq!(gateway.chat(&body).await.status, 200);
+    assert_eq!(upstream.request().body, body.as_bytes());
+    let event = &gateway.finish().await[0];
+    assert_eq!(
+        serde_json::to_value(&event.metadata).unwrap(),
+        json!({
+            "tags": ["team:search", "b"],
+            "spend_logs_metadata.job": 7,
+            (name): text,
+        })
+    );
+}
+
+#[tokio::test]
 async fn invalid_metadata_is_rejected_and_not_forwarded() {
     let (gateway, upstream) = gateway(&[]).await;
     for (metadata, code) in [
         ("\"metadata\":[]", "invalid_type"),
-        ("\"metadata\":{\"a\":{}}", "invalid_type"),
-        ("\"metadata\":{\"a\":null}", "invalid_type"),
+        ("\"metadata\":{\"a\":{\"b\":{}}}", "invalid_type"),
+        ("\"metadata\":{\"a\":[1]}", "invalid_type"),
         ("\"metadata\":{\"\":1}", "invalid_value"),
         ("\"metadata\":{},\"metadata\":{}", "ambiguous_parameter"),
         ("\"Metadata\":{}", "ambiguous_parameter"),

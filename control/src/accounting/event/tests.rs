@@ -50,7 +50,10 @@ fn impossible_values_are_replaced_by_storable_ones() {
 
 #[test]
 fn metadata_within_its_bounds_keeps_its_types() {
-    let metadata = json!({ "a": 42, "b": 4.5, "c": true, "d": "", "e": "x".repeat(512) });
+    let metadata = json!({
+        "a": 42, "b": 4.5, "c": true, "d": "", "e": "漢".repeat(512), "f": ["team:search", "x"],
+        ("漢".repeat(64)): [],
+    });
     let event = good(&with("metadata", metadata.clone()));
     assert!(!event.metadata_dropped);
     assert_eq!(
@@ -66,7 +69,11 @@ fn metadata_beyond_its_bounds_is_dropped_and_the_event_kept() {
         Value::Object(many),
         json!({ ("n".repeat(65)): 1 }),
         json!({ "n": "x".repeat(513) }),
+        json!({ "n": "漢".repeat(513) }),
         json!({ "n": "\u{0}" }),
+        json!({ "n": ["a", "\u{0}"] }),
+        json!({ "n": ["a", 1] }),
+        json!({ "n": vec!["a"; 65] }),
         json!({ "\u{0}": 1 }),
         json!({ "": 1 }),
         json!({ "n": { "nested": 1 } }),

@@ -1,6 +1,7 @@
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
+use fastllm_contract::Metadata;
 use serde::Deserialize;
 use time::OffsetDateTime;
 use utoipa::IntoParams;
@@ -102,7 +103,8 @@ pub(crate) struct EventParams {
     /// Return only requests to this model.
     model: Option<String>,
     /// Return only requests whose metadata contains all members of this JSON object, such
-    /// as `{"job":"nightly"}`.
+    /// as `{"job":"nightly"}`; lists have to contain all texts, such as
+    /// `{"tags":["team:search"]}`.
     metadata: Option<String>,
 }
 
@@ -171,7 +173,8 @@ view! {
 #[into_params(parameter_in = Query)]
 pub(crate) struct TotalParams {
     /// `model` (the default), `principal`, `day` (UTC), `virtual_model`, `key`,
-    /// `team`, `endpoint`, or `metadata:NAME` for a member of the metadata.
+    /// `team`, `endpoint`, or `metadata:NAME` for a member of the metadata. If its
+    /// value is a list, a request counts in the group of each text.
     group_by: Option<String>,
     /// Start of the period, inclusive (RFC 3339).
     #[param(value_type = Option<String>, format = DateTime)]
@@ -215,8 +218,6 @@ async fn totals(
 }
 
 fn grouping(name: &str) -> Result<Grouping, ApiError> {
-    /// The maximum length of a metadata member's name, in bytes.
-    const MAX_NAME: usize = 64;
     Ok(match name {
         "model" => Grouping::Model,
         "principal" => Grouping::Principal,
@@ -226,9 +227,7 @@ fn grouping(name: &str) -> Result<Grouping, ApiError> {
         "team" => Grouping::Team,
         "endpoint" => Grouping::Endpoint,
         _ => match name.strip_prefix("metadata:") {
-            Some(member) if member.len() <= MAX_NAME && !member.contains('\0') => {
-                Grouping::Metadata(member.to_owned())
-            }
+            Some(member) if Metadata::is_name(member) => Grouping::Metadata(member.to_owned()),
             _ => {
                 return Err(ApiError::invalid(
                     "group_by",

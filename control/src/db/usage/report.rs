@@ -15,7 +15,8 @@ pub(crate) enum Grouping {
     Key,
     Team,
     Endpoint,
-    /// The value of one member of the metadata.
+    /// The value of one member of the metadata. An event counts once for each
+    /// distinct text of a list.
     Metadata(String),
 }
 
@@ -68,7 +69,10 @@ pub(crate) async fn totals(
                       CASE $1 WHEN 'model' THEN model WHEN 'virtual_model' THEN requested_model
                               WHEN 'endpoint' THEN endpoint
                               WHEN 'day' THEN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD')
-                              WHEN 'metadata' THEN metadata ->> $2::text END AS name,
+                              WHEN 'metadata' THEN
+                                  CASE jsonb_typeof(metadata -> $2::text)
+                                  WHEN 'array' THEN list.item
+                                  ELSE metadata ->> $2::text END END AS name,
                       count(*) AS requests,
                       least(sum(prompt_tokens), 9223372036854775807)::bigint AS prompt_tokens,
                       least(sum(completion_tokens), 9223372036854775807)::bigint
@@ -79,6 +83,12 @@ pub(crate) async fn totals(
                           AS saved_cost_micros,
                       count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_requests
                  FROM usage_events
+                 LEFT JOIN LATERAL (
+                          SELECT DISTINCT item
+                            FROM jsonb_array_elements_text(
+                                     CASE jsonb_typeof(metadata -> $2::text) WHEN 'array'
+                                     THEN metadata -> $2::text END) AS item) AS list
+                      ON $1 = 'metadata'
                 WHERE at >= coalesce($3::timestamptz, '-infinity')
                   AND at < coalesce($4::timestamptz, 'infinity')
                 GROUP BY 1, 2

@@ -118,7 +118,7 @@ mod tests {
         let text = "\u{1}".repeat(512);
         let mut said = Metadata::default();
         for at in 0..16 {
-            let name = format!("{at:0>64}");
+            let name = format!("{}{at:0>2}", "\"".repeat(62));
             said.push(&name, MetadataValue::Text(&text)).unwrap();
         }
         let largest = |at: u64| UsageEvent {

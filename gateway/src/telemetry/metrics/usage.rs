@@ -52,8 +52,8 @@ struct MetadataLabel {
 pub enum LabelError {
     /// The name is not valid for a member.
     #[error(
-        "a member name must have 1 to {} bytes, without control characters",
-        Metadata::NAME
+        "a member name must have 1 to {} characters, without control characters",
+        Metadata::MAX_NAME_CHARS
     )]
     Name,
     /// The number of labels exceeds the maximum.
@@ -107,8 +107,7 @@ impl FromStr for MetadataLabels {
 
 impl MetadataLabel {
     fn new(member: &str) -> Result<Self, LabelError> {
-        let fits = (1..=Metadata::NAME).contains(&member.len());
-        if !fits || member.chars().any(char::is_control) {
+        if !Metadata::is_name(member) {
             return Err(LabelError::Name);
         }
         let plain = |letter: char| {
@@ -250,7 +249,8 @@ impl ByMetadata {
     }
 }
 
-/// Writes a label value; nothing for an absent one.
+/// Writes a label value; nothing for an absent one, and commas between the texts
+/// of a list.
 fn write(value: Option<MetadataValue<'_>>, into: &mut Vec<u8>) {
     let _infallible = match value {
         None => Ok(()),
@@ -258,6 +258,15 @@ fn write(value: Option<MetadataValue<'_>>, into: &mut Vec<u8>) {
         Some(MetadataValue::Integer(number)) => write!(into, "{number}"),
         Some(MetadataValue::Float(number)) => write!(into, "{number}"),
         Some(MetadataValue::Text(text)) => into.write_all(text.as_bytes()),
+        Some(MetadataValue::List(list)) => {
+            for (at, text) in list.iter().enumerate() {
+                if at > 0 {
+                    into.push(b',');
+                }
+                into.extend_from_slice(text.as_bytes());
+            }
+            Ok(())
+        }
     };
 }
 
@@ -336,8 +345,8 @@ mod tests {
             "team,cost-center"
         );
         for (wrong, why) in [
-            ("a,,b", "1 to 64 bytes"),
-            ("a\u{1}b", "1 to 64 bytes"),
+            ("a,,b", "1 to 64 characters"),
+            ("a\u{1}b", "1 to 64 characters"),
             ("model", "already in use"),
             ("kind", "already in use"),
             ("a.b,a-b", "another member has the same label"),
@@ -388,6 +397,17 @@ mod tests {
             );
         }
         assert!(!lines.iter().any(|line| line.contains("secret")));
+    }
+
+    #[test]
+    fn a_list_is_one_label_value_with_commas() {
+        let metrics = metrics("tags");
+        let mut tagged = Metadata::default();
+        tagged.push_list("tags", &["team:search", "batch"]).unwrap();
+        metrics.used(Some(&tagged), None);
+        metrics.used(Some(&tagged), None);
+        let line = "fastllm_usage_requests_total{tags=\"team:search,batch\"} 2".to_owned();
+        assert!(lines(&metrics).contains(&line), "{:?}", lines(&metrics));
     }
 
     #[test]
