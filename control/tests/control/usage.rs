@@ -63,7 +63,10 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
             json!({ "key_id": key, "metadata": { "job": "nightly", "n": 1 } }),
         ),
         with("m", json!({ "metadata": { "job": "nightly", "n": "1" } })),
-        with("m", json!({ "metadata": { "job": "daily", "tags": ["team:search", "x"] } })),
+        with(
+            "m",
+            json!({ "metadata": { "job": "daily", "tags": ["team:search", "x"] } }),
+        ),
         with("m", json!({})),
     ];
     assert_eq!(send(&control, &batch(1, &events)).await, reply(4, 0, false));
@@ -73,10 +76,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
         ("metadata={\"job\":\"nightly\",\"n\":1}".to_owned(), vec![0]),
         ("metadata={\"n\":\"1\"}".to_owned(), vec![1]),
         ("metadata={}".to_owned(), vec![2, 1, 0]),
-        (
-            "metadata={\"tags\":[\"team:search\"]}".to_owned(),
-            vec![2],
-        ),
+        ("metadata={\"tags\":[\"team:search\"]}".to_owned(), vec![2]),
         ("metadata={\"tags\":[\"team:other\"]}".to_owned(), vec![]),
         (
             format!("key_id={key}&metadata={{\"job\":\"daily\"}}"),

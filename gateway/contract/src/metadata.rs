@@ -503,7 +503,7 @@ mod tests {
             _ => 0,
         });
         let bytes: usize = bytes.sum();
-        assert_eq!(bytes, Metadata::MAX_BYTES - 16 * (1 + 63));
+        assert_eq!(bytes, Metadata::MAX_BYTES - 16 * (64 * 4 - 63 * 3 - 1));
     }
 
     #[test]
