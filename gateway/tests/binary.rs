@@ -11,6 +11,7 @@ fn gateway(flags: &[&str]) -> Child {
         .args(flags)
         .env_remove("FASTLLM_CONFIG")
         .env_remove("FASTLLM_MASTER_KEY")
+        .env_remove("LITELLM_MASTER_KEY")
         .env_remove("FASTLLM_CONTROL_URL")
         .env_remove("FASTLLM_PROXY_TOKEN")
         .stderr(Stdio::piped())
@@ -134,6 +135,51 @@ const BAD: &str = "model_list:
   litellm_params: {api_base: 'http://user:canary@a', api_key: canary, temperatures: 1}
 general_settings: {master_key: 'canary canary'}
 ";
+
+#[test]
+fn the_master_key_of_litellm_closes_a_gateway_with_a_file() {
+    let models = file("model_list: []\n");
+    let path = models.path().to_str().unwrap();
+    let check = |key: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fastllm-gateway"));
+        command.args(["--check-config", path]);
+        command.env_remove("FASTLLM_MASTER_KEY");
+        match key {
+            Some(key) => command.env("LITELLM_MASTER_KEY", key),
+            None => command.env_remove("LITELLM_MASTER_KEY"),
+        };
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let (code, printed) = check(None);
+    assert!(
+        code == Some(0) && printed.contains("open to everyone"),
+        "{printed}"
+    );
+    let (code, printed) = check(Some("canary-key"));
+    assert_eq!(
+        (code, printed),
+        (Some(0), format!("{path}: errors: 0, warnings: 0\n"))
+    );
+    for unusable in ["", "canary key"] {
+        let (code, printed) = check(Some(unusable));
+        assert_eq!(code, Some(2));
+        assert!(printed.contains("LITELLM_MASTER_KEY") && !printed.contains("canary"));
+    }
+}
+
+#[test]
+fn a_file_with_a_restriction_that_cannot_be_enforced_is_not_served() {
+    let closed = file("model_list: []\ngeneral_settings:\n  custom_auth: auth.check\n");
+    let path = closed.path().to_str().unwrap();
+    let (code, words) = ended(gateway(&["--port=0", "--config", path]));
+    assert_eq!(code, Some(2));
+    let expected = format!("{path}:3:3: error: general_settings.custom_auth: a restriction");
+    assert!(words.contains(&expected), "{words}");
+}
 
 #[test]
 fn check_config_reports_every_problem_and_its_location() {

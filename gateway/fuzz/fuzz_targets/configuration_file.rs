@@ -17,6 +17,7 @@ fuzz_target!(|text: &str| {
         environment: &environment,
         master_key: None,
         policy: PolicyKind::default(),
+        max_body_bytes: 64 << 20,
     };
     let reading = read(text, &surroundings);
     for problem in reading.problems.listed() {

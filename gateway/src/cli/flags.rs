@@ -283,6 +283,7 @@ impl Flags {
             path: path.to_owned(),
             master_key: self.master_key.clone(),
             policy: self.policy,
+            max_body_bytes: self.max_body_mb << 20,
         }
     }
 

@@ -262,7 +262,13 @@ async fn an_invalid_file_changes_nothing() {
     let broken = "model_list: []\nmodel_list: canary-scalar\nauth: {keys: canary-scalar}\n";
     // A partially written file, without keys.
     let half = format!("model_list:\n{}", model("small", &upstream.api_base()));
-    for change in [Some("model_list: [\n"), Some(broken), Some(&*half), None] {
+    // It would be more open than intended.
+    let restricted = format!(
+        "{}general_settings: {{enable_jwt_auth: true}}\n",
+        small(&upstream.api_base(), "new-key")
+    );
+    let changes = ["model_list: [\n", broken, &half, &restricted];
+    for change in changes.map(Some).into_iter().chain([None]) {
         match change {
             Some(text) => folder.write(text),
             None => std::fs::remove_file(folder.file()).unwrap(),
@@ -275,10 +281,12 @@ async fn an_invalid_file_changes_nothing() {
         seen += 1.0;
         assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
         assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 401);
+        assert_eq!(gateway.ask(&with_key("new-key", BODY)).await.status, 401);
     }
     assert!((gateway.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
     let logs = logged();
     assert!(logs.contains("given twice") && logs.contains("auth.keys"));
+    assert!(logs.contains("general_settings.enable_jwt_auth"));
     assert!(!logs.contains("canary-scalar"));
     folder.write(&small(&upstream.api_base(), "new-key"));
     until_admitted(&gateway, "new-key").await;

@@ -9,98 +9,106 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, HealthCheck, ModelName, Protocol, RequestOptions, Secret,
 };
 
+use super::sections;
+use super::share::Share;
+use super::upstream::{self, AuthStyle, Upstream};
 use super::value::{MappingReader, Value};
 
-/// Members of `litellm_params` that LiteLLM supports and this program leaves to
-/// the client, to command line flags or to the administrator.
-const WITHOUT_EFFECT: [&str; 30] = [
-    "additional_drop_params",
-    "api_version",
-    "aws_access_key_id",
-    "aws_region_name",
-    "aws_secret_access_key",
-    "cooldown_time",
-    "custom_llm_provider",
-    "drop_params",
-    "extra_body",
-    "frequency_penalty",
-    "input_cost_per_token",
-    "litellm_credential_name",
-    "max_parallel_requests",
-    "max_retries",
-    "max_tokens",
-    "merge_reasoning_content_in_choices",
-    "num_retries",
-    "order",
-    "organization",
-    "output_cost_per_token",
-    "presence_penalty",
-    "rpm",
-    "seed",
-    "stream_timeout",
-    "tags",
-    "temperature",
-    "timeout",
-    "top_p",
-    "tpm",
-    "use_in_pass_through",
-];
+/// A backend as it is in the file.
+#[derive(Debug)]
+pub(super) struct ListedBackend {
+    /// Without its ID and its weight.
+    pub(super) backend: Backend,
+    pub(super) share: Share,
+}
 
-/// Reads `litellm_params`. The caller assigns the ID.
-pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<Backend> {
-    let api_base = params
-        .required("api_base")
-        .and_then(|value| value.resolved());
-    let protocol = params.take("protocol").map(|value| protocol(&value));
-    let protocol = protocol.unwrap_or(Protocol::Openai);
-    let upstream_model = match params.take("model") {
-        Some(value) => without_prefix(value.text()?, protocol).to_owned(),
-        None => model.as_str().to_owned(),
-    };
-    let api_key = params.take("api_key").and_then(|value| value.resolved());
-    let auth_header = params.take("auth_header").and_then(|value| value.text());
-    let auth_scheme = match params.take("auth_scheme") {
-        Some(value) => value.text().filter(|scheme| !scheme.is_empty()),
-        None => Some("Bearer"),
-    };
+/// Reads `litellm_params`. The caller assigns ID and weight.
+pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<ListedBackend> {
+    let upstream = upstream::read(params, model);
     let default_max_tokens = params
         .take("default_max_tokens")
         .and_then(|value| value.number(1..=u64::from(u32::MAX)));
-    let weight = params
-        .take("weight")
-        .and_then(|value| value.number(0..=1_000_000));
+    let share = Share::read(params);
     let draining = params.take("draining").and_then(|value| value.flag());
-    let (concurrency, request_options, health) =
-        (concurrency(params), request_options(params), health(params));
-    params.without_effect(&WITHOUT_EFFECT);
-    Some(Backend {
-        id: BackendId::default(),
-        api_base: api_base?.trim_end_matches('/').to_owned(),
-        upstream_model,
-        api_key: api_key.filter(|key| !is_placeholder(key)).map(Secret::new),
+    let mut concurrency = concurrency(params);
+    // As in LiteLLM, a minute's requests may be in flight at once.
+    concurrency.max = concurrency.max.or(share.concurrency());
+    let auth = (params.take("auth_header"), params.take("auth_scheme"));
+    let options = request_options(params);
+    let health = Probing::read(params);
+    for made_up in params.drain(|name| name.starts_with("mock_")) {
+        let message =
+            "responses are not made up: remove the entry, or set api_base to a mock server";
+        made_up.value.error(message);
+    }
+    params.unsupported(&sections::PARAMS_RESTRICTIONS);
+    params.unsupported(&sections::PARAMS);
+    params.ignore_prices();
+    let Upstream {
+        api_base,
+        model,
+        api_key,
         protocol,
-        auth_header: auth_header.unwrap_or("authorization").to_ascii_lowercase(),
-        auth_scheme: auth_scheme.map(str::to_owned),
-        default_max_tokens,
-        weight: weight.unwrap_or(1),
-        draining: draining.unwrap_or(false),
-        concurrency,
-        request_options,
-        health,
+        auth: style,
+        path_template,
+        query,
+        health_path,
+        probed,
+    } = upstream?;
+    let (auth_header, auth_scheme) = auth_style(auth, style);
+    Some(ListedBackend {
+        backend: Backend {
+            id: BackendId::default(),
+            api_base,
+            upstream_model: model,
+            api_key: api_key.map(Secret::new),
+            protocol,
+            auth_header,
+            auth_scheme,
+            default_max_tokens,
+            weight: 1,
+            draining: draining.unwrap_or(false),
+            concurrency,
+            request_options: RequestOptions {
+                path_template: options.path_template.or(path_template.map(str::to_owned)),
+                query: query.into_iter().chain(options.query).collect(),
+                headers: options.headers,
+            },
+            health: health.check(health_path, probed),
+        },
+        share,
     })
+}
+
+/// The header of the credential, and its scheme.
+fn auth_style(
+    (header, scheme): (Option<Value<'_>>, Option<Value<'_>>),
+    usual: AuthStyle,
+) -> (String, Option<String>) {
+    let header = header.and_then(|value| value.text());
+    let (usual_header, usual_scheme) = match usual {
+        AuthStyle::Bearer => ("authorization", Some("Bearer")),
+        AuthStyle::ApiKey => ("api-key", None),
+    };
+    let scheme = match scheme {
+        Some(value) => value.text().filter(|scheme| !scheme.is_empty()),
+        None => usual_scheme,
+    };
+    let header = header.unwrap_or(usual_header).to_ascii_lowercase();
+    (header, scheme.map(str::to_owned))
 }
 
 fn concurrency(params: &mut MappingReader<'_>) -> Concurrency {
     let usual = Concurrency::default();
-    let mut number = |name: &str, range: RangeInclusive<u64>| {
-        let value = params.take(name);
+    let mut number = |names: &[&str], range: RangeInclusive<u64>| {
+        let value = params.take_any(names);
         value.and_then(|value| value.number::<u64>(range))
     };
     let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Concurrency {
-        max: number("max_concurrency", 1..=1_000_000).map(small),
-        max_queue: number("max_queue", 0..=1_000_000).map_or(usual.max_queue, small),
-        queue_timeout_ms: number("queue_timeout_ms", 1..=3_600_000)
+        max: number(&["max_concurrency", "max_parallel_requests"], 1..=1_000_000).map(small),
+        max_queue: number(&["max_queue"], 0..=1_000_000).map_or(usual.max_queue, small),
+        queue_timeout_ms: number(&["queue_timeout_ms"], 1..=3_600_000)
             .unwrap_or(usual.queue_timeout_ms),
     }
 }
@@ -111,14 +119,19 @@ fn request_options(params: &mut MappingReader<'_>) -> RequestOptions {
         members
             .unwrap_or_default()
             .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value.resolved()?)))
+            .filter_map(|(name, value)| Some((name.to_owned(), value.text()?.to_owned())))
             .collect()
     };
-    let headers: BTreeMap<_, _> = named("extra_headers")
+    let mut headers: BTreeMap<_, _> = named("extra_headers")
         .into_iter()
         .map(|(name, value)| (name.to_ascii_lowercase(), Secret::new(value)))
         .collect();
     let query = named("extra_query").into_iter().collect();
+    let organization = params.take("organization").and_then(|value| value.text());
+    if let Some(organization) = organization {
+        let header = headers.entry("openai-organization".to_owned());
+        header.or_insert_with(|| Secret::new(organization));
+    }
     let path_template = params.take("path_template").and_then(|value| value.text());
     RequestOptions {
         headers,
@@ -127,27 +140,40 @@ fn request_options(params: &mut MappingReader<'_>) -> RequestOptions {
     }
 }
 
-fn health(params: &mut MappingReader<'_>) -> HealthCheck {
-    let usual = HealthCheck::default();
-    let enabled = params.take("health_check").and_then(|value| value.flag());
-    let mut text = |name: &str, usual: String| {
-        let value = params.take(name).and_then(|value| value.text());
-        value.map_or(usual, str::to_owned)
-    };
-    HealthCheck {
-        enabled: enabled.unwrap_or(usual.enabled),
-        path: text("health_path", usual.path),
-        method: text("health_method", usual.method),
-        expect: text("health_expect", usual.expect),
-    }
+/// The members of the health probe.
+struct Probing {
+    enabled: Option<bool>,
+    path: Option<String>,
+    method: Option<String>,
+    expect: Option<String>,
 }
 
-/// Values that mean that no credential is needed.
-fn is_placeholder(key: &str) -> bool {
-    key.is_empty()
-        || ["none", "not-needed", "null"]
-            .iter()
-            .any(|word| key.eq_ignore_ascii_case(word))
+impl Probing {
+    fn read(params: &mut MappingReader<'_>) -> Self {
+        let enabled = params.take("health_check").and_then(|value| value.flag());
+        let mut text = |name: &str| {
+            let value = params.take(name).and_then(|value| value.text());
+            value.map(str::to_owned)
+        };
+        Self {
+            enabled,
+            path: text("health_path"),
+            method: text("health_method"),
+            expect: text("health_expect"),
+        }
+    }
+
+    /// The health check; `path` and `probed` apply if the entry states nothing.
+    fn check(self, path: Option<&str>, probed: bool) -> HealthCheck {
+        let usual = HealthCheck::default();
+        let stated = self.path.is_some() || self.enabled == Some(true);
+        HealthCheck {
+            enabled: self.enabled.unwrap_or(probed || stated),
+            path: self.path.or(path.map(str::to_owned)).unwrap_or(usual.path),
+            method: self.method.unwrap_or(usual.method),
+            expect: self.expect.unwrap_or(usual.expect),
+        }
+    }
 }
 
 /// A wire format by name; an unknown name never falls back to OpenAI's format.
@@ -166,60 +192,8 @@ impl FromStr for Named {
     }
 }
 
-fn protocol(value: &Value<'_>) -> Protocol {
+pub(super) fn protocol(value: &Value<'_>) -> Protocol {
     value
         .parsed()
         .map_or(Protocol::Unknown, |Named(protocol)| protocol)
-}
-
-/// The upstream's model name, without LiteLLM's provider prefix; at most one
-/// prefix is removed.
-fn without_prefix(model: &str, protocol: Protocol) -> &str {
-    const ALWAYS: [&str; 5] = [
-        "openai/",
-        "hosted_vllm/",
-        "vllm/",
-        "openai_like/",
-        "openrouter/",
-    ];
-    let native = match protocol {
-        Protocol::Anthropic => Some("anthropic/"),
-        Protocol::Gemini => Some("gemini/"),
-        Protocol::Openai | Protocol::Unknown => None,
-    };
-    ALWAYS
-        .into_iter()
-        .chain(native)
-        .find_map(|prefix| model.strip_prefix(prefix))
-        .unwrap_or(model)
-}
-
-#[cfg(test)]
-mod tests {
-    use fastllm_contract::Protocol;
-
-    use super::without_prefix;
-
-    #[test]
-    fn one_prefix_is_removed_if_it_matches_the_protocol() {
-        for (given, protocol, left) in [
-            ("openai/gpt-4o", Protocol::Openai, "gpt-4o"),
-            ("hosted_vllm/a", Protocol::Openai, "a"),
-            ("vllm/a", Protocol::Openai, "a"),
-            ("openai_like/a", Protocol::Openai, "a"),
-            (
-                "openrouter/anthropic/claude",
-                Protocol::Openai,
-                "anthropic/claude",
-            ),
-            ("anthropic/claude", Protocol::Openai, "anthropic/claude"),
-            ("anthropic/claude", Protocol::Anthropic, "claude"),
-            ("gemini/pro", Protocol::Gemini, "pro"),
-            ("gemini/pro", Protocol::Anthropic, "gemini/pro"),
-            ("azure/gpt", Protocol::Openai, "azure/gpt"),
-            ("Qwen/Qwen3-1.7B", Protocol::Openai, "Qwen/Qwen3-1.7B"),
-        ] {
-            assert_eq!(without_prefix(given, protocol), left);
-        }
-    }
 }

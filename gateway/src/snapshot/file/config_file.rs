@@ -20,6 +20,8 @@ pub struct ConfigFile {
     pub master_key: Option<Secret>,
     /// Default policy of models that name none.
     pub policy: PolicyKind,
+    /// Maximum size of a request body, in bytes.
+    pub max_body_bytes: u64,
 }
 
 /// A file that cannot be used, with all of its problems.
@@ -59,6 +61,7 @@ impl ConfigFile {
             environment: &environment_variable,
             master_key: self.master_key.as_ref(),
             policy: self.policy,
+            max_body_bytes: self.max_body_bytes,
         };
         read(text, &surroundings)
     }

@@ -1,15 +1,16 @@
 //! `model_list`: entries of the same name form one pool.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use fastllm_contract::{Backend, BackendId, Model, ModelName, PolicyKind, Tokens};
 use ring::digest::{Context as Digest, SHA256};
 
-use super::backend;
+use super::backend::{self, ListedBackend};
+use super::credentials::Credentials;
+use super::model_info::ModelInfo;
+use super::share::{self, Share};
+use super::upstream::WILDCARD;
 use super::value::{Context, MappingReader, SourceSpan, Value};
-
-/// Members that LiteLLM supports in an entry and this program does not.
-const WITHOUT_EFFECT: [&str; 1] = ["model_info"];
 
 /// The models of the file.
 #[derive(Debug, Default)]
@@ -17,6 +18,9 @@ pub(super) struct Models {
     pub(super) by_name: BTreeMap<ModelName, Model>,
     /// Where each backend is in the file.
     pub(super) spots: HashMap<BackendId, SourceSpan>,
+    /// The models of each access group.
+    pub(super) groups: HashMap<String, HashSet<ModelName>>,
+    shares: HashMap<BackendId, Share>,
     /// Number of entries that agree in everything that determines the ID of the
     /// first one.
     twins: HashMap<BackendId, u64>,
@@ -28,13 +32,18 @@ struct ListedModel {
     policy: Option<(PolicyKind, SourceSpan)>,
     context_length: Option<(Tokens, SourceSpan)>,
     cache_ttl: Option<(u64, SourceSpan)>,
-    backend: Backend,
+    backend: ListedBackend,
     enabled: bool,
+    access_groups: Vec<String>,
     span: SourceSpan,
 }
 
 impl Models {
-    pub(super) fn read(context: &Context<'_>, list: &[Value<'_>]) -> Self {
+    pub(super) fn read<'a>(
+        context: &Context<'_>,
+        list: &[Value<'a>],
+        credentials: &Credentials<'a>,
+    ) -> Self {
         let mut models = Self::default();
         for value in list {
             if let Some(name) = named(value) {
@@ -49,13 +58,11 @@ impl Models {
                     backends: Vec::new(),
                 });
             }
-            if let Some(entry) = context.entry(|| value.fields(ListedModel::read).flatten()) {
+            if let Some(entry) = context.entry(|| ListedModel::read(value, credentials)) {
                 models.add(context, entry);
             }
         }
-        for model in models.by_name.values_mut() {
-            model.backends.sort_by_key(|backend| backend.id);
-        }
+        models.weigh();
         models
     }
 
@@ -65,10 +72,14 @@ impl Models {
             policy,
             context_length,
             cache_ttl,
-            mut backend,
+            backend: ListedBackend { mut backend, share },
             enabled,
+            access_groups,
             span,
         } = entry;
+        for group in access_groups {
+            self.groups.entry(group).or_default().insert(name.clone());
+        }
         let Some(model) = self.by_name.get_mut(&name) else {
             return;
         };
@@ -82,7 +93,26 @@ impl Models {
         backend.id = id(&name, &backend, *twins);
         *twins += 1;
         self.spots.insert(backend.id, span);
+        self.shares.insert(backend.id, share);
         model.backends.push(backend);
+    }
+
+    /// Sets the weights of all backends, which depend on the others of the pool,
+    /// and sorts them.
+    fn weigh(&mut self) {
+        for model in self.by_name.values_mut() {
+            let share = |backend: &Backend| self.shares.get(&backend.id).copied();
+            let shares: Vec<Share> = model
+                .backends
+                .iter()
+                .map(|backend| share(backend).unwrap_or_default())
+                .collect();
+            let weights = share::weights(&shares);
+            for (backend, weight) in model.backends.iter_mut().zip(weights) {
+                backend.weight = weight;
+            }
+            model.backends.sort_by_key(|backend| backend.id);
+        }
     }
 }
 
@@ -104,16 +134,22 @@ fn settle<T: PartialEq>(
 
 /// The name of an entry, if valid; reports no problem otherwise.
 fn named(value: &Value<'_>) -> Option<ModelName> {
-    ModelName::new(value.peek("model_name")?).ok()
+    let name = value.peek("model_name")?;
+    ModelName::new(name).ok().filter(|_| !name.contains('*'))
 }
 
 impl ListedModel {
-    fn read(fields: &mut MappingReader<'_>) -> Option<Self> {
+    fn read<'a>(value: &Value<'a>, credentials: &Credentials<'a>) -> Option<Self> {
+        value.fields(|fields| Self::of(fields, credentials))?
+    }
+
+    fn of<'a>(fields: &mut MappingReader<'a>, credentials: &Credentials<'a>) -> Option<Self> {
         let name = fields.required("model_name");
         let name = name.and_then(|value| {
             let name = value.model_name()?;
             if name.as_str().contains('*') {
-                value.warning("wildcards are not supported: the name is used literally");
+                value.error(WILDCARD);
+                return None;
             }
             Some(name)
         });
@@ -128,10 +164,13 @@ impl ListedModel {
             .take("cache_ttl_seconds")
             .and_then(|value| Some((value.number(0..=u64::MAX)?, value.span())));
         let params = fields.required("litellm_params");
-        fields.without_effect(&WITHOUT_EFFECT);
+        let info = fields.take("model_info");
+        let info = info.and_then(|info| info.fields(ModelInfo::read));
+        let info = info.unwrap_or_default();
         let (name, params) = (name?, params?);
         let (backend, enabled) = params
             .fields(|params| {
+                credentials.supplement(params);
                 let enabled = params.take("enabled").and_then(|value| value.flag());
                 Some((backend::read(params, &name)?, enabled))
             })
@@ -139,10 +178,11 @@ impl ListedModel {
         Some(Self {
             name,
             policy,
-            context_length,
+            context_length: context_length.or(info.context_length),
             cache_ttl,
             backend,
-            enabled: enabled.unwrap_or(true),
+            enabled: enabled.unwrap_or(true) && !info.blocked,
+            access_groups: info.access_groups,
             span: params.span(),
         })
     }

@@ -3,69 +3,21 @@
 use std::collections::{BTreeMap, HashSet};
 
 use fastllm_contract::{
-    FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, PolicyKind, Secret, Section, Snapshot,
-    shard_prefix,
+    FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, ModelName, PolicyKind, Secret, Section, Snapshot,
+    VirtualModel, shard_prefix,
 };
 use fastllm_engine::{RoutingState, Tuning};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 
 use super::auth::Auth;
+use super::credentials::Credentials;
+use super::grants::Grantable;
 use super::models::Models;
 use super::problem::Problems;
 use super::value::{Context, MappingReader, Value};
 use super::virtual_models::KnownNames;
-use super::{tuning, yaml};
-use crate::snapshot::file::auth;
-use crate::snapshot::file::virtual_models;
-
-/// Sections that LiteLLM supports and this program does not.
-const WITHOUT_EFFECT: [&str; 16] = [
-    "assistant_settings",
-    "callback_settings",
-    "credential_list",
-    "default_vertex_config",
-    "environment_variables",
-    "files_settings",
-    "finetune_settings",
-    "guardrails",
-    "include",
-    "litellm_settings",
-    "mcp_servers",
-    "mcp_tools",
-    "prompts",
-    "router_settings",
-    "search_tools",
-    "vector_store_registry",
-];
-
-/// Members of `general_settings` that have no effect.
-const GENERAL_WITHOUT_EFFECT: [&str; 24] = [
-    "alert_types",
-    "alerting",
-    "alerting_threshold",
-    "allow_requests_on_db_unavailable",
-    "background_health_checks",
-    "completion_model",
-    "custom_auth",
-    "database_connection_pool_limit",
-    "database_connection_timeout",
-    "database_url",
-    "disable_spend_logs",
-    "enable_jwt_auth",
-    "enforce_user_param",
-    "global_max_parallel_requests",
-    "health_check_interval",
-    "infer_model_from_keys",
-    "max_parallel_requests",
-    "max_request_size_mb",
-    "pass_through_endpoints",
-    "proxy_batch_write_at",
-    "proxy_budget_rescheduler_max_time",
-    "proxy_budget_rescheduler_min_time",
-    "store_model_in_db",
-    "ui_access_mode",
-];
+use super::{auth, sections, settings, tuning, virtual_models, yaml};
 
 /// Input of a read besides the text.
 pub struct Surroundings<'a> {
@@ -75,6 +27,8 @@ pub struct Surroundings<'a> {
     pub master_key: Option<&'a Secret>,
     /// Default policy of models that name none.
     pub policy: PolicyKind,
+    /// Maximum size of a request body, in bytes.
+    pub max_body_bytes: u64,
 }
 
 /// The configuration that a file describes.
@@ -127,46 +81,27 @@ fn describe(
     fields: &mut MappingReader<'_>,
     surroundings: &Surroundings<'_>,
 ) -> FileContents {
+    settings::read_environment(context, fields);
+    settings::read_guardrails(fields);
+    let credentials = Credentials::read(fields);
     let list = fields.required("model_list");
-    let mut models = Models::read(context, &list.map(|list| list.items()).unwrap_or_default());
-    let auth = read_auth(context, fields, surroundings.master_key);
-    let own = fields.take("fastllm");
+    let list = list.map(|list| list.items()).unwrap_or_default();
+    let mut models = Models::read(context, &list, &credentials);
+    let auth = read_auth(context, fields, surroundings, &Grantable::new(&models));
+    settings::read_router(fields);
+    settings::read_litellm(fields);
     let names = KnownNames {
         models: &models,
         auth: &auth,
     };
-    let own = own.and_then(|own| {
-        own.fields(|fields| {
-            let tuning = tuning::read(fields, surroundings.policy);
-            let list = fields.list("virtual_models");
-            let virtual_models = virtual_models::read(context, &list, &names);
-            let fallback = fields.take("fallback_model");
-            (
-                tuning,
-                virtual_models,
-                fallback.and_then(|value| names.model(&value)),
-            )
-        })
-    });
-    fields.without_effect(&WITHOUT_EFFECT);
-    let (tuning, virtual_models, fallback_model) = own.unwrap_or_else(|| {
-        let tuning = Tuning {
-            policy: surroundings.policy,
-            ..Tuning::default()
-        };
-        (tuning, BTreeMap::new(), None)
-    });
-    if auth.open {
-        context.file_warning("no auth.keys and no master key: the gateway is open to everyone");
-    }
-    for (model, span) in &auth.granted {
-        if virtual_models.contains_key(model) {
-            let message = "has no effect: grant the models that it routes to";
-            context.warning(span.clone(), message);
-        } else if !models.by_name.contains_key(model) {
-            context.warning(span.clone(), "no model in model_list has this name");
-        }
-    }
+    let OwnSettings {
+        tuning,
+        virtual_models,
+        fallback_model,
+    } = OwnSettings::read(context, fields, &names, surroundings.policy);
+    fields.unsupported(&sections::SECTIONS);
+    fields.refuse_misspelled(&sections::CLOSING_SECTIONS);
+    check_names(context, &auth, &models, &virtual_models);
     let mut snapshot = Snapshot {
         teams: Section::default(),
         format: FORMAT,
@@ -186,36 +121,110 @@ fn describe(
     FileContents { snapshot, tuning }
 }
 
+/// The section `fastllm`.
+struct OwnSettings {
+    tuning: Tuning,
+    virtual_models: BTreeMap<ModelName, VirtualModel>,
+    fallback_model: Option<ModelName>,
+}
+
+impl OwnSettings {
+    fn read(
+        context: &Context<'_>,
+        fields: &mut MappingReader<'_>,
+        names: &KnownNames<'_>,
+        policy: PolicyKind,
+    ) -> Self {
+        let section = fields.take("fastllm").and_then(|section| {
+            section.fields(|fields| {
+                let tuning = tuning::read(fields, policy);
+                let list = fields.list("virtual_models");
+                let fallback = fields.take("fallback_model");
+                Self {
+                    tuning,
+                    virtual_models: virtual_models::read(context, &list, names),
+                    fallback_model: fallback.and_then(|value| names.model(&value)),
+                }
+            })
+        });
+        section.unwrap_or_else(|| Self {
+            tuning: Tuning {
+                policy,
+                ..Tuning::default()
+            },
+            virtual_models: BTreeMap::new(),
+            fallback_model: None,
+        })
+    }
+}
+
+/// Reports what keys name and the file does not have.
+fn check_names(
+    context: &Context<'_>,
+    auth: &Auth,
+    models: &Models,
+    virtual_models: &BTreeMap<ModelName, VirtualModel>,
+) {
+    if auth.open {
+        context.file_warning("no auth.keys and no master key: the gateway is open to everyone");
+    }
+    for (model, span) in &auth.limited {
+        if !models.by_name.contains_key(model) {
+            context.refuse(span.clone(), "no model in model_list has this name");
+        }
+    }
+    for (model, span) in &auth.granted {
+        if virtual_models.contains_key(model) {
+            let message = "has no effect: grant the models that it routes to";
+            context.warning(span.clone(), message);
+        } else if !models.by_name.contains_key(model) {
+            context.warning(span.clone(), "no model in model_list has this name");
+        }
+    }
+}
+
+/// The variable that holds the master key of LiteLLM.
+const MASTER_KEY_VARIABLE: &str = "LITELLM_MASTER_KEY";
+
 fn read_auth(
     context: &Context<'_>,
     fields: &mut MappingReader<'_>,
-    given: Option<&Secret>,
+    surroundings: &Surroundings<'_>,
+    grantable: &Grantable<'_>,
 ) -> Auth {
     let general = fields.take("general_settings");
     let named = general.and_then(|general| {
-        general.fields(|fields| {
-            let key = fields.take("master_key");
-            fields.without_effect(&GENERAL_WITHOUT_EFFECT);
-            key
-        })?
+        general.fields(|fields| settings::read_general(fields, surroundings.max_body_bytes))?
     });
-    let master_key = match (given, &named) {
+    let master_key = match (surroundings.master_key, &named) {
         (Some(given), Some(named)) => {
             named.warning("has no effect: another one is given outside of the file");
             Some(given.clone())
         }
         (Some(given), None) => Some(given.clone()),
-        (None, named) => named.as_ref().and_then(auth::secret),
+        (None, Some(named)) => auth::secret(named),
+        (None, None) => context.set_variable(MASTER_KEY_VARIABLE).and_then(|key| {
+            let key = auth::parse_secret(&key);
+            let refuse = |reason| {
+                context.file_error(format!("the variable {MASTER_KEY_VARIABLE}: {reason}"));
+            };
+            key.map_err(refuse).ok()
+        }),
     };
     // If `keys` is misspelled, the gateway requires a key rather than being
     // open.
     let keys = fields.take("auth").and_then(|auth| {
-        let keys = auth.fields(|fields| fields.required("keys"))?;
-        Some(keys?.items())
+        let keys = auth.fields(|fields| {
+            let keys = fields.required("keys");
+            fields.refuse_unknown();
+            keys
+        });
+        Some(keys??.items())
     });
-    let mut auth = Auth::read(context, &keys.unwrap_or_default(), master_key.as_ref());
+    let keys = keys.unwrap_or_default();
+    let mut auth = Auth::read(context, &keys, master_key.as_ref(), grantable);
     // An unusable master key still means that the gateway must not be open.
-    auth.open &= named.is_none();
+    auth.open &= named.is_none() && context.set_variable(MASTER_KEY_VARIABLE).is_none();
     auth
 }
 

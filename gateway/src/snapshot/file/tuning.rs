@@ -3,10 +3,14 @@
 use fastllm_contract::PolicyKind;
 use fastllm_engine::Tuning;
 
+use super::unsupported::{Setting, ignored};
 use super::value::{MappingReader, Value};
 
 /// Members of releases that supported tuning them; they have no effect.
-const WITHOUT_EFFECT: [&str; 1] = ["prefix_bytes"];
+const FORMER: [Setting; 1] = [ignored(
+    &["prefix_bytes"],
+    "conversations are recognized by their messages, whatever their size",
+)];
 
 /// Reads the tuning; `policy` is the default of models that name none.
 pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning {
@@ -21,7 +25,7 @@ pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning
     let unhealthy_after = number("unhealthy_after", 1000);
     let unhealthy_after = unhealthy_after.and_then(|after| u32::try_from(after).ok());
     let balance_rel = fields.take("balance_rel").and_then(|value| ratio(&value));
-    fields.without_effect(&WITHOUT_EFFECT);
+    fields.unsupported(&FORMER);
     Tuning {
         policy,
         balance_abs: balance_abs.unwrap_or(usual.balance_abs),

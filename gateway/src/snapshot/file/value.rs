@@ -2,6 +2,7 @@
 //! it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -10,12 +11,11 @@ use fastllm_contract::ModelName;
 use super::problem::{Place, Problem, Problems, Severity};
 use super::yaml::{MappingEntry, Node, NodeKind, member};
 
-/// LiteLLM's prefix for a reference to an environment variable.
-const REFERENCE: &str = "os.environ/";
-
 /// State collected while one file is read.
 pub(super) struct Context<'a> {
     environment: &'a dyn Fn(&str) -> Option<String>,
+    /// Variables that the file sets; they precede the environment.
+    variables: RefCell<HashMap<String, String>>,
     problems: RefCell<Problems>,
     in_entry: Cell<bool>,
     spoilt: Cell<bool>,
@@ -25,10 +25,28 @@ impl<'a> Context<'a> {
     pub(super) fn new(environment: &'a dyn Fn(&str) -> Option<String>, before: Problems) -> Self {
         Self {
             environment,
+            variables: RefCell::default(),
             spoilt: Cell::new(before.errors() > 0),
             problems: RefCell::new(before),
             in_entry: Cell::new(false),
         }
+    }
+
+    /// The value of a variable that the file or the environment sets. It is not
+    /// empty.
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        self.set_variable(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value of a variable, which may be empty.
+    pub(super) fn set_variable(&self, name: &str) -> Option<String> {
+        let of_file = self.variables.borrow().get(name).cloned();
+        of_file.or_else(|| (self.environment)(name))
+    }
+
+    /// Sets the variables of the file.
+    pub(super) fn set_variables(&self, variables: HashMap<String, String>) {
+        *self.variables.borrow_mut() = variables;
     }
 
     /// Reads one optional entry of a list: an entry that has errors is skipped.
@@ -53,12 +71,28 @@ impl<'a> Context<'a> {
         });
     }
 
+    /// The text of a scalar; reports no problem.
+    fn text<'n>(&self, node: &'n Node) -> Option<&'n str> {
+        match &node.kind {
+            NodeKind::Scalar { text, .. } => Some(text),
+            NodeKind::Reference(reference) => reference.value(|name| self.variable(name)),
+            NodeKind::Sequence(_) | NodeKind::Mapping(_) => None,
+        }
+    }
+
     /// Reports an error in an entry that was read earlier.
     pub(super) fn entry_error(&self, span: SourceSpan, message: impl Into<String>) {
         self.entry(|| {
             self.say(Severity::Error, span, message.into());
             None::<()>
         });
+    }
+
+    /// Reports an error that makes the whole file unusable, also if it is in an
+    /// entry.
+    pub(super) fn refuse(&self, span: SourceSpan, message: impl Into<String>) {
+        self.spoilt.set(true);
+        self.say(Severity::Error, span, message.into());
     }
 
     /// Reports that something read earlier has no effect.
@@ -131,20 +165,41 @@ impl<'a> Value<'a> {
         self.context.warning(self.span(), message);
     }
 
+    /// Reports an error that makes the whole file unusable, also if it is in an
+    /// entry.
+    pub(super) fn refuse(&self, message: impl Into<String>) {
+        self.context.refuse(self.span(), message);
+    }
+
     /// The text of a member; reports no problem.
     pub(super) fn peek(&self, name: &str) -> Option<&'a str> {
+        self.member(name)?.peek_text()
+    }
+
+    /// The text of a scalar; reports no problem.
+    pub(super) fn peek_text(&self) -> Option<&'a str> {
+        self.context.text(self.node)
+    }
+
+    /// A member; reports no problem.
+    pub(super) fn member(&self, name: &str) -> Option<Self> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
             return None;
         };
         let entry = entries.iter().find(|entry| entry.name == name)?;
-        match &entry.value.kind {
-            NodeKind::Scalar { text, .. } => Some(text),
-            NodeKind::Sequence(_) | NodeKind::Mapping(_) => None,
-        }
+        Some(self.child(&entry.value, member(&self.path, name)))
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        self.node.is_null()
     }
 
     pub(super) fn is_scalar(&self) -> bool {
-        matches!(self.node.kind, NodeKind::Scalar { .. })
+        is_scalar(self.node)
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.node.kind, NodeKind::Sequence(_))
     }
 
     /// Reads a mapping; warns about members that `read` does not take.
@@ -199,25 +254,19 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// The text of a scalar, or the value of the environment variable that it
+    /// refers to.
     pub(super) fn text(&self) -> Option<&'a str> {
-        let NodeKind::Scalar { text, .. } = &self.node.kind else {
-            self.error("expected a text");
-            return None;
-        };
-        Some(text)
-    }
-
-    /// A text, or the value of the environment variable that it refers to.
-    pub(super) fn resolved(&self) -> Option<String> {
-        let text = self.text()?;
-        let Some(name) = text.strip_prefix(REFERENCE) else {
-            return Some(text.to_owned());
-        };
-        let found = (self.context.environment)(name).filter(|value| !value.is_empty());
-        if found.is_none() {
-            self.error("the environment variable that it refers to is not set");
+        let text = self.context.text(self.node);
+        match &self.node.kind {
+            NodeKind::Reference(reference) if text.is_none() => {
+                let variable = member("", reference.variable());
+                self.error(format!("the environment variable {variable} is not set"));
+            }
+            NodeKind::Sequence(_) | NodeKind::Mapping(_) => self.error("expected a text"),
+            NodeKind::Scalar { .. } | NodeKind::Reference(_) => {}
         }
-        found
+        text
     }
 
     /// Parses a text; the error message does not repeat the text.
@@ -249,6 +298,30 @@ impl<'a> Value<'a> {
         fitting
     }
 
+    /// Whether the value switches something off: `false`, an empty list or an
+    /// empty mapping.
+    pub(super) fn is_off(&self) -> bool {
+        match &self.node.kind {
+            NodeKind::Sequence(items) => items.is_empty(),
+            NodeKind::Mapping(entries) => entries.is_empty(),
+            NodeKind::Scalar { .. } | NodeKind::Reference(_) => {
+                let text = self.context.text(self.node);
+                matches!(text, Some("false" | "False" | "FALSE"))
+            }
+        }
+    }
+
+    /// A number that need not be whole.
+    pub(super) fn decimal(&self, range: RangeInclusive<f64>) -> Option<f64> {
+        let number = self.text()?.parse().ok();
+        let fitting = number.filter(|number| range.contains(number));
+        if fitting.is_none() {
+            let (least, most) = range.into_inner();
+            self.error(format!("expected a number from {least} to {most}"));
+        }
+        fitting
+    }
+
     pub(super) fn flag(&self) -> Option<bool> {
         match self.text()? {
             "true" | "True" | "TRUE" => Some(true),
@@ -259,6 +332,18 @@ impl<'a> Value<'a> {
             }
         }
     }
+}
+
+fn is_scalar(node: &Node) -> bool {
+    matches!(node.kind, NodeKind::Scalar { .. } | NodeKind::Reference(_))
+}
+
+/// A member of a mapping.
+pub(super) struct Member<'a> {
+    pub(super) name: &'a str,
+    /// Where its name is.
+    pub(super) span: SourceSpan,
+    pub(super) value: Value<'a>,
 }
 
 /// The members of a mapping that are not read yet.
@@ -293,23 +378,65 @@ impl<'a> MappingReader<'a> {
         self.take(name).map(|list| list.items()).unwrap_or_default()
     }
 
-    /// Warns about members that other programs support and this one does not.
-    pub(super) fn without_effect(&mut self, names: &[&str]) {
-        let known = |entry: &&MappingEntry| names.contains(&entry.name.as_str());
-        let (known, left) = std::mem::take(&mut self.left).into_iter().partition(known);
-        self.left = left;
-        let known: Vec<&MappingEntry> = known;
-        for entry in known {
-            self.warn(entry, "has no effect");
+    /// The member that has one of these names, which are synonyms.
+    pub(super) fn take_any(&mut self, names: &[&str]) -> Option<Value<'a>> {
+        let mut taken = None;
+        for name in names {
+            let Some(value) = self.take(name) else {
+                continue;
+            };
+            match &taken {
+                None => taken = Some((name, value)),
+                Some((first, _)) => {
+                    value.error(format!("the same as {first}, which is given, too"));
+                }
+            }
+        }
+        Some(taken?.1)
+    }
+
+    /// Takes every remaining member whose name `select` accepts, unless it is
+    /// null.
+    pub(super) fn drain(&mut self, mut select: impl FnMut(&str) -> bool) -> Vec<Member<'a>> {
+        let selected = self.left.extract_if(.., |entry| select(&entry.name));
+        let selected: Vec<_> = selected.filter(|entry| !entry.value.is_null()).collect();
+        let of = |entry: &'a MappingEntry| Member {
+            name: &entry.name,
+            span: self.span_of(entry),
+            value: self
+                .of
+                .child(&entry.value, member(&self.of.path, &entry.name)),
+        };
+        selected.into_iter().map(of).collect()
+    }
+
+    fn span_of(&self, entry: &MappingEntry) -> SourceSpan {
+        SourceSpan {
+            place: entry.place,
+            path: member(&self.of.path, &entry.name),
         }
     }
 
     fn warn(&self, entry: &MappingEntry, message: &str) {
-        let span = SourceSpan {
-            place: entry.place,
-            path: member(&self.of.path, &entry.name),
+        self.of.context.warning(self.span_of(entry), message);
+    }
+
+    /// The mapping as a whole.
+    pub(super) fn value(&self) -> Value<'a> {
+        self.of.clone()
+    }
+
+    /// Adds the members of another mapping that are not present.
+    pub(super) fn supplement(&mut self, with: &Value<'a>) {
+        let NodeKind::Mapping(entries) = &with.node.kind else {
+            return with.error("expected a mapping");
         };
-        self.of.context.warning(span, message);
+        for entry in entries {
+            if self.of.member(&entry.name).is_none_or(|own| own.is_null()) {
+                self.left.retain(|left| left.name != entry.name);
+                self.left.push(entry);
+            }
+        }
     }
 
     /// Reports an error in the mapping as a whole.

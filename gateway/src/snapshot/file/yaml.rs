@@ -6,7 +6,7 @@
 //! must be reported at once.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
@@ -17,6 +17,12 @@ const DEEPEST: usize = 32;
 
 /// Maximum number of nodes; nodes of an alias count each time it is used.
 const MOST_NODES: usize = 1 << 20;
+
+/// LiteLLM's prefix for a reference to an environment variable.
+const REFERENCE: &str = "os.environ/";
+
+/// Maximum number of sections of a file that are given more than once.
+const MOST_REPEATED: usize = 16;
 
 /// A value in the file.
 #[derive(Debug)]
@@ -35,9 +41,31 @@ pub(super) enum NodeKind {
         text: String,
         plain: bool,
     },
+    Reference(Reference),
     Sequence(Vec<Arc<Node>>),
     /// Each name occurs once.
     Mapping(Vec<MappingEntry>),
+}
+
+/// A scalar that stands for the value of an environment variable.
+#[derive(Debug)]
+pub(super) struct Reference {
+    text: String,
+    /// The value; `None` if the variable is unset or empty.
+    value: OnceLock<Option<String>>,
+}
+
+impl Reference {
+    /// The name of the variable.
+    pub(super) fn variable(&self) -> &str {
+        self.text.strip_prefix(REFERENCE).unwrap_or_default()
+    }
+
+    /// The value of the variable, which is looked up once.
+    pub(super) fn value(&self, look_up: impl FnOnce(&str) -> Option<String>) -> Option<&str> {
+        let value = self.value.get_or_init(|| look_up(self.variable()));
+        value.as_deref()
+    }
 }
 
 /// A member of a mapping.
@@ -57,7 +85,7 @@ impl Node {
             depth = depth.max(child.depth);
         };
         match &kind {
-            NodeKind::Scalar { .. } => {}
+            NodeKind::Scalar { .. } | NodeKind::Reference(_) => {}
             NodeKind::Sequence(items) => items.iter().for_each(|item| count(item)),
             NodeKind::Mapping(entries) => entries.iter().for_each(|entry| count(&entry.value)),
         }
@@ -104,6 +132,8 @@ struct Loader<'p> {
     anchors: HashMap<usize, Arc<Node>>,
     root: Option<Arc<Node>>,
     nodes: usize,
+    /// Number of sections that were given again.
+    repeated: usize,
     problems: &'p mut Problems,
 }
 
@@ -115,6 +145,7 @@ pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
         anchors: HashMap::new(),
         root: None,
         nodes: 0,
+        repeated: 0,
         problems,
     };
     for event in Parser::new_from_str(text) {
@@ -200,9 +231,13 @@ impl Loader<'_> {
                 fault("a second document: only one is read")
             }
             Event::Scalar(text, style, anchor, _) => {
-                let kind = NodeKind::Scalar {
-                    text: text.into_owned(),
-                    plain: style == ScalarStyle::Plain,
+                let text = text.into_owned();
+                let kind = if text.starts_with(REFERENCE) {
+                    let value = OnceLock::new();
+                    NodeKind::Reference(Reference { text, value })
+                } else {
+                    let plain = style == ScalarStyle::Plain;
+                    NodeKind::Scalar { text, plain }
                 };
                 self.complete(Node::new(place, kind), anchor)
             }
@@ -286,7 +321,9 @@ impl Loader<'_> {
             Some((OpenCollection::Sequence { items }, _, _)) => items.push(node),
             Some((OpenCollection::Mapping { name, .. }, _, _)) if name.is_none() => {
                 match &node.kind {
-                    NodeKind::Scalar { text, .. } => *name = Some((text.clone(), place)),
+                    NodeKind::Scalar { text, .. } | NodeKind::Reference(Reference { text, .. }) => {
+                        *name = Some((text.clone(), place));
+                    }
                     NodeKind::Sequence(_) | NodeKind::Mapping(_) => {
                         let message = "a name must be a text".to_owned();
                         return Err(Fault { place, message });
@@ -305,19 +342,45 @@ impl Loader<'_> {
                 let Some((name, place)) = name.take() else {
                     return Ok(());
                 };
-                if names.insert(name.clone()) {
-                    entries.push(MappingEntry {
-                        name,
-                        place,
-                        value: node,
-                    });
+                let entry = MappingEntry {
+                    name,
+                    place,
+                    value: node,
+                };
+                if names.insert(entry.name.clone()) {
+                    entries.push(entry);
                 } else {
-                    let path = member(&self.path(), &name);
-                    self.error(place, path, "given twice".to_owned());
+                    self.repeat(entry);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Adds a member whose mapping has one of the same name. A section of the
+    /// file is added to the earlier one; any other member is an error.
+    fn repeat(&mut self, again: MappingEntry) {
+        let MappingEntry { name, place, value } = again;
+        let path = member(&self.path(), &name);
+        let section = match self.open.as_mut_slice() {
+            [(OpenCollection::Mapping { entries, .. }, _, _)] if self.repeated < MOST_REPEATED => {
+                entries.iter_mut().find(|entry| entry.name == name)
+            }
+            _ => None,
+        };
+        let Some(joined) = section.and_then(|entry| join(&mut entry.value, &value)) else {
+            return self.error(place, path, "given twice".to_owned());
+        };
+        self.repeated += 1;
+        for MappingEntry { name, place, .. } in joined {
+            self.error(place, member(&path, &name), "given twice".to_owned());
+        }
+        self.problems.push(Problem {
+            severity: Severity::Warning,
+            place,
+            path,
+            message: "given twice: both are used, whereas LiteLLM ignores the first".to_owned(),
+        });
     }
 
     /// Resolves `<<`: adds the members of other mappings that are not present
@@ -335,7 +398,7 @@ impl Loader<'_> {
         let sources = match &value.kind {
             NodeKind::Sequence(items) => items.as_slice(),
             NodeKind::Mapping(_) => &alone,
-            NodeKind::Scalar { .. } => return Err(wrong()),
+            NodeKind::Scalar { .. } | NodeKind::Reference(_) => return Err(wrong()),
         };
         let mut names: HashSet<String> = entries.iter().map(|entry| entry.name.clone()).collect();
         for source in sources {
@@ -351,6 +414,34 @@ impl Loader<'_> {
         }
         Ok(entries)
     }
+}
+
+/// Adds the content of a section to an earlier one. Returns the members that
+/// both have, or `None` if they are not of one kind.
+fn join(section: &mut Arc<Node>, again: &Arc<Node>) -> Option<Vec<MappingEntry>> {
+    if again.is_null() {
+        return Some(Vec::new());
+    }
+    if section.is_null() {
+        *section = Arc::clone(again);
+        return Some(Vec::new());
+    }
+    let mut twice = Vec::new();
+    let kind = match (&section.kind, &again.kind) {
+        (NodeKind::Sequence(items), NodeKind::Sequence(more)) => {
+            NodeKind::Sequence(items.iter().chain(more).map(Arc::clone).collect())
+        }
+        (NodeKind::Mapping(entries), NodeKind::Mapping(more)) => {
+            let names: HashSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+            let known = |entry: &&MappingEntry| names.contains(entry.name.as_str());
+            let (both, new): (Vec<_>, Vec<_>) = more.iter().partition(known);
+            twice.extend(both.into_iter().cloned());
+            NodeKind::Mapping(entries.iter().chain(new).cloned().collect())
+        }
+        _ => return None,
+    };
+    *section = Arc::new(Node::new(section.place, kind));
+    Some(twice)
 }
 
 fn too_deep(place: Place) -> Fault {
