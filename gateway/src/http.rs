@@ -17,7 +17,7 @@ pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
 pub use forwarding::ForwardedHeader;
 pub(crate) use forwarding::{
-    ClientFields, Coding, UpstreamFields, is_cors, is_event_stream, passes_to_client,
+    ClientFields, Coding, UpstreamFields, is_cors, is_event_stream, is_json, passes_to_client,
 };
 pub(crate) use head::Head;
 pub(crate) use local_response::LocalResponse;

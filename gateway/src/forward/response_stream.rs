@@ -8,6 +8,7 @@ use fastllm_wire::{
 };
 
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
+use crate::http::is_json;
 use crate::runtime::Deadline;
 use crate::upstream::Lease;
 
@@ -166,10 +167,16 @@ impl ResponseStream {
             .is_some_and(StreamInspector::failed_later)
     }
 
-    /// Whether a stream contained its end marker; other responses are complete
-    /// by their framing.
-    pub(super) fn is_whole(&self) -> bool {
-        self.meter.stream().is_none_or(StreamInspector::is_complete)
+    /// Whether nothing of a response is missing that its framing should have
+    /// included: a stream contained its end marker, a JSON object its end. Only
+    /// meaningful at the end, before the release.
+    pub(super) fn is_whole(&mut self) -> bool {
+        if let Some(stream) = self.meter.stream() {
+            return stream.is_complete();
+        }
+        let is_json = self.head().is_some_and(|head| is_json(head.fields()));
+        let piece = self.meter.piece().filter(|_| is_json);
+        !piece.is_some_and(|piece| piece.is_truncated_json())
     }
 
     /// Whether it is a stream whose events are inspected.
@@ -293,9 +300,12 @@ impl ResponseStream {
         matches!(&self.meter, UsageTap::Events(tail) if tail.is_between_events())
     }
 
-    /// The response was received: releases its connection.
+    /// The response was received: releases its connection. The rest of a response
+    /// that is not whole could follow on it, so it is closed then.
     pub(super) fn release(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        let truncated = matches!(&self.meter, UsageTap::Gzip(gunzip) if gunzip.is_truncated());
+        let whole = self.is_whole() && !truncated;
+        if let Some(lease) = self.lease.take().filter(|_| whole) {
             lease.release();
         }
     }

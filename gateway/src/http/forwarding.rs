@@ -137,11 +137,19 @@ pub(crate) fn is_cors(name: &[u8]) -> bool {
 
 /// Whether a body is a stream of server-sent events.
 pub(crate) fn is_event_stream(fields: HeaderFields<'_>) -> bool {
-    let Some(kind) = fields.get("content-type") else {
-        return false;
-    };
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    media_type(fields).eq_ignore_ascii_case(b"text/event-stream")
+}
+
+/// Whether a body is one JSON value.
+pub(crate) fn is_json(fields: HeaderFields<'_>) -> bool {
+    media_type(fields).eq_ignore_ascii_case(b"application/json")
+}
+
+/// The media type of a body, without parameters; empty if it is not stated.
+fn media_type(fields: HeaderFields<'_>) -> &[u8] {
+    let stated = fields.get("content-type").unwrap_or_default();
+    let media_type = stated.split(|byte| *byte == b';').next();
+    media_type.unwrap_or_default().trim_ascii()
 }
 
 /// The content coding of a response body.

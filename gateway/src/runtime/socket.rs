@@ -1,6 +1,7 @@
 //! A byte stream to a client or an upstream, with or without TLS.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -47,6 +48,13 @@ impl Socket {
     /// end for that of a message.
     pub(crate) fn reset_on_drop(&self) -> io::Result<()> {
         SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO))
+    }
+
+    /// Whether bytes, or the end of the stream, can be read from the kernel.
+    /// Costs one system call.
+    pub(crate) fn has_input(&self) -> bool {
+        let peeked = SockRef::from(self.tcp()).peek(&mut [MaybeUninit::uninit()]);
+        !matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Reads like [`AsyncRead::poll_read`], and returns the number of bytes.

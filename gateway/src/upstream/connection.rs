@@ -15,6 +15,9 @@ use crate::telemetry::OpenConnection;
 /// The read size while the response head is incomplete: these bytes are copied.
 const FIRST_READ: usize = 16 << 10;
 
+/// How every response begins.
+const BEGINNING: &[u8] = b"HTTP/";
+
 /// The buffer memory that an idle connection may keep, in bytes.
 const KEPT: usize = 16 << 10;
 
@@ -34,6 +37,8 @@ pub(crate) struct UpstreamConnection {
     used: bool,
     /// Bytes arrived after the end of the response.
     surplus: bool,
+    /// An interim response to the current request arrived.
+    interim: bool,
 }
 
 /// A request that is being sent.
@@ -45,7 +50,8 @@ pub(crate) trait RequestWriter {
 /// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum NoResponse {
-    /// The connection was closed while it was idle.
+    /// The connection was closed while it was idle, or it carried bytes that
+    /// belong to no response.
     Closed,
     /// The connection failed, or the response is not valid HTTP. Contains no
     /// address.
@@ -73,6 +79,7 @@ impl UpstreamConnection {
             taken: 0,
             used: false,
             surplus: false,
+            interim: false,
         }
     }
 
@@ -86,6 +93,7 @@ impl UpstreamConnection {
         self.codec
             .begin(false)
             .map_err(|error| NoResponse::Broken(error.to_string()))?;
+        self.interim = false;
         poll_fn(|cx| self.poll_exchange(cx, request, sent)).await
     }
 
@@ -118,14 +126,15 @@ impl UpstreamConnection {
                 match self.codec.read_head(&self.inbox, &mut self.head) {
                     Ok(ReceivedHead::Response(len)) => {
                         self.taken = len;
-                        return Poll::Ready(Ok(()));
+                        return Poll::Ready(self.received());
                     }
                     Ok(ReceivedHead::Interim(len)) => {
                         self.inbox.drain(..len);
+                        self.interim = true;
                         continue;
                     }
                     Ok(ReceivedHead::Nothing) => {}
-                    Err(error) => return Poll::Ready(Err(NoResponse::Broken(error.to_string()))),
+                    Err(error) => return Poll::Ready(Err(self.unreadable(error))),
                 }
             }
             match ready!(self.poll_fill(cx)) {
@@ -134,6 +143,27 @@ impl UpstreamConnection {
                 Err(error) => return Poll::Ready(Err(self.broken(&error))),
             }
         }
+    }
+
+    /// A 408 that closes a reused connection was sent when the connection had
+    /// been idle for too long, before the request arrived.
+    fn received(&self) -> Result<(), NoResponse> {
+        let idle_timeout = self.head.status() == 408 && !self.head.keeps_alive();
+        if self.used && !self.interim && idle_timeout {
+            return Err(NoResponse::Closed);
+        }
+        Ok(())
+    }
+
+    /// Bytes on a reused connection that are not the beginning of a head are
+    /// the rest of an earlier response.
+    fn unreadable(&self, error: Http1Error) -> NoResponse {
+        let begins = self.inbox.starts_with(BEGINNING);
+        if self.used && !self.interim && !begins {
+            tracing::debug!("an upstream sent bytes after its response");
+            return NoResponse::Closed;
+        }
+        NoResponse::Broken(error.to_string())
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -229,7 +259,11 @@ impl UpstreamConnection {
     pub(crate) fn settle(&mut self) -> bool {
         // A response without a body may be to a request that expects none.
         let unread = self.taken < self.inbox.len();
-        if self.surplus || unread || !self.codec.is_reusable() {
+        if self.surplus || unread {
+            tracing::debug!("an upstream sent bytes after its response");
+            return false;
+        }
+        if !self.codec.is_reusable() {
             return false;
         }
         self.inbox.clear();
@@ -240,10 +274,12 @@ impl UpstreamConnection {
     }
 
     /// Whether the peer has sent nothing since the last response, neither an end
-    /// nor bytes. Costs a system call only if something arrived.
+    /// nor bytes. A response that is there before its request belongs to another
+    /// one, so this does not rely on the events that the runtime has processed.
+    /// Costs one system call.
     pub(crate) fn is_idle(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        self.socket.poll_read_some(&mut cx, &mut [0]).is_pending()
+        self.socket.poll_read_some(&mut cx, &mut [0]).is_pending() && !self.socket.has_input()
     }
 }
 
@@ -270,4 +306,33 @@ fn decode(
 
 fn text(error: Http1Error) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+
+    use super::UpstreamConnection;
+    use crate::runtime::Socket;
+    use crate::telemetry::Metrics;
+
+    #[tokio::test]
+    async fn bytes_that_the_runtime_has_not_noticed_are_detected() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let counted = metrics.upstream_connected();
+        let mut connection = UpstreamConnection::new(Socket::Plain(stream), counted);
+        // Writable, so that the first events of the socket are processed.
+        tokio::task::yield_now().await;
+        assert!(connection.is_idle());
+        // Nothing is awaited between the write and the check.
+        peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .unwrap();
+        assert!(!connection.is_idle());
+    }
 }

@@ -212,3 +212,129 @@ async fn bytes_after_a_discarded_response_are_discarded() {
     }
     assert_eq!(upstream.seen().connections, 3);
 }
+
+/// A streamed response of these events whose length covers only the first one.
+/// The other events follow in the same write, or later.
+fn shortened_stream(events: &[&str], at_once: bool) -> Vec<Step> {
+    let (first, rest) = events.split_first().unwrap();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{first}",
+        first.len()
+    );
+    if at_once {
+        return raw(head + &rest.concat());
+    }
+    let mut script = raw(head);
+    script.push(Step::Trickle(rest.concat().into_bytes()));
+    script
+}
+
+/// Sends a request that receives this first response, then others, which must
+/// receive their own.
+async fn assert_isolated(request: &str, first: Vec<Step>) {
+    let whole = json_answer("200 OK", "{\"n\":2}");
+    let upstream = Upstream::start([first, whole]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Http1::connect(gateway.address).await;
+    client.ask(request).await;
+    client.answer(|_| ()).await;
+    for _ in 0..3 {
+        client.ask(BODY).await;
+        let answer = client.answer(|_| ()).await;
+        assert_eq!(answer.head.unwrap().status, 200);
+        assert_eq!(answer.body, b"{\"n\":2}");
+    }
+    let seen = upstream.seen();
+    assert_eq!((seen.connections, seen.requests.len()), (2, 4));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_longer_than_its_length_does_not_mix_with_the_next_response() {
+    let event = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let done = "data: [DONE]\n\n";
+    for at_once in [true, false] {
+        let script = shortened_stream(&[event, event, event, done], at_once);
+        assert_isolated("{\"model\":\"small\",\"stream\":true}", script).await;
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_reused_after_a_stream_without_its_end() {
+    let event = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let cut = shortened_stream(&[event], true);
+    let chunked = raw(crate::support::events(&[event], true));
+    for first in [cut, chunked] {
+        let upstream = Upstream::start([first, json_answer("200 OK", "{}")]).await;
+        let gateway = TestGateway::start(&[&upstream]).await;
+        let mut client = Http1::connect(gateway.address).await;
+        for request in ["{\"model\":\"small\",\"stream\":true}", BODY] {
+            client.ask(request).await;
+            let answer = client.answer(|_| ()).await;
+            assert_eq!(answer.head.unwrap().status, 200);
+        }
+        assert_eq!(upstream.seen().connections, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_reused_after_json_without_its_end() {
+    let cut = json_answer("200 OK", "{\"n\":1");
+    let rest = b"}, \"more\": {}}".to_vec();
+    let mut late = cut.clone();
+    late.push(Step::Trickle(rest));
+    for first in [cut, late] {
+        let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+        let bodies = ["{\"n\":1", "{\"n\":2}", "{\"n\":2}"];
+        let seen = exchange_all::<Http1>(&upstream, &bodies).await;
+        assert_eq!(seen, (2, 3));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_not_reused_after_304_with_a_length() {
+    let first = raw("HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n");
+    let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
+    client.write(&chat(BODY)).await;
+    assert!(client.head().await.starts_with("HTTP/1.1 304"));
+    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    assert_eq!(upstream.seen().connections, 2);
+}
+
+#[tokio::test]
+async fn bytes_of_no_response_on_a_reused_connection_are_not_the_response() {
+    let first = json_answer("200 OK", "{}");
+    for garbage in [
+        "data: {\"choices\":[]}\n\n",
+        "\r\n",
+        "}",
+        "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+    ] {
+        let scripts = [
+            first.clone(),
+            raw(garbage),
+            json_answer("200 OK", "{\"n\":2}"),
+        ];
+        let upstream = Upstream::start(scripts).await;
+        let seen = exchange_all::<Http1>(&upstream, &["{}", "{\"n\":2}", "{\"n\":2}"]).await;
+        assert_eq!(seen, (2, 4), "{garbage:?}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_of_no_response_on_a_new_connection_are_a_failure() {
+    for (garbage, status) in [
+        ("data: {}\n\n", 502),
+        ("HTTP/1.1 103 X\r\ncontent-length: 2\r\n\r\nok", 502),
+        (
+            "HTTP/1.1 408 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            408,
+        ),
+    ] {
+        let upstream = Upstream::start([raw(garbage)]).await;
+        let gateway = TestGateway::start(&[&upstream]).await;
+        assert_eq!(gateway.chat(BODY).await.status, status, "{garbage:?}");
+        assert_eq!(upstream.seen().requests.len(), 1, "{garbage:?}");
+    }
+}

@@ -61,6 +61,8 @@ impl Write for Sink {
 pub struct Gunzip {
     /// `None` after inspection was abandoned.
     decoder: Option<GzDecoder<Sink>>,
+    /// The response ended before its checksums, or they did not match.
+    truncated: bool,
 }
 
 impl fmt::Debug for Gunzip {
@@ -89,6 +91,7 @@ impl Gunzip {
         };
         Self {
             decoder: Some(GzDecoder::new(sink)),
+            truncated: false,
         }
     }
 
@@ -113,9 +116,15 @@ impl Gunzip {
         };
         if decoder.try_finish().is_err() {
             self.decoder = None;
+            self.truncated = true;
         } else if let Inspector::Events(inspector) = &mut decoder.get_mut().decoded {
             drop(inspector.finish());
         }
+    }
+
+    /// Whether the response has ended before its checksums, or they do not match.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
     }
 
     /// The inspector of the event stream; `None` for other responses and after
@@ -233,10 +242,18 @@ mod tests {
         let sum = wrong.len() - 6;
         wrong[sum] ^= 1;
         let cut = packed[..packed.len() - 1].to_vec();
-        for broken in [wrong, cut, RESPONSE.into(), Vec::new()] {
+        for (broken, truncated) in [
+            (wrong, true),
+            (cut, true),
+            (packed[..12].to_vec(), true),
+            (Vec::new(), true),
+            (RESPONSE.into(), false),
+        ] {
             let mut gunzip = read(&broken, Gunzip::whole(Measure::Tokens), 11);
             assert_eq!(usage(&mut gunzip), None);
+            assert_eq!(gunzip.is_truncated(), truncated, "{broken:?}");
         }
+        assert!(!read(&packed, Gunzip::events(), 11).is_truncated());
     }
 
     #[test]

@@ -113,9 +113,10 @@ impl ResponseHead {
         };
         self.length = facts.length;
         self.names_more = facts.names_more;
-        // A peer that sends a 204 with a length or a coding may send a body
-        // after all, which could be mistaken for the next response.
-        let trusted = self.status != 204 || matches!(sent, None | Some(Framing::Length(0)));
+        // A peer that sends a 204 or a 304 with a length or a coding may send a
+        // body after all, which could be mistaken for the next response.
+        let suspect = self.status == 204 || (self.status == 304 && !to_head);
+        let trusted = !suspect || matches!(sent, None | Some(Framing::Length(0)));
         self.keeps_alive =
             trusted && self.framing != Framing::UntilClose && facts.keeps_alive(version);
         Ok(())

@@ -56,6 +56,17 @@ impl BodyInspector {
         self.ends.head().trim_ascii_start().starts_with(b"{")
     }
 
+    /// Whether a body that begins like a JSON object or array does not end like
+    /// one, so that a part of it is missing.
+    pub fn is_truncated_json(&self) -> bool {
+        let end = match self.ends.head().trim_ascii_start().first() {
+            Some(b'{') => b'}',
+            Some(b'[') => b']',
+            _ => return false,
+        };
+        self.ends.last_byte() != Some(end)
+    }
+
     /// The tokens that a complete response reports.
     pub fn usage(&mut self) -> Option<Usage> {
         self.ends.usage()
@@ -129,6 +140,19 @@ mod tests {
         for text in ["波の音".repeat(3000), "\\u6ce2".repeat(3000)] {
             let found = estimated(&response(&text, ""));
             assert!(found > text.len() as u64 * 2 / 7 - 100, "{found}");
+        }
+    }
+
+    #[test]
+    fn a_json_body_ends_as_it_begins() {
+        let padded = |end: &str| format!("{{\"a\":\"{}\"{end}", "b".repeat(30_000));
+        for whole in ["{}", " {\"a\":1}\n", "[{}]", "", "text [", &padded("}\r\n")] {
+            let inspector = read(Measure::Tokens, whole.as_bytes());
+            assert!(!inspector.is_truncated_json(), "{whole:.20}");
+        }
+        for cut in ["{", "{\"a\":1", "[{}", "[{},", " [\n", &padded("")] {
+            let inspector = read(Measure::Tokens, cut.as_bytes());
+            assert!(inspector.is_truncated_json(), "{cut:.20}");
         }
     }
 

@@ -109,6 +109,16 @@ impl PrefixInspector {
         self.kept.get(..HEAD).unwrap_or(&self.kept)
     }
 
+    /// The last byte of the body that is not whitespace.
+    pub(crate) fn last_byte(&self) -> Option<u8> {
+        let (head, ring) = self.kept.split_at(self.kept.len().min(HEAD));
+        let (newer, oldest) = ring.split_at(self.next.min(ring.len()));
+        let mut back = newer.iter().rev();
+        let mut rest = oldest.iter().rev().chain(head.iter().rev());
+        let visible = |byte: &&u8| !byte.is_ascii_whitespace();
+        back.find(visible).or_else(|| rest.find(visible)).copied()
+    }
+
     fn is_whole(&self) -> bool {
         self.total <= (HEAD + TAIL) as u64
     }

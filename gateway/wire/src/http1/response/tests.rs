@@ -72,8 +72,9 @@ const ENDS: &[(&str, Framing, bool)] = &[
     (
         "HTTP/1.1 304 X\r\nContent-Length: 3\r\n\r\n",
         Framing::None,
-        true,
+        false,
     ),
+    ("HTTP/1.1 304 X\r\n\r\n", Framing::None, true),
     ("HTTP/1.1 100 Continue\r\n\r\n", Framing::None, true),
     (
         "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
