@@ -372,6 +372,7 @@ impl Components {
             services: self.workers.iter().map(service).collect(),
             tls,
             header_timeout: config.header_timeout,
+            send_timeout: config.send_timeout,
         }
     }
 

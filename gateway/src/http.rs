@@ -10,7 +10,8 @@ pub(crate) mod local_response;
 mod rate_limits;
 
 pub(crate) use body::{
-    BodyLimits, BodySource, MemoryShare, ReceivedBody, RequestContext, UnreadableBody, invalid_body,
+    BodyLimits, BodySource, BodyTime, BodyTimeouts, MemoryShare, ReceivedBody, RequestContext,
+    UnreadableBody, invalid_body,
 };
 pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};

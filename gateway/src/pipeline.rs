@@ -24,7 +24,8 @@ use parking_lot::Mutex;
 use crate::cache::{CachePolicy, CachedResponses, cached_response};
 use crate::forward::{Forwarder, Outgoing, Payload, Upload};
 use crate::http::{
-    BodyLimits, Endpoint, ForwardedHeader, Head, LocalResponse, RequestContext, local_response,
+    BodyLimits, BodyTimeouts, Endpoint, ForwardedHeader, Head, LocalResponse, RequestContext,
+    local_response,
 };
 use crate::request_log::{AccountingSink, RequestLog};
 use crate::runtime::Deadline;
@@ -37,8 +38,7 @@ use authentication::{Authenticated, authenticate};
 pub(crate) struct Config {
     /// The largest request body.
     pub(crate) max_body_bytes: u64,
-    /// The longest pause between two parts of a request body.
-    pub(crate) body_timeout: Duration,
+    pub(crate) body_timeouts: BodyTimeouts,
     /// The longest time from the head of a request to the end of its response.
     pub(crate) request_timeout: Option<Duration>,
     /// Models that are not granted are reported as not found.
@@ -50,7 +50,7 @@ pub(crate) struct Config {
 impl Config {
     /// The bounds on request bodies, which all threads share.
     pub(crate) fn body_limits(&self) -> Arc<BodyLimits> {
-        Arc::new(BodyLimits::new(self.max_body_bytes, self.body_timeout))
+        Arc::new(BodyLimits::new(self.max_body_bytes, self.body_timeouts))
     }
 }
 

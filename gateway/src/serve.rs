@@ -19,9 +19,6 @@ use crate::http::{Cors, CorsOrigin, Head, RequestContext, local_response};
 use crate::pipeline::{ClientResponse, Pipeline};
 use crate::telemetry::{Metrics, OpenConnection};
 
-/// A client that reads nothing of its response for this long is disconnected.
-const STALLED: Duration = Duration::from_mins(5);
-
 /// How clients' connections are served.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -30,6 +27,8 @@ pub(crate) struct Config {
     /// The longest time for the head of a request, including the idle time before
     /// it.
     pub(crate) header_timeout: Duration,
+    /// The longest time for a client to receive a part of its response.
+    pub(crate) send_timeout: Duration,
     /// Origins whose pages may use the gateway from a browser.
     pub(crate) cors_origins: Vec<CorsOrigin>,
 }

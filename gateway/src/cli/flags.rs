@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::app::{CertificateFiles, Config, ShutdownConfig, SourceConfig};
 use crate::control_plane::{ControlUrl, SpillConfig};
-use crate::http::{CorsOrigin, ForwardedHeader};
+use crate::http::{BodyTimeouts, CorsOrigin, ForwardedHeader};
 use crate::snapshot::ConfigFile;
 use crate::telemetry::{MetadataLabels, OtelProtocol, TracingConfig};
 use crate::{cache, control_plane, forward, pipeline, serve, upstream};
@@ -80,6 +80,13 @@ pub struct Flags {
     /// Timeout in seconds between two parts of a request body
     #[arg(long, env = "FASTLLM_BODY_TIMEOUT", default_value = "30", value_parser = positive_seconds)]
     pub body_timeout: Duration,
+    /// Timeout in seconds for a whole request body
+    #[arg(long, env = "FASTLLM_BODY_TOTAL_TIMEOUT", default_value = "300", value_parser = positive_seconds)]
+    pub body_total_timeout: Duration,
+    /// Timeout in seconds for a client to receive each part of a response, at most
+    /// 64 KiB
+    #[arg(long, env = "FASTLLM_SEND_TIMEOUT", default_value = "300", value_parser = positive_seconds)]
+    pub send_timeout: Duration,
     /// Timeout in seconds for the head of a request, including the idle time
     /// before it
     #[arg(long, env = "FASTLLM_HEADER_TIMEOUT", default_value = "75", value_parser = positive_seconds)]
@@ -292,6 +299,7 @@ impl Flags {
     /// # Errors
     /// The flags do not name exactly one source of snapshots.
     pub fn config(self) -> Result<Config, SourceError> {
+        let (body_timeouts, shutdown) = (self.body_timeouts(), self.shutdown());
         Ok(Config {
             source: self.source()?,
             address: SocketAddr::new(self.host, self.port),
@@ -301,11 +309,12 @@ impl Flags {
             serve: serve::Config {
                 max_connections: self.max_connections,
                 header_timeout: self.header_timeout,
+                send_timeout: self.send_timeout,
                 cors_origins: self.cors_origins,
             },
             pipeline: pipeline::Config {
                 max_body_bytes: self.max_body_mb << 20,
-                body_timeout: self.body_timeout,
+                body_timeouts,
                 request_timeout: self.request_timeout,
                 hide_ungranted: self.hide_ungranted_models,
                 forwarded_headers: self.forwarded_headers.into(),
@@ -346,11 +355,22 @@ impl Flags {
                 .gateway_tls_cert
                 .zip(self.gateway_tls_key)
                 .map(|(chain, key)| CertificateFiles { chain, key }),
-            shutdown: ShutdownConfig {
-                delay: self.shutdown_delay,
-                grace: self.shutdown_grace,
-            },
+            shutdown,
         })
+    }
+
+    fn body_timeouts(&self) -> BodyTimeouts {
+        BodyTimeouts {
+            part: self.body_timeout,
+            whole: self.body_total_timeout,
+        }
+    }
+
+    fn shutdown(&self) -> ShutdownConfig {
+        ShutdownConfig {
+            delay: self.shutdown_delay,
+            grace: self.shutdown_grace,
+        }
     }
 
     fn source(&self) -> Result<SourceConfig, SourceError> {

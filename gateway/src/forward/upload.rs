@@ -22,10 +22,10 @@ use parking_lot::Mutex;
 use super::AttemptError;
 use super::outgoing::shared;
 use crate::http::{
-    BodyLimits, BodySource, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
+    BodyLimits, BodySource, BodyTime, MemoryShare, ReceivedBody, UnreadableBody, invalid_body,
 };
-use crate::runtime::Deadline;
 use crate::runtime::Socket;
+use crate::runtime::{Deadline, clock};
 use crate::upstream::AwaitingResponse;
 use crate::upstream::BufferedRequest;
 use crate::upstream::ExchangeError;
@@ -40,6 +40,7 @@ const MAX_REPLAYED: usize = 1 << 20;
 pub(crate) struct Upload<'c> {
     client: &'c mut dyn BodySource,
     limits: Arc<BodyLimits>,
+    time: BodyTime,
     /// Until the body is complete.
     form: Option<FormReader>,
     /// The size of its files, once the body is complete.
@@ -102,11 +103,12 @@ impl<'c> Upload<'c> {
         form: FormReader,
         limits: Arc<BodyLimits>,
     ) -> Self {
-        let (bytes, share) = beginning.into_parts();
+        let (bytes, share, time) = beginning.into_parts();
         Self {
             length: client.content_length(),
             client,
             limits,
+            time,
             form: Some(form),
             file_bytes: None,
             came: bytes.len() as u64,
@@ -185,11 +187,19 @@ impl<'c> Upload<'c> {
         Ok(())
     }
 
-    /// The peer that the upload waits for, if it has changed.
+    /// The timeout from now for the peer that the upload waits for, if there was
+    /// progress.
     fn timeout(&mut self, upstream: Duration) -> Option<Duration> {
-        std::mem::take(&mut self.progressed).then_some(match self.waiting_for {
-            WaitingFor::Client => self.limits.timeout(),
-            WaitingFor::Upstream => upstream,
+        if !std::mem::take(&mut self.progressed) {
+            return None;
+        }
+        let now = clock::now();
+        Some(match self.waiting_for {
+            WaitingFor::Client => self.time.wait(now),
+            WaitingFor::Upstream => {
+                self.time.pause(now);
+                upstream
+            }
         })
     }
 
@@ -235,6 +245,7 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
     ) -> Option<Self> {
         let mut locked = upload.lock();
         locked.waiting_for = WaitingFor::Upstream;
+        locked.time.pause(clock::now());
         let chunked = locked.framing(splice) == Framing::Chunked;
         let ends = locked.form.is_none();
         let parts = locked.replay.as_mut()?.parts();
@@ -293,7 +304,7 @@ impl<'u, 'c> UploadAttempt<'u, 'c> {
                 return Poll::Ready(Some(answered));
             }
             if let Some(timeout) = upload.lock().timeout(limit) {
-                deadline.arm(timeout);
+                deadline.arm_from(clock::recent(), timeout);
             }
             deadline.poll(cx).map(|()| None)
         })

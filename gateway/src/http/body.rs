@@ -2,13 +2,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use fastllm_engine::Refusal;
 use fastllm_wire::ScanError;
 
-use crate::runtime::Deadline;
+use crate::runtime::{Deadline, clock};
 
 /// The most memory that is allocated for a body before it arrives, in bytes.
 const AHEAD: u64 = 1 << 20;
@@ -17,9 +17,27 @@ const AHEAD: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct BodyLimits {
     each: u64,
-    /// The longest pause between two parts.
-    timeout: Duration,
+    timeouts: BodyTimeouts,
     left: Arc<AtomicU64>,
+}
+
+/// How long a client may take to send a request body.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyTimeouts {
+    /// The longest pause between two parts.
+    pub(crate) part: Duration,
+    /// The longest time for all parts.
+    pub(crate) whole: Duration,
+}
+
+/// The time that a client has left to send a request body. It does not pass
+/// while the body is not read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyTime {
+    timeouts: BodyTimeouts,
+    spent: Duration,
+    /// When the current wait for the client began.
+    since: Option<Instant>,
 }
 
 /// A share of the memory for request bodies. Dropping it releases the memory.
@@ -35,6 +53,7 @@ pub(crate) struct ReceivedBody {
     bytes: Bytes,
     whole: bool,
     share: MemoryShare,
+    time: BodyTime,
 }
 
 /// The client of one request: sends the body, and may disconnect.
@@ -83,18 +102,13 @@ impl BodyLimits {
     const ALL: u64 = 256 << 20;
 
     /// At most `each` bytes per body; for all together four times as much, and at
-    /// least 256 MiB. `timeout` is the longest pause between two parts.
-    pub(crate) fn new(each: u64, timeout: Duration) -> Self {
+    /// least 256 MiB.
+    pub(crate) fn new(each: u64, timeouts: BodyTimeouts) -> Self {
         Self {
             each,
-            timeout,
+            timeouts,
             left: Arc::new(AtomicU64::new(Self::ALL.max(each.saturating_mul(4)))),
         }
-    }
-
-    /// The longest pause between two parts.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
     }
 
     /// The memory that is left, in bytes.
@@ -132,6 +146,7 @@ impl BodyLimits {
         let mut share = MemoryShare::of(self);
         let ahead = usize::try_from(content_length.unwrap_or(0).min(AHEAD)).unwrap_or(0);
         let mut body = BytesMut::with_capacity(ahead);
+        let mut time = BodyTime::new(self.timeouts);
         loop {
             let before = body.len();
             let part = poll_fn(|cx| match client.poll_body(cx, &mut body) {
@@ -140,7 +155,10 @@ impl BodyLimits {
                     Poll::Ready(Some(read))
                 }
                 Poll::Pending => {
-                    deadline.arm_once(self.timeout);
+                    if !deadline.is_armed() {
+                        let now = clock::now();
+                        deadline.arm_from(now, time.wait(now));
+                    }
                     deadline.poll(cx).map(|()| None)
                 }
             });
@@ -156,8 +174,36 @@ impl BodyLimits {
                     bytes: body.freeze(),
                     whole: end,
                     share,
+                    time,
                 });
             }
+        }
+    }
+}
+
+impl BodyTime {
+    /// The time for a whole body.
+    pub(crate) fn new(timeouts: BodyTimeouts) -> Self {
+        Self {
+            timeouts,
+            spent: Duration::ZERO,
+            since: None,
+        }
+    }
+
+    /// A wait for the client begins; the one before ends now. Returns the timeout
+    /// of the wait.
+    pub(crate) fn wait(&mut self, now: Instant) -> Duration {
+        self.pause(now);
+        self.since = Some(now);
+        let left = self.timeouts.whole.saturating_sub(self.spent);
+        left.min(self.timeouts.part)
+    }
+
+    /// The body is not read from now on.
+    pub(crate) fn pause(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            self.spent += now.saturating_duration_since(since);
         }
     }
 }
@@ -198,9 +244,10 @@ impl ReceivedBody {
         self.whole
     }
 
-    /// The bytes, and the memory that they take.
-    pub(crate) fn into_parts(self) -> (Bytes, MemoryShare) {
-        (self.bytes, self.share)
+    /// The bytes, the memory that they take, and the time that is left for
+    /// further ones.
+    pub(crate) fn into_parts(self) -> (Bytes, MemoryShare, BodyTime) {
+        (self.bytes, self.share, self.time)
     }
 }
 
@@ -210,11 +257,40 @@ mod tests {
 
     use fastllm_engine::Refusal;
 
-    use super::{BodyLimits, MemoryShare};
+    use super::{BodyLimits, BodyTime, BodyTimeouts, MemoryShare};
+    use crate::runtime::clock;
+
+    const TIMEOUTS: BodyTimeouts = BodyTimeouts {
+        part: Duration::from_secs(30),
+        whole: Duration::from_secs(100),
+    };
+
+    #[test]
+    fn many_short_waits_are_bounded_together() {
+        let mut time = BodyTime::new(TIMEOUTS);
+        let mut now = clock::now();
+        for left in [30, 30, 30, 30, 20, 0, 0] {
+            assert_eq!(time.wait(now), Duration::from_secs(left));
+            now += Duration::from_secs(20);
+        }
+    }
+
+    #[test]
+    fn the_time_in_which_a_body_is_not_read_does_not_count() {
+        let mut time = BodyTime::new(TIMEOUTS);
+        let mut now = clock::now();
+        for _ in 0..4 {
+            assert_eq!(time.wait(now), TIMEOUTS.part);
+            now += Duration::from_secs(20);
+            time.pause(now);
+            now += Duration::from_hours(1);
+        }
+        assert_eq!(time.wait(now), Duration::from_secs(20));
+    }
 
     #[test]
     fn memory_for_all_bodies_is_bounded_and_released() {
-        let limits = BodyLimits::new(1 << 20, Duration::from_secs(30));
+        let limits = BodyLimits::new(1 << 20, TIMEOUTS);
         let mut first = MemoryShare::of(&limits);
         first.grow(BodyLimits::ALL - 10).unwrap();
         let mut second = MemoryShare::of(&limits);

@@ -47,6 +47,17 @@ impl Deadline {
         }
     }
 
+    /// Whether the deadline is set.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Sets the deadline to this long after now, unless it is earlier.
+    pub(crate) fn shorten(&mut self, after: Duration) {
+        let latest = clock::now() + after;
+        self.at = Some(self.at.map_or(latest, |at| at.min(latest)));
+    }
+
     /// Removes the deadline; only the timeout of the request remains.
     pub(crate) fn disarm(&mut self) {
         self.at = None;

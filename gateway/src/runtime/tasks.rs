@@ -31,10 +31,15 @@ impl Tasks {
         self.0.len()
     }
 
+    /// Resolves once no task runs.
+    pub(crate) async fn all_ended(&self) {
+        self.0.close();
+        self.0.wait().await;
+    }
+
     /// Waits until no task runs, at most `limit`; returns how many are left.
     pub(crate) async fn drained(&self, limit: Duration) -> usize {
-        self.0.close();
-        match tokio::time::timeout(limit, self.0.wait()).await {
+        match tokio::time::timeout(limit, self.all_ended()).await {
             Ok(()) => 0,
             Err(_) => self.0.len(),
         }

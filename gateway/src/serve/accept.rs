@@ -10,8 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::Service;
 use super::connection::ConnectionTerms;
-use super::{STALLED, Service};
 use crate::runtime::Tasks;
 use crate::runtime::Workers;
 use crate::runtime::socket;
@@ -38,6 +38,8 @@ pub(crate) struct WorkerSet {
     pub(crate) tls: Option<Arc<ServerConfig>>,
     /// The timeout for the head of a request, including the idle time before it.
     pub(crate) header_timeout: Duration,
+    /// The timeout for a client to receive a part of its response.
+    pub(crate) send_timeout: Duration,
 }
 
 /// The steps of shutdown.
@@ -110,6 +112,7 @@ impl WorkerSet {
         let abort = shutdown.abort.clone();
         let terms = ConnectionTerms {
             head_timeout: self.header_timeout,
+            send_timeout: self.send_timeout,
             closing: shutdown.last_request.clone(),
             tasks: shutdown.connections.clone(),
         };
@@ -130,7 +133,7 @@ async fn serve(
     service: Service,
     terms: ConnectionTerms,
 ) {
-    match prepare(stream) {
+    match prepare(stream, terms.send_timeout) {
         Ok(stream) => {
             let tls = tls.map(TlsAcceptor::from);
             connection::serve(stream, tls, service, terms).await;
@@ -139,11 +142,11 @@ async fn serve(
     }
 }
 
-fn prepare(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
+fn prepare(stream: TcpStream, send_timeout: Duration) -> io::Result<tokio::net::TcpStream> {
     stream.set_nonblocking(true)?;
     let stream = tokio::net::TcpStream::from_std(stream)?;
     socket::prepare(&stream)?;
-    SockRef::from(&stream).set_tcp_user_timeout(Some(STALLED))?;
+    SockRef::from(&stream).set_tcp_user_timeout(Some(send_timeout))?;
     Ok(stream)
 }
 
@@ -156,11 +159,13 @@ mod tests {
 
     use socket2::SockRef;
 
-    use super::{Listener, STALLED, Shutdown, WorkerSet, prepare};
+    use super::{Listener, Shutdown, WorkerSet, prepare};
     use crate::runtime::Workers;
     use crate::serve::{Service, Status};
     use crate::snapshot::CurrentSnapshot;
     use crate::telemetry::Metrics;
+
+    const SEND_TIMEOUT: Duration = Duration::from_mins(5);
 
     fn worker_set() -> WorkerSet {
         let metrics = Arc::new(Metrics::new().unwrap());
@@ -174,6 +179,7 @@ mod tests {
             services: Arc::from([Service::Status(status)]),
             tls: None,
             header_timeout: Duration::from_secs(75),
+            send_timeout: SEND_TIMEOUT,
         }
     }
 
@@ -205,6 +211,7 @@ mod tests {
         let service = worker_set.services[0].clone();
         let terms = super::ConnectionTerms {
             head_timeout: worker_set.header_timeout,
+            send_timeout: worker_set.send_timeout,
             closing: shutdown.last_request,
             tasks: shutdown.connections,
         };
@@ -218,9 +225,9 @@ mod tests {
         let listener = listener();
         let _client = std::net::TcpStream::connect(listener.address()).unwrap();
         let accepted = listener.0.accept().await;
-        let stream = prepare(accepted.stream.into_std().unwrap()).unwrap();
+        let stream = prepare(accepted.stream.into_std().unwrap(), SEND_TIMEOUT).unwrap();
         let socket = SockRef::from(&stream);
         assert!(socket.keepalive().unwrap() && stream.nodelay().unwrap());
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(STALLED));
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SEND_TIMEOUT));
     }
 }

@@ -5,7 +5,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::sync::CancellationToken;
 
@@ -21,11 +21,17 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// How long a TLS handshake or a request head that has begun may take once the
+/// gateway shuts down.
+pub(super) const LAST_HEAD: Duration = Duration::from_secs(1);
+
 /// The settings that a connection is served with.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionTerms {
     /// The timeout for each head, and for a connection without a request.
     pub(super) head_timeout: Duration,
+    /// The timeout for a client to receive a part of its response.
+    pub(super) send_timeout: Duration,
     /// When it is cancelled, the running requests are the last ones.
     pub(super) closing: CancellationToken,
     /// Tracks the other tasks of the connection.
@@ -41,13 +47,9 @@ pub(super) async fn serve(
 ) {
     let mut socket = match tls {
         None => Socket::Plain(stream),
-        Some(tls) => match timeout(HANDSHAKE, Box::pin(tls.accept(stream))).await {
-            Ok(Ok(stream)) => Socket::Tls(Box::new(TlsStream::Server(stream))),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a client's handshake failed");
-                return;
-            }
-            Err(_) => return,
+        Some(tls) => match handshake(tls, stream, &terms.closing).await {
+            Some(socket) => socket,
+            None => return,
         },
     };
     let Some((inbox, speaks_http2)) = beginning(&mut socket, &terms).await else {
@@ -57,8 +59,31 @@ pub(super) async fn serve(
         // Boxed, since it is large and most connections use HTTP/1.1.
         Box::pin(http2::serve(socket, inbox, service, terms)).await;
     } else {
-        let connection = http1::ClientConnection::new(socket, inbox, terms.head_timeout);
+        let connection = http1::ClientConnection::new(socket, inbox, &terms);
         http1::serve(connection, &service, &terms.closing).await;
+    }
+}
+
+async fn handshake(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    closing: &CancellationToken,
+) -> Option<Socket> {
+    let late = async {
+        closing.cancelled().await;
+        sleep(LAST_HEAD).await;
+    };
+    let accepted = tokio::select! {
+        biased;
+        accepted = timeout(HANDSHAKE, Box::pin(tls.accept(stream))) => accepted.ok()?,
+        () = late => return None,
+    };
+    match accepted {
+        Ok(stream) => Some(Socket::Tls(Box::new(TlsStream::Server(stream)))),
+        Err(error) => {
+            tracing::debug!(%error, "a client's handshake failed");
+            None
+        }
     }
 }
 

@@ -27,7 +27,6 @@ use tokio::io::AsyncReadExt;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::STALLED;
 use super::connection::ConnectionTerms;
 use super::{Service, date};
 use crate::forward::{ForwardedResponse, StreamStep};
@@ -49,6 +48,10 @@ const HEAD: u32 = 64 << 10;
 /// The bytes of each response that are buffered while the client does not read.
 const SEND_BUFFER: usize = 64 << 10;
 
+/// How long a connection without a request stays open after a GOAWAY, for a
+/// request that was sent before the GOAWAY arrived.
+const LAST_REQUEST: Duration = Duration::from_millis(250);
+
 /// Runs hyper's streams of a connection on the thread of the connection.
 #[derive(Debug, Clone)]
 struct StreamExecutor {
@@ -57,6 +60,8 @@ struct StreamExecutor {
     all: Tasks,
     /// The streams of this connection.
     open: Tasks,
+    /// The timeout for the client to receive a part of a response.
+    send_timeout: Duration,
     /// The number of streams so far.
     begun: Arc<AtomicU64>,
 }
@@ -64,16 +69,19 @@ struct StreamExecutor {
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        let stream = self.open.count(stall::until_stalled(stream, STALLED));
+        let stream = self
+            .open
+            .count(stall::until_stalled(stream, self.send_timeout));
         self.all.spawn_on(stream, &Handle::current());
     }
 }
 
 impl StreamExecutor {
-    fn new(all: Tasks) -> Self {
+    fn new(all: Tasks, send_timeout: Duration) -> Self {
         Self {
             all,
             open: Tasks::default(),
+            send_timeout,
             begun: Arc::default(),
         }
     }
@@ -84,16 +92,35 @@ impl StreamExecutor {
         loop {
             let before = self.begun.load(Ordering::Relaxed);
             sleep(head_timeout).await;
-            if self.open.len() == 0 && self.begun.load(Ordering::Relaxed) == before {
+            if self.is_idle_since(before) {
                 return;
             }
         }
     }
+
+    /// Resolves once there is no stream, and there was none for
+    /// [`LAST_REQUEST`].
+    async fn finished(&self) {
+        loop {
+            self.open.all_ended().await;
+            let before = self.begun.load(Ordering::Relaxed);
+            sleep(LAST_REQUEST).await;
+            if self.is_idle_since(before) {
+                return;
+            }
+        }
+    }
+
+    /// Whether no stream runs, and none has begun since there were `before`.
+    fn is_idle_since(&self, before: u64) -> bool {
+        self.open.len() == 0 && self.begun.load(Ordering::Relaxed) == before
+    }
 }
 
-/// Serves a connection to its end. After `head_timeout` without a request, the
-/// running requests are the last ones. `inbox` contains the bytes that were
-/// already read.
+/// Serves a connection to its end. After `head_timeout` without a request, or
+/// when the gateway shuts down, the running requests are the last ones: once they
+/// have ended, the connection is closed, whether or not the client acknowledges
+/// it. `inbox` contains the bytes that were already read.
 pub(super) async fn serve(
     socket: Socket,
     inbox: Vec<u8>,
@@ -116,10 +143,11 @@ pub(super) async fn serve(
     });
     let ConnectionTerms {
         head_timeout,
+        send_timeout,
         closing,
         tasks,
     } = terms;
-    let streams = StreamExecutor::new(tasks);
+    let streams = StreamExecutor::new(tasks, send_timeout);
     let connection = http2::Builder::new(streams.clone())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
@@ -128,19 +156,21 @@ pub(super) async fn serve(
         .keep_alive_interval(Some(Duration::from_mins(1)))
         .serve_connection(io, handle);
     let mut connection = pin!(connection);
-    let mut goaway_sent = false;
-    let ended = loop {
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => Some(ended),
+        () = closing.cancelled() => None,
+        () = streams.idle(head_timeout) => None,
+    };
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
-            ended = connection.as_mut() => break ended,
-            () = closing.cancelled(), if !goaway_sent => {}
-            () = streams.idle(head_timeout) => if goaway_sent {
-                // The client does not respond.
-                return;
-            },
+            ended = connection => ended,
+            () = streams.finished() => Ok(()),
         }
-        goaway_sent = true;
-        connection.as_mut().graceful_shutdown();
     };
     if let Err(error) = ended {
         tracing::trace!(%error, "a client connection ended");

@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE, estimated_tokens};
 use crate::client::{Disconnect, Http1, TestProtocol, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
-use crate::support::{Client, KEY, Step, TestGateway, Upstream, chat, events, json_answer};
+use crate::support::{
+    Barrier, Client, KEY, Step, TestGateway, Upstream, chat, events, json_answer,
+};
 
 /// Sends a request, waits until this many bytes of the response have arrived (none:
 /// only until the upstream has the request), and leaves.
@@ -161,6 +163,69 @@ async fn with_a_pipelined_request() {
     let events = gateway.finish().await;
     // The second request was never started.
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
+    assert_eq!(upstream.seen().requests.len(), 1);
+}
+
+#[tokio::test]
+async fn behind_more_pipelined_bytes_than_are_kept() {
+    // A body that fits the first part, requests, and bytes that are none.
+    let large = format!(
+        "{{\"model\":\"small\",\"pad\":\"{}\"}}",
+        "x".repeat(60 << 10)
+    );
+    for (part, count) in [
+        (chat(&large), 1),
+        (chat(&large), 2),
+        (chat(WHOLE), 600),
+        (vec![b'x'; 1 << 20], 8),
+    ] {
+        for &how in Http1::WAYS {
+            let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+            let gateway = TestGateway::start(&[&upstream]).await;
+            let mut client = Http1::connect(gateway.address).await;
+            client.write(&chat(WHOLE)).await;
+            upstream
+                .wait_for("the request", |seen| seen.requests.len() == 1)
+                .await;
+            let ahead = async {
+                for _ in 0..count {
+                    client.write(&part).await;
+                }
+            };
+            crate::support::soon("the bytes to be sent", ahead).await;
+            let left = client.leave(how).await;
+            upstream
+                .wait_for("the upstream connection to be closed", |seen| {
+                    seen.hang_ups == 1
+                })
+                .await;
+            let events = gateway.finish().await;
+            assert_eq!((events.len(), events[0].status), (1, Some(499)));
+            assert_eq!(upstream.seen().requests.len(), 1);
+            drop(left);
+        }
+    }
+}
+
+#[tokio::test]
+async fn too_many_pipelined_bytes_close_the_connection_after_the_response() {
+    let barrier = Barrier::new();
+    let mut script = vec![Step::Wait(barrier.clone())];
+    script.extend(json_answer("200 OK", "{}"));
+    let upstream = Upstream::start([script]).await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = Client::connect(gateway.address).await;
+    client.write(&chat(WHOLE)).await;
+    // More than the buffers of both sockets.
+    client.write(&chat(WHOLE).repeat(60_000)).await;
+    barrier.cancel();
+    let reply = client.reply().await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "{}"));
+    assert_eq!(reply.header("connection"), Some("close"));
+    assert!(client.is_closed().await);
+    // The requests behind it were not executed.
+    let events = gateway.finish().await;
+    assert_eq!((events.len(), events[0].status), (1, Some(200)));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 

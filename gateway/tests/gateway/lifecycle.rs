@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
+use tokio::net::TcpStream;
+
 use crate::support::{
-    Barrier, Client, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+    soon,
 };
 
 const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
@@ -39,6 +42,94 @@ async fn shutdown_finishes_running_responses_and_closes_idle_connections() {
             .is_err()
     );
     assert_eq!(gateway.control.batches()[0].events[0].status, Some(200));
+}
+
+/// Longer than any wait of a test.
+const LONG_GRACE: &str = "--shutdown-grace=60";
+
+/// An HTTP/2 connection that has carried one request.
+async fn used_http2(
+    gateway: &TestGateway,
+) -> (
+    h2::client::SendRequest<bytes::Bytes>,
+    h2::client::Connection<TcpStream>,
+) {
+    let stream = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut requests, mut connection) = h2::client::handshake(stream).await.unwrap();
+    let request = http::Request::get("http://g/livez").body(()).unwrap();
+    let (response, _) = requests.send_request(request, true).unwrap();
+    tokio::select! {
+        response = response => assert_eq!(response.unwrap().status(), 200),
+        ended = &mut connection => panic!("the connection ended: {ended:?}"),
+    }
+    (requests, connection)
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_idle_http2_connections() {
+    let mut gateway = TestGateway::start_with(&[], Options::flags(&[LONG_GRACE])).await;
+    // The client reads its connection only while it has a request.
+    let unread = used_http2(&gateway).await;
+    let (requests, connection) = used_http2(&gateway).await;
+    gateway.stop();
+    // A client that reads is asked to close the connection.
+    soon("the end of the connection", connection).await.unwrap();
+    gateway.ended().await;
+    drop((unread, requests));
+}
+
+#[tokio::test]
+async fn shutdown_finishes_the_streams_of_an_http2_connection() {
+    let barrier = Barrier::new();
+    let mut script = vec![Step::Wait(barrier.clone())];
+    script.extend(json_answer("200 OK", "{}"));
+    let upstream = Upstream::start([script]).await;
+    let mut gateway = TestGateway::start_with(&[&upstream], Options::flags(&[LONG_GRACE])).await;
+    let address = gateway.address;
+    let mut idle = gateway.client().await;
+    assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut requests, connection) = h2::client::handshake(stream).await.unwrap();
+    let request = http::Request::post("http://g/v1/chat/completions")
+        .header("x-api-key", KEY)
+        .body(())
+        .unwrap();
+    let (response, mut body) = requests.send_request(request, false).unwrap();
+    body.send_data(bytes::Bytes::from_static(b"{\"model\":\"small\"}"), true)
+        .unwrap();
+    let answered = async {
+        upstream
+            .wait_for("the request", |seen| seen.requests.len() == 1)
+            .await;
+        gateway.stop();
+        assert!(idle.is_closed().await);
+        barrier.cancel();
+        assert_eq!(soon("the response", response).await.unwrap().status(), 200);
+    };
+    let ((), ended) = tokio::join!(answered, connection);
+    ended.unwrap();
+    gateway.ended().await;
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_the_rest_of_a_request_head() {
+    let mut gateway = TestGateway::start_with(&[], Options::flags(&[LONG_GRACE])).await;
+    let mut stuck = gateway.client().await;
+    assert_eq!(stuck.ask(&get("/livez", "")).await.status, 200);
+    stuck.write(b"GET /livez HTTP/1.1\r\nhost").await;
+    let mut fresh = gateway.client().await;
+    fresh.write(b"GET /livez HTTP/1.1\r\nhost").await;
+    let mut preface = gateway.client().await;
+    preface.write(b"PRI * HTTP/2.0\r\n").await;
+    let mut bare = gateway.client().await;
+    bare.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    gateway
+        .until("all connections", async || {
+            gateway.metric("fastllm_client_connections").await > 4.5
+        })
+        .await;
+    gateway.stop();
+    gateway.ended().await;
 }
 
 #[tokio::test]

@@ -1,10 +1,15 @@
 //! Timeouts of requests, streams and connections.
 
+use std::time::Duration;
+
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::interval;
 
 use crate::support::{
-    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, chat_over_http2, events, get,
-    json_answer, next_data, raw,
+    Barrier, ByHand, Client, KEY, Options, Step, TestGateway, Upstream, chat, chat_over_http2,
+    content, events, get, json_answer, next_data, raw, soon,
 };
 
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -186,7 +191,7 @@ async fn a_stream_that_stalls_ends_with_an_error_event() {
 
 #[tokio::test]
 async fn a_request_body_that_stalls_is_408() {
-    for flag in ["--body-timeout=1", REQUEST_TIME] {
+    for flag in ["--body-timeout=1", "--body-total-timeout=1", REQUEST_TIME] {
         let gateway = TestGateway::start_with(&[], Options::flags(&[flag])).await;
         let mut client = gateway.client().await;
         let head = format!(
@@ -196,6 +201,92 @@ content-length: 50\r\n\r\n{{\"model\":"
         let reply = client.ask(head.as_bytes()).await;
         assert_eq!((reply.status, &*reply.error().2), (408, "request_timeout"));
     }
+}
+
+/// The bytes of a body that arrive one by one, without an end.
+async fn drip(gateway: &TestGateway, head: &str) -> String {
+    let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut pace = interval(Duration::from_millis(100));
+    let mut answer = Vec::new();
+    let dripped = async {
+        while !answer.ends_with(b"}") {
+            tokio::select! {
+                read = stream.read_buf(&mut answer) => assert!(read.unwrap() > 0),
+                _ = pace.tick() => stream.write_all(b"1\r\n \r\n").await.unwrap(),
+            }
+        }
+    };
+    soon("the end of the request", dripped).await;
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_request_body_that_drips_is_408() {
+    let flags = Options::flags(&["--body-total-timeout=1"]);
+    let gateway = TestGateway::start_with(&[], flags).await;
+    let answer = drip(
+        &gateway,
+        &format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+transfer-encoding: chunked\r\n\r\n"
+        ),
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("\"request_timeout\""), "{answer}");
+}
+
+#[tokio::test]
+async fn an_upload_that_drips_is_408_and_is_aborted_upstream() {
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b\r\n\
+content-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n";
+    let mut upstream = ByHand::start().await;
+    let flags = Options::flags(&["--body-total-timeout=1"]);
+    let gateway = TestGateway::serving(&content(&[upstream.api_base("/v1")]), flags).await;
+    let head = format!(
+        "POST /v1/audio/transcriptions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
+content-type: multipart/form-data; boundary=b\r\ntransfer-encoding: chunked\r\n\r\n\
+{:x}\r\n{form}\r\n",
+        form.len()
+    );
+    let (answer, received) = tokio::join!(drip(&gateway, &head), async {
+        let mut exchange = upstream.next().await;
+        exchange.until_hang_up().await
+    });
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    let received = String::from_utf8(received).unwrap();
+    assert!(!received.ends_with("0\r\n\r\n"), "{received}");
+    let events = gateway.finish().await;
+    assert!(
+        events.iter().all(|event| event.status != Some(200)),
+        "{events:?}"
+    );
+}
+
+/// Reads a little at a time, more slowly than the timeout permits.
+#[tokio::test]
+async fn a_response_that_is_read_too_slowly_is_aborted() {
+    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
+    answer.resize(answer.len() + 50_000_000, b' ');
+    let (_upstream, gateway) = stalled_after("--send-timeout=2", answer).await;
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(8 << 10).unwrap();
+    let mut stream = socket.connect(gateway.address).await.unwrap();
+    stream.write_all(&chat(WHOLE)).await.unwrap();
+    let mut pace = interval(Duration::from_millis(100));
+    let mut part = [0; 2 << 10];
+    let reading = async {
+        loop {
+            pace.tick().await;
+            match stream.read(&mut part).await {
+                Ok(read) if read > 0 => {}
+                _ => return,
+            }
+        }
+    };
+    soon("the end of the response", reading).await;
+    assert_eq!(gateway.finish().await[0].status, Some(499));
 }
 
 #[tokio::test]

@@ -212,3 +212,18 @@ async fn stalled_and_invalid_handshakes_do_not_block_other_clients() {
     stream.write_all(&last).await.unwrap();
     assert!(rest(&mut stream).await.starts_with("HTTP/1.1 200"));
 }
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_a_handshake() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let made = certify(folder.path());
+    let mut gateway = start(&upstream, &folder).await;
+    // The connection of a later client has been accepted after this one.
+    let silent = TcpStream::connect(gateway.address).await.unwrap();
+    drop(connect(&gateway, &made, &["http/1.1"]).await);
+    gateway.stop();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(5), gateway.ended()).await;
+    assert!(ended.is_ok(), "the shutdown waits for a handshake");
+    drop(silent);
+}

@@ -38,6 +38,8 @@ fn intervals_of_zero_are_refused_where_they_would_spin() {
         "health-timeout",
         "health-report-interval",
         "body-timeout",
+        "body-total-timeout",
+        "send-timeout",
         "header-timeout",
         "request-timeout",
         "stream-idle-timeout",

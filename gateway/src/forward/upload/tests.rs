@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::AttemptError;
 use super::{MAX_REPLAYED, RequestWriter, Upload, UploadAttempt};
-use crate::http::{BodyLimits, BodySource, RequestContext, UnreadableBody};
+use crate::http::{BodyLimits, BodySource, BodyTimeouts, RequestContext, UnreadableBody};
 use crate::runtime::Deadline;
 use crate::runtime::Socket;
 use crate::upstream::ExchangeError;
@@ -21,7 +21,10 @@ use crate::upstream::ExchangeError;
 const BEGINNING: &str = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\n\
 content-disposition: form-data; name=\"file\"\r\n\r\n";
 const LIMIT: Duration = Duration::from_secs(7);
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUTS: BodyTimeouts = BodyTimeouts {
+    part: Duration::from_secs(30),
+    whole: Duration::from_secs(300),
+};
 
 /// A client that has sent these bytes.
 #[derive(Default)]
@@ -103,7 +106,7 @@ async fn send(upload: &Mutex<Upload<'_>>) -> (Option<std::io::Error>, Vec<u8>) {
 
 #[tokio::test]
 async fn timeouts_are_attributed_to_the_peer_that_stalls() {
-    let limits = Arc::new(BodyLimits::new(1 << 20, READ_TIMEOUT));
+    let limits = Arc::new(BodyLimits::new(1 << 20, TIMEOUTS));
     let mut client = FakeClient::default();
     let mut upload = begun(&mut client, &limits).await;
     assert!(matches!(
@@ -113,7 +116,7 @@ async fn timeouts_are_attributed_to_the_peer_that_stalls() {
     let upload = Mutex::new(upload);
     assert!(send(&upload).await.0.is_none());
     let mut upload = upload.into_inner();
-    assert_eq!(upload.timeout(LIMIT), Some(READ_TIMEOUT));
+    assert_eq!(upload.timeout(LIMIT), Some(TIMEOUTS.part));
     // No progress since the last check.
     assert_eq!(upload.timeout(LIMIT), None);
     let blamed = upload.failure(None);
@@ -128,7 +131,7 @@ async fn timeouts_are_attributed_to_the_peer_that_stalls() {
 
 #[tokio::test]
 async fn uploads_without_retries_release_their_memory() {
-    let limits = Arc::new(BodyLimits::new(4 << 20, READ_TIMEOUT));
+    let limits = Arc::new(BodyLimits::new(4 << 20, TIMEOUTS));
     let all = limits.left();
     let mut client = FakeClient::default();
     client.reads.push_back(vec![b'y'; MAX_REPLAYED]);
@@ -155,7 +158,7 @@ async fn uploads_without_retries_release_their_memory() {
 
 #[tokio::test]
 async fn a_body_of_the_wrong_length_is_an_error() {
-    let limits = Arc::new(BodyLimits::new(1 << 20, READ_TIMEOUT));
+    let limits = Arc::new(BodyLimits::new(1 << 20, TIMEOUTS));
     let mut client = FakeClient {
         length: Some(BEGINNING.len() as u64 + 10),
         ..FakeClient::default()

@@ -14,12 +14,18 @@ use crate::http::{BodySource, UnreadableBody};
 use crate::runtime::Deadline;
 use crate::runtime::Socket;
 use crate::runtime::buffers;
+use crate::serve::connection::{ConnectionTerms, LAST_HEAD};
 
 /// The read size while a head is expected: these bytes are copied.
 const FIRST_READ: usize = 16 << 10;
 
-/// The bytes that a client may send ahead of the response to its last request.
+/// The bytes behind a request that are kept for the next ones. If a client sends
+/// more before its response is complete, the connection is closed after it.
 const PIPELINED: usize = 64 << 10;
+
+/// The bytes beyond [`PIPELINED`] that are discarded, so that the end of the
+/// stream is noticed behind them. A client that sends more is disconnected.
+const DISCARDED: usize = 64 << 20;
 
 /// How long input is still read from a client after the last response.
 const LINGER: Duration = Duration::from_secs(2);
@@ -38,8 +44,12 @@ pub(crate) struct ClientConnection {
     framing: Framing,
     /// The remaining bytes of the body, if the length is known.
     left: u64,
+    /// The bytes behind the current request that were discarded.
+    discarded: usize,
     /// The timeout for the head of a request, including the idle time before it.
     head_timeout: Duration,
+    /// The timeout for the client to receive a part of its response.
+    pub(super) send_timeout: Duration,
 }
 
 /// Why there is no request head.
@@ -49,16 +59,17 @@ pub(super) enum NoHead {
 }
 
 impl ClientConnection {
-    /// A connection with these bytes already read, and with this timeout for
-    /// each head.
-    pub(crate) fn new(socket: Socket, inbox: Vec<u8>, head_timeout: Duration) -> Self {
+    /// A connection with these bytes already read.
+    pub(crate) fn new(socket: Socket, inbox: Vec<u8>, terms: &ConnectionTerms) -> Self {
         Self {
             socket,
             codec: Server::new(Limits::default()),
             inbox,
             framing: Framing::None,
             left: 0,
-            head_timeout,
+            discarded: 0,
+            head_timeout: terms.head_timeout,
+            send_timeout: terms.send_timeout,
         }
     }
 
@@ -81,12 +92,17 @@ impl ClientConnection {
     ) -> Result<(), NoHead> {
         deadline.arm(self.head_timeout);
         let mut closed = pin!(closing.cancelled());
+        let mut is_closing = false;
         let found = poll_fn(|cx| {
             if let Poll::Ready(found) = self.poll_head(cx, head) {
                 return Poll::Ready(found);
             }
-            // A request of which some bytes have arrived is still served.
-            if self.inbox.is_empty() && closed.as_mut().poll(cx).is_ready() {
+            if !is_closing && closed.as_mut().poll(cx).is_ready() {
+                is_closing = true;
+                // A request of which some bytes have arrived is still served.
+                deadline.shorten(LAST_HEAD);
+            }
+            if is_closing && self.inbox.is_empty() {
                 return Poll::Ready(Err(NoHead::Closed));
             }
             deadline.poll(cx).map(|()| Err(NoHead::Closed))
@@ -188,6 +204,16 @@ impl ClientConnection {
         let part = self.codec.read_body(came).map_err(|_| UnreadableBody)?;
         self.left = self.left.saturating_sub(part.consumed as u64);
         Poll::Ready(Ok(part.end))
+    }
+
+    /// Reads bytes that no request will be read from; false at the end of the
+    /// stream.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        self.codec.last_request();
+        let polled = buffers::with_read_buffer(|buffer| self.socket.poll_read_some(cx, buffer));
+        let read = ready!(polled)?;
+        self.discarded += read;
+        Poll::Ready(Ok(read > 0))
     }
 
     /// Reads into the inbox; false at the end of the stream.
@@ -319,12 +345,17 @@ impl BodySource for ClientConnection {
     }
 
     fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.inbox.len() < PIPELINED {
-            match ready!(self.poll_inbox(cx)) {
+        while self.discarded < DISCARDED {
+            let read = if self.inbox.len() < PIPELINED {
+                self.poll_inbox(cx)
+            } else {
+                self.poll_discard(cx)
+            };
+            match ready!(read) {
                 Ok(true) => {}
-                Ok(false) | Err(_) => return Poll::Ready(()),
+                Ok(false) | Err(_) => break,
             }
         }
-        Poll::Pending
+        Poll::Ready(())
     }
 }

@@ -28,6 +28,8 @@ struct ResponseWriter<'r> {
     delivery: ResponseFraming,
     /// The bytes that could not be written yet; at first, the head.
     out: Vec<u8>,
+    /// Set while the client does not receive the bytes in `out`.
+    blocked: Deadline,
     /// Nothing has been written yet.
     fresh: bool,
     ended: bool,
@@ -52,7 +54,8 @@ impl ClientConnection {
         if delivery.sends_body {
             out.extend_from_slice(body);
         }
-        poll_fn(|cx| self.poll_write_all(cx, &mut out)).await?;
+        let mut blocked = Deadline::default();
+        poll_fn(|cx| self.poll_write_in_time(cx, &mut out, &mut blocked)).await?;
         buffers::recycle(out);
         deadline.disarm();
         Ok(self.codec.responded())
@@ -82,6 +85,7 @@ impl ClientConnection {
             relay,
             delivery,
             out,
+            blocked: Deadline::default(),
             fresh: true,
             ended: false,
         };
@@ -100,12 +104,14 @@ impl ClientConnection {
             // The head is sent together with the part of the body that has
             // arrived.
             if !writer.fresh && !writer.out.is_empty() {
-                if self.poll_write_all(cx, &mut writer.out)?.is_pending() {
+                let ResponseWriter { out, blocked, .. } = writer;
+                if self.poll_write_in_time(cx, out, blocked)?.is_pending() {
                     if deadline.poll_request(cx).is_ready() {
                         return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                     }
                     return self.poll_left(cx);
                 }
+                writer.blocked.disarm();
                 // The buffer is not needed while the upstream is idle.
                 buffers::recycle(std::mem::take(&mut writer.out));
             }
@@ -185,6 +191,22 @@ impl ClientConnection {
         }
         out.extend_from_slice(part.get(written..).unwrap_or_default());
         Ok(())
+    }
+
+    /// Writes all of `out`; an error if the client does not receive it within the
+    /// timeout from the first call.
+    fn poll_write_in_time(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        blocked: &mut Deadline,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(written) = self.poll_write_all(cx, out) {
+            return Poll::Ready(written);
+        }
+        blocked.arm_once(self.send_timeout);
+        ready!(blocked.poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// The only remaining event is a disconnect of the client.
