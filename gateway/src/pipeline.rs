@@ -245,6 +245,7 @@ impl Pipeline {
             .await
         };
         log.usage.add_quantities(outgoing.sent());
+        log.usage.set_prompt_estimate(outgoing.prompt_tokens());
         Some(match outcome? {
             Ok(response) => {
                 let pending_entry = cache_policy

@@ -151,6 +151,15 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
+    /// The estimated tokens of the prompt, as far as it has arrived.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        let so_far = match &self.payload {
+            Payload::Whole(_) => None,
+            Payload::Upload(upload) => upload.lock().prompt_tokens(),
+        };
+        so_far.unwrap_or_else(|| self.members.prompt_tokens())
+    }
+
     /// The usage of the request itself, as far as it has been sent.
     pub(crate) fn sent(&self) -> Quantities {
         let audio_bytes = || match &self.payload {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use fastllm_engine::Refusal;
 use fastllm_wire::http1::{CHUNK_END, ChunkLine, Framing, LAST_CHUNK};
-use fastllm_wire::{FormReader, Splice};
+use fastllm_wire::{FormReader, Members, Splice};
 use parking_lot::Mutex;
 
 use super::AttemptError;
@@ -45,6 +45,8 @@ pub(crate) struct Upload<'c> {
     form: Option<FormReader>,
     /// The size of its files, once the body is complete.
     file_bytes: Option<u64>,
+    /// The estimated tokens of its prompt, once the body is complete.
+    prompt_tokens: Option<u64>,
     /// The length of the body, if the client has sent it.
     length: Option<u64>,
     came: u64,
@@ -111,6 +113,7 @@ impl<'c> Upload<'c> {
             time,
             form: Some(form),
             file_bytes: None,
+            prompt_tokens: None,
             came: bytes.len() as u64,
             replay: Some(ReplayBuffer {
                 parts: vec![bytes],
@@ -137,6 +140,12 @@ impl<'c> Upload<'c> {
     /// The size of its files; nothing before the body is complete.
     pub(super) fn file_bytes(&self) -> Option<u64> {
         self.file_bytes
+    }
+
+    /// The estimated tokens of its prompt, as far as it has arrived.
+    pub(super) fn prompt_tokens(&self) -> Option<u64> {
+        let members = self.form.as_ref().and_then(FormReader::members);
+        members.map(Members::prompt_tokens).or(self.prompt_tokens)
     }
 
     /// Whether another attempt is possible.
@@ -177,7 +186,9 @@ impl<'c> Upload<'c> {
             return Err(UnreadableBody.into());
         }
         if complete && let Some(form) = self.form.take() {
-            self.file_bytes = form.finish().map_err(invalid_body)?.file_bytes();
+            let members = form.finish().map_err(invalid_body)?;
+            self.file_bytes = members.file_bytes();
+            self.prompt_tokens = Some(members.prompt_tokens());
         }
         if let Some(replay) = &mut self.replay
             && !replay.append(read)

@@ -9,7 +9,7 @@ use fastllm_engine::{
 use fastllm_wire::{FormReader, Members, ScanError, scan};
 
 use super::authentication::{Authenticated, authenticate};
-use super::estimate::{RequestBody, estimated_quantities, prompt_tokens};
+use super::estimate::{RequestBody, estimated_quantities};
 use super::prompt::Prompt;
 use super::{Pipeline, metadata};
 use crate::cache::{CachePolicy, CacheableRequest};
@@ -111,9 +111,8 @@ impl Pipeline {
             request,
             members: &members,
             body: &bytes,
-            prompt_tokens: prompt_tokens(&members, &bytes),
         };
-        log.usage.set_prompt_estimate(input.prompt_tokens);
+        log.usage.set_prompt_estimate(members.prompt_tokens());
         let (mut chain, prompt) = input.route(resolved, &caller, log)?;
         let claim = input.claim(log);
         let (reservation, rates) = reserve(&caller, &mut chain, &claim, tables.accounts())?;
@@ -189,8 +188,6 @@ struct RoutingInput<'a> {
     request: ProxyRequest<'a>,
     members: &'a Members,
     body: &'a [u8],
-    /// An estimate.
-    prompt_tokens: u64,
 }
 
 impl RoutingInput<'_> {
@@ -206,7 +203,7 @@ impl RoutingInput<'_> {
         let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
         let ask = RouteQuery {
             stream: self.members.is_stream(),
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.members.prompt_tokens(),
             max_tokens: self.members.ceiling(),
             headers: self.request.head,
             at,
@@ -232,7 +229,7 @@ impl RoutingInput<'_> {
         let ProxyRequest { endpoint, head } = self.request;
         Cost {
             at: log.arrived_at(),
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.members.prompt_tokens(),
             max_tokens: self.members.ceiling(),
             has_completion: endpoint.has_completion(),
             choices: self.members.choices(),

@@ -1,22 +1,13 @@
 //! Estimates the usage of a request before it is sent.
 
 use fastllm_engine::pricing::Quantities;
-use fastllm_wire::{Measure, Members, estimated_tokens, text_bytes};
+use fastllm_wire::{Measure, Members};
 
 use crate::http::{Head, ProxiedEndpoint};
 
 /// Bytes per millisecond of audio: 64 kbit/s, a common rate. Speech in
 /// PCM has four times as many, in Opus half as many or fewer.
 const BYTES_PER_MS: u64 = 8;
-
-/// A rough size of the prompt, from the whole body. The bytes of an upload do
-/// not count as text.
-pub(crate) fn prompt_tokens(members: &Members, body: &[u8]) -> u64 {
-    match members.form_type() {
-        None => estimated_tokens(text_bytes(body)),
-        Some(_) => 0,
-    }
-}
 
 /// A request body, as far as it has arrived.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +50,7 @@ mod tests {
     use fastllm_engine::pricing::Quantities;
     use fastllm_wire::{FormReader, scan};
 
-    use super::{RequestBody, estimated_quantities, prompt_tokens};
+    use super::{RequestBody, estimated_quantities};
     use crate::http::{BodyKind, Head, ProxiedEndpoint};
 
     fn of(proxied: ProxiedEndpoint, head: &str, body: &str) -> (u64, Quantities) {
@@ -77,7 +68,7 @@ mod tests {
             bytes,
         };
         let quantities = estimated_quantities(proxied, &Head::with(head), body);
-        (prompt_tokens(&members, bytes), quantities)
+        (members.prompt_tokens(), quantities)
     }
 
     fn part(name: &str, value: &str) -> String {

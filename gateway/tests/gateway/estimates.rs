@@ -92,16 +92,73 @@ async fn a_response_without_usage_has_an_estimated_usage_event() {
 }
 
 #[tokio::test]
-async fn a_transcript_counts_as_text_and_the_upload_does_not() {
-    let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n\
---x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--x--\r\n";
+async fn a_transcript_and_the_texts_of_a_form_count_and_its_file_does_not() {
+    let part = |head: &str, value: &str| {
+        format!("--x\r\ncontent-disposition: form-data; {head}\r\n\r\n{value}\r\n")
+    };
+    let (model, prompt) = (
+        part("name=\"model\"", "small"),
+        "the names of seas ".repeat(350),
+    );
+    let file = part("name=\"file\"; filename=\"a\"", &"RIFF".repeat(1000));
     let headers = "content-type: multipart/form-data; boundary=x\r\n";
     let text = "the sea ".repeat(70);
-    let plain = answer("content-type: text/plain", text.as_bytes());
-    let event = event("/audio/transcriptions", headers, form, plain).await;
-    assert!(event.estimated);
-    let found = (event.prompt_tokens.0, event.completion_tokens.0);
-    assert_eq!(found, (0, 160));
+    for (head, tokens) in [
+        ("name=\"prompt\"", 1801),
+        // Some engines read a text with a file name, too.
+        ("name=\"prompt\"; filename=\"a\"", 1801),
+        ("name=\"file\"; filename=\"b\"", 1),
+    ] {
+        let prompt = part(head, &prompt);
+        for parts in [[&prompt, &model, &file], [&model, &file, &prompt]] {
+            let form = [parts.map(String::as_str).concat(), "--x--\r\n".to_owned()].concat();
+            let plain = answer("content-type: text/plain", text.as_bytes());
+            let event = event("/audio/transcriptions", headers, &form, plain).await;
+            assert!(event.estimated);
+            let found = (event.prompt_tokens.0, event.completion_tokens.0);
+            assert_eq!(found, (tokens, 160), "{head}");
+        }
+    }
+}
+
+/// How many of these requests are admitted by a budget of 5000 tokens, if every
+/// client leaves after the first event.
+async fn admitted(body: &str) -> usize {
+    let started = [raw(events(&[WORD], false)), vec![Step::UntilHangUp]].concat();
+    let upstream = Upstream::start([started]).await;
+    let content = limited(&upstream, None, Some(budget(5000)));
+    let gateway = TestGateway::serving(&content, frequent_reports()).await;
+    for request in 0..20 {
+        let mut client = gateway.client().await;
+        client.write(&chat(body)).await;
+        if !client.head().await.contains("200 OK") {
+            return request;
+        }
+        client.until(WORD).await;
+        drop(client);
+        upstream
+            .wait_for("the disconnect", |seen| seen.hang_ups == request + 1)
+            .await;
+    }
+    20
+}
+
+#[tokio::test]
+async fn text_in_the_form_of_a_file_is_limited_like_any_text() {
+    for words in ["word\\u0020", "word\\n", "word", "word "] {
+        let text = words.repeat(3500 / words.len());
+        for content in [
+            format!("\";base64,{text}\""),
+            format!("\"data:image/png;base64,{text}\""),
+            format!("[{{\"type\":\"text\",\"text\":\"data:image/png;base64,{text}\"}}]"),
+        ] {
+            let body = format!(
+                "{{\"model\":\"small\",\"max_tokens\":9,\"stream\":true,\
+                 \"messages\":[{{\"role\":\"user\",\"content\":{content}}}]}}"
+            );
+            assert_eq!(admitted(&body).await, 5, "{content}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -74,7 +74,34 @@ impl<'a> Object<'a> {
         (end != self.text.len()).then_some(Err(ScanError::Trailing { at: end }))
     }
 
-    fn member(&mut self) -> Result<Member<'a>, usize> {
+    /// The next member, with `end` to find the index after its value: given the
+    /// decoded name, the text and the index of the value's first byte.
+    pub(crate) fn advance(
+        &mut self,
+        end: impl FnOnce(&[u8], &'a [u8], usize) -> Option<usize>,
+    ) -> Option<Result<Member<'a>, ScanError>> {
+        match self.state {
+            ObjectState::Over => return None,
+            ObjectState::First => self.pos = skip_space(self.text, self.pos),
+            ObjectState::Next => {}
+        }
+        if self.text.get(self.pos) == Some(&b'}') {
+            self.pos += 1;
+            return self.close();
+        }
+        let found = self
+            .member(end)
+            .and_then(|member| self.separator().map(|()| member));
+        Some(found.map_err(|at| {
+            self.state = ObjectState::Over;
+            ScanError::Malformed { at }
+        }))
+    }
+
+    fn member(
+        &mut self,
+        value_end: impl FnOnce(&[u8], &'a [u8], usize) -> Option<usize>,
+    ) -> Result<Member<'a>, usize> {
         let open = self.pos;
         if self.text.get(open) != Some(&b'"') {
             return Err(open);
@@ -86,7 +113,7 @@ impl<'a> Object<'a> {
             return Err(colon);
         }
         let from = skip_space(self.text, colon + 1);
-        let to = value_end(self.text, from).ok_or(from)?;
+        let to = value_end(&name, self.text, from).ok_or(from)?;
         let value = self.text.get(from..to).ok_or(from)?;
         self.pos = skip_space(self.text, to);
         Ok(Member {
@@ -119,22 +146,7 @@ impl<'a> Iterator for Object<'a> {
     type Item = Result<Member<'a>, ScanError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.state {
-            ObjectState::Over => return None,
-            ObjectState::First => self.pos = skip_space(self.text, self.pos),
-            ObjectState::Next => {}
-        }
-        if self.text.get(self.pos) == Some(&b'}') {
-            self.pos += 1;
-            return self.close();
-        }
-        let found = self
-            .member()
-            .and_then(|member| self.separator().map(|()| member));
-        Some(found.map_err(|at| {
-            self.state = ObjectState::Over;
-            ScanError::Malformed { at }
-        }))
+        self.advance(|_, text, from| value_end(text, from))
     }
 }
 
@@ -216,7 +228,7 @@ pub(crate) fn backslashes(text: &[u8]) -> usize {
 }
 
 /// Index after the value that begins at `from`.
-fn value_end(text: &[u8], from: usize) -> Option<usize> {
+pub(crate) fn value_end(text: &[u8], from: usize) -> Option<usize> {
     match text.get(from)? {
         b'"' => string_end(text, from + 1).map(|quote| quote + 1),
         b'{' | b'[' => nested_end(text, from + 1),
@@ -230,12 +242,12 @@ fn value_end(text: &[u8], from: usize) -> Option<usize> {
 
 /// Bytes of numbers, `true`, `false` and `null` (and of the `NaN` and
 /// `Infinity` that some engines accept).
-fn is_scalar(byte: u8) -> bool {
+pub(crate) fn is_scalar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.')
 }
 
 /// Index after the bracket that closes the one before `start`.
-fn nested_end(text: &[u8], start: usize) -> Option<usize> {
+pub(crate) fn nested_end(text: &[u8], start: usize) -> Option<usize> {
     let mut depth = 1_usize;
     let mut pos = start;
     loop {

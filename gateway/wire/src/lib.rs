@@ -32,7 +32,7 @@ pub mod stream;
 pub mod usage;
 
 pub use error::ScanError;
-pub use estimate::{estimated_tokens, text_bytes};
+pub use estimate::{TOKENS_PER_FILE, estimated_tokens};
 pub use gzip::Gunzip;
 pub use multipart::FormReader;
 pub use scan::{Members, RequestSchema, scan};

@@ -19,11 +19,12 @@ mod part;
 use std::ops::Range;
 
 use crate::error::ScanError;
+use crate::estimate::PromptSize;
 use crate::scan::{MODEL, MODEL_LIMIT, Members, choices_in};
 
 use content_type::ContentType;
 use delimiter::{DelimiterScanner, LineBreak};
-use part::{FormField, Part};
+use part::{Content, FormField, Part};
 
 /// Maximum size of the head of one part, in bytes.
 pub const HEAD_LIMIT: usize = 4 << 10;
@@ -78,8 +79,10 @@ pub struct FormReader {
     from: usize,
     stream: Option<bool>,
     choices: Option<u64>,
-    /// The current part is a `file`.
-    is_audio: bool,
+    /// The content of the current part.
+    content: Content,
+    /// The size of the complete parts that belong to a prompt.
+    prompt: PromptSize,
     /// Total size of the complete `file` parts, in bytes.
     file_bytes: Option<u64>,
     members: Option<Members>,
@@ -104,7 +107,8 @@ impl FormReader {
             from: 0,
             stream: None,
             choices: None,
-            is_audio: false,
+            content: Content::Text,
+            prompt: PromptSize::default(),
             file_bytes: None,
             members: None,
         })
@@ -133,7 +137,8 @@ impl FormReader {
     }
 
     /// What is known so far: `None` before the part `model` is complete. Parts
-    /// `stream` and `n` that are received later still count.
+    /// `stream` and `n` that are received later still count, and so do texts and
+    /// images for the size of the prompt.
     pub fn members(&self) -> Option<&Members> {
         self.members.as_ref()
     }
@@ -207,8 +212,8 @@ impl FormReader {
         self.head.push(byte);
         if self.head.ends_with(b"\r\n\r\n") || self.head == CRLF {
             let part = part::part(&self.head).map_err(|fault| fault.at(self.from))?;
-            let Part { field, is_audio } = part;
-            self.is_audio = is_audio;
+            let Part { field, content } = part;
+            self.content = content;
             let known = match field {
                 Some(FormField::Model) => self.members.is_some(),
                 Some(FormField::Stream) => self.stream.is_some(),
@@ -243,12 +248,20 @@ impl FormReader {
             return Err(malformed(start, "a boundary must follow a CRLF"));
         }
         let value = self.from..start.saturating_sub(CRLF.len());
-        if std::mem::take(&mut self.is_audio) {
-            let bytes = self.file_bytes.unwrap_or(0);
-            self.file_bytes = Some(bytes.saturating_add(value.len() as u64));
+        let bytes = value.len() as u64;
+        match self.content {
+            Content::Text => self.prompt.text_bytes = self.prompt.text_bytes.saturating_add(bytes),
+            Content::Image => self.prompt.files = self.prompt.files.saturating_add(1),
+            Content::Audio => {
+                let before = self.file_bytes.unwrap_or(0);
+                self.file_bytes = Some(before.saturating_add(bytes));
+            }
         }
         if let Some(field) = self.field.take() {
             self.take(field, value)?;
+        }
+        if let Some(members) = &mut self.members {
+            members.set_prompt_tokens(self.prompt.tokens());
         }
         self.state = FormState::Delimited(None);
         Ok(used)

@@ -1,4 +1,4 @@
-//! Finds the end of a JSON string, 64 bytes at a time.
+//! Finds the end of a JSON string, or of base64 in it, 64 bytes at a time.
 //!
 //! Prompts contain many escaped quotes, and a search that stops at each of them
 //! is slower than examining every byte once.
@@ -24,6 +24,23 @@ pub(crate) fn string_end(text: &[u8], start: usize) -> Option<usize> {
     last.get_mut(..rest.len())?.copy_from_slice(rest);
     let at = end_in(&last, &mut escaped_first)?;
     Some(start + blocks.len() * BLOCK + at)
+}
+
+/// Index of the first byte at or after `start` that is not in the alphabet of
+/// base64 (without padding).
+pub(crate) fn base64_end(text: &[u8], start: usize) -> Option<usize> {
+    let (blocks, rest) = text.get(start..)?.as_chunks::<BLOCK>();
+    for (index, block) in blocks.iter().enumerate() {
+        let others = !base64_mask(block);
+        if others != 0 {
+            return Some(start + index * BLOCK + others.trailing_zeros() as usize);
+        }
+    }
+    // The padding is not in the alphabet.
+    let mut last = [0; BLOCK];
+    last.get_mut(..rest.len())?.copy_from_slice(rest);
+    let length = base64_mask(&last).trailing_ones() as usize;
+    Some(start + blocks.len() * BLOCK + length)
 }
 
 /// Index of the first unescaped quote in the block. `escaped_first` is whether
@@ -68,11 +85,32 @@ fn masks(block: &[u8; BLOCK]) -> (u64, u64) {
     masks
 }
 
+/// The bytes of a block that are in the alphabet of base64, one bit per byte.
+fn base64_mask(block: &[u8; BLOCK]) -> u64 {
+    let (parts, _) = block.as_chunks::<PART>();
+    let mut mask = 0;
+    for (index, part) in parts.iter().enumerate() {
+        let bytes = u8x16::new(*part);
+        // Subtraction wraps: what is below the range becomes larger than it.
+        let within = |bytes: u8x16, first: u8, length: u8| {
+            let offset = bytes - u8x16::splat(first);
+            offset.min(u8x16::splat(length - 1)).simd_eq(offset)
+        };
+        // The two cases of a letter differ in this bit.
+        let letters = within(bytes | u8x16::splat(0x20), b'a', 26);
+        let digits_and_slash = within(bytes, b'/', 11);
+        let plus = bytes.simd_eq(u8x16::splat(b'+'));
+        let found = letters | digits_and_slash | plus;
+        mask |= u64::from(found.to_bitmask()) << (PART * index);
+    }
+    mask
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{BLOCK, masks, string_end};
+    use super::{BLOCK, base64_end, masks, string_end};
 
     /// Reference implementation of the end of a string.
     fn plainly(text: &[u8], start: usize) -> Option<usize> {
@@ -113,6 +151,23 @@ mod tests {
             };
             prop_assert_eq!(masks(&block), (bits(b'"'), bits(b'\\')));
         }
+    }
+
+    #[test]
+    fn the_alphabet_of_base64_is_exact() {
+        for byte in 0..=u8::MAX {
+            let is_base64 = byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/';
+            for at in [0, 63, 64, 100] {
+                let mut text = vec![b'A'; 130];
+                text[at] = byte;
+                let end = if is_base64 { 130 } else { at };
+                assert_eq!(base64_end(&text, 0), Some(end), "{byte:#x} at {at}");
+                assert_eq!(base64_end(&text, at), Some(end));
+            }
+        }
+        assert_eq!(base64_end(b"QUJD==", 0), Some(4));
+        assert_eq!(base64_end(b"", 0), Some(0));
+        assert_eq!(base64_end(b"", 1), None);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! anything ambiguous between decoders (a duplicate member, or one in another
 //! case) is rejected, so that the authorized model is the served model.
 
+mod files;
+mod prompt;
 mod values;
 
 use std::ops::Range;
@@ -11,8 +13,9 @@ use std::ops::Range;
 use crate::error::ScanError;
 use crate::json::{self, Object};
 
+use prompt::PromptMeter;
 pub(crate) use values::choices_in;
-use values::{ceiling, characters, choices, flag, model_name, prompts};
+use values::{ceiling, characters, choices, flag, model_name};
 
 /// Maximum length of a decoded model name, in bytes.
 pub const MODEL_LIMIT: usize = 256;
@@ -174,6 +177,7 @@ pub struct Members {
     stream: bool,
     usage_option: UsageOption,
     ceiling: Option<u64>,
+    prompt_tokens: u64,
     rare: Option<Box<RareMembers>>,
 }
 
@@ -204,12 +208,17 @@ impl Members {
             stream: false,
             usage_option: UsageOption::Unknown,
             ceiling: None,
+            prompt_tokens: 0,
             rare: None,
         }
     }
 
     pub(crate) fn set_file_bytes(&mut self, bytes: Option<u64>) {
         self.change_rare(|rare| rare.file_bytes = bytes);
+    }
+
+    pub(crate) fn set_prompt_tokens(&mut self, tokens: u64) {
+        self.prompt_tokens = tokens;
     }
 
     pub(crate) fn set_choices(&mut self, choices: u64) {
@@ -265,6 +274,17 @@ impl Members {
     /// engines differ in which one takes precedence.
     pub fn ceiling(&self) -> Option<u64> {
         self.ceiling
+    }
+
+    /// The estimated number of tokens of the prompt: one per 3.5 bytes of the
+    /// whole body, apart from the data of files and the numbers of token lists;
+    /// one for each of these numbers; and [`TOKENS_PER_FILE`] for each image,
+    /// recording, video or document, embedded or linked. For a form, the texts
+    /// and images among the parts that are complete so far.
+    ///
+    /// [`TOKENS_PER_FILE`]: crate::estimate::TOKENS_PER_FILE
+    pub fn prompt_tokens(&self) -> u64 {
+        self.prompt_tokens
     }
 
     /// The number of requested choices, at least one: the larger of `n` and
@@ -333,9 +353,12 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
     let mut model = None;
     let mut stream = None;
     let mut largest = None;
-    let (mut each, mut of) = (1, 1);
+    let mut each = 1;
     let mut rare = RareMembers::default();
-    for member in &mut object {
+    let mut prompt = PromptMeter::default();
+    while let Some(member) =
+        object.advance(|name, text, from| prompt.value_end(fields, name, text, from))
+    {
         let member = member?;
         let Some(acted) = acted(&member.name, fields)? else {
             continue;
@@ -358,10 +381,11 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
             }
             RequestMember::Input => rare.input_characters = characters(member.value),
             RequestMember::N | RequestMember::BestOf => each = choices(member.value).max(each),
-            RequestMember::Prompt => of = prompts(member.value),
+            // Its elements were counted while it was scanned.
+            RequestMember::Prompt => {}
         }
     }
-    let count = each.saturating_mul(of);
+    let count = each.saturating_mul(prompt.prompts());
     rare.choices = (count != 1).then_some(count);
     let (model, model_at) = model.ok_or(ScanError::Missing { member: MODEL })?;
     Ok(Members {
@@ -371,6 +395,7 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
         stream: stream == Some(true),
         usage_option,
         ceiling: largest,
+        prompt_tokens: prompt.size(body.len()).tokens(),
         rare: rare.boxed(),
     })
 }

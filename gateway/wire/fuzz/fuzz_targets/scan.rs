@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fastllm_wire::{RequestSchema, Splice, scan, text_bytes};
+use fastllm_wire::{RequestSchema, Splice, estimated_tokens, scan};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
@@ -29,10 +29,8 @@ fn choices(body: &Value, fields: RequestSchema) -> u64 {
     let completion = fields == RequestSchema::Completion;
     let prompts = match body.get("prompt") {
         Some(Value::Array(each)) if completion => {
-            let each = each
-                .iter()
-                .take_while(|one| one.is_string() || one.is_array());
-            each.count().max(1)
+            let is_nested = |one: &&Value| one.is_string() || one.is_array() || one.is_object();
+            each.iter().take_while(is_nested).count().max(1)
         }
         _ => 1,
     };
@@ -44,10 +42,21 @@ fn choices(body: &Value, fields: RequestSchema) -> u64 {
     each * prompts as u64
 }
 
+/// The length of all strings that cannot be files.
+fn text_bytes(value: &Value) -> u64 {
+    let is_file_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=:;,._-".contains(&byte);
+    match value {
+        Value::String(text) if text.bytes().all(is_file_byte) => 0,
+        Value::String(text) => text.len() as u64,
+        Value::Array(elements) => elements.iter().map(text_bytes).sum(),
+        Value::Object(members) => members.values().map(text_bytes).sum(),
+        _ => 0,
+    }
+}
+
 fuzz_target!(|input: (u8, &[u8])| {
     let (fields, body) = input;
     let fields = FIELDS[usize::from(fields) % FIELDS.len()];
-    assert!(text_bytes(body) <= body.len() as u64);
     let Ok(members) = scan(body, fields) else {
         return;
     };
@@ -73,6 +82,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         assert_eq!(members.input_characters(), characters);
     }
     assert_eq!(members.choices(), choices(&wanted, fields));
+    assert!(members.prompt_tokens() >= estimated_tokens(text_bytes(&wanted)));
     wanted["model"] = "engine".into();
     if matches!(fields, RequestSchema::Chat | RequestSchema::Completion) {
         wanted["stream_options"]["include_usage"] = true.into();

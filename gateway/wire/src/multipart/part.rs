@@ -64,8 +64,29 @@ struct PartHead<'a> {
 pub(super) struct Part {
     /// The part, if the gateway uses it.
     pub(super) field: Option<FormField>,
-    /// Whether it is the audio file to transcribe.
-    pub(super) is_audio: bool,
+    pub(super) content: Content,
+}
+
+/// What a part contains, by its name: a text may have a file name, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The audio to transcribe.
+    Audio,
+    /// An image to edit, or its mask.
+    Image,
+    /// Anything else may be part of the prompt.
+    Text,
+}
+
+impl Content {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"file" => Self::Audio,
+            b"image" | b"mask" => Self::Image,
+            _ if name.starts_with(b"image[") => Self::Image,
+            _ => Self::Text,
+        }
+    }
 }
 
 /// Identifies the part from its head, including the blank line that ends it.
@@ -91,7 +112,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, PartError> {
     }
     Ok(Part {
         field,
-        is_audio: name == b"file",
+        content: Content::of(name),
     })
 }
 

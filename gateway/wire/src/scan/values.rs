@@ -4,7 +4,6 @@ use memchr::memchr;
 
 use super::{MODEL, MODEL_LIMIT, MODEL_TOKEN_LIMIT};
 use crate::error::ScanError;
-use crate::json::Array;
 
 /// Maximum number of choices that one request counts for: more than engines
 /// return.
@@ -108,14 +107,4 @@ pub(super) fn choices(value: &[u8]) -> u64 {
 pub(crate) fn choices_in(number: &[u8]) -> u64 {
     let number: f64 = serde_json::from_slice(number).unwrap_or(1.0);
     number.ceil().clamp(1.0, f64::from(MAX_CHOICES)) as u64
-}
-
-/// Number of prompts in a `prompt`: each string or list of tokens in an array
-/// is one, and so is an array of tokens.
-pub(super) fn prompts(value: &[u8]) -> u64 {
-    let Some(prompts) = Array::open(value) else {
-        return 1;
-    };
-    let each = prompts.take_while(|prompt| matches!(prompt, [b'"' | b'[', ..]));
-    (each.count() as u64).max(1)
 }
