@@ -3,6 +3,7 @@
 
 mod attempts;
 mod back_off;
+mod error_excerpt;
 mod forwarded_response;
 mod idle_timer;
 mod outgoing;

@@ -31,5 +31,9 @@ pub(crate) const REQUEST_ID: &str = "x-request-id";
 /// skips the cache with it.
 pub(crate) const CACHE: &str = "x-fastllm-cache";
 
+/// The header field that states whether a client should retry a failed request.
+/// The client libraries of `OpenAI` and Anthropic follow it.
+pub(crate) const SHOULD_RETRY: &str = "x-should-retry";
+
 /// The header field that identifies a trace across services (W3C trace context).
 pub(crate) const TRACEPARENT: &str = "traceparent";

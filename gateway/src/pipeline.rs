@@ -149,7 +149,10 @@ impl Pipeline {
             Refusal::ModelAccessDenied if self.config.hide_ungranted => &Refusal::ModelNotFound,
             shown => shown,
         };
-        let response = local_response::refusal(shown, log.request_id());
+        let mut response = local_response::refusal(shown, log.request_id());
+        if shown.is_permanent() || log.route.was_retried() {
+            local_response::forbid_retries(&mut response);
+        }
         log.finish_rejected(refusal, shown.status());
         local(response)
     }

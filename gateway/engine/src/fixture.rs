@@ -10,7 +10,7 @@ use fastllm_contract::{
 use http::HeaderMap;
 
 use crate::caller::hash_key;
-use crate::pool::Tuning;
+use crate::pool::{EndpointIndex, Tuning};
 use crate::state::RoutingState;
 use crate::virtual_model::RouteQuery;
 
@@ -123,6 +123,7 @@ pub(crate) fn snapshot(
 pub(crate) fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
     RouteQuery {
         stream: false,
+        endpoint: EndpointIndex::default(),
         prompt_tokens: 10,
         max_tokens: None,
         headers,

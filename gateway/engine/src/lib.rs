@@ -40,9 +40,9 @@ pub use cache::{
 pub use caller::{Caller, Identified, Principal, hash_key};
 pub use identify::identify;
 pub use pool::{
-    Backend, BackendMetrics, BackendState, Boundary, InFlight, InvalidBackend, InvalidHealthCheck,
-    InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext, Pool, Probe, SlotWait, Tuning,
-    check_health_check, is_reserved_header,
+    Backend, BackendMetrics, BackendState, Boundary, EjectionReason, EndpointIndex, InFlight,
+    InvalidBackend, InvalidHealthCheck, InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext,
+    Pool, Probe, SlotWait, Tuning, UpstreamRejection, check_health_check, is_reserved_header,
 };
 pub use refusal::{
     BudgetKind, Category, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits, Refusal,

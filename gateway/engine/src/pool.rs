@@ -4,6 +4,7 @@
 mod affinity;
 mod backend;
 mod backend_state;
+mod ejections;
 mod headers;
 mod metrics;
 mod pick_context;
@@ -18,9 +19,10 @@ pub use affinity::Tuning;
 pub use backend::{Backend, InvalidBackend, Origin};
 pub(crate) use backend_state::BackendIdentity;
 pub use backend_state::{BackendState, InFlight, UNHEALTHY_AFTER};
+pub use ejections::{EjectionReason, UpstreamRejection};
 pub use headers::is_reserved as is_reserved_header;
 pub use metrics::BackendMetrics;
-pub use pick_context::{Boundary, PickContext};
+pub use pick_context::{Boundary, EndpointIndex, PickContext};
 pub use probe::{InvalidHealthCheck, Probe, check_health_check};
 pub use queue::SlotWait;
 pub use response_sizes::DEFAULT_COMPLETION_TOKENS;
@@ -117,16 +119,22 @@ impl Pool {
         self.open().any(|(index, _)| !tried.contains(&index))
     }
 
-    /// Whether some backend is available.
-    pub fn is_available(&self, at: Timestamp) -> bool {
+    /// Whether some backend is available for requests to this endpoint.
+    pub fn is_available(&self, at: Timestamp, endpoint: EndpointIndex) -> bool {
         self.open()
-            .any(|(_, backend)| backend.state().is_available(at))
+            .any(|(_, backend)| backend.state().is_available(at, endpoint))
     }
 
     /// Whether some available backend has fewer requests in flight.
-    pub(crate) fn has_backend_below(&self, limit: u64, at: Timestamp) -> bool {
+    pub(crate) fn has_backend_below(
+        &self,
+        limit: u64,
+        at: Timestamp,
+        endpoint: EndpointIndex,
+    ) -> bool {
         self.open().any(|(_, backend)| {
-            backend.state().is_available(at) && backend.state().in_flight() < limit
+            let state = backend.state();
+            state.is_available(at, endpoint) && state.in_flight() < limit
         })
     }
 
@@ -155,17 +163,17 @@ impl Pool {
 
     /// Queues after [`Pool::acquire`] found every candidate full; `None` if the
     /// queues are full, too.
-    pub fn wait_for_slot(&self, tried: &[usize], at: Timestamp) -> Option<SlotWait> {
+    pub fn wait_for_slot(&self, tried: &[usize], pick: &PickContext<'_>) -> Option<SlotWait> {
         let untried = || self.open().filter(|(index, _)| !tried.contains(index));
-        let fit: [fn(&BackendState, Timestamp) -> bool; 3] = [
-            BackendState::is_available,
+        let fit: [fn(&BackendState, &PickContext<'_>) -> bool; 3] = [
+            |state, pick| state.is_available(pick.at, pick.endpoint),
             |state, _| state.healthy(),
             |_, _| true,
         ];
         let fit = fit
             .into_iter()
-            .find(|fit| untried().any(|(_, backend)| fit(backend.state(), at)))?;
-        SlotWait::join(untried().filter(|(_, backend)| fit(backend.state(), at)))
+            .find(|fit| untried().any(|(_, backend)| fit(backend.state(), pick)))?;
+        SlotWait::join(untried().filter(|(_, backend)| fit(backend.state(), pick)))
     }
 
     /// The backend for the next request.
@@ -196,13 +204,14 @@ impl Pool {
             })
         };
         let state = |index: usize| self.backends[index].state();
-        let available = |index: usize| open(index) && state(index).is_available(pick.at);
+        let available =
+            |index: usize| open(index) && state(index).is_available(pick.at, pick.endpoint);
         let weighty = |index: usize| available(index) && self.backends[index].weight() > 0;
         let draw = |index: usize| {
             let mark = u64::from(self.backends[index].mark());
             mix((turn as u64).wrapping_add(mark << 32))
         };
-        let returned = |index: usize| state(index).admits(pick.at, draw(index));
+        let returned = |index: usize| state(index).admits(pick.at, pick.endpoint, draw(index));
         let best = among(&|index| weighty(index) && returned(index)).or_else(|| among(&weighty));
         if let Some(index) = best {
             return Ok(index);

@@ -77,6 +77,17 @@ pub enum Refusal {
     /// No candidate produced a response.
     #[error("no upstream could answer the request")]
     UpstreamUnavailable,
+    /// Every candidate rejected the gateway's credential or configuration, the
+    /// last one the credential.
+    #[error("the upstream rejected the gateway's credential; its operator has to correct it")]
+    UpstreamCredentialRejected,
+    /// Every candidate rejected the gateway's credential or configuration, the
+    /// last one the address, the endpoint or the model.
+    #[error(
+        "the upstream does not serve this model at this endpoint; the operator of the gateway \
+         has to correct its configuration"
+    )]
+    UpstreamMisconfigured,
     /// The last attempts timed out.
     #[error("the upstream did not answer in time")]
     UpstreamTimeout,
@@ -181,7 +192,9 @@ impl Refusal {
             Self::PayloadTooLarge { .. } => 413,
             Self::RateLimited(_) => 429,
             Self::Internal => 500,
-            Self::UpstreamUnavailable => 502,
+            Self::UpstreamUnavailable
+            | Self::UpstreamCredentialRejected
+            | Self::UpstreamMisconfigured => 502,
             Self::Overloaded | Self::NotReady => 503,
             Self::UpstreamTimeout => 504,
         }
@@ -212,6 +225,8 @@ impl Refusal {
             Self::RateLimited(_) => "rate_limit_exceeded",
             Self::BudgetExceeded { .. } => "budget_exceeded",
             Self::UpstreamUnavailable => "upstream_unavailable",
+            Self::UpstreamCredentialRejected => "upstream_credential_rejected",
+            Self::UpstreamMisconfigured => "upstream_misconfigured",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Overloaded => "overloaded",
             Self::NotReady => "not_ready",
@@ -243,9 +258,11 @@ impl Refusal {
             Self::BudgetExceeded { .. } => Category::OverBudget,
             Self::Overloaded => Category::Overloaded,
             Self::NotReady => Category::NotReady,
-            Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
-                Category::Unavailable
-            }
+            Self::UpstreamUnavailable
+            | Self::UpstreamCredentialRejected
+            | Self::UpstreamMisconfigured
+            | Self::UpstreamTimeout
+            | Self::Internal => Category::Unavailable,
         }
     }
 
@@ -253,9 +270,11 @@ impl Refusal {
     pub fn recorded_as(&self) -> Option<RefusalKind> {
         match self {
             Self::ModelAccessDenied => Some(RefusalKind::Authorisation),
-            Self::UpstreamUnavailable | Self::UpstreamTimeout | Self::Internal => {
-                Some(RefusalKind::NoBackend)
-            }
+            Self::UpstreamUnavailable
+            | Self::UpstreamCredentialRejected
+            | Self::UpstreamMisconfigured
+            | Self::UpstreamTimeout
+            | Self::Internal => Some(RefusalKind::NoBackend),
             Self::RateLimited(_) => Some(RefusalKind::RateLimit),
             Self::BudgetExceeded { .. } => Some(RefusalKind::Budget),
             Self::Overloaded => Some(RefusalKind::Overload),
@@ -304,6 +323,14 @@ impl Refusal {
         }
     }
 
+    /// Whether the same request can only fail again until an operator acts.
+    pub fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            Self::UpstreamCredentialRejected | Self::UpstreamMisconfigured | Self::Internal
+        )
+    }
+
     /// The value of `retry-after`.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -344,6 +371,8 @@ mod tests {
                 kind: BudgetKind::Cost,
             },
             Refusal::UpstreamUnavailable,
+            Refusal::UpstreamCredentialRejected,
+            Refusal::UpstreamMisconfigured,
             Refusal::UpstreamTimeout,
             Refusal::Overloaded,
             Refusal::NotReady,
@@ -380,6 +409,8 @@ mod tests {
                 "429 rate_limit_exceeded rate_limit_exceeded rate_limited",
                 "402 budget_exceeded budget_exceeded over_budget",
                 "502 upstream_unavailable upstream_unavailable unavailable",
+                "502 upstream_credential_rejected upstream_credential_rejected unavailable",
+                "502 upstream_misconfigured upstream_misconfigured unavailable",
                 "504 upstream_timeout upstream_timeout unavailable",
                 "503 overloaded overloaded overloaded",
                 "503 not_ready not_ready not_ready",

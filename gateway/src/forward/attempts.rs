@@ -1,7 +1,6 @@
-use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_engine::{Backend, Chain, NoSlot, Pool, Refusal};
+use fastllm_engine::{Backend, Chain, NoSlot, Pool, Refusal, UpstreamRejection};
 use fastllm_wire::FirstEvent;
 use http::StatusCode;
 use tokio::time::sleep;
@@ -10,8 +9,8 @@ use super::outgoing::{Outgoing, Payload};
 use super::response_stream::{ResponseStream, StreamEnd};
 use super::retry::{AttemptFailure, FullPool, RetryState};
 use super::slot::{Slot, wait_for_slot};
-use super::upstream_response::{Attempt, UpstreamResponse};
-use super::{AttemptError, IdleTimeouts, back_off};
+use super::upstream_response::{Attempt, UpstreamResponse, is_error};
+use super::{AttemptError, IdleTimeouts, back_off, error_excerpt};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::upstream::{ExchangeError, Upstreams};
@@ -165,15 +164,16 @@ impl Forwarder {
                 .await;
             let outcome = retry_state.check(outgoing, outcome)?;
             failure = AttemptFailure::of(&outcome);
-            if !matches!(
-                outcome,
-                Err(AttemptError::Exchange(ExchangeError::RequestTimeout))
-            ) {
-                failure.record(backend.state());
-            }
+            failure.record(backend.state(), outgoing.endpoint.index());
             match outcome {
                 Ok(response) if !response.is_worth_a_retry() => return Some(response),
-                Ok(response) => retry_state.offer(response),
+                Ok(response) => match response.rejection() {
+                    Some(by) => {
+                        log_rejection(by, &response, backend, log);
+                        retry_state.rejected = Some(by);
+                    }
+                    None => retry_state.offer(response),
+                },
                 Err(error) => {
                     tracing::warn!(
                         request_id = log.request_id().to_str().unwrap_or_default(),
@@ -197,7 +197,7 @@ impl Forwarder {
         log: &RequestLog,
         retry_state: &mut RetryState<'_>,
     ) -> Result<UpstreamResponse, AttemptError> {
-        let (pool, outgoing) = (attempts.pool, attempts.outgoing);
+        let (model, outgoing) = (attempts.pool.model(), attempts.outgoing);
         let left = retry_state.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout);
         let (upstreams, origin) = (&self.upstreams, backend.origin());
@@ -222,28 +222,48 @@ impl Forwarder {
             .map_err(|error| AttemptError::Exchange(ExchangeError::Broken(error.to_string())))?;
         let usage_tap = outgoing.usage_tap(&lease);
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
-        if stream.is_stream() {
+        if is_error(status) {
+            stream.hold_error(retry_state.deadline).await;
+        } else if stream.is_stream() {
             stream.hold(retry_state.deadline).await;
-            if stream.first() == FirstEvent::Pending {
-                if let Some(StreamEnd::Aborted(reason)) = stream.end() {
-                    return Err(AttemptError::Exchange(ExchangeError::Broken(
-                        reason.clone(),
-                    )));
-                }
-                if retry_state.deadline.request_is_over() {
-                    return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
-                }
+        }
+        if is_error(status) || stream.first() == FirstEvent::Pending {
+            if let Some(StreamEnd::Aborted(reason)) = stream.end() {
+                return Err(AttemptError::Exchange(ExchangeError::Broken(
+                    reason.clone(),
+                )));
+            }
+            if retry_state.deadline.request_is_over() {
+                return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
             }
         }
-        Ok(UpstreamResponse {
-            status,
-            stream,
-            attempt,
-            model: pool.model().clone(),
-            backend: backend.id(),
-            api_base: Arc::clone(backend.api_base()),
-        })
+        Ok(UpstreamResponse::new(
+            backend, model, status, stream, attempt,
+        ))
     }
+}
+
+/// Logs what an upstream rejects, for the operator: the client does not receive
+/// its text.
+fn log_rejection(
+    by: UpstreamRejection,
+    response: &UpstreamResponse,
+    backend: &Backend,
+    log: &RequestLog,
+) {
+    let rejected = match by {
+        UpstreamRejection::Credential => "credential",
+        UpstreamRejection::Configuration => "configuration",
+    };
+    tracing::warn!(
+        request_id = log.request_id().to_str().unwrap_or_default(),
+        model = response.model.as_str(),
+        backend = backend.id().0,
+        rejected,
+        status = response.status.as_u16(),
+        response = error_excerpt::of(response.stream.held_text(), backend),
+        "an upstream rejected the gateway's credential or configuration"
+    );
 }
 
 /// The attempts at one model of a chain.
@@ -266,7 +286,7 @@ impl PoolAttempts<'_, '_> {
     /// Each backend is attempted once. Where no other backend and no other model
     /// is left, one is attempted again if the failure may be temporary.
     fn wait(&mut self, retry: u32, failure: AttemptFailure) -> Option<Duration> {
-        let wait = back_off::before_retry(retry, failure.status);
+        let wait = back_off::before_retry(retry, failure.is_capacity);
         if self.pool.has_another(&self.tried) {
             return Some(wait);
         }

@@ -2,30 +2,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fastllm_contract::Timestamp;
 use fastllm_process::back_off::Jitter;
-use http::StatusCode;
 
 use crate::runtime::clock;
 
 /// The back-off before retry number `retry` (from 0): 25, 50, then 100 ms,
-/// doubled if the upstream responded 429, and randomly shortened by up to half.
-pub(crate) fn before_retry(retry: u32, status: Option<StatusCode>) -> Duration {
+/// doubled if the upstream limits its rate or is overloaded, and randomly
+/// shortened by up to half.
+pub(crate) fn before_retry(retry: u32, is_capacity: bool) -> Duration {
     let full = Duration::from_millis(25 << retry.min(2));
-    let full = if status == Some(StatusCode::TOO_MANY_REQUESTS) {
-        full * 2
-    } else {
-        full
-    };
+    let full = if is_capacity { full * 2 } else { full };
     Jitter::HALF.apply(full + full / 2)
 }
 
-/// The back-off that an overloaded upstream requests.
-pub(crate) fn asked_for<'h>(
-    status: StatusCode,
-    header: impl Fn(&'static str) -> Option<&'h [u8]>,
-) -> Option<Duration> {
-    matches!(status.as_u16(), 429 | 503)
-        .then(|| retry_after(header, clock::timestamp()))
-        .flatten()
+/// The back-off that an upstream requests in a response with these header fields.
+pub(crate) fn requested<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Option<Duration> {
+    retry_after(header, clock::timestamp())
 }
 
 /// The back-off in a response: milliseconds in a vendor-specific field, or
@@ -60,29 +51,21 @@ mod tests {
     use std::time::Duration;
 
     use fastllm_contract::Timestamp;
-    use http::StatusCode;
 
-    use super::{asked_for, before_retry, retry_after};
+    use super::{before_retry, requested, retry_after};
 
     #[test]
-    fn the_back_off_of_an_overloaded_upstream_is_parsed() {
-        let retry_after = |status: u16, name: &'static str, value: &'static str| {
-            let header = |field| (field == name).then_some(value.as_bytes());
-            asked_for(StatusCode::from_u16(status).unwrap(), header)
+    fn the_back_off_that_an_upstream_requests_is_parsed() {
+        let requested = |name: &'static str, value: &'static str| {
+            requested(|field| (field == name).then_some(value.as_bytes()))
         };
         let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
-        assert_eq!(retry_after(429, "retry-after", "7"), seconds(7.0));
-        assert_eq!(retry_after(503, "retry-after", " 0.5"), seconds(0.5));
-        assert_eq!(retry_after(429, "retry-after-ms", "250"), seconds(0.25));
+        assert_eq!(requested("retry-after", "7"), seconds(7.0));
+        assert_eq!(requested("retry-after", " 0.5"), seconds(0.5));
+        assert_eq!(requested("retry-after-ms", "250"), seconds(0.25));
         for nonsense in ["", "-1", "soon", "inf", "NaN", "Wed, 21 Oct"] {
-            assert_eq!(
-                retry_after(429, "retry-after", nonsense),
-                None,
-                "{nonsense}"
-            );
+            assert_eq!(requested("retry-after", nonsense), None, "{nonsense}");
         }
-        assert_eq!(retry_after(500, "retry-after", "7"), None);
-        assert_eq!(retry_after(200, "retry-after", "7"), None);
     }
 
     #[test]
@@ -111,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn back_off_grows_to_a_tenth_of_a_second_and_doubles_for_429() {
+    fn back_off_grows_to_a_tenth_of_a_second_and_doubles_for_overload() {
         for (retry, least) in [(0, 25), (1, 50), (2, 100), (9, 100)] {
             let least = Duration::from_millis(least);
             for _ in 0..50 {
-                let wait = before_retry(retry, Some(StatusCode::BAD_GATEWAY));
+                let wait = before_retry(retry, false);
                 assert!(wait >= least * 3 / 4 && wait <= least * 3 / 2, "{wait:?}");
-                let wait = before_retry(retry, Some(StatusCode::TOO_MANY_REQUESTS));
+                let wait = before_retry(retry, true);
                 assert!(wait >= least * 3 / 2 && wait <= least * 3, "{wait:?}");
             }
         }

@@ -1,15 +1,15 @@
 use std::task::{Context, Poll, ready};
 
-use fastllm_wire::FirstEvent;
 use fastllm_wire::http1::HeaderField;
+use fastllm_wire::{ErrorClass, FirstEvent};
 use http::header::HeaderValue;
 
 use super::response_stream::{ResponseStream, StreamEnd};
 use super::upstream_response::Attempt;
 use crate::cache::PendingEntry;
 use crate::http::CACHE;
-use crate::http::REQUEST_ID;
 use crate::http::{CorsFields, RateLimitFields, is_rate_limit_field};
+use crate::http::{REQUEST_ID, SHOULD_RETRY};
 use crate::http::{is_cors, passes_to_client};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
@@ -34,6 +34,12 @@ const fn last_event(end: &StreamEnd) -> &'static [u8] {
         }
     }
 }
+
+/// The field of errors that a client should not retry.
+const DO_NOT_RETRY: HeaderField<'_> = HeaderField {
+    name: SHOULD_RETRY.as_bytes(),
+    value: b"false",
+};
 
 /// The progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +66,9 @@ pub(crate) struct ForwardedResponse {
     rates: Option<Box<RateLimitFields>>,
     /// The outcome of the cache lookup, if it is reported.
     cache: Option<CacheUse>,
+    /// A retry by the client cannot help, or is not needed: the gateway has
+    /// retried.
+    is_final: bool,
     unfinished: Option<Unfinished>,
 }
 
@@ -72,8 +81,15 @@ pub(super) struct Unfinished {
 }
 
 impl ForwardedResponse {
-    pub(super) fn new(stream: ResponseStream, status: u16, unfinished: Unfinished) -> Self {
+    /// `error` is the class of an error.
+    pub(super) fn new(
+        stream: ResponseStream,
+        status: u16,
+        error: Option<ErrorClass>,
+        unfinished: Unfinished,
+    ) -> Self {
         let log = &unfinished.log;
+        let is_final = error == Some(ErrorClass::Client) || log.route.was_retried();
         let good = (200..300).contains(&status) && !stream.is_stream();
         Self {
             stream,
@@ -82,6 +98,7 @@ impl ForwardedResponse {
             cors: None,
             rates: log.rates().and_then(RateLimitFields::of).map(Box::new),
             cache: log.route.cache().filter(|_| good),
+            is_final: error.is_some() && is_final,
             unfinished: Some(unfinished),
         }
     }
@@ -118,8 +135,10 @@ impl ForwardedResponse {
             .filter(|field| passes_to_client(field.name))
             .filter(|field| self.cors.is_none() || !is_cors(field.name))
             .filter(|field| self.rates.is_none() || !is_rate_limit_field(field.name))
+            .filter(|field| !self.is_final || !field.is(SHOULD_RETRY))
             .chain([ours])
             .chain(cache)
+            .chain(self.is_final.then_some(DO_NOT_RETRY))
             .chain(self.cors.iter().flat_map(CorsFields::fields))
             .chain(self.rates.iter().flat_map(|rates| rates.fields()))
     }
@@ -176,9 +195,13 @@ impl ForwardedResponse {
         };
         self.record_usage(&mut log);
         // An error in the first event was recorded when it arrived.
-        let began = !matches!(self.stream.first(), FirstEvent::Error { .. });
-        let failed = *end != StreamEnd::Complete || self.stream.failed_later();
-        let complete = began && !failed && self.stream.is_whole();
+        let began = !matches!(self.stream.first(), FirstEvent::Error(_));
+        let later_error = self.stream.later_error();
+        // A request that exceeded its own timeout is no failure of the backend.
+        let failed = matches!(end, StreamEnd::Aborted(_) | StreamEnd::Stalled)
+            || later_error == Some(ErrorClass::Backend);
+        let whole = *end == StreamEnd::Complete && self.stream.is_whole();
+        let complete = began && whole && later_error.is_none();
         if self.status < 300 && began {
             if failed {
                 attempt.failed();
@@ -201,7 +224,7 @@ impl ForwardedResponse {
         log.usage.set_reported(self.stream.usage());
         log.usage
             .add_quantities(self.stream.quantities(log.route.measure()));
-        let began = !matches!(self.stream.first(), FirstEvent::Error { .. });
+        let began = !matches!(self.stream.first(), FirstEvent::Error(_));
         if self.status < 300 && began && log.reported_usage().is_none() {
             log.usage
                 .set_received_tokens(self.stream.estimated_tokens());

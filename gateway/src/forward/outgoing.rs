@@ -48,6 +48,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
     pub(super) fn pick(&self) -> PickContext<'_> {
         PickContext {
             at: clock::timestamp(),
+            endpoint: self.endpoint.index(),
             stream: self.members.is_stream(),
             prompt: self.prompt,
         }

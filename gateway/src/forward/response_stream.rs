@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use fastllm_wire::http1::Response;
 use fastllm_wire::{
-    BodyInspector, FirstEvent, Gunzip, Measure, Quantities, StreamInspector, Usage,
+    BodyInspector, ErrorClass, FirstEvent, Gunzip, Measure, Quantities, StreamInspector, Usage,
 };
 
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
-use crate::http::is_json;
+use crate::http::{Coding, is_json};
 use crate::runtime::Deadline;
 use crate::upstream::Lease;
 
@@ -22,6 +22,12 @@ const HOLD: Duration = Duration::from_secs(10);
 
 /// How many bytes of it are held: comments, in practice.
 const HOLD_BYTES: usize = 64 << 10;
+
+/// How long the body of an error is held, so that its class is known.
+const ERROR_HOLD: Duration = Duration::from_secs(2);
+
+/// How many bytes of it are held.
+const ERROR_HOLD_BYTES: usize = 16 << 10;
 
 /// How a response is inspected.
 #[derive(Debug)]
@@ -147,6 +153,14 @@ impl ResponseStream {
         delimited.then(|| lease.connection.response_head())
     }
 
+    /// The bytes that are held; none if they are compressed.
+    pub(super) fn held_text(&self) -> &[u8] {
+        match self.head().map(|head| Coding::of(head.fields())) {
+            Some(Coding::Identity) => &self.held,
+            Some(Coding::Gzip | Coding::Other) | None => &[],
+        }
+    }
+
     /// How it ended, once it has. Held bytes may still be pending.
     pub(super) fn end(&self) -> Option<&StreamEnd> {
         self.end.as_ref()
@@ -160,11 +174,9 @@ impl ResponseStream {
             .map_or(FirstEvent::Response, StreamInspector::first)
     }
 
-    /// Whether a stream contained an error after its first event.
-    pub(super) fn failed_later(&self) -> bool {
-        self.meter
-            .stream()
-            .is_some_and(StreamInspector::failed_later)
+    /// The class of an error in a stream after its first event.
+    pub(super) fn later_error(&self) -> Option<ErrorClass> {
+        self.meter.stream()?.later_error()
     }
 
     /// Whether nothing of a response is missing that its framing should have
@@ -220,13 +232,32 @@ impl ResponseStream {
     /// Waits until the kind of a stream's first event is known, within limits;
     /// beyond them, the stream is forwarded.
     pub(super) async fn hold(&mut self, deadline: &mut Deadline) {
+        self.hold_while(deadline, HOLD, |stream, held| {
+            stream.first() == FirstEvent::Pending && held.len() < HOLD_BYTES
+        })
+        .await;
+    }
+
+    /// Waits for the body of an error, within limits; beyond them, its beginning
+    /// has to do.
+    pub(super) async fn hold_error(&mut self, deadline: &mut Deadline) {
+        self.hold_while(deadline, ERROR_HOLD, |_, held| {
+            held.len() < ERROR_HOLD_BYTES
+        })
+        .await;
+    }
+
+    /// Reads as long as `incomplete`, at most until the end or for this long.
+    async fn hold_while(
+        &mut self,
+        deadline: &mut Deadline,
+        limit: Duration,
+        incomplete: impl Fn(&Self, &[u8]) -> bool,
+    ) {
         let mut held = Vec::new();
-        deadline.arm(HOLD);
+        deadline.arm(limit);
         let known = poll_fn(|cx| {
-            while self.first() == FirstEvent::Pending
-                && self.end.is_none()
-                && held.len() < HOLD_BYTES
-            {
+            while self.end.is_none() && incomplete(self, &held) {
                 ready!(self.poll_read(cx, &mut held));
             }
             Poll::Ready(())

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use fastllm_engine::{BackendState, Refusal};
+use fastllm_engine::{BackendState, EndpointIndex, Refusal, UpstreamRejection};
+use fastllm_wire::ErrorClass;
 use http::StatusCode;
 
 use super::outgoing::Outgoing;
 use super::upstream_response::UpstreamResponse;
 use super::{AttemptError, back_off};
+use crate::http::SHOULD_RETRY;
 use crate::request_log::RequestLog;
 use crate::runtime::{Deadline, clock};
 use crate::upstream::ExchangeError;
@@ -23,6 +25,8 @@ pub(super) struct RetryState<'d> {
     /// Attempts that are left.
     pub(super) left: u32,
     best: Option<UpstreamResponse>,
+    /// What the last backend rejected of the gateway, if one did.
+    pub(super) rejected: Option<UpstreamRejection>,
     pub(super) last: Option<AttemptError>,
     /// The first model whose backends were full.
     pub(super) full: Option<FullPool>,
@@ -41,11 +45,23 @@ pub(super) struct FullPool {
 /// How an attempt failed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct AttemptFailure {
-    pub(super) status: Option<StatusCode>,
+    /// The upstream limits its rate or is overloaded.
+    pub(super) is_capacity: bool,
     /// The `retry-after` of the upstream.
     pub(super) wait: Option<Duration>,
     /// The failure may be temporary.
     pub(super) may_pass: bool,
+    recorded: RecordedFailure,
+}
+
+/// What an attempt means for the choices of other requests.
+#[derive(Debug, Clone, Copy, Default)]
+enum RecordedFailure {
+    /// Nothing: it is not known yet, or not the backend's.
+    #[default]
+    None,
+    Failure,
+    Rejection(UpstreamRejection),
 }
 
 impl<'d> RetryState<'d> {
@@ -57,6 +73,7 @@ impl<'d> RetryState<'d> {
             until: deadline.request_end().map_or(until, |end| until.min(end)),
             left: MOST_ATTEMPTS,
             best: None,
+            rejected: None,
             last: None,
             full: None,
             deadline,
@@ -122,7 +139,13 @@ impl<'d> RetryState<'d> {
                 Err(Refusal::UpstreamTimeout)
             }
             (None, Some(AttemptError::Request(_))) => Err(Refusal::Internal),
-            (None, _) => Err(Refusal::UpstreamUnavailable),
+            // Other failures may be temporary, rejections are not.
+            (None, Some(AttemptError::Exchange(_))) => Err(Refusal::UpstreamUnavailable),
+            (None, None) => Err(match self.rejected {
+                Some(UpstreamRejection::Credential) => Refusal::UpstreamCredentialRejected,
+                Some(UpstreamRejection::Configuration) => Refusal::UpstreamMisconfigured,
+                None => Refusal::UpstreamUnavailable,
+            }),
         }
     }
 }
@@ -130,30 +153,51 @@ impl<'d> RetryState<'d> {
 impl AttemptFailure {
     pub(super) fn of(outcome: &Result<UpstreamResponse, AttemptError>) -> Self {
         match outcome {
-            Ok(response) => {
-                let status = response.real_status();
-                Self {
-                    status: Some(status),
-                    wait: response.stream.head().and_then(|head| {
-                        back_off::asked_for(status, |name| head.fields().get(name))
-                    }),
-                    may_pass: matches!(status.as_u16(), 429 | 502 | 503),
-                }
-            }
+            Ok(response) => Self::of_response(response),
             // The request itself may have caused the connection failure.
             Err(error) => Self {
                 may_pass: matches!(error, AttemptError::Exchange(ExchangeError::Connect(_))),
+                recorded: match error {
+                    AttemptError::Exchange(ExchangeError::RequestTimeout) => RecordedFailure::None,
+                    _ => RecordedFailure::Failure,
+                },
                 ..Self::default()
             },
         }
     }
 
-    /// Records the outcome for the choices of other requests.
-    pub(super) fn record(self, live: &BackendState) {
-        if self.status.is_none_or(|status| status.is_server_error()) {
-            live.record_failure(clock::timestamp());
-        } else {
-            live.record_success();
+    fn of_response(response: &UpstreamResponse) -> Self {
+        let status = response.status;
+        let head = response.stream.head();
+        let fields = head.as_ref().map(|head| head.fields());
+        let field = |name| fields.as_ref()?.get(name);
+        let is_event = status.is_success();
+        let is_capacity = response.error == Some(ErrorClass::Capacity);
+        let is_failure = response.error == Some(ErrorClass::Backend)
+            || (is_capacity && status.is_server_error());
+        let is_temporary =
+            is_capacity || (is_failure && (is_event || status == StatusCode::BAD_GATEWAY));
+        Self {
+            is_capacity,
+            wait: is_capacity.then(|| back_off::requested(field)).flatten(),
+            may_pass: is_temporary && field(SHOULD_RETRY) != Some(b"false"),
+            recorded: match response.rejection() {
+                Some(by) => RecordedFailure::Rejection(by),
+                None if is_failure => RecordedFailure::Failure,
+                None => RecordedFailure::None,
+            },
+        }
+    }
+
+    /// Records the outcome of an attempt at this endpoint for the choices of other
+    /// requests. A success is only recorded when the response is complete.
+    pub(super) fn record(self, live: &BackendState, endpoint: EndpointIndex) {
+        match self.recorded {
+            RecordedFailure::None => {}
+            RecordedFailure::Failure => live.record_failure(clock::timestamp()),
+            RecordedFailure::Rejection(by) => {
+                live.record_rejection(by, clock::timestamp(), endpoint);
+            }
         }
         if let Some(wait) = self.wait {
             live.back_off(clock::timestamp(), wait);

@@ -23,7 +23,7 @@ pub(super) async fn wait_for_slot(
     if let Ok(slot) = pool.acquire(tried, pick) {
         return Some(slot);
     }
-    let waiting = pool.wait_for_slot(tried, pick.at)?;
+    let waiting = pool.wait_for_slot(tried, pick)?;
     timeout(waiting.timeout().min(left), waiting).await.ok()
 }
 
@@ -36,7 +36,7 @@ mod tests {
         Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
         RequestOptions, Section, Snapshot, Timestamp,
     };
-    use fastllm_engine::{PickContext, Pool, RoutingState, Tuning};
+    use fastllm_engine::{EndpointIndex, PickContext, Pool, RoutingState, Tuning};
 
     use super::wait_for_slot;
     use crate::runtime::clock;
@@ -97,6 +97,7 @@ mod tests {
     fn pick() -> PickContext<'static> {
         PickContext {
             at: clock::timestamp(),
+            endpoint: EndpointIndex::default(),
             stream: false,
             prompt: &[],
         }

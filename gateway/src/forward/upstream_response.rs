@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, BackendState, InFlight};
-use fastllm_wire::FirstEvent;
+use fastllm_engine::{Backend, BackendState, EndpointIndex, InFlight, UpstreamRejection};
+use fastllm_wire::{ErrorClass, FirstEvent};
 use http::StatusCode;
 
 use super::ForwardedResponse;
@@ -18,6 +18,8 @@ use crate::runtime::clock;
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
     pub(super) status: StatusCode,
+    /// The class of the error, also of one in the first event of a stream.
+    pub(super) error: Option<ErrorClass>,
     pub(super) stream: ResponseStream,
     pub(super) attempt: Attempt,
     pub(super) model: ModelName,
@@ -32,6 +34,7 @@ pub(super) struct Attempt {
     /// Released once a better response is looked for.
     pub(super) slot: Option<InFlight>,
     pub(super) began: Instant,
+    endpoint: EndpointIndex,
     stream: bool,
     /// The number of choices that the client requested.
     choices: u64,
@@ -43,12 +46,14 @@ impl Attempt {
             live: Arc::clone(backend.state()),
             slot: Some(slot),
             began: clock::now(),
+            endpoint: outgoing.endpoint.index(),
             stream: outgoing.members.is_stream(),
             choices: outgoing.members.choices(),
         }
     }
 
-    /// The response began successfully, and was aborted or ended with an error.
+    /// The response began successfully, and the backend aborted it or ended it with
+    /// an error of its own.
     pub(super) fn failed(&self) {
         self.live.record_failure(clock::timestamp());
     }
@@ -57,6 +62,7 @@ impl Attempt {
     /// they are known. Zero tokens are ignored: the response was no text, or was
     /// not inspected.
     pub(super) fn succeeded(&self, tokens: Option<u64>) {
+        self.live.record_success(clock::timestamp(), self.endpoint);
         let took = clock::now().saturating_duration_since(self.began);
         self.live.record_latency(self.stream, took);
         if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
@@ -66,26 +72,58 @@ impl Attempt {
     }
 }
 
+/// Whether a response with this status is no success.
+pub(super) fn is_error(status: StatusCode) -> bool {
+    status.as_u16() >= 300
+}
+
 impl UpstreamResponse {
-    /// The effective status: that of an error event in a successful response, if
-    /// the event has one.
-    pub(super) fn real_status(&self) -> StatusCode {
-        match self.stream.first() {
-            FirstEvent::Error { status } => status
-                .and_then(|status| StatusCode::from_u16(status).ok())
-                .unwrap_or(StatusCode::BAD_GATEWAY),
-            FirstEvent::Response | FirstEvent::Pending => self.status,
+    /// A response, whose error is classified.
+    pub(super) fn new(
+        backend: &Backend,
+        model: &ModelName,
+        status: StatusCode,
+        stream: ResponseStream,
+        attempt: Attempt,
+    ) -> Self {
+        let error = match stream.first() {
+            FirstEvent::Error(class) => Some(class),
+            FirstEvent::Response | FirstEvent::Pending => is_error(status)
+                .then(|| ErrorClass::of_response(status.as_u16(), stream.held_text())),
+        };
+        Self {
+            status,
+            error,
+            stream,
+            attempt,
+            model: model.clone(),
+            backend: backend.id(),
+            api_base: Arc::clone(backend.api_base()),
         }
     }
 
-    pub(super) fn is_worth_a_retry(&self) -> bool {
-        let status = self.real_status();
-        status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+    /// What the backend rejects of the gateway. The client must not receive such a
+    /// response: it is about a credential and a configuration that it does not have.
+    pub(super) fn rejection(&self) -> Option<UpstreamRejection> {
+        match self.error? {
+            ErrorClass::Credential => Some(UpstreamRejection::Credential),
+            ErrorClass::Configuration => Some(UpstreamRejection::Configuration),
+            ErrorClass::Client
+            | ErrorClass::Unsupported
+            | ErrorClass::Capacity
+            | ErrorClass::Backend => None,
+        }
     }
 
-    /// A 429 states when to retry, other errors do not.
+    /// Whether another backend may have a better response.
+    pub(super) fn is_worth_a_retry(&self) -> bool {
+        self.error.is_some_and(|class| class != ErrorClass::Client)
+    }
+
+    /// A rate limit ends, other errors may not.
     pub(super) fn usefulness(&self) -> u8 {
-        u8::from(self.real_status() == StatusCode::TOO_MANY_REQUESTS)
+        let is_limited = self.status == StatusCode::TOO_MANY_REQUESTS || self.status.is_success();
+        u8::from(is_limited && self.error == Some(ErrorClass::Capacity))
     }
 
     /// What may be cached of the response; nothing for errors, streams, and
@@ -115,6 +153,6 @@ impl UpstreamResponse {
             attempt: self.attempt,
             pending_entry,
         };
-        ForwardedResponse::new(self.stream, status, unfinished)
+        ForwardedResponse::new(self.stream, status, self.error, unfinished)
     }
 }

@@ -22,7 +22,7 @@ const REQUEST_HEADERS: &str = "authorization, content-type, x-api-key, x-request
 openai-beta, openai-organization, openai-project, traceparent, tracestate";
 
 /// The response headers that a page may read, besides those of the Fetch standard.
-const EXPOSED: &str = "x-request-id, retry-after, x-ratelimit-limit-requests, \
+const EXPOSED: &str = "x-request-id, retry-after, x-should-retry, x-ratelimit-limit-requests, \
 x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, \
 x-ratelimit-reset, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, x-fastllm-cache";
 

@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 
+use fastllm_engine::EndpointIndex;
 use fastllm_wire::{Measure, RequestSchema};
 use http::Method;
 use percent_encoding::percent_decode_str;
@@ -56,6 +57,11 @@ impl ProxiedEndpoint {
         Self::ImageEdits,
         Self::Moderations,
     ];
+
+    /// Its number in routing decisions.
+    pub(crate) fn index(self) -> EndpointIndex {
+        EndpointIndex::new(self as u8)
+    }
 
     /// The path below `/v1`, which is appended to an upstream's base URL.
     pub(crate) fn sub_path(self) -> &'static str {

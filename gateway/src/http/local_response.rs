@@ -9,8 +9,8 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
-use super::REQUEST_ID;
 use super::RateLimitFields;
+use super::{REQUEST_ID, SHOULD_RETRY};
 
 /// A response of the gateway itself.
 pub(crate) type LocalResponse = Response<Bytes>;
@@ -99,6 +99,13 @@ pub(crate) fn refusal(refusal: &Refusal, request_id: &HeaderValue) -> LocalRespo
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
+}
+
+/// Asks client libraries not to retry: the gateway has done so, or it cannot
+/// help.
+pub(crate) fn forbid_retries(response: &mut LocalResponse) {
+    let headers = response.headers_mut();
+    headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
 }
 
 /// Rounded up, so that a client does not retry too early.

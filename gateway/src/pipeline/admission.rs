@@ -203,6 +203,7 @@ impl RoutingInput<'_> {
         let read = resolved.reads_prompt().then(|| Prompt::read(self.body));
         let ask = RouteQuery {
             stream: self.members.is_stream(),
+            endpoint: self.request.endpoint.index(),
             prompt_tokens: self.members.prompt_tokens(),
             max_tokens: self.members.ceiling(),
             headers: self.request.head,

@@ -132,6 +132,11 @@ impl Route {
         self.stream
     }
 
+    /// Whether the request was sent to more than one backend, or more than once.
+    pub(crate) fn was_retried(&self) -> bool {
+        self.attempts > 1
+    }
+
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
     }

@@ -416,7 +416,7 @@ impl Metrics {
         self.snapshot_version.set(tables.version());
         self.contact.published();
         self.addresses.published(tables);
-        self.labelled.prune(tables, self.addresses.families());
+        self.labelled.prune(tables, &self.addresses);
     }
 
     /// Renders the text format 0.0.4.

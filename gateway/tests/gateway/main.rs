@@ -38,3 +38,4 @@ mod tls_clients;
 mod traces;
 mod turns;
 mod uploads;
+mod upstream_errors;

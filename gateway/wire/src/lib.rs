@@ -12,6 +12,7 @@
 //! | [`mod@gzip`] | the usage of a compressed response |
 //! | [`stream`] | the bytes of a streamed response that are forwarded to the
 //! client |
+//! | [`upstream_error`] | who has to act on an error of an upstream |
 //! | [`http1`] | message boundaries of an HTTP/1.1 connection |
 //! | [`json`] | the members of the outermost object of a JSON text |
 //!
@@ -29,6 +30,7 @@ pub mod scan;
 pub mod splice;
 pub mod sse;
 pub mod stream;
+pub mod upstream_error;
 pub mod usage;
 
 pub use error::ScanError;
@@ -38,6 +40,7 @@ pub use multipart::FormReader;
 pub use scan::{Members, RequestSchema, scan};
 pub use splice::{Segment, Splice};
 pub use stream::{FirstEvent, Passthrough, StreamInspector};
+pub use upstream_error::ErrorClass;
 pub use usage::{BodyInspector, Measure, PrefixInspector, Quantities, Usage};
 
 #[cfg(test)]

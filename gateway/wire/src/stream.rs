@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 
 use memchr::memchr;
 use memchr::memmem::Finder;
-use serde::Deserialize;
 
 use crate::estimate::estimated_tokens;
-use crate::json::{Object, mentions};
+use crate::json::mentions;
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
+use crate::upstream_error::{ErrorClass, is_error_name};
 use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage};
 
 /// Occurs in nearly every error, and rarely in anything else.
@@ -34,10 +34,7 @@ pub enum FirstEvent {
     /// An event of the response.
     Response,
     /// An error that was sent with a success status.
-    Error {
-        /// The HTTP status in the `code` of the error, if present.
-        status: Option<u16>,
-    },
+    Error(ErrorClass),
 }
 
 /// The bytes to forward after one read: first the bytes carried over from
@@ -119,8 +116,9 @@ pub struct StreamInspector {
 struct StreamState {
     hide_usage: bool,
     first: FirstEvent,
-    /// Errors after the first event.
-    later_errors: u64,
+    /// The class of an error after the first event; of several, a failure of the
+    /// backend if there is one.
+    later_error: Option<ErrorClass>,
     usage: Option<Usage>,
     audio_ms: Option<u64>,
     images: u32,
@@ -153,7 +151,7 @@ impl StreamInspector {
             seen: StreamState {
                 hide_usage,
                 first: FirstEvent::Pending,
-                later_errors: 0,
+                later_error: None,
                 usage: None,
                 audio_ms: None,
                 images: 0,
@@ -196,9 +194,10 @@ impl StreamInspector {
         self.seen.first
     }
 
-    /// Whether an error was received after the first event.
-    pub fn failed_later(&self) -> bool {
-        self.seen.later_errors > 0
+    /// The class of an error that was received after the first event; of several
+    /// errors, a failure of the backend if there is one.
+    pub fn later_error(&self) -> Option<ErrorClass> {
+        self.seen.later_error
     }
 
     /// The last usage that was reported so far.
@@ -291,9 +290,12 @@ impl StreamState {
         }
         let kind = event.kind();
         if self.first == FirstEvent::Pending {
-            self.open(first(kind, &data));
-        } else if is_error(kind, &data) {
-            self.later_errors = self.later_errors.saturating_add(1);
+            let error = ErrorClass::within_success(kind, &data);
+            self.open(error.map_or(FirstEvent::Response, FirstEvent::Error));
+        } else if let Some(class) = later_error(kind, &data)
+            && self.later_error != Some(ErrorClass::Backend)
+        {
+            self.later_error = Some(class);
         }
         let name = kind.or_else(|| leading_type(&data));
         self.named(name);
@@ -395,91 +397,11 @@ fn leading_type(data: &[u8]) -> Option<&[u8]> {
     rest.get(..memchr(b'"', rest)?)
 }
 
-/// Where engines put the status of an error: a number, or a number in a string.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ErrorStatus {
-    Number(u16),
-    Text(String),
-}
-
-#[derive(Deserialize)]
-struct ErrorBody {
-    code: Option<ErrorStatus>,
-}
-
-#[derive(Deserialize)]
-struct FailedResponse {
-    error: Option<ErrorBody>,
-}
-
-/// Distinguishes an error from a response: a member `error` that is not null,
-/// or an object that is an error or a failed response by its `type`, its
-/// `object` or its event name.
-fn first(kind: Option<&[u8]>, data: &[u8]) -> FirstEvent {
-    let mut is_error = is_kind_of_error(kind);
-    let mut status = None;
-    for member in Object::open(data)
-        .into_iter()
-        .flatten()
-        .map_while(Result::ok)
-    {
-        match &*member.name {
-            b"error" if member.value != b"null" => {
-                is_error = true;
-                status = error_status(member.value).or(status);
-            }
-            b"response" => {
-                let failed: Option<FailedResponse> = serde_json::from_slice(member.value).ok();
-                let code = failed.and_then(|failed| failed.error?.code);
-                status = status.or(code.and_then(http_status));
-            }
-            b"type" | b"object" => {
-                is_error |= member.value == b"\"error\"" || member.value == b"\"response.failed\"";
-            }
-            b"code" => {
-                let code = serde_json::from_slice(member.value)
-                    .ok()
-                    .and_then(http_status);
-                status = status.or(code);
-            }
-            _ => {}
-        }
-    }
-    if is_error {
-        FirstEvent::Error { status }
-    } else {
-        FirstEvent::Response
-    }
-}
-
-fn is_kind_of_error(kind: Option<&[u8]>) -> bool {
-    kind.is_some_and(|kind| kind == b"error" || kind == b"response.failed")
-}
-
-/// Like [`first`], for later events: parses the data only if it may contain
-/// something relevant.
-fn is_error(kind: Option<&[u8]>, data: &[u8]) -> bool {
-    let may_be = is_kind_of_error(kind) || ERROR.find(data).is_some();
-    may_be && matches!(first(kind, data), FirstEvent::Error { .. })
-}
-
-fn error_status(error: &[u8]) -> Option<u16> {
-    let body: ErrorBody = serde_json::from_slice(error).ok()?;
-    http_status(body.code?)
-}
-
-fn http_status(code: ErrorStatus) -> Option<u16> {
-    let status = match code {
-        ErrorStatus::Number(status) => status,
-        // The responses API has a word for it.
-        ErrorStatus::Text(text) => match text.as_str() {
-            "rate_limit_exceeded" => 429,
-            "server_error" => 500,
-            number => number.parse().ok()?,
-        },
-    };
-    (400..=599).contains(&status).then_some(status)
+/// The class of an error after the first event. The data is parsed only if it
+/// may contain something relevant.
+fn later_error(kind: Option<&[u8]>, data: &[u8]) -> Option<ErrorClass> {
+    let may_be = kind.is_some_and(is_error_name) || ERROR.find(data).is_some();
+    may_be.then(|| ErrorClass::within_success(kind, data))?
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use anyhow::Context;
 use fastllm_contract::{Snapshot, Timestamp};
 use fastllm_engine::hash_key;
 use fastllm_engine::{
-    CacheKeyBuilder, CacheLimits, CacheScope, Caller, PickContext, ResponseCache, RouteQuery,
-    RoutingState, Tuning, identify, resolve,
+    CacheKeyBuilder, CacheLimits, CacheScope, Caller, EndpointIndex, PickContext, ResponseCache,
+    RouteQuery, RoutingState, Tuning, identify, resolve,
 };
 use fastllm_steps::{Size, Stopwatch, answer, chat, key, model, snapshot, tables};
 use http::HeaderMap;
@@ -70,6 +70,7 @@ fn caller(tables: &RoutingState, number: u32) -> anyhow::Result<Caller> {
 fn ask(headers: &HeaderMap) -> RouteQuery<'_> {
     RouteQuery {
         stream: false,
+        endpoint: EndpointIndex::default(),
         prompt_tokens: 300,
         max_tokens: Some(64),
         headers,
@@ -120,6 +121,7 @@ fn time_place(watch: Stopwatch, tables: &RoutingState) -> anyhow::Result<()> {
     let pool = tables.pools().next().context("there are no models")?;
     let pick = PickContext {
         at: AT,
+        endpoint: EndpointIndex::default(),
         stream: false,
         prompt: &[],
     };

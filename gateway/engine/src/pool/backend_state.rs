@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fastllm_contract::{Backend, Protocol, RequestOptions, Secret, Timestamp};
 
+use super::ejections::{Ejection, EjectionReason, Rejections, UpstreamRejection, end_of};
+use super::pick_context::EndpointIndex;
 use super::queue::{self, Queue};
 use super::response_sizes::ResponseSizes;
 
@@ -17,15 +19,8 @@ const EJECTED_AFTER: u32 = 5;
 /// The first ejection time; each further failure doubles it.
 const EJECTED_FOR: Duration = Duration::from_secs(1);
 
-/// The longest ejection or back-off, whatever the backend requests.
+/// The longest back-off or ejection after failures, whatever the backend requests.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
-
-/// How long after an ejection the share of requests grows back to 100 %,
-/// microseconds.
-const RECOVERY: i64 = 30_000_000;
-
-/// The share right after an ejection, in percent.
-const FIRST_SHARE: i64 = 10;
 
 /// Identifies a backend across snapshots: while it is equal, counters and
 /// health are kept.
@@ -77,14 +72,15 @@ pub struct BackendState {
     requests: AtomicU64,
     errors: AtomicU64,
     ejections: AtomicU64,
+    rejections: Rejections,
     probe_failures: AtomicU64,
     unhealthy_after: u32,
     consecutive_probe_failures: AtomicU32,
     consecutive_failures: AtomicU32,
     /// By request of the backend; microseconds since 1970.
     backs_off_until: AtomicI64,
-    /// By failed attempts; microseconds since 1970, 0 for never.
-    ejected_until: AtomicI64,
+    /// By failed attempts.
+    ejection: Ejection,
     queue: Queue,
     /// Conversations assigned to this backend.
     conversations: AtomicU64,
@@ -109,12 +105,13 @@ impl BackendState {
             requests: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            rejections: Rejections::default(),
             probe_failures: AtomicU64::new(0),
             unhealthy_after: unhealthy_after.max(1),
             consecutive_probe_failures: AtomicU32::new(0),
             consecutive_failures: AtomicU32::new(0),
             backs_off_until: AtomicI64::new(0),
-            ejected_until: AtomicI64::new(0),
+            ejection: Ejection::default(),
             queue: Queue::default(),
             conversations: AtomicU64::new(0),
             latency: [const { AtomicU64::new(0) }; 2],
@@ -142,14 +139,19 @@ impl BackendState {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Failed attempts: connection error, timeout, 5xx or aborted response.
+    /// Failed attempts: connection error, timeout, 5xx, aborted response, or a
+    /// rejection of the gateway's credential or configuration.
     pub fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)
     }
 
-    /// Ejections because of failed attempts.
-    pub fn ejections(&self) -> u64 {
-        self.ejections.load(Ordering::Relaxed)
+    /// Ejections for this reason. The endpoints of a backend are ejected one by
+    /// one after rejections.
+    pub fn ejections(&self, reason: EjectionReason) -> u64 {
+        match reason {
+            EjectionReason::Failures => self.ejections.load(Ordering::Relaxed),
+            EjectionReason::Rejected(by) => self.rejections.ejections(by),
+        }
     }
 
     /// Failed probes.
@@ -189,30 +191,30 @@ impl BackendState {
         Some(InFlight(Arc::clone(self)))
     }
 
-    /// Whether it is available: its probes succeed, it is not ejected, and no
-    /// back-off that it requested is in effect.
-    pub fn is_available(&self, at: Timestamp) -> bool {
+    /// Whether it is available for requests to this endpoint: its probes succeed,
+    /// it is not ejected, and no back-off that it requested is in effect.
+    pub fn is_available(&self, at: Timestamp, endpoint: EndpointIndex) -> bool {
         self.healthy()
             && self.backs_off_until.load(Ordering::Relaxed) <= at.0
-            && !self.is_ejected(at)
+            && !self.ejection.is_active(at)
+            && !self.rejections.are_ejecting(endpoint, at)
     }
 
-    /// Whether it is ejected because of failed attempts.
-    pub fn is_ejected(&self, at: Timestamp) -> bool {
-        self.ejected_until.load(Ordering::Relaxed) > at.0
+    /// Whether it is ejected for this reason, for at least one endpoint.
+    pub fn is_ejected(&self, reason: EjectionReason, at: Timestamp) -> bool {
+        match reason {
+            EjectionReason::Failures => self.ejection.is_active(at),
+            EjectionReason::Rejected(by) => self.rejections.are_ejecting_any(by, at),
+        }
     }
 
     /// Whether it accepts this request: always, except for some time after an
     /// ejection, when its share grows from a tenth to the whole. `draw` is a
     /// random number.
-    pub(super) fn admits(&self, at: Timestamp, draw: u64) -> bool {
-        let ejected_until = self.ejected_until.load(Ordering::Relaxed);
-        if ejected_until == 0 {
-            return true;
-        }
-        let since = at.0.saturating_sub(ejected_until).clamp(0, RECOVERY);
-        let share = FIRST_SHARE + (100 - FIRST_SHARE) * since / RECOVERY;
-        draw % 100 < share.unsigned_abs()
+    pub(super) fn admits(&self, at: Timestamp, endpoint: EndpointIndex, draw: u64) -> bool {
+        let share = self.ejection.share_after(at);
+        let share = share.min(self.rejections.share_after(endpoint, at));
+        draw % 100 < share
     }
 
     /// Records a failed attempt. Several in a row eject the backend: for 1 s,
@@ -221,26 +223,39 @@ impl BackendState {
         self.errors.fetch_add(1, Ordering::Relaxed);
         let in_a_row = self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         if let Some(further) = in_a_row.checked_sub(EJECTED_AFTER - 1) {
-            if !self.is_ejected(at) {
+            if !self.ejection.is_active(at) {
                 self.ejections.fetch_add(1, Ordering::Relaxed);
             }
-            extend(&self.ejected_until, at, EJECTED_FOR * (1 << further.min(6)));
+            let pause = EJECTED_FOR * (1 << further.min(6));
+            self.ejection.extend(at, pause.min(MAX_PAUSE));
         }
     }
 
-    /// Records a successful attempt.
-    pub fn record_success(&self) {
+    /// Records that the backend rejected the gateway's credential or
+    /// configuration. Several rejections in a row of requests to one endpoint
+    /// eject the backend for this endpoint: for half a minute, doubled by each
+    /// further ejection, at most 5 minutes.
+    pub fn record_rejection(&self, by: UpstreamRejection, at: Timestamp, endpoint: EndpointIndex) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.rejections.record(by, endpoint, at);
+    }
+
+    /// Records a complete, successful response of this endpoint: failures and
+    /// rejections before it no longer count, and its rejections no longer eject.
+    pub fn record_success(&self, at: Timestamp, endpoint: EndpointIndex) {
         // Almost always 0: without a store the cache line stays shared.
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
+        self.rejections.clear(endpoint, at);
     }
 
     /// Stops new requests for a time that the backend requested, at most a
     /// minute. This is no failure: afterwards it receives its whole share at
     /// once.
     pub fn back_off(&self, at: Timestamp, wait: Duration) {
-        extend(&self.backs_off_until, at, wait);
+        let end = end_of(at, wait.min(MAX_PAUSE));
+        self.backs_off_until.fetch_max(end, Ordering::Relaxed);
     }
 
     /// Records the latency of a successful response, from the start of the
@@ -301,13 +316,6 @@ impl BackendState {
     }
 }
 
-/// Extends `until` to at least `wait` after `at`.
-fn extend(until: &AtomicI64, at: Timestamp, wait: Duration) {
-    let wait = wait.min(MAX_PAUSE).as_micros();
-    let end = at.0.saturating_add(i64::try_from(wait).unwrap_or(i64::MAX));
-    until.fetch_max(end, Ordering::Relaxed);
-}
-
 /// One request in flight at a backend, until it is dropped.
 #[derive(Debug)]
 #[must_use]
@@ -331,132 +339,4 @@ impl Drop for InFlight {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use fastllm_contract::Timestamp;
-
-    use super::BackendState;
-
-    const SECOND: i64 = 1_000_000;
-
-    #[test]
-    fn two_failures_in_a_row_make_it_unhealthy_and_one_success_heals() {
-        let state = BackendState::default();
-        assert_eq!(state.record_probe(false), None);
-        assert_eq!(state.record_probe(true), None);
-        assert_eq!(state.record_probe(false), None);
-        assert_eq!(state.record_probe(false), Some(false));
-        assert_eq!(state.record_probe(false), None);
-        assert!(!state.healthy());
-        assert_eq!(state.record_probe(true), Some(true));
-        assert_eq!(state.probe_failures(), 4);
-    }
-
-    #[test]
-    fn dropping_the_guard_ends_the_request() {
-        let state = Arc::new(BackendState::default());
-        let first = state.acquire();
-        let second = state.acquire();
-        assert_eq!((state.in_flight(), state.requests()), (2, 2));
-        drop(first);
-        assert_eq!(state.in_flight(), 1);
-        drop(second);
-        assert_eq!((state.in_flight(), state.requests()), (0, 2));
-    }
-
-    #[test]
-    fn failures_in_a_row_eject_for_ever_longer_but_not_for_ever() {
-        let state = BackendState::default();
-        let start = Timestamp(0);
-        for _ in 0..4 {
-            state.record_failure(start);
-        }
-        assert!(state.is_available(start));
-        state.record_success();
-        for _ in 0..5 {
-            assert!(state.is_available(start));
-            state.record_failure(start);
-        }
-        assert!(!state.is_available(Timestamp(SECOND - 1)));
-        assert!(state.is_available(Timestamp(SECOND)));
-        state.record_failure(start);
-        assert!(!state.is_available(Timestamp(2 * SECOND - 1)));
-        for _ in 0..100 {
-            state.record_failure(start);
-        }
-        assert!(!state.is_available(Timestamp(59 * SECOND)));
-        assert!(state.is_available(Timestamp(60 * SECOND)));
-        assert_eq!(state.errors(), 110);
-        assert_eq!(state.ejections(), 1);
-        for _ in 0..2 {
-            state.record_failure(Timestamp(120 * SECOND));
-        }
-        assert_eq!(state.ejections(), 2);
-    }
-
-    #[test]
-    fn after_an_ejection_the_share_grows_from_a_tenth_to_the_whole() {
-        let state = BackendState::default();
-        let share = |at: i64| {
-            let draws = 0..100;
-            draws
-                .filter(|draw| state.admits(Timestamp(at), *draw))
-                .count()
-        };
-        assert_eq!(share(0), 100);
-        for _ in 0..5 {
-            state.record_failure(Timestamp(0));
-        }
-        assert!(state.is_ejected(Timestamp(SECOND - 1)));
-        let shares = [1, 2, 11, 21, 31, 500].map(|second| share(second * SECOND));
-        assert_eq!(shares, [10, 13, 40, 70, 100, 100]);
-        assert!(!state.is_ejected(Timestamp(SECOND)));
-        // One more failure, and it begins again.
-        state.record_failure(Timestamp(31 * SECOND));
-        assert!(state.is_ejected(Timestamp(32 * SECOND)));
-        assert_eq!(share(33 * SECOND), 10);
-    }
-
-    #[test]
-    fn back_off_is_no_ejection_and_ends_at_once() {
-        let state = BackendState::default();
-        state.back_off(Timestamp(0), Duration::from_secs(3));
-        assert!(!state.is_ejected(Timestamp(0)) && !state.is_available(Timestamp(0)));
-        assert!(state.admits(Timestamp(3 * SECOND), 99));
-    }
-
-    #[test]
-    fn failed_probe_threshold_is_configurable() {
-        let strict = BackendState::new(0);
-        assert_eq!(strict.record_probe(false), Some(false));
-        let patient = BackendState::new(3);
-        assert_eq!(
-            [(); 3].map(|()| patient.record_probe(false)),
-            [None, None, Some(false)]
-        );
-    }
-
-    #[test]
-    fn requested_back_off_is_bounded() {
-        let state = BackendState::default();
-        state.back_off(Timestamp(0), Duration::from_secs(3));
-        state.back_off(Timestamp(0), Duration::from_secs(1));
-        assert!(!state.is_available(Timestamp(3 * SECOND - 1)));
-        assert!(state.is_available(Timestamp(3 * SECOND)));
-        state.back_off(Timestamp(0), Duration::MAX);
-        assert!(state.is_available(Timestamp(60 * SECOND)));
-    }
-
-    #[test]
-    fn latency_mean_follows_recent_responses() {
-        let state = BackendState::default();
-        assert_eq!(state.latency(true), None);
-        state.record_latency(true, Duration::from_micros(800));
-        state.record_latency(true, Duration::from_micros(1600));
-        state.record_latency(false, Duration::ZERO);
-        assert_eq!(state.latency(true), Some(900));
-        assert_eq!(state.latency(false), Some(1));
-    }
-}
+mod tests;

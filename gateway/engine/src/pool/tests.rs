@@ -5,10 +5,11 @@ use fastllm_contract::{Model, PolicyKind, Timestamp};
 
 use super::{NoSlot, Pool};
 use crate::fixture::{model, routing_state, snapshot};
-use crate::pool::PickContext;
+use crate::pool::{EndpointIndex, PickContext};
 
 const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
+    endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
 };
@@ -83,7 +84,7 @@ fn draining_backend_gets_no_requests() {
         }
     });
     assert_eq!(all.acquire(&[], &PICK).unwrap_err(), NoSlot::Exhausted);
-    assert!(!all.is_open() && !all.is_available(PICK.at));
+    assert!(!all.is_open() && !all.is_available(PICK.at, PICK.endpoint));
 
     let one = pool(|model| {
         model.backends.truncate(1);

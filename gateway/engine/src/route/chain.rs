@@ -235,8 +235,9 @@ impl<'a> Search<'a, '_> {
         if pools.is_empty() {
             return Err(RuleSkipped::NoUsableTarget);
         }
-        let at = self.ask.at;
-        let calm = |limit| pools.iter().any(|pool| pool.has_backend_below(limit, at));
+        let (at, endpoint) = (self.ask.at, self.ask.endpoint);
+        let below = |limit, pool: &Arc<Pool>| pool.has_backend_below(limit, at, endpoint);
+        let calm = |limit| pools.iter().any(|pool| below(limit, pool));
         if rule.busy_at().is_some_and(|limit| !calm(limit)) {
             return Err(RuleSkipped::Busy);
         }
@@ -250,13 +251,13 @@ impl<'a> Search<'a, '_> {
             .ask
             .prompt_tokens
             .saturating_add(self.ask.max_tokens.unwrap_or(0));
-        let at = self.ask.at;
+        let (at, endpoint) = (self.ask.at, self.ask.endpoint);
         let mut demoted = Vec::new();
         // Each key is computed once: the state of backends changes meanwhile.
         pools.sort_by_cached_key(|pool| {
             let reason = if pool.context_length().is_some_and(|most| most < needed) {
                 Some(Deprioritized::ContextWindow)
-            } else if pool.is_available(at) {
+            } else if pool.is_available(at, endpoint) {
                 None
             } else {
                 Some(Deprioritized::Unavailable)

@@ -3,6 +3,8 @@ use std::fmt;
 use fastllm_contract::Timestamp;
 use http::{HeaderMap, HeaderName};
 
+use crate::pool::EndpointIndex;
+
 /// The header fields of a request, in any representation.
 pub trait HeaderFields: fmt::Debug {
     /// Whether one of the fields with this name has exactly this value.
@@ -21,6 +23,8 @@ impl HeaderFields for HeaderMap {
 pub struct RouteQuery<'a> {
     /// Whether the response is streamed.
     pub stream: bool,
+    /// The endpoint.
+    pub endpoint: EndpointIndex,
     /// Estimated tokens of the prompt.
     pub prompt_tokens: u64,
     /// The token limit of the response, if the client set one.

@@ -7,6 +7,7 @@ use prometheus::core::Collector;
 use prometheus::proto::{LabelPair, Metric, MetricFamily};
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
+use super::addresses::AddressMetrics;
 use super::register::{Register, Registered};
 
 /// Metrics by model and by address. Label values come from the snapshot.
@@ -103,8 +104,8 @@ impl LabelledMetrics {
     }
 
     /// Removes the labels of models and addresses that `tables` lack, including
-    /// those in `by_address`.
-    pub(super) fn prune(&self, tables: &RoutingState, by_address: &[IntCounterVec]) {
+    /// those of `by_address`.
+    pub(super) fn prune(&self, tables: &RoutingState, by_address: &AddressMetrics) {
         let models: HashSet<&str> = tables.pools().map(|pool| pool.model().as_str()).collect();
         let addresses: HashSet<&str> = tables
             .backends()
@@ -127,10 +128,8 @@ impl LabelledMetrics {
         for address in strangers(&self.backend_duration, &addresses) {
             let _gone = self.backend_duration.remove_label_values(&[&address]);
         }
-        for family in by_address {
-            for address in strangers(family, &addresses) {
-                let _gone = family.remove_label_values(&[&address]);
-            }
+        for address in strangers(by_address.requests(), &addresses) {
+            by_address.remove(&address);
         }
     }
 }

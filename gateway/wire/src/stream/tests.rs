@@ -229,48 +229,41 @@ fn the_first_event_is_classified_as_error_or_response() {
         first("data: {\"type\":\"message_start\"}\n\n"),
         FirstEvent::Response
     );
-    let error = |status| FirstEvent::Error { status };
-    for (event, status) in [
+    for (event, class) in [
         (
             "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n",
-            Some(429),
+            ErrorClass::Capacity,
         ),
         (
-            "data: {\"error\":{\"message\":\"busy\",\"code\":\"503\"}}\n\n",
-            Some(503),
+            "data: {\"error\":{\"type\":\"invalid_request_error\",\
+             \"code\":\"context_length_exceeded\"}}\n\n",
+            ErrorClass::Client,
         ),
-        ("data: {\"error\":{\"code\":\"rate_limit\"}}\n\n", None),
-        ("data: {\"error\":{\"code\":-1}}\n\n", None),
-        ("data: {\"error\":\"busy\",\"code\":500}\n\n", Some(500)),
+        ("event: error\ndata: busy\n\n", ErrorClass::Backend),
         (
-            "data: {\"object\":\"error\",\"message\":\"x\",\"code\":400}\n\n",
-            Some(400),
-        ),
-        (
-            "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
-            None,
-        ),
-        ("event: error\ndata: busy\n\n", None),
-        (
-            "data: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"x\"}\n\n",
-            Some(500),
-        ),
-        (
-            "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"status\":\"failed\",\"error\":\
+            "event: response.failed\ndata: {\"response\":{\"status\":\"failed\",\"error\":\
              {\"code\":\"rate_limit_exceeded\"}}}\n\n",
-            Some(429),
+            ErrorClass::Capacity,
         ),
-        (
-            "data: {\"type\":\"response.failed\",\"response\":{\"error\":null}}\n\n",
-            None,
-        ),
-        (": ping\n\ndata: {\"error\":{}}\n\n", None),
+        (": ping\n\ndata: {\"error\":{}}\n\n", ErrorClass::Backend),
     ] {
-        assert_eq!(first(event), error(status), "{event}");
-        assert_eq!(first(&[event, TEXT].concat()), error(status));
+        let error = FirstEvent::Error(class);
+        assert_eq!(first(event), error, "{event}");
+        assert_eq!(first(&[event, TEXT].concat()), error);
         let later = whole(true, &[TEXT, event].concat()).1;
-        assert!(later.first() == FirstEvent::Response && later.failed_later());
-        assert!(!whole(true, &[event, TEXT].concat()).1.failed_later());
+        assert_eq!(later.first(), FirstEvent::Response);
+        assert_eq!(later.later_error(), Some(class), "{event}");
+        assert_eq!(whole(true, &[event, TEXT].concat()).1.later_error(), None);
+    }
+}
+
+#[test]
+fn a_failure_of_the_backend_precedes_other_later_errors() {
+    let client = "data: {\"error\":{\"code\":\"content_filter\"}}\n\n";
+    let backend = "data: {\"error\":{\"code\":\"server_error\"}}\n\n";
+    for errors in [[client, backend], [backend, client]] {
+        let later = whole(true, &[TEXT, &errors.concat()].concat()).1;
+        assert_eq!(later.later_error(), Some(ErrorClass::Backend));
     }
 }
 
@@ -404,7 +397,7 @@ proptest! {
         prop_assert_eq!(one.usage(), many.usage());
         prop_assert_eq!(one.first(), many.first());
         prop_assert_eq!(one.is_complete(), many.is_complete());
-        prop_assert_eq!(one.failed_later(), many.failed_later());
+        prop_assert_eq!(one.later_error(), many.later_error());
         prop_assert_eq!((one.events(), one.data_bytes()), (many.events(), many.data_bytes()));
     }
 }

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use crate::RoutingState;
 use crate::fixture::{model, routing_state, snapshot};
 use crate::hash::mix;
-use crate::pool::{BackendState, Boundary, InFlight, PickContext, Pool, Tuning};
+use crate::pool::{BackendState, Boundary, EndpointIndex, InFlight, PickContext, Pool, Tuning};
 
 const PICK: PickContext<'_> = PickContext {
     at: Timestamp(0),
+    endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
 };

@@ -10,12 +10,13 @@ use proptest::prelude::*;
 
 use super::SlotWait;
 use crate::fixture::{model, routing_state, snapshot};
-use crate::pool::{InFlight, NoSlot, PickContext, Pool};
+use crate::pool::{EndpointIndex, InFlight, NoSlot, PickContext, Pool};
 
 const AT: Timestamp = Timestamp(0);
 
 const PICK: PickContext<'_> = PickContext {
     at: AT,
+    endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
 };
@@ -49,9 +50,9 @@ fn queue_is_first_come_first_served() {
     let pool = pool(&[(1, 2)]);
     let (_, place) = pool.acquire(&[], &PICK).unwrap();
     assert_eq!(pool.acquire(&[], &PICK).unwrap_err(), NoSlot::Full);
-    let mut first = pool.wait_for_slot(&[], AT).unwrap();
-    let mut second = pool.wait_for_slot(&[], AT).unwrap();
-    assert!(pool.wait_for_slot(&[], AT).is_none());
+    let mut first = pool.wait_for_slot(&[], &PICK).unwrap();
+    let mut second = pool.wait_for_slot(&[], &PICK).unwrap();
+    assert!(pool.wait_for_slot(&[], &PICK).is_none());
     assert_eq!(pool.backends()[0].state().waiting(), 2);
     assert!(!served(&mut first) && !served(&mut second));
 
@@ -71,9 +72,9 @@ fn queue_is_first_come_first_served() {
 fn slot_of_a_dropped_request_goes_to_the_next() {
     let pool = pool(&[(1, 5)]);
     let (_, place) = pool.acquire(&[], &PICK).unwrap();
-    let gone = pool.wait_for_slot(&[], AT).unwrap();
-    let called = pool.wait_for_slot(&[], AT).unwrap();
-    let mut last = pool.wait_for_slot(&[], AT).unwrap();
+    let gone = pool.wait_for_slot(&[], &PICK).unwrap();
+    let called = pool.wait_for_slot(&[], &PICK).unwrap();
+    let mut last = pool.wait_for_slot(&[], &PICK).unwrap();
     drop(gone);
     assert_eq!(pool.backends()[0].state().waiting(), 2);
     drop(place);
@@ -91,7 +92,7 @@ fn first_free_backend_serves() {
     let (one, first) = pool.acquire(&[], &PICK).unwrap();
     let (two, second) = pool.acquire(&[], &PICK).unwrap();
     assert_ne!(one, two);
-    let mut waiting = pool.wait_for_slot(&[], AT).unwrap();
+    let mut waiting = pool.wait_for_slot(&[], &PICK).unwrap();
     drop(second);
     let Poll::Ready((index, place)) = poll(&mut waiting) else {
         panic!("not served");
@@ -106,13 +107,13 @@ fn first_free_backend_serves() {
 fn tried_and_unavailable_backends_are_not_queued_at() {
     let pool = pool(&[(1, 5), (1, 5)]);
     let places = [(); 2].map(|()| pool.acquire(&[], &PICK).unwrap());
-    let waiting = pool.wait_for_slot(&[0], AT).unwrap();
+    let waiting = pool.wait_for_slot(&[0], &PICK).unwrap();
     let queued = |index: usize| pool.backends()[index].state().waiting();
     assert_eq!((queued(0), queued(1)), (0, 1));
     drop(waiting);
     let second = std::time::Duration::from_secs(1);
     pool.backends()[1].state().back_off(AT, second);
-    let waiting = pool.wait_for_slot(&[], AT).unwrap();
+    let waiting = pool.wait_for_slot(&[], &PICK).unwrap();
     assert_eq!((queued(0), queued(1)), (1, 0));
     drop((waiting, places));
 }
@@ -155,7 +156,7 @@ proptest! {
             match event {
                 Event::Begin => places.extend(pool.acquire(&[], &PICK).ok().map(|(_, place)| place)),
                 Event::End(index) => drop(take(&mut places, index)),
-                Event::Queue => queue.extend(pool.wait_for_slot(&[], AT)),
+                Event::Queue => queue.extend(pool.wait_for_slot(&[], &PICK)),
                 Event::Leave(index) => drop(take(&mut queue, index)),
                 Event::Look(index) => if let Some(mut waiting) = take(&mut queue, index) {
                     match poll(&mut waiting) {
@@ -218,7 +219,7 @@ fn concurrent_requests_respect_the_limit_and_finish() {
                 for _ in 0..2_000 {
                     let place = match pool.acquire(&[], &PICK) {
                         Ok((_, place)) => place,
-                        Err(_) => wait(pool.wait_for_slot(&[], AT).unwrap()),
+                        Err(_) => wait(pool.wait_for_slot(&[], &PICK).unwrap()),
                     };
                     let count = now.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(count, Ordering::SeqCst);
