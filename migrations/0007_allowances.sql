@@ -129,6 +129,10 @@ CREATE TABLE limit_counts (
     replica text NOT NULL REFERENCES limit_replicas ON DELETE CASCADE,
     requests double precision NOT NULL,
     tokens double precision NOT NULL,
+    -- The limit of concurrent requests, 0 if there is none, and how many the gateway
+    -- may have in flight until its next report.
+    concurrency_limit bigint NOT NULL DEFAULT 0,
+    concurrency_held bigint NOT NULL DEFAULT 0,
     reported_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (subject, replica)
 );

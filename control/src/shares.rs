@@ -44,6 +44,47 @@ fn count(number: usize) -> f64 {
     number as f64
 }
 
+/// An even part of a concurrency limit, which a gateway has until it is granted
+/// another one; at least 1.
+pub(crate) fn even_concurrency(limit: u64, live: usize) -> u64 {
+    (limit / whole(live.max(1))).max(1)
+}
+
+/// What is known of a concurrency limit when one gateway reports.
+#[derive(Debug)]
+pub(crate) struct ConcurrencyInput {
+    pub(crate) limit: u64,
+    /// The requests that other gateways may have in flight, as far as they have
+    /// reported the subject.
+    pub(crate) held_by_others: u64,
+    /// The number of live gateways, including this one.
+    pub(crate) live: usize,
+    /// The number of live gateways that have not reported the subject. Each has an
+    /// even part.
+    pub(crate) silent: usize,
+}
+
+impl ConcurrencyInput {
+    /// Computes the part of this gateway: its share, rounded up, limited to what
+    /// others do not hold; at least 1, so that every gateway can serve.
+    ///
+    /// Invariant: what gateways hold, by reports that are up to date, is at most the
+    /// limit or, if that is larger, the number of gateways.
+    pub(crate) fn grant(&self, share: f64) -> u64 {
+        let Self {
+            limit,
+            held_by_others,
+            live,
+            silent,
+        } = self;
+        let even = even_concurrency(*limit, *live);
+        let held = held_by_others.saturating_add(even.saturating_mul(whole(*silent)));
+        rounded_up(*limit, share)
+            .min(limit.saturating_sub(held))
+            .max(1)
+    }
+}
+
 /// The amounts of one start of a gateway in one dimension of a budget's window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ShareAmounts {
@@ -144,6 +185,17 @@ impl GrantInput {
 
 fn whole(gateways: usize) -> u64 {
     u64::try_from(gateways).unwrap_or(u64::MAX)
+}
+
+/// `share` of a limit, rounded up.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "shares are from 0 to 1 and limits at most a million"
+)]
+fn rounded_up(limit: u64, share: f64) -> u64 {
+    ((limit as f64 * share - 1e-9).ceil() as u64).min(limit)
 }
 
 /// `share` of `whole`, rounded.

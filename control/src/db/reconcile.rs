@@ -1,5 +1,5 @@
 use fastllm_contract::Timestamp;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgTransaction};
 use time::OffsetDateTime;
 
 use super::DbError;
@@ -7,8 +7,14 @@ use crate::clock;
 
 /// A gateway that has not reconciled for this long has no shares.
 pub(crate) const LIVE_SECONDS: f64 = 30.0;
-/// Older counts have decayed to almost nothing and are deleted.
+/// Older counts have decayed to almost nothing and are deleted, except those of live
+/// gateways that hold a part of a concurrency limit.
 const COUNTS_KEPT_MINUTES: i32 = 60;
+/// How long after its last request at any gateway all gateways have a part of the
+/// concurrency limit of a subject by demand.
+const ACTIVE_SECONDS: f64 = 60.0;
+/// An arbitrary number that identifies the advisory lock of limits.
+const LIMITS_LOCK: i64 = 7_406_329_015_572;
 
 /// The gateways that share limits and budgets.
 pub(crate) struct Fleet {
@@ -145,23 +151,52 @@ pub(crate) struct CountRow {
     pub(crate) replica: String,
     pub(crate) requests: f64,
     pub(crate) tokens: f64,
+    /// 0 without a limit of concurrent requests.
+    pub(crate) concurrency_limit: i64,
+    /// The requests that the gateway may have in flight until its next report.
+    pub(crate) concurrency_held: i64,
     /// Age of the row in seconds.
     pub(crate) age_seconds: f64,
 }
 
-/// The counts of live gateways for these subjects.
+/// Waits until no other transaction divides limits, so that no part of a limit is
+/// granted twice.
+pub(crate) async fn lock_limits(transaction: &mut PgTransaction<'_>) -> Result<(), DbError> {
+    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LIMITS_LOCK)
+        .execute(&mut **transaction)
+        .await?;
+    Ok(())
+}
+
+/// The counts of live gateways for these subjects, and for at most `more` others
+/// with a concurrency limit that recently sent requests to gateways other than
+/// `replica`. The newest come last.
 pub(crate) async fn counts(
     connection: &mut PgConnection,
+    replica: &str,
     subjects: &[String],
+    more: usize,
 ) -> Result<Vec<CountRow>, DbError> {
     let rows = sqlx::query_as!(
         CountRow,
-        r#"SELECT c.subject, c.replica, c.requests, c.tokens,
+        r#"SELECT c.subject, c.replica, c.requests, c.tokens, c.concurrency_limit,
+                  c.concurrency_held,
                   extract(epoch FROM now() - c.reported_at)::float8 AS "age_seconds!"
              FROM limit_counts AS c JOIN limit_replicas AS r USING (replica)
-            WHERE c.subject = ANY ($1) AND r.seen_at >= now() - make_interval(secs => $2)"#,
+            WHERE r.seen_at >= now() - make_interval(secs => $2)
+              AND (c.subject = ANY ($1)
+                   OR c.subject IN (SELECT DISTINCT active.subject FROM limit_counts AS active
+                                     WHERE active.replica <> $3 AND active.concurrency_limit > 0
+                                       AND active.requests > 0
+                                       AND active.reported_at >= now() - make_interval(secs => $4)
+                                       AND active.subject <> ALL ($1)
+                                     LIMIT $5))
+            ORDER BY c.reported_at"#,
         subjects,
         LIVE_SECONDS,
+        replica,
+        ACTIVE_SECONDS,
+        i64::try_from(more).unwrap_or(i64::MAX),
     )
     .fetch_all(connection)
     .await?;
@@ -175,6 +210,9 @@ pub(crate) struct NewCounts {
     pub(crate) subjects: Vec<String>,
     pub(crate) requests: Vec<f64>,
     pub(crate) tokens: Vec<f64>,
+    /// 0 without a limit of concurrent requests.
+    pub(crate) concurrency_limits: Vec<i64>,
+    pub(crate) concurrency_held: Vec<i64>,
 }
 
 pub(crate) async fn put_counts(
@@ -186,17 +224,25 @@ pub(crate) async fn put_counts(
         subjects,
         requests,
         tokens,
+        concurrency_limits,
+        concurrency_held,
     } = counts;
     sqlx::query!(
-        "INSERT INTO limit_counts (subject, replica, requests, tokens) \
-         SELECT c.subject, $1, c.requests, c.tokens \
-           FROM unnest($2::text[], $3::float8[], $4::float8[]) AS c (subject, requests, tokens) \
+        "INSERT INTO limit_counts (subject, replica, requests, tokens, concurrency_limit, \
+                concurrency_held) \
+         SELECT c.subject, $1, c.requests, c.tokens, c.concurrency_limit, c.concurrency_held \
+           FROM unnest($2::text[], $3::float8[], $4::float8[], $5::bigint[], $6::bigint[]) \
+                AS c (subject, requests, tokens, concurrency_limit, concurrency_held) \
          ON CONFLICT (subject, replica) DO UPDATE \
-            SET requests = excluded.requests, tokens = excluded.tokens, reported_at = now()",
+            SET requests = excluded.requests, tokens = excluded.tokens, \
+                concurrency_limit = excluded.concurrency_limit, \
+                concurrency_held = excluded.concurrency_held, reported_at = now()",
         replica,
         subjects,
         requests,
         tokens,
+        concurrency_limits,
+        concurrency_held,
     )
     .execute(connection)
     .await?;
@@ -205,8 +251,12 @@ pub(crate) async fn put_counts(
 
 pub(crate) async fn prune_counts(connection: &mut PgConnection) -> Result<u64, DbError> {
     let done = sqlx::query!(
-        "DELETE FROM limit_counts WHERE reported_at < now() - make_interval(mins => $1)",
+        "DELETE FROM limit_counts AS c \
+          WHERE c.reported_at < now() - make_interval(mins => $1) \
+            AND (c.concurrency_held = 0 OR NOT EXISTS (SELECT FROM limit_replicas AS r \
+                  WHERE r.replica = c.replica AND r.seen_at >= now() - make_interval(secs => $2)))",
         COUNTS_KEPT_MINUTES,
+        LIVE_SECONDS,
     )
     .execute(connection)
     .await?;

@@ -1,10 +1,10 @@
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter::repeat_n;
 
 use axum::extract::State;
 use fastllm_contract::{
-    Budget, BudgetShare, BudgetUsage, LimitReport, LimitReportReply, LimitShare, LimitUsage,
-    Micros, Subject, Timestamp, Tokens,
+    Budget, BudgetShare, BudgetUsage, LimitReport, LimitReportReply, Micros, Timestamp, Tokens,
 };
 use fastllm_engine::Window;
 use sqlx::PgConnection;
@@ -13,7 +13,7 @@ use super::{MAX_NAME, check_name};
 use crate::api::{ApiError, ErrorCode, Json};
 use crate::app::AppState;
 use crate::clock;
-use crate::db::reconcile::{CountRow, Fleet, GatewayStart, NewCounts};
+use crate::db::reconcile::{Fleet, GatewayStart};
 use crate::db::shares::{LockedWindows, NewShare, ShareRow, WindowRow};
 use crate::db::spending::WindowId;
 use crate::db::{Db, DbError, budgets, reconcile, shares};
@@ -40,7 +40,7 @@ pub(super) async fn post(
         boot_id: &boot_id,
     };
     let fleet = reconcile::register(&mut connection, start).await?;
-    let allowances = limit_shares(&mut connection, &replica_id, counts, &fleet).await?;
+    let allowances = limits::shares(&mut connection, &replica_id, counts, &fleet).await?;
     let budgets = with_windows_of_others(&mut connection, start, budgets).await?;
     let usage = open_usage(&mut connection, budgets, &fleet).await?;
     drop(connection);
@@ -83,77 +83,6 @@ fn check(report: LimitReport) -> Result<LimitReport, ApiError> {
         }
     }
     Ok(report)
-}
-
-/// Recent demand of a subject: sums with exponential decay.
-#[derive(Clone, Copy, Default)]
-struct Demand {
-    requests: f64,
-    tokens: f64,
-}
-
-/// Stores the reported demand and returns the gateway's share per subject.
-async fn limit_shares(
-    connection: &mut PgConnection,
-    replica: &str,
-    counts: Vec<LimitUsage>,
-    fleet: &Fleet,
-) -> Result<Vec<LimitShare>, ApiError> {
-    if counts.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut reported: BTreeMap<String, (Subject, Demand)> = BTreeMap::new();
-    for count in counts {
-        let key = serde_json::to_string(&count.subject).map_err(|_| ApiError::internal())?;
-        let (_, demand) = reported
-            .entry(key)
-            .or_insert_with(|| (count.subject, Demand::default()));
-        demand.requests += float(count.requests);
-        demand.tokens += float(count.tokens);
-    }
-    let subjects: Vec<String> = reported.keys().cloned().collect();
-    let mut others: BTreeMap<String, Vec<Demand>> = BTreeMap::new();
-    for row in reconcile::counts(connection, &subjects).await? {
-        let CountRow {
-            subject,
-            replica: gateway,
-            requests,
-            tokens,
-            age_seconds,
-        } = row;
-        let before = Demand {
-            requests: decayed(requests, age_seconds),
-            tokens: decayed(tokens, age_seconds),
-        };
-        if gateway != replica {
-            others.entry(subject).or_default().push(before);
-        } else if let Some((_, demand)) = reported.get_mut(&subject) {
-            demand.requests += before.requests;
-            demand.tokens += before.tokens;
-        }
-    }
-    let mut new = NewCounts::default();
-    let mut shares = Vec::with_capacity(reported.len());
-    for (key, (subject, own)) in reported {
-        let others = others.remove(&key).unwrap_or_default();
-        let share_of = |amount: fn(&Demand) -> f64| {
-            // Counts are stored by name, so duplicates share the demand evenly.
-            let own = amount(&own) / float(fleet.duplicates as u64);
-            let others = others.iter().map(amount);
-            let others: Vec<f64> = others.chain(repeat_n(own, fleet.duplicates - 1)).collect();
-            share(own, &others, fleet.live)
-        };
-        shares.push(LimitShare {
-            subject,
-            requests_share: share_of(|demand| demand.requests),
-            tokens_share: share_of(|demand| demand.tokens),
-        });
-        new.subjects.push(key);
-        new.requests.push(own.requests);
-        new.tokens.push(own.tokens);
-    }
-    reconcile::put_counts(connection, replica, &new).await?;
-    Ok(shares)
 }
 
 #[expect(

@@ -288,3 +288,97 @@ proptest! {
         }
     }
 }
+
+/// A gateway with a concurrency limit, as the control plane and as itself sees it.
+#[derive(Debug, Clone, Default)]
+struct LimitedGateway {
+    /// What the control plane stored; `None` before the first report.
+    held: Option<u64>,
+    /// The part that is in effect; `None` before the first reply.
+    part: Option<u64>,
+    in_flight: u64,
+    /// A reply that has not arrived.
+    reply: Option<u64>,
+}
+
+impl LimitedGateway {
+    fn max(&self, limit: u64, live: usize) -> u64 {
+        self.part.unwrap_or_else(|| even_concurrency(limit, live))
+    }
+
+    fn apply_reply(&mut self) {
+        if let Some(part) = self.reply.take() {
+            self.part = Some(part);
+        }
+    }
+}
+
+/// Processes the report of a gateway. Its reply is still to be applied.
+fn report_concurrency(gateways: &mut [LimitedGateway], at: usize, limit: u64, share: f64) {
+    let live = gateways.len();
+    let others = || {
+        gateways
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != at)
+    };
+    let input = ConcurrencyInput {
+        limit,
+        held_by_others: others().filter_map(|(_, other)| other.held).sum(),
+        live,
+        silent: others().filter(|(_, other)| other.held.is_none()).count(),
+    };
+    let granted = input.grant(share);
+    let own = &mut gateways[at];
+    let before = own.max(limit, live).max(own.in_flight);
+    own.held = Some(granted.max(before));
+    own.reply = Some(granted);
+}
+
+proptest! {
+    /// In any order of requests, reports, and replies that arrive late or never.
+    #[test]
+    fn concurrent_requests_never_exceed_the_limit_or_the_number_of_gateways(
+        limit in 1_u64..40,
+        live in 1_usize..8,
+        steps in prop::collection::vec((0_usize..8, 0_u8..5, 0.0_f64..=1.0), 1..200),
+    ) {
+        let mut gateways = vec![LimitedGateway::default(); live];
+        let bound = limit.max(live as u64);
+        for (at, action, share) in steps {
+            let at = at % live;
+            match action {
+                0 => {
+                    let max = gateways[at].max(limit, live);
+                    prop_assert!(max >= 1);
+                    let in_flight = &mut gateways[at].in_flight;
+                    *in_flight = max.max(*in_flight);
+                }
+                1 => gateways[at].in_flight /= 2,
+                2 => gateways[at].in_flight = 0,
+                3 => gateways[at].apply_reply(),
+                _ => {
+                    // The gateway sends one report at a time: an earlier reply was lost.
+                    gateways[at].reply = None;
+                    report_concurrency(&mut gateways, at, limit, share);
+                }
+            }
+            let in_flight: u64 = gateways.iter().map(|gateway| gateway.in_flight).sum();
+            prop_assert!(in_flight <= bound, "{in_flight} > {bound}: {gateways:?}");
+        }
+        // Without requests, two rounds with the demand of one gateway give it all that
+        // others need not keep; with equal demand, nothing of the limit is unused.
+        let settle = |gateways: &mut Vec<LimitedGateway>, share: &dyn Fn(usize) -> f64| {
+            for at in (0..live).cycle().take(live * 4) {
+                gateways[at].in_flight = 0;
+                report_concurrency(gateways, at, limit, share(at));
+                gateways[at].apply_reply();
+            }
+            gateways.iter().map(|gateway| gateway.max(limit, live)).sum::<u64>()
+        };
+        settle(&mut gateways, &|at| if at == 0 { 1.0 } else { 0.0 });
+        prop_assert_eq!(gateways[0].max(limit, live), (limit + 1).saturating_sub(live as u64).max(1));
+        let sum = settle(&mut gateways, &|_| 1.0 / count(live));
+        prop_assert_eq!(sum, bound);
+    }
+}

@@ -12,6 +12,7 @@ mod access;
 mod accounting;
 mod allowances;
 mod audit;
+mod concurrency;
 mod harness;
 mod lifecycle;
 mod openapi;

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 
 use crate::harness::{Control, Database, PASSWORD, answer, eventually, started};
 
-async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply {
+pub(crate) async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply {
     let request = control.as_gateway(Method::POST, "/limits/reconcile");
     let response = request.json(report).send().await.unwrap();
     let status = response.status();
@@ -22,7 +22,7 @@ async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply 
     serde_json::from_str(&text).unwrap()
 }
 
-fn report(replica: &str) -> LimitReport {
+pub(crate) fn report(replica: &str) -> LimitReport {
     LimitReport {
         replica_id: replica.to_owned(),
         boot_id: "boot-1".to_owned(),
@@ -44,6 +44,7 @@ async fn limit_shares(
         subject: subject.clone(),
         requests,
         tokens,
+        concurrency: None,
     });
     let reply = reconcile(control, &report).await;
     assert_eq!(reply.allowances.len(), 1);
@@ -57,7 +58,7 @@ fn near(found: f64, expected: f64) {
 }
 
 /// Makes the reports of a gateway older.
-async fn silent(database: &Database, replica: &str, seconds: f64) {
+pub(crate) async fn silent(database: &Database, replica: &str, seconds: f64) {
     for sql in [
         "UPDATE limit_replicas SET seen_at = seen_at - make_interval(secs => $2) WHERE replica = $1",
         "UPDATE limit_counts SET reported_at = reported_at - make_interval(secs => $2) WHERE replica = $1",
@@ -304,6 +305,7 @@ async fn duplicate_replicas_are_reported_and_share_limits() {
                     subject,
                     requests: 10,
                     tokens: 10,
+                    concurrency: None,
                 }],
                 budgets: vec![none],
                 ..report(replica)
@@ -685,6 +687,7 @@ async fn concurrent_reports_do_not_deadlock() {
                         subject: Subject::Principal(PrincipalId(id.unsigned_abs())),
                         requests: 1,
                         tokens: 1,
+                        concurrency: None,
                     });
                 }
                 random.shuffle(&mut report.budgets);
@@ -807,7 +810,10 @@ async fn expired_shares_and_counts_are_deleted() {
              INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, reported_at) \
              SELECT id, now() - interval '3 days', 'late', 'x', now() FROM budgets; \
              INSERT INTO limit_counts (subject, replica, requests, tokens, reported_at) \
-             VALUES ('old', 'gateway', 1, 1, now() - interval '61 min')",
+             VALUES ('old', 'gateway', 1, 1, now() - interval '61 min'); \
+             INSERT INTO limit_counts (subject, replica, requests, tokens, concurrency_limit, \
+                                       concurrency_held, reported_at) \
+             VALUES ('held', 'gateway', 0, 0, 9, 3, now() - interval '61 min')",
         )
         .await;
     // A control plane deletes expired rows at start.
@@ -815,7 +821,7 @@ async fn expired_shares_and_counts_are_deleted() {
     for (sql, left) in [
         ("SELECT count(*) FROM budget_spending", 2),
         ("SELECT count(*) FROM budget_shares", 2),
-        ("SELECT count(*) FROM limit_counts", 1),
+        ("SELECT count(*) FROM limit_counts", 2),
     ] {
         let deleted = eventually(sql, async || {
             (database.number(sql).await == left).then_some(())

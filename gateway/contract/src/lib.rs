@@ -30,7 +30,8 @@ pub use ids::{
     PrincipalId, TeamId, Timestamp, Tokens,
 };
 pub use limit_report::{
-    BudgetShare, BudgetUsage, Grant, LimitReport, LimitReportReply, LimitShare, LimitUsage,
+    BudgetShare, BudgetUsage, ConcurrencyGrant, ConcurrencyUsage, Grant, LimitReport,
+    LimitReportReply, LimitShare, LimitUsage,
 };
 pub use limits_state::{BudgetState, LimitsState, ModelPrices, Prices};
 pub use metadata::{InvalidMetadata, Metadata, MetadataMembers, MetadataValue, TextList};

@@ -89,6 +89,19 @@ pub struct LimitUsage {
     /// Tokens, including those of refused requests.
     #[serde(default)]
     pub tokens: u64,
+    /// The limit of concurrent requests; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<ConcurrencyUsage>,
+}
+
+/// What one gateway has and may have in flight for a subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConcurrencyUsage {
+    /// The whole limit, for all gateways.
+    pub limit: u64,
+    /// Requests that may be in flight until the gateway applies another share:
+    /// its present part of the limit or, if larger, those in flight.
+    pub held: u64,
 }
 
 /// What one gateway used of a budget in its present window since the gateway
@@ -120,7 +133,8 @@ pub struct LimitReportReply {
     /// The number of live gateways, including this one.
     #[serde(default)]
     pub replicas: u32,
-    /// Shares of limits, for each count of the report.
+    /// Shares of limits, for each count of the report, and for subjects with a
+    /// limit of concurrent requests that send requests to other gateways.
     #[serde(default, deserialize_with = "readable")]
     pub allowances: Vec<LimitShare>,
     /// Shares of budgets, for each existing budget of the report, and for those
@@ -154,10 +168,38 @@ pub struct LimitShare {
     /// The subject.
     #[serde(flatten)]
     pub subject: Subject,
-    /// Share of requests per minute and of concurrent requests.
+    /// Share of requests per minute.
     pub requests_share: f64,
     /// Share of tokens per minute.
     pub tokens_share: f64,
+    /// Part of the limit of concurrent requests. `None` without one, or from a
+    /// control plane that grants only shares: then it is `requests_share`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<ConcurrencyGrant>,
+}
+
+/// The part of a limit of concurrent requests that one gateway may use.
+///
+/// Invariant: the control plane grants parts of a limit whose sum, with what
+/// gateways still have in flight, is at most the limit or, if that is larger, the
+/// number of gateways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConcurrencyGrant {
+    /// The limit that the part was computed for.
+    pub limit: u64,
+    /// Concurrent requests, at least 1.
+    pub granted: u64,
+}
+
+impl ConcurrencyGrant {
+    /// The part of a limit that may have changed since, in the same proportion,
+    /// rounded down.
+    #[must_use]
+    pub fn part_of(self, limit: u64) -> u64 {
+        let granted = self.granted.min(self.limit);
+        let part = u128::from(granted) * u128::from(limit) / u128::from(self.limit.max(1));
+        u64::try_from(part).unwrap_or(limit)
+    }
 }
 
 /// What one gateway may use of a budget in one window.

@@ -6,10 +6,10 @@ use std::fmt::Debug;
 use std::num::NonZeroU64;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetState, BudgetUsage, Grant, KeyEntry, KeyId, LimitReport,
-    LimitReportReply, LimitShare, LimitUsage, Limits, LimitsState, MetadataValue, Micros,
-    ModelAllowance, ModelName, ModelPrices, Prices, Principal, PrincipalId, Subject, Team, TeamId,
-    Timestamp, Tokens, UsageEvent, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetState, BudgetUsage, ConcurrencyGrant, ConcurrencyUsage,
+    Grant, KeyEntry, KeyId, LimitReport, LimitReportReply, LimitShare, LimitUsage, Limits,
+    LimitsState, MetadataValue, Micros, ModelAllowance, ModelName, ModelPrices, Prices, Principal,
+    PrincipalId, Subject, Team, TeamId, Timestamp, Tokens, UsageEvent, WindowLength,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -111,6 +111,7 @@ fn limit_report_and_reply_have_stable_forms() {
         subject,
         requests: 5,
         tokens: 700,
+        concurrency: None,
     };
     let report = LimitReport {
         replica_id: "gateway-0".to_owned(),
@@ -119,7 +120,10 @@ fn limit_report_and_reply_have_stable_forms() {
             count(Subject::Principal(PrincipalId(1))),
             count(Subject::Model(PrincipalId(1), model())),
             count(Subject::Key(KeyId(9))),
-            count(Subject::Team(TeamId(3))),
+            LimitUsage {
+                concurrency: Some(ConcurrencyUsage { limit: 8, held: 3 }),
+                ..count(Subject::Team(TeamId(3)))
+            },
         ],
         budgets: vec![BudgetUsage {
             budget: BudgetId(7),
@@ -137,6 +141,10 @@ fn limit_report_and_reply_have_stable_forms() {
             subject: Subject::Principal(PrincipalId(1)),
             requests_share: 0.75,
             tokens_share: 0.5,
+            concurrency: Some(ConcurrencyGrant {
+                limit: 8,
+                granted: 5,
+            }),
         }],
         budgets: vec![BudgetShare {
             budget: BudgetId(7),
@@ -152,6 +160,21 @@ fn limit_report_and_reply_have_stable_forms() {
         duplicate_replica: false,
     };
     is_kept(&shares, include_str!("golden/limit-report-reply.json"));
+}
+
+#[test]
+fn a_granted_part_follows_a_changed_limit() {
+    let grant = |granted, limit| ConcurrencyGrant { limit, granted };
+    for (grant, limit, part) in [
+        (grant(5, 8), 8, 5),
+        (grant(5, 8), 4, 2),
+        (grant(5, 8), 16, 10),
+        (grant(9, 8), 8, 8),
+        (grant(1, 0), 5, 0),
+        (grant(u64::MAX, u64::MAX), u64::MAX, u64::MAX),
+    ] {
+        assert_eq!(grant.part_of(limit), part);
+    }
 }
 
 #[test]
@@ -208,6 +231,7 @@ fn split_report_is_complete_and_within_the_limit() {
                     subject: Subject::Key(KeyId(id)),
                     requests: 1,
                     tokens: 2,
+                    concurrency: None,
                 })
                 .collect(),
             budgets: (0..budgets)

@@ -88,10 +88,11 @@ impl Accounts {
         self.shared.price_of(model)
     }
 
-    /// Whether a share of a budget was exhausted since the last call while the whole
-    /// budget was not: a report is due.
-    pub fn take_share_exhausted(&self) -> bool {
-        self.shared.take_share_exhausted()
+    /// Whether a report became due since the last call: a share of a budget was
+    /// exhausted while the whole budget was not, or a part of a concurrency limit
+    /// was halved, which others may use once this is reported.
+    pub fn take_report_due(&self) -> bool {
+        self.shared.take_report_due()
     }
 
     /// The next report, which may have more entries than the control plane accepts
@@ -108,13 +109,16 @@ impl Accounts {
                 requests,
                 tokens,
                 last_request_at,
+                concurrency_lowered,
             } = account.take_request_counts();
             let limited = account.terms().limits() != &Limits::default();
-            if limited && (requests > 0 || now.0.saturating_sub(last_request_at.0) < REPORTED_FOR) {
+            let recent = requests > 0 || now.0.saturating_sub(last_request_at.0) < REPORTED_FOR;
+            if limited && (recent || concurrency_lowered || account.has_requests_in_flight()) {
                 report.counts.push(LimitUsage {
                     subject: account.subject().clone(),
                     requests,
                     tokens,
+                    concurrency: account.concurrency_usage(),
                 });
             }
             if let Some(window) = account.budget.last() {
@@ -165,6 +169,7 @@ impl Accounts {
                 account.set_shares(Some(LimitShares {
                     requests: share.requests_share,
                     tokens: share.tokens_share,
+                    concurrency: share.concurrency,
                 }));
             }
         }

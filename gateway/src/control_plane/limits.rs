@@ -23,7 +23,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a starting gateway waits for the state of limits before it serves.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often spent budget shares are checked.
+/// How often it is checked whether a report is due.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The minimum time between two reports.
@@ -119,7 +119,7 @@ impl LimitsStateSource {
 
 /// Reports usage to control and applies this gateway's shares of limits and
 /// budgets: periodically, and at once when a share is spent while the whole
-/// budget is not. While control is unavailable, the last shares remain in
+/// budget is not, or when others wait for what this gateway released. While control is unavailable, the last shares remain in
 /// effect.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
@@ -188,7 +188,7 @@ impl Reconciler {
         };
         let began = Instant::now();
         sleep(AT_MOST_EVERY).await;
-        while began.elapsed() < every && !accounts.take_share_exhausted() {
+        while began.elapsed() < every && !accounts.take_report_due() {
             sleep(LOOK_EVERY).await;
         }
     }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetState, Limits, ModelName, Prices, Subject, Timestamp,
+    Budget, BudgetId, BudgetShare, BudgetState, ConcurrencyGrant, ConcurrencyUsage, Limits,
+    ModelName, Prices, Subject, Timestamp,
 };
 
 use super::bucket::{Bucket, RefillRate};
@@ -18,8 +19,9 @@ pub(crate) struct SharedAccountState {
     pub(crate) stored: ArcSwap<HashMap<BudgetId, BudgetState>>,
     /// This gateway's shares of budgets, including those not used yet.
     pub(crate) granted: ArcSwap<HashMap<BudgetId, BudgetShare>>,
-    /// A share of a budget is exhausted while the whole budget is not.
-    share_exhausted: AtomicBool,
+    /// A report is due before the next interval: a share of a budget is exhausted
+    /// while the whole budget is not, or others wait for what this gateway released.
+    report_due: AtomicBool,
 }
 
 impl Default for SharedAccountState {
@@ -29,7 +31,7 @@ impl Default for SharedAccountState {
             prices: ArcSwap::default(),
             stored: ArcSwap::default(),
             granted: ArcSwap::default(),
-            share_exhausted: AtomicBool::new(false),
+            report_due: AtomicBool::new(false),
         }
     }
 }
@@ -47,14 +49,13 @@ impl SharedAccountState {
         self.replicas.store(replicas.max(1), Ordering::Relaxed);
     }
 
-    pub(crate) fn record_share_exhausted(&self) {
-        self.share_exhausted.store(true, Ordering::Relaxed);
+    pub(crate) fn record_report_due(&self) {
+        self.report_due.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a share was exhausted since the last call.
-    pub(crate) fn take_share_exhausted(&self) -> bool {
-        self.share_exhausted.load(Ordering::Relaxed)
-            && self.share_exhausted.swap(false, Ordering::Relaxed)
+    /// Whether a report became due since the last call.
+    pub(crate) fn take_report_due(&self) -> bool {
+        self.report_due.load(Ordering::Relaxed) && self.report_due.swap(false, Ordering::Relaxed)
     }
 
     fn initial(&self, budget: BudgetId) -> InitialBudget {
@@ -71,6 +72,9 @@ pub(crate) struct RequestCounts {
     pub(crate) requests: u64,
     pub(crate) tokens: u64,
     pub(crate) last_request_at: Timestamp,
+    /// Whether the part of the concurrency limit was lowered: others may use the
+    /// rest once this is reported.
+    pub(crate) concurrency_lowered: bool,
 }
 
 /// This gateway's shares of a subject's limits.
@@ -78,6 +82,23 @@ pub(crate) struct RequestCounts {
 pub(crate) struct LimitShares {
     pub(crate) requests: f64,
     pub(crate) tokens: f64,
+    pub(crate) concurrency: Option<ConcurrencyGrant>,
+}
+
+impl LimitShares {
+    /// Concurrent requests that this gateway admits; at least 1, so that every
+    /// gateway can serve.
+    fn max_concurrent(shares: Option<Self>, limit: u64, replicas: u32) -> i64 {
+        let part = match shares {
+            None => limit / u64::from(replicas.max(1)),
+            Some(Self {
+                concurrency: Some(grant),
+                ..
+            }) => grant.part_of(limit),
+            Some(Self { requests, .. }) => part_of_limit(limit, requests),
+        };
+        i64::try_from(part.max(1)).unwrap_or(i64::MAX)
+    }
 }
 
 /// The limits and the budget of a subject, with this gateway's share of the
@@ -101,10 +122,8 @@ impl LimitTerms {
         replicas: u32,
     ) -> Self {
         let equal = 1.0 / f64::from(replicas);
-        let LimitShares { requests, tokens } = shares.unwrap_or(LimitShares {
-            requests: equal,
-            tokens: equal,
-        });
+        let (requests, tokens) =
+            shares.map_or((equal, equal), |shares| (shares.requests, shares.tokens));
         Self {
             limits,
             shares,
@@ -116,7 +135,7 @@ impl LimitTerms {
                 .map(|limit| RefillRate::new(limit.get(), tokens)),
             max_concurrent: limits
                 .concurrency
-                .map(|limit| concurrency_share(limit.get(), requests)),
+                .map(|limit| LimitShares::max_concurrent(shares, limit.get(), replicas)),
             budget: budget.map(budget::BudgetTerms::new),
         }
     }
@@ -133,16 +152,16 @@ impl LimitTerms {
     }
 }
 
-/// A share of a concurrency limit, rounded up and at least 1, so that every
-/// gateway can serve.
-fn concurrency_share(limit: u64, share: f64) -> i64 {
+/// A share of a concurrency limit, rounded down.
+fn part_of_limit(limit: u64, share: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
         reason = "limits are at most a million"
     )]
-    let part = (limit.min(1 << 32) as f64 * share.clamp(0.0, 1.0) - 1e-9).ceil() as i64;
-    part.max(1)
+    let part = (limit.min(1 << 32) as f64 * share.clamp(0.0, 1.0) + 1e-9).floor() as u64;
+    part
 }
 
 /// What one subject uses at this gateway. It outlives snapshots.
@@ -159,6 +178,8 @@ pub(crate) struct Account {
     token_count: AtomicU64,
     /// Microseconds since 1970.
     last_request_at: AtomicI64,
+    /// Since the last report.
+    concurrency_lowered: AtomicBool,
 }
 
 impl Account {
@@ -174,6 +195,7 @@ impl Account {
             request_count: AtomicU64::new(0),
             token_count: AtomicU64::new(0),
             last_request_at: AtomicI64::new(0),
+            concurrency_lowered: AtomicBool::new(false),
         }
     }
 
@@ -204,6 +226,7 @@ impl Account {
     /// number of gateways.
     pub(crate) fn set_shares(&self, granted: Option<LimitShares>) {
         let replicas = self.shared.replicas();
+        let before = self.terms.load().max_concurrent;
         self.terms.rcu(|held| {
             let shares = granted.or(held.shares);
             LimitTerms {
@@ -211,6 +234,32 @@ impl Account {
                 ..LimitTerms::new(held.limits, shares, None, replicas)
             }
         });
+        if let (Some(before), Some(now)) = (before, self.terms.load().max_concurrent)
+            && granted.is_some()
+            && now < before
+        {
+            self.concurrency_lowered.store(true, Ordering::Relaxed);
+            // A small change can wait for the next report.
+            if now <= before / 2 {
+                self.shared.record_report_due();
+            }
+        }
+    }
+
+    /// Whether requests are in flight, if their number is limited.
+    pub(crate) fn has_requests_in_flight(&self) -> bool {
+        self.concurrent.load(Ordering::Acquire) > 0
+    }
+
+    /// What this gateway has and may have in flight; `None` without a limit.
+    pub(crate) fn concurrency_usage(&self) -> Option<ConcurrencyUsage> {
+        let terms = self.terms();
+        let (limit, max) = terms.limits.concurrency.zip(terms.max_concurrent)?;
+        let in_flight = self.concurrent.load(Ordering::Acquire);
+        Some(ConcurrencyUsage {
+            limit: limit.get(),
+            held: u64::try_from(max.max(in_flight)).unwrap_or_default(),
+        })
     }
 
     pub(crate) fn budget_window(
@@ -235,11 +284,13 @@ impl Account {
             requests: self.request_count.swap(0, Ordering::Relaxed),
             tokens: self.token_count.swap(0, Ordering::Relaxed),
             last_request_at: Timestamp(self.last_request_at.load(Ordering::Relaxed)),
+            concurrency_lowered: self.concurrency_lowered.swap(false, Ordering::Relaxed),
         }
     }
 
     /// Adds counts back that were not reported.
     pub(crate) fn restore_request_counts(&self, requests: u64, tokens: u64) {
+        self.concurrency_lowered.store(true, Ordering::Relaxed);
         for (count, more) in [(&self.request_count, requests), (&self.token_count, tokens)] {
             let sum = |count: u64| Some(count.saturating_add(more));
             let _always = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
@@ -261,6 +312,6 @@ impl Account {
     /// Requests an early report: a share of a budget is exhausted while the whole
     /// budget is not.
     pub(crate) fn record_share_exhausted(&self) {
-        self.shared.record_share_exhausted();
+        self.shared.record_report_due();
     }
 }

@@ -3,9 +3,9 @@ use std::thread;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetState, Grant, LimitReportReply, LimitShare, LimitUsage,
-    Limits, LimitsState, Micros, ModelAllowance, ModelPrices, Prices, Principal, PrincipalId,
-    Section, Subject, Team, TeamId, Timestamp, Tokens, WindowLength,
+    Budget, BudgetId, BudgetShare, BudgetState, ConcurrencyGrant, Grant, LimitReportReply,
+    LimitShare, LimitUsage, Limits, LimitsState, Micros, ModelAllowance, ModelPrices, Prices,
+    Principal, PrincipalId, Section, Subject, Team, TeamId, Timestamp, Tokens, WindowLength,
 };
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -337,7 +337,7 @@ fn only_one_request_crosses_the_budget_border() {
         (refusal.status(), what(&refusal)),
         (429, LimitKind::TokenBudget)
     );
-    assert!(state.accounts().take_share_exhausted() && !state.accounts().take_share_exhausted());
+    assert!(state.accounts().take_report_due() && !state.accounts().take_report_due());
     settle(first, at(0), 30);
     let third = one(&state, at(0), 10).unwrap();
     assert_eq!(one(&state, at(0), 1).unwrap_err().status(), 429);
@@ -641,6 +641,7 @@ fn share(requests: f64, tokens: f64) -> LimitReportReply {
             subject: Subject::Principal(PrincipalId(1)),
             requests_share: requests,
             tokens_share: tokens,
+            concurrency: None,
         }],
         ..LimitReportReply::default()
     }
@@ -694,6 +695,77 @@ fn gateways_have_equal_parts_before_the_first_reply() {
         LimitKind::Requests
     );
     drop(one(&state, at(15), 1).unwrap());
+}
+
+/// How many requests are admitted at once.
+fn admitted(state: &RoutingState) -> usize {
+    let mut held = Vec::new();
+    while let Ok(reservation) = one(state, at(0), 1) {
+        held.push(reservation);
+        assert!(held.len() < 100);
+    }
+    held.len()
+}
+
+#[test]
+fn parts_of_a_concurrency_limit_are_whole_and_at_least_one() {
+    // Before the control plane has granted a part: an even one, rounded down.
+    for (limit, replicas, expected) in [(3, 2, 1), (1, 2, 1), (8, 2, 4), (9, 4, 2), (7, 1, 7)] {
+        let state = alone(Some(limits(None, None, Some(limit))), None);
+        state.accounts().apply_limits_state(&LimitsState {
+            replicas,
+            ..LimitsState::default()
+        });
+        assert_eq!(admitted(&state), expected, "{limit} at {replicas} gateways");
+    }
+    let state = alone(Some(limits(None, None, Some(3))), None);
+    // A control plane that grants only shares.
+    for (requests, expected) in [(0.5, 1), (0.1, 1), (1.0, 3), (2.0 / 3.0, 2)] {
+        state.accounts().apply_shares(&share(requests, 0.5));
+        assert_eq!(admitted(&state), expected, "{requests}");
+    }
+    let mut reply = share(0.5, 0.5);
+    reply.allowances[0].concurrency = Some(ConcurrencyGrant {
+        limit: 3,
+        granted: 2,
+    });
+    state.accounts().apply_shares(&reply);
+    assert_eq!(admitted(&state), 2);
+    // A changed limit has the same proportion until the next reply.
+    let raised = with(Some(limits(None, None, Some(10))), None);
+    let raised = world(vec![raised], Vec::new(), Some(&state));
+    assert_eq!(admitted(&raised), 6);
+}
+
+#[test]
+fn reports_have_the_concurrency_until_a_lowered_part_is_known() {
+    let state = alone(Some(limits(None, None, Some(8))), None);
+    let report = |seconds| {
+        let accounts = state.accounts();
+        let report = accounts.limit_report("a".to_owned(), "b".to_owned(), at(seconds));
+        let count = report.counts.first();
+        count.map(|count| (count.requests, count.concurrency.unwrap().held))
+    };
+    let grant = |granted| {
+        let mut reply = share(1.0, 1.0);
+        reply.allowances[0].concurrency = Some(ConcurrencyGrant { limit: 8, granted });
+        state.accounts().apply_shares(&reply);
+    };
+    let held: Vec<_> = (0..5).map(|_| one(&state, at(0), 1).unwrap()).collect();
+    grant(8);
+    assert_eq!(report(0), Some((5, 8)));
+    assert!(!state.accounts().take_report_due());
+    // More are in flight than the new part admits. Others wait for them.
+    grant(2);
+    assert!(state.accounts().take_report_due());
+    assert_eq!(report(1), Some((0, 5)));
+    // Long requests are reported, however long ago they began.
+    assert_eq!(report(600), Some((0, 5)));
+    drop(held);
+    assert_eq!(report(600), None);
+    grant(1);
+    assert_eq!(report(600), Some((0, 1)));
+    assert_eq!(report(600), None);
 }
 
 #[test]
