@@ -26,7 +26,7 @@ const SKIP: &[u8] = b"skip";
 
 /// The longest request body that is looked up or cached, in bytes: hashing a
 /// longer one would delay the other requests of its thread.
-const LONGEST_REQUEST: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// The header fields that are cached: those that describe the body, and the
 /// release of the model. All others belong to one request: its ID, its time, the
@@ -120,7 +120,7 @@ impl CachedResponses {
             return None;
         }
         let in_one_piece = !members.is_stream() && members.form_type().is_none();
-        if !in_one_piece || body.len() > LONGEST_REQUEST || extends_conversation(endpoint, body) {
+        if !in_one_piece || body.len() > MAX_BODY_BYTES || extends_conversation(endpoint, body) {
             return None;
         }
         let may_look_up = match CacheControl::of(head) {

@@ -7,15 +7,15 @@ use super::digest;
 
 /// The number of failed logins without a delay.
 const FREE_FAILURES: u32 = 5;
-const LONGEST_WAIT: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_mins(1);
 /// Failures are forgotten after this time without another one.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(15);
 /// The maximum number of names; the one that failed longest ago is evicted.
-const MOST_NAMES: usize = 10_000;
+const MAX_NAMES: usize = 10_000;
 
 /// Slows down password guessing: after [`FREE_FAILURES`] failed logins for a name,
 /// each further failure doubles the delay before the next attempt, up to
-/// [`LONGEST_WAIT`], so that an attacker cannot lock out a user for longer.
+/// [`MAX_WAIT`], so that an attacker cannot lock out a user for longer.
 #[derive(Default)]
 pub(crate) struct LoginThrottle(Mutex<HashMap<[u8; 32], Failures>>);
 
@@ -30,7 +30,7 @@ impl Failures {
         if over == 0 {
             return Duration::ZERO;
         }
-        Duration::from_secs(1 << over.min(6)).min(LONGEST_WAIT)
+        Duration::from_secs(1 << over.min(6)).min(MAX_WAIT)
     }
 }
 
@@ -50,13 +50,13 @@ impl LoginThrottle {
     pub(crate) fn failed(&self, name: &str, now: Instant) {
         let mut held = self.0.lock();
         let key = digest(name.as_bytes());
-        if held.len() >= MOST_NAMES && !held.contains_key(&key) {
+        if held.len() >= MAX_NAMES && !held.contains_key(&key) {
             held.retain(|_, failures| now.duration_since(failures.last) < FORGOTTEN_AFTER);
             let oldest = held
                 .iter()
                 .min_by_key(|(_, failures)| failures.last)
                 .map(|(key, _)| *key);
-            if let Some(oldest) = oldest.filter(|_| held.len() >= MOST_NAMES) {
+            if let Some(oldest) = oldest.filter(|_| held.len() >= MAX_NAMES) {
                 held.remove(&oldest);
             }
         }
@@ -94,8 +94,8 @@ mod tests {
         for _ in 0..20 {
             throttle.failed("root", now);
         }
-        assert_eq!(throttle.admit("root", now), Err(LONGEST_WAIT));
-        now += LONGEST_WAIT;
+        assert_eq!(throttle.admit("root", now), Err(MAX_WAIT));
+        now += MAX_WAIT;
         assert_eq!(throttle.admit("root", now), Ok(()));
         throttle.succeeded("root");
         throttle.failed("root", now);
@@ -106,12 +106,12 @@ mod tests {
     fn number_of_names_is_bounded() {
         let throttle = LoginThrottle::default();
         let now = clock::monotonic();
-        for number in 0..MOST_NAMES + 50 {
+        for number in 0..MAX_NAMES + 50 {
             throttle.failed(
                 &number.to_string(),
                 now + Duration::from_micros(number as u64),
             );
         }
-        assert_eq!(throttle.0.lock().len(), MOST_NAMES);
+        assert_eq!(throttle.0.lock().len(), MAX_NAMES);
     }
 }

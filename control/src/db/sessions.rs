@@ -4,7 +4,7 @@ use time::OffsetDateTime;
 use super::DbError;
 
 /// The maximum number of sessions of one principal; a further login ends the oldest.
-const MOST_SESSIONS: i64 = 50;
+const MAX_SESSIONS: i64 = 50;
 
 /// The principal of a valid session.
 pub(crate) struct SessionRow {
@@ -70,7 +70,7 @@ pub(crate) async fn insert(
          (SELECT token_hash FROM sessions WHERE principal_id = $1 \
            ORDER BY created_at DESC LIMIT $2)",
         *principal_id,
-        MOST_SESSIONS,
+        MAX_SESSIONS,
     )
     .execute(connection)
     .await?;

@@ -458,14 +458,14 @@ fn secret(text: &str) -> Result<Secret, String> {
 }
 
 /// Longest interval that is accepted: a day.
-const MOST_SECONDS: u64 = 86_400;
+const MAX_SECONDS: u64 = 86_400;
 
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
-        .filter(|seconds| *seconds <= MOST_SECONDS)
+        .filter(|seconds| *seconds <= MAX_SECONDS)
         .map(Duration::from_secs)
-        .ok_or_else(|| format!("expected whole seconds, at most {MOST_SECONDS}"))
+        .ok_or_else(|| format!("expected whole seconds, at most {MAX_SECONDS}"))
 }
 
 fn positive_seconds(text: &str) -> Result<Duration, String> {

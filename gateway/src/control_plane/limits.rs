@@ -24,10 +24,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is checked whether a report is due.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The minimum time between two reports.
-const AT_MOST_EVERY: Duration = Duration::from_millis(250);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The interval at which a new gateway repeats its request while another gateway
 /// holds all of a budget, and the number of intervals. By then the other gateway
@@ -187,9 +187,9 @@ impl Reconciler {
             self.every
         };
         let began = Instant::now();
-        sleep(AT_MOST_EVERY).await;
+        sleep(MIN_REPORT_INTERVAL).await;
         while began.elapsed() < every && !accounts.take_report_due() {
-            sleep(LOOK_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 

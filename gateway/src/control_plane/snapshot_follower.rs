@@ -21,7 +21,7 @@ use crate::telemetry::Metrics;
 const FIRST_FETCH: Duration = Duration::from_secs(3);
 
 /// A "not modified" response that arrives sooner was not held open.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const MIN_HELD_OPEN: Duration = Duration::from_secs(1);
 
 /// Keeps [`CurrentSnapshot`] in sync with the control plane.
 #[derive(Debug)]
@@ -79,7 +79,8 @@ impl SnapshotFollower {
                         tracing::info!("reconnected to the control plane");
                     }
                     back_off.reset();
-                    if matches!(fetch, FetchOutcome::Unchanged) && started.elapsed() < AT_ONCE {
+                    if matches!(fetch, FetchOutcome::Unchanged) && started.elapsed() < MIN_HELD_OPEN
+                    {
                         early_response_back_off.next_delay()
                     } else {
                         early_response_back_off.reset();

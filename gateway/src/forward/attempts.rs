@@ -19,7 +19,7 @@ use crate::upstream::{ExchangeError, Upstreams};
 const TOTAL_TIMEOUT_FACTOR: u32 = 2;
 
 /// The longest `retry-after` of an upstream that is waited for.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// How requests are forwarded.
 #[derive(Debug, Clone, Copy)]
@@ -291,7 +291,7 @@ impl PoolAttempts<'_, '_> {
             return Some(wait);
         }
         let asked_for = failure.wait.unwrap_or_default();
-        if !self.is_last || !failure.may_pass || asked_for > LONGEST_RETRY_AFTER {
+        if !self.is_last || !failure.may_pass || asked_for > MAX_RETRY_AFTER {
             return None;
         }
         self.tried.clear();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use fastllm_engine::Backend;
 
 /// How many bytes of an error are logged.
-const LONGEST: usize = 1 << 10;
+const MAX_EXCERPT_BYTES: usize = 1 << 10;
 
 /// A word with this many bytes of a secret in a row is omitted. Upstreams repeat
 /// parts of a rejected key.
@@ -34,7 +34,7 @@ fn redacted<'s>(text: &[u8], secrets: impl Iterator<Item = &'s [u8]>) -> String 
         let mut windows = (1..=REVEALING).flat_map(|size| bytes.windows(size));
         windows.any(|window| parts.contains(window))
     };
-    let text = text.get(..LONGEST).unwrap_or(text);
+    let text = text.get(..MAX_EXCERPT_BYTES).unwrap_or(text);
     let text = String::from_utf8_lossy(text);
     let mut line = String::with_capacity(text.len());
     for word in text.split_inclusive(is_delimiter) {

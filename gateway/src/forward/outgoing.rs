@@ -167,10 +167,10 @@ impl<'a, 'c> Outgoing<'a, 'c> {
             Payload::Whole(_) => self.members.file_bytes(),
             Payload::Upload(upload) => upload.lock().file_bytes(),
         };
-        let is_sound = self.endpoint.measure() == Measure::AudioInput;
+        let is_audio = self.endpoint.measure() == Measure::AudioInput;
         Quantities {
             input_characters: self.members.input_characters(),
-            audio_bytes: is_sound.then(audio_bytes).flatten(),
+            audio_bytes: is_audio.then(audio_bytes).flatten(),
             ..Quantities::default()
         }
     }

@@ -15,7 +15,7 @@ use crate::runtime::{Deadline, clock};
 use crate::upstream::ExchangeError;
 
 /// The most attempts of one request, however long its chain is.
-const MOST_ATTEMPTS: u32 = 32;
+const MAX_ATTEMPTS: u32 = 32;
 
 /// The attempts that a request has left, and the best response so far.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl<'d> RetryState<'d> {
         let until = clock::now() + timeout;
         Self {
             until: deadline.request_end().map_or(until, |end| until.min(end)),
-            left: MOST_ATTEMPTS,
+            left: MAX_ATTEMPTS,
             best: None,
             rejected: None,
             last: None,

@@ -15,7 +15,7 @@ use super::LocalResponse;
 use super::{Endpoint, Head};
 
 /// The longest list of header names that is allowed to a page, in bytes.
-const LONGEST_REQUEST: usize = 4 << 10;
+const MAX_HEADER_NAMES_BYTES: usize = 4 << 10;
 
 /// The headers that are allowed to a page that requests none.
 const REQUEST_HEADERS: &str = "authorization, content-type, x-api-key, x-request-id, \
@@ -142,7 +142,7 @@ impl Cors {
 fn wanted_headers(head: &Head) -> HeaderValue {
     let is_list = |value: &&[u8]| {
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_., ".contains(byte);
-        (1..=LONGEST_REQUEST).contains(&value.len()) && value.iter().all(is_name)
+        (1..=MAX_HEADER_NAMES_BYTES).contains(&value.len()) && value.iter().all(is_name)
     };
     head.field("access-control-request-headers")
         .filter(is_list)

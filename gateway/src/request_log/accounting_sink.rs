@@ -55,9 +55,10 @@ impl AccountingSink {
     /// The client's own request ID where it is valid, else a new one.
     pub(super) fn request_id(&self, head: &Head) -> HeaderValue {
         /// The longest request ID that is accepted from a client, in bytes.
-        const LONGEST: usize = 128;
+        const MAX_REQUEST_ID_BYTES: usize = 128;
         let given = head.field(REQUEST_ID).filter(|value| {
-            (1..=LONGEST).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+            (1..=MAX_REQUEST_ID_BYTES).contains(&value.len())
+                && value.iter().all(u8::is_ascii_graphic)
         });
         if let Some(given) = given.and_then(|given| HeaderValue::from_bytes(given).ok()) {
             return given;

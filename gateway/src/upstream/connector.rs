@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of addresses beyond which the time per address is not reduced: a
 /// distant address would be abandoned before it could respond.
-const MOST_SHARES: u32 = 8;
+const MAX_SHARES: u32 = 8;
 
 /// Opens connections.
 #[derive(Clone)]
@@ -94,7 +94,7 @@ impl Connector {
 /// time.
 fn timeout_per_address(addresses: usize) -> Duration {
     let shares = u32::try_from(addresses).unwrap_or(u32::MAX);
-    CONNECT_TIMEOUT / shares.clamp(1, MOST_SHARES)
+    CONNECT_TIMEOUT / shares.clamp(1, MAX_SHARES)
 }
 
 #[cfg(test)]

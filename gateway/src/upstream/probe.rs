@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::snapshot::CurrentSnapshot;
 
 /// The maximum number of concurrent probes.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_PROBES: usize = 64;
 
 /// The maximum number of response bytes that are read: the status decides.
 const BODY_LIMIT: usize = 1 << 20;
@@ -125,7 +125,7 @@ impl Prober {
 impl Default for RunningProbes {
     fn default() -> Self {
         Self {
-            room: Arc::new(Semaphore::new(AT_ONCE)),
+            room: Arc::new(Semaphore::new(MAX_CONCURRENT_PROBES)),
             tasks: JoinSet::new(),
             by_backend: HashMap::new(),
         }

@@ -164,10 +164,10 @@ impl BackendPatch {
         let query = mem::take(&mut self.extra_query);
         self.apply_to(&mut row)?;
         if key == Patch::Keep && row.upstream_api_key.is_some() {
-            upstream::same_machine("upstream_api_key", &old.api_base, &row.api_base)?;
+            upstream::same_origin("upstream_api_key", &old.api_base, &row.api_base)?;
         }
         if headers == Patch::Keep && row.extra_headers.is_some() {
-            upstream::same_machine("extra_headers", &old.api_base, &row.api_base)?;
+            upstream::same_origin("extra_headers", &old.api_base, &row.api_base)?;
         }
         let key = key.try_map(|key| seal(vault, row.id, &key))?;
         row.upstream_api_key = key.apply(row.upstream_api_key.take());

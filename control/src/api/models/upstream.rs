@@ -42,7 +42,7 @@ pub(crate) fn api_base(field: &'static str, text: String) -> Result<String, ApiE
 
 /// A stored credential is only sent to the origin for which it was provided, so that
 /// a caller who can change the URL cannot read it that way. `field` is the credential's.
-pub(crate) fn same_machine(field: &str, old: &str, new: &str) -> Result<(), ApiError> {
+pub(crate) fn same_origin(field: &str, old: &str, new: &str) -> Result<(), ApiError> {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin());
     if origin(old) == origin(new) {
         return Ok(());

@@ -4,7 +4,7 @@ use fastllm_contract::Model;
 use ring::digest::{SHA256, digest};
 
 /// The longest TTL: a year, in seconds.
-const LONGEST: u64 = 31_536_000;
+const MAX_TTL_SECONDS: u64 = 31_536_000;
 
 /// The cache settings of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl ModelCaching {
         let mut identity = [0; 32];
         identity.copy_from_slice(digest(&SHA256, &described).as_ref());
         Some(Self {
-            ttl: Duration::from_secs(seconds.min(LONGEST)),
+            ttl: Duration::from_secs(seconds.min(MAX_TTL_SECONDS)),
             identity,
         })
     }

@@ -44,7 +44,7 @@ const UNREADABLE: Duration = Duration::from_mins(10);
 
 /// The number of batches that are written before a sync, which takes much longer
 /// than the writes.
-const AT_ONCE: usize = 8;
+const BATCHES_PER_SYNC: usize = 8;
 
 /// The usage that control has not accepted yet, oldest first.
 ///
@@ -226,7 +226,9 @@ impl Backlog {
     /// fit stays in memory.
     pub(super) async fn spill(&mut self) {
         loop {
-            while self.sealed.len() < AT_ONCE && self.receiver.len() >= UsageBatch::MAX_EVENTS {
+            while self.sealed.len() < BATCHES_PER_SYNC
+                && self.receiver.len() >= UsageBatch::MAX_EVENTS
+            {
                 self.seal(Vec::new());
             }
             let all = self.spill_frozen().await;

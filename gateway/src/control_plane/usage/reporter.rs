@@ -18,8 +18,8 @@ const POST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The waits between two posts of one batch: the first, the longest, and the
 /// longest during shutdown.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
+const MAX_BACK_OFF: Duration = Duration::from_secs(30);
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// Sends usage events to the control plane in batches, one at a time.
@@ -86,7 +86,7 @@ impl UsageReporter {
     /// deadline.
     async fn send_until_accepted(&mut self, batch: SealedBatch, signals: &ShutdownSignals) {
         let started = Instant::now();
-        let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
+        let mut back_off = back_off::Config::new(INITIAL_BACK_OFF, MAX_BACK_OFF).build();
         let mut warned = false;
         loop {
             let outcome = {

@@ -8,7 +8,7 @@ use fastllm_contract::{UsageBatch, UsageEvent};
 
 /// The maximum size in bytes of a batch with several events: half of what
 /// control accepts.
-const MOST_BYTES: usize = 2 << 20;
+const MAX_BATCH_BYTES: usize = 2 << 20;
 
 /// A batch that is resent unchanged until control has responded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl BatchIdentity {
                 events: std::mem::take(&mut events),
             };
             match serde_json::to_vec(&batch) {
-                Ok(body) if body.len() > MOST_BYTES && count > 1 => {
+                Ok(body) if body.len() > MAX_BATCH_BYTES && count > 1 => {
                     let mut first = batch.events;
                     let second = first.split_off(count / 2);
                     left.extend([second, first]);
@@ -88,7 +88,7 @@ mod tests {
 
     use fastllm_contract::{Metadata, MetadataValue, UsageBatch, UsageEvent};
 
-    use super::{BatchIdentity, MOST_BYTES};
+    use super::{BatchIdentity, MAX_BATCH_BYTES};
     use crate::control_plane::usage::fixture::event;
 
     fn seal(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
@@ -96,7 +96,7 @@ mod tests {
         let mut sealed = VecDeque::new();
         assert_eq!(identity.seal(events, &mut sealed), 0);
         let batches = sealed.iter().map(|sealed| {
-            assert!(sealed.body.len() <= MOST_BYTES);
+            assert!(sealed.body.len() <= MAX_BATCH_BYTES);
             let batch: UsageBatch = serde_json::from_slice(&sealed.body).unwrap();
             assert_eq!(batch.events.len(), sealed.events as usize);
             batch

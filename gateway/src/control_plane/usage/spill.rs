@@ -35,7 +35,7 @@ const DONE: [u8; 4] = *b"DONE";
 const HEADER: usize = 20;
 
 /// The maximum length of a batch, in bytes.
-const MOST_BYTES: u32 = 8 << 20;
+const MAX_RECORD_BYTES: u32 = 8 << 20;
 
 /// The minimum number of sent bytes for which the file is compacted.
 const WORTH: u64 = 4 << 20;
@@ -399,7 +399,8 @@ impl Header {
             sum: rest.try_into().ok()?,
         };
         let is_one = header.waits || *mark == DONE;
-        let fits = header.length <= MOST_BYTES && header.events as usize <= UsageBatch::MAX_EVENTS;
+        let fits =
+            header.length <= MAX_RECORD_BYTES && header.events as usize <= UsageBatch::MAX_EVENTS;
         (is_one && fits).then_some(header)
     }
 
@@ -432,7 +433,7 @@ impl Header {
 
 fn record(batch: &SealedBatch) -> Result<Vec<u8>, SpillError> {
     let length = u32::try_from(batch.body.len()).ok();
-    let length = length.filter(|length| *length <= MOST_BYTES);
+    let length = length.filter(|length| *length <= MAX_RECORD_BYTES);
     let mut header = Header {
         waits: true,
         length: length.ok_or(SpillError::TooLong)?,

@@ -12,7 +12,7 @@ use super::unsupported::{Setting, restriction};
 use super::value::{MappingReader, SourceSpan, Value};
 
 /// The highest limit per minute, as in the control plane.
-const MOST: u64 = 1_000_000_000;
+const MAX_LIMIT: u64 = 1_000_000_000;
 
 /// The names of each limit: the first is this program's, the others are
 /// LiteLLM's.
@@ -72,7 +72,7 @@ fn limits_of(fields: &mut MappingReader<'_>) -> Limits {
 }
 
 fn limit(value: &Value<'_>) -> Option<NonZeroU64> {
-    NonZeroU64::new(value.number(1..=MOST)?)
+    NonZeroU64::new(value.number(1..=MAX_LIMIT)?)
 }
 
 /// Limits of a principal for one model.

@@ -309,11 +309,11 @@ pub(super) fn parse_secret(key: &str) -> Result<Secret, &'static str> {
 
 /// The name of a principal or of a role.
 pub(super) fn label(value: &Value<'_>) -> Option<String> {
-    const LONGEST: usize = 256;
+    const MAX_BYTES: usize = 256;
     let text = value.text()?;
-    if text.is_empty() || text.len() > LONGEST || text.chars().any(char::is_control) {
+    if text.is_empty() || text.len() > MAX_BYTES || text.chars().any(char::is_control) {
         value.error(format!(
-            "expected 1 to {LONGEST} bytes without control characters"
+            "expected 1 to {MAX_BYTES} bytes without control characters"
         ));
         return None;
     }

@@ -120,9 +120,9 @@ fn read_text(path: &Path) -> io::Result<String> {
 /// Logs the problems of a file, whether or not it is used.
 pub(super) fn log(path: &Path, problems: &Problems) {
     /// Maximum number of problems logged per read.
-    const MOST: usize = 50;
+    const MAX_LOGGED: usize = 50;
     let path = path.display();
-    for problem in problems.listed().iter().take(MOST) {
+    for problem in problems.listed().iter().take(MAX_LOGGED) {
         let Problem {
             severity,
             place,
@@ -139,7 +139,7 @@ pub(super) fn log(path: &Path, problems: &Problems) {
             "the configuration file has a problem"
         );
     }
-    let listed = problems.listed().len().min(MOST);
+    let listed = problems.listed().len().min(MAX_LOGGED);
     let more = problems.errors() + problems.warnings() - listed;
     if more > 0 {
         tracing::warn!(file = %path, more, "the configuration file has more problems");

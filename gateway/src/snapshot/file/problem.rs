@@ -1,7 +1,7 @@
 use std::fmt;
 
 /// Maximum number of problems stored per file; further ones are only counted.
-const MOST: usize = 1000;
+const MAX_LISTED: usize = 1000;
 
 /// A position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,7 +93,7 @@ impl Problems {
             Severity::Error => self.errors += 1,
             Severity::Warning => self.warnings += 1,
         }
-        if self.listed.len() < MOST {
+        if self.listed.len() < MAX_LISTED {
             self.listed.push(problem);
         }
     }

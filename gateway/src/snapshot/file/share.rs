@@ -3,7 +3,7 @@
 use super::value::{MappingReader, Value};
 
 /// The largest weight.
-const MOST: f64 = 1_000_000.0;
+const MAX_WEIGHT: f64 = 1_000_000.0;
 
 /// What decides about the share of one backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -19,7 +19,7 @@ impl Share {
     pub(super) fn read(params: &mut MappingReader<'_>) -> Self {
         let weight = params
             .take("weight")
-            .and_then(|value| value.decimal(0.0..=MOST));
+            .and_then(|value| value.decimal(0.0..=MAX_WEIGHT));
         let mut rate = |name: &str| {
             let value = params.take(name)?;
             let rate = value.decimal(0.0..=1e12);
@@ -45,7 +45,7 @@ impl Share {
             clippy::cast_sign_loss,
             reason = "at least 1, and a cast saturates"
         )]
-        Some(rate.min(MOST) as u32)
+        Some(rate.min(MAX_WEIGHT) as u32)
     }
 }
 
@@ -76,10 +76,10 @@ pub(super) fn weights(pool: &[Share]) -> Vec<u32> {
         .collect();
     let most = values.iter().copied().fold(0.0, f64::max);
     let whole = values.iter().all(|value| value.fract() == 0.0);
-    let scale = if whole && most <= MOST {
+    let scale = if whole && most <= MAX_WEIGHT {
         1.0
     } else {
-        (MOST / most).min(1000.0)
+        (MAX_WEIGHT / most).min(1000.0)
     };
     let shares = pool.iter().zip(values);
     let weight = |(share, value)| in_order(share, pool, scaled(value, scale));
@@ -103,7 +103,7 @@ fn in_order(share: &Share, pool: &[Share], weight: u32) -> u32 {
 )]
 fn scaled(value: f64, scale: f64) -> u32 {
     let least = f64::from(u8::from(value > 0.0));
-    (value * scale).round().clamp(least, MOST) as u32
+    (value * scale).round().clamp(least, MAX_WEIGHT) as u32
 }
 
 #[cfg(test)]

@@ -37,10 +37,10 @@ pub(super) fn read(fields: &mut MappingReader<'_>, policy: PolicyKind) -> Tuning
 
 /// A ratio of at least 1, converted to the percentage above 1.
 fn ratio(value: &Value<'_>) -> Option<u64> {
-    const MOST: f64 = 1000.0;
+    const MAX_RATIO: f64 = 1000.0;
     let ratio = value.text()?.parse::<f64>().ok();
-    let Some(ratio) = ratio.filter(|ratio| (1.0..=MOST).contains(ratio)) else {
-        value.error(format!("expected a number from 1.0 to {MOST}"));
+    let Some(ratio) = ratio.filter(|ratio| (1.0..=MAX_RATIO).contains(ratio)) else {
+        value.error(format!("expected a number from 1.0 to {MAX_RATIO}"));
         return None;
     };
     #[expect(

@@ -236,14 +236,16 @@ fn days(fields: &mut MappingReader<'_>) -> Vec<u8> {
 }
 
 fn utc_offset(fields: &mut MappingReader<'_>) -> i32 {
-    const MOST: i32 = 24 * 60;
+    const MAX_MINUTES: i32 = 24 * 60;
     let Some(value) = fields.take("utc_offset_minutes") else {
         return 0;
     };
     let offset = value.text().and_then(|text| text.parse().ok());
-    let offset = offset.filter(|offset| (-MOST..=MOST).contains(offset));
+    let offset = offset.filter(|offset| (-MAX_MINUTES..=MAX_MINUTES).contains(offset));
     offset.unwrap_or_else(|| {
-        value.error(format!("expected a whole number from -{MOST} to {MOST}"));
+        value.error(format!(
+            "expected a whole number from -{MAX_MINUTES} to {MAX_MINUTES}"
+        ));
         0
     })
 }

@@ -16,13 +16,13 @@ use super::problem::{Place, Problem, Problems, Severity};
 const DEEPEST: usize = 32;
 
 /// Maximum number of nodes; nodes of an alias count each time it is used.
-const MOST_NODES: usize = 1 << 20;
+const MAX_NODES: usize = 1 << 20;
 
 /// LiteLLM's prefix for a reference to an environment variable.
 const REFERENCE: &str = "os.environ/";
 
 /// Maximum number of sections of a file that are given more than once.
-const MOST_REPEATED: usize = 16;
+const MAX_REPEATED: usize = 16;
 
 /// A value in the file.
 #[derive(Debug)]
@@ -181,13 +181,13 @@ fn place(span: &Span) -> Place {
 /// A member's path below its mapping. Names that could break the line format of
 /// the output are quoted and truncated.
 pub(super) fn member(path: &str, name: &str) -> String {
-    const LONGEST: usize = 64;
+    const MAX_BYTES: usize = 64;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-/.".contains(&byte);
     let dot = if path.is_empty() { "" } else { "." };
-    if !name.is_empty() && name.len() <= LONGEST && name.bytes().all(plain) {
+    if !name.is_empty() && name.len() <= MAX_BYTES && name.bytes().all(plain) {
         format!("{path}{dot}{name}")
     } else {
-        let cut: String = name.chars().take(LONGEST).collect();
+        let cut: String = name.chars().take(MAX_BYTES).collect();
         format!("{path}{dot}{cut:?}")
     }
 }
@@ -293,8 +293,8 @@ impl Loader<'_> {
     /// Bounds the size of the tree that a small file can produce with aliases.
     fn count(&mut self, nodes: usize, place: Place) -> Result<(), Fault> {
         self.nodes = self.nodes.saturating_add(nodes);
-        if self.nodes > MOST_NODES {
-            let message = format!("more than {MOST_NODES} values, aliases followed");
+        if self.nodes > MAX_NODES {
+            let message = format!("more than {MAX_NODES} values, aliases followed");
             return Err(Fault { place, message });
         }
         Ok(())
@@ -363,7 +363,7 @@ impl Loader<'_> {
         let MappingEntry { name, place, value } = again;
         let path = member(&self.path(), &name);
         let section = match self.open.as_mut_slice() {
-            [(OpenCollection::Mapping { entries, .. }, _, _)] if self.repeated < MOST_REPEATED => {
+            [(OpenCollection::Mapping { entries, .. }, _, _)] if self.repeated < MAX_REPEATED => {
                 entries.iter_mut().find(|entry| entry.name == name)
             }
             _ => None,

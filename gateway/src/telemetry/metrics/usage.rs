@@ -26,7 +26,7 @@ const OTHER: &str = "other";
 const END_OF_VALUE: u8 = 0xFF;
 
 /// The maximum number of labels.
-const MOST: usize = 8;
+const MAX_LABELS: usize = 8;
 
 /// The kinds of tokens, as label values.
 const KINDS: [&str; 5] = ["prompt", "completion", "cached", "cache_write", "reasoning"];
@@ -57,7 +57,7 @@ pub enum LabelError {
     )]
     Name,
     /// The number of labels exceeds the maximum.
-    #[error("at most {MOST} members can be labels")]
+    #[error("at most {MAX_LABELS} members can be labels")]
     TooMany,
     /// Prometheus does not accept the name.
     #[error("the label of {member} would be {label}: {why}")]
@@ -98,7 +98,7 @@ impl FromStr for MetadataLabels {
             }
             labels.push(label);
         }
-        if labels.len() > MOST {
+        if labels.len() > MAX_LABELS {
             return Err(LabelError::TooMany);
         }
         Ok(Self(labels))

@@ -27,8 +27,8 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 
 /// The waits between two attempts.
-const FIRST_WAIT: Duration = Duration::from_millis(500);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const INITIAL_BACK_OFF: Duration = Duration::from_millis(500);
+const MAX_BACK_OFF: Duration = Duration::from_secs(5);
 
 /// How long the last spans may take during shutdown.
 const LAST_FLUSH: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl TraceExporter {
             resource_spans: vec![span::batch(&self.resource, spans)],
         };
         let body = Bytes::from(request.encode_to_vec());
-        let mut back_off = back_off::Config::new(FIRST_WAIT, LONGEST_WAIT).build();
+        let mut back_off = back_off::Config::new(INITIAL_BACK_OFF, MAX_BACK_OFF).build();
         for try_number in 1..=TRIES {
             match self.collector.send(body.clone()).await {
                 SendOutcome::Taken => return self.metrics.spans_exported(count),

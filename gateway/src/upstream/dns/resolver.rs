@@ -18,7 +18,7 @@ use crate::snapshot::CurrentSnapshot;
 use crate::telemetry::Metrics;
 
 /// The maximum number of concurrent lookups.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
 
 /// The timeout of one lookup.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl Resolver {
             metrics,
             intervals: INTERVALS,
             lookups: HashMap::new(),
-            room: Arc::new(Semaphore::new(AT_ONCE)),
+            room: Arc::new(Semaphore::new(MAX_CONCURRENT_LOOKUPS)),
             under_way: JoinSet::new(),
         }
     }

@@ -5,7 +5,9 @@ use fastllm_contract::{ModelName, UsageBatch, UsageEvent};
 
 use tokio::time::{Instant, timeout};
 
-use super::{AT_ONCE, Backlog, FLUSH_EVERY, HIGH_MARK, MARK, NextBatch, SealedBatch, UNREADABLE};
+use super::{
+    BATCHES_PER_SYNC, Backlog, FLUSH_EVERY, HIGH_MARK, MARK, NextBatch, SealedBatch, UNREADABLE,
+};
 use crate::control_plane::usage::BatchIdentity;
 use crate::control_plane::usage::SpillConfig;
 use crate::control_plane::usage::fixture::event;
@@ -146,7 +148,7 @@ async fn a_full_file_loses_no_events_until_the_queue_is_full() {
     // Retrying without success takes no more memory.
     for _ in 0..3 {
         rig.backlog.spill().await;
-        assert!(rig.backlog.sealed.len() <= AT_ONCE);
+        assert!(rig.backlog.sealed.len() <= BATCHES_PER_SYNC);
     }
     assert_all(&rig.sent().await, 0..kept);
     // The file is empty now, and is no longer the reason for losses.
