@@ -10,17 +10,17 @@
     reason = "tests"
 )]
 
-mod answers;
 mod case;
 mod client;
+mod client_disconnects;
 mod connections;
 mod counters;
 mod http2;
 mod isolation;
-mod leaving;
 mod multiplexing;
 mod pressure;
 mod requests;
+mod responses;
 mod smuggling;
 mod streams;
 #[path = "../gateway/support/mod.rs"]

@@ -11,8 +11,8 @@ use crate::support::{
 };
 
 /// Sends a request, waits until this many bytes of the response have arrived (none:
-/// only until the upstream has the request), and leaves.
-async fn leaves<P: TestProtocol>(
+/// only until the upstream has the request), and disconnects.
+async fn disconnects<P: TestProtocol>(
     request: &str,
     before: Vec<u8>,
     at: Option<usize>,
@@ -51,14 +51,14 @@ async fn leaves<P: TestProtocol>(
 
 /// Leaves in each way; every usage event has status 499 and the estimated usage:
 /// nothing, or the prompt and this many completion tokens.
-async fn leaves_in_every_way<P: TestProtocol>(
+async fn disconnects_in_every_way<P: TestProtocol>(
     request: &str,
     before: &[u8],
     at: Option<usize>,
     estimate: Option<u64>,
 ) {
     for &how in P::WAYS {
-        let gateway = leaves::<P>(request, before.to_vec(), at, how).await;
+        let gateway = disconnects::<P>(request, before.to_vec(), at, how).await;
         let events = gateway.finish().await;
         assert_eq!(events.len(), 1, "{how:?}");
         assert_eq!((events[0].status, events[0].refusal), (Some(499), None));
@@ -73,26 +73,26 @@ async fn leaves_in_every_way<P: TestProtocol>(
 }
 
 async fn before_the_head_of_a_stream<P: TestProtocol>() {
-    leaves_in_every_way::<P>(STREAMED, b"", None, None).await;
+    disconnects_in_every_way::<P>(STREAMED, b"", None, None).await;
 }
 
 async fn before_the_head_of_a_response<P: TestProtocol>() {
-    leaves_in_every_way::<P>(WHOLE, b"", None, Some(0)).await;
+    disconnects_in_every_way::<P>(WHOLE, b"", None, Some(0)).await;
 }
 
 async fn before_the_first_event<P: TestProtocol>() {
     let begun = events(&[": working\n\n", "data: {\"cho"], false);
-    leaves_in_every_way::<P>(STREAMED, &begun, None, None).await;
+    disconnects_in_every_way::<P>(STREAMED, &begun, None, None).await;
 }
 
 async fn in_the_middle_of_a_stream<P: TestProtocol>() {
     let begun = events(&[ONE, ONE], false);
-    leaves_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len()), Some(2)).await;
+    disconnects_in_every_way::<P>(STREAMED, &begun, Some(2 * ONE.len()), Some(2)).await;
 }
 
 async fn in_the_middle_of_a_response<P: TestProtocol>() {
     let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n{\"abc\":";
-    leaves_in_every_way::<P>(WHOLE, begun, Some(7), Some(1)).await;
+    disconnects_in_every_way::<P>(WHOLE, begun, Some(7), Some(1)).await;
 }
 
 async fn after_the_usage_event<P: TestProtocol>() {
