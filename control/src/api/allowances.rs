@@ -15,11 +15,11 @@ use self::budgets::{BudgetView, NewBudget};
 use self::limits::{LimitsView, NewLimits};
 use crate::api::framework::fields::view;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, Path, Permission, page, require_permission,
+    ApiError, AuditDetail, Caller, Edit, Json, Path, Permission, page, require_permission,
 };
 use crate::app::AppState;
 use crate::db::subject::{SubjectRow, missing};
-use crate::db::{Change, Page, SubjectId};
+use crate::db::{Page, SubjectId};
 
 view! {
     /// What the limits or the budget apply to: a principal, a principal's use of
@@ -77,12 +77,8 @@ impl AllowanceParams {
 }
 
 /// Begins a change of a subject's limits or budget; 404 if the subject does not exist.
-pub(crate) async fn change_of(
-    app: &AppState,
-    caller: Caller,
-    subject: SubjectId,
-) -> Result<Change, ApiError> {
-    let mut change = caller.begin_change(app).await?;
+pub(crate) async fn change_of(caller: Caller, subject: SubjectId) -> Result<Edit, ApiError> {
+    let mut change = caller.begin_change().await?;
     found(change.connection(), subject).await?;
     Ok(change)
 }
@@ -144,23 +140,21 @@ macro_rules! routes_of_one {
                         operation_id = concat!("put_", $name, $noun), params $parameters,
                         request_body = $new, responses((status = 204, description = "The values have been set.")))]
             async fn put(
-                State(app): State<AppState>,
                 caller: Caller,
                 Path($ids): Path<$types>,
                 body: Json<$new>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::allowances::$handlers::put_of(app, caller, $subject, body).await
+                crate::api::allowances::$handlers::put_of(caller, $subject, body).await
             }
 
             #[utoipa::path(delete, $($remove)*, path = concat!($path, "/", $noun), tag = $tag,
                         operation_id = concat!("delete_", $name, $noun), params $parameters,
                         responses((status = 204, description = "Nothing is limited any more.")))]
             async fn delete(
-                State(app): State<AppState>,
                 caller: Caller,
                 Path($ids): Path<$types>,
             ) -> Result<StatusCode, ApiError> {
-                crate::api::allowances::$handlers::delete_of(app, caller, $subject).await
+                crate::api::allowances::$handlers::delete_of(caller, $subject).await
             }
         }
     };

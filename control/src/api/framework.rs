@@ -3,8 +3,8 @@
 
 mod audit_detail;
 pub(crate) mod checks;
+mod edit;
 mod error;
-
 mod extract;
 pub(crate) mod fields;
 pub(crate) mod openapi;
@@ -14,6 +14,7 @@ mod permission;
 pub(crate) mod resource;
 
 pub(crate) use audit_detail::AuditDetail;
+pub(crate) use edit::Edit;
 pub(crate) use error::{ApiError, ErrorBody, ErrorCode};
 pub(crate) use extract::Path;
 pub(crate) use extract::{Json, Query};
@@ -21,4 +22,4 @@ pub(crate) use page::ListParams;
 pub(crate) use patch::Patch;
 pub(crate) use permission::{COOKIE, Caller, Permission, require_permission, session_token};
 pub(crate) use permission::{PeerAddress, same_origin};
-pub(crate) use resource::{Resource, commit};
+pub(crate) use resource::{Create, Delete, Resource, Update};

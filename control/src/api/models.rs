@@ -19,8 +19,8 @@ use utoipa_axum::routes;
 use self::backends::{BackendView, NewBackend};
 use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, ListParams, Path, Permission, Query, Resource, checks,
-    require_permission, resource,
+    ApiError, AuditDetail, Caller, Delete, Json, ListParams, Path, Permission, Query, Resource,
+    Update, checks, require_permission, resource,
 };
 use crate::app::AppState;
 
@@ -113,9 +113,8 @@ resource! {
 
 impl NewModel {
     fn into_row(self) -> Result<ModelRow, ApiError> {
-        granted_name(&self.name)?;
         let mut row = ModelRow {
-            name: self.name.clone(),
+            name: granted_name("name", self.name.clone())?,
             ..ModelRow::default()
         };
         self.into_patch().apply_to(&mut row)?;
@@ -145,23 +144,42 @@ async fn views(
         .collect())
 }
 
-async fn find(connection: &mut PgConnection, id: i64) -> Result<ModelRow, ApiError> {
-    db::models::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("model"))
-}
-
 impl Resource for ModelView {
     const KIND: &'static str = "model";
+    type Row = ModelRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        let row = find(connection, id).await?;
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<ModelRow, ApiError> {
+        let row = db::models::get(connection, id).await;
+        row.map_err(ApiError::of_row("model"))
+    }
+
+    async fn view(connection: &mut PgConnection, row: ModelRow) -> Result<Self, ApiError> {
         let view = views(connection, vec![row]).await?.pop();
         view.ok_or_else(|| ApiError::not_found("model"))
+    }
+}
+
+impl Update for ModelView {
+    type Patch = ModelPatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: ModelRow,
+        patch: ModelPatch,
+    ) -> Result<(), ApiError> {
+        patch.apply_to(&mut row)?;
+        Ok(db::models::update(connection, row.id, &row).await?)
+    }
+}
+
+impl Delete for ModelView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        not_routed_to(connection, id).await?;
+        Ok(db::models::delete(connection, id).await?)
     }
 }
 
@@ -199,12 +217,11 @@ async fn get(
     responses((status = 201, body = CreatedModel, description = "The created model."),
         (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewModel>,
 ) -> Result<(StatusCode, Json<CreatedModel>), ApiError> {
     let row = new.into_row()?;
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let taken = ApiError::of_unique("name", "a model or virtual model with this name exists");
     let id = db::models::insert(change.connection(), &row)
         .await
@@ -213,7 +230,7 @@ async fn create(
     let detail = AuditDetail::new("model.create")
         .id(id)
         .created(&ModelFieldsView::from(row));
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok((StatusCode::CREATED, Json(CreatedModel { id, name })))
 }
 
@@ -221,21 +238,11 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path, description = "ID of the model")),
     request_body = ModelPatch, responses((status = 204, description = "The model has been updated.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<ModelPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let old = find(change.connection(), id).await?;
-    let mut new = old.clone();
-    patch.apply_to(&mut new)?;
-    db::models::update(change.connection(), id, &new).await?;
-    let (before, after) = (ModelFieldsView::from(old), ModelFieldsView::from(new));
-    let detail = AuditDetail::new("model.update")
-        .id(id)
-        .changed(&before, &after);
-    resource::commit(&app, change, detail).await
+    resource::update::<ModelView>(caller, id, patch).await
 }
 
 /// Rejects the deletion of a model to which requests are routed.
@@ -271,17 +278,8 @@ async fn not_routed_to(connection: &mut PgConnection, id: i64) -> Result<(), Api
 #[utoipa::path(delete, path = "/admin/models/{id}", tag = "models", params(("id" = i64, Path, description = "ID of the model")),
     responses((status = 204, description = "The model has been deleted."),
         (status = 409, description = "`in_use`: The model is a target of a virtual model, or the fallback model.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = ModelView::find(connection, id).await?;
-    not_routed_to(connection, id).await?;
-    db::models::delete(connection, id).await?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<ModelView>(caller, id).await
 }
 
 /// Add a backend to a model
@@ -294,9 +292,9 @@ async fn add_backend(
     Path(id): Path<i64>,
     Json(new): Json<NewBackend>,
 ) -> Result<(StatusCode, Json<BackendView>), ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
-    let model = find(connection, id).await?;
+    let model = ModelView::row(connection, id).await?;
     let backend = db::backends::next_id(connection).await?;
     let row = new.into_row(backend, &model, &app.vault)?;
     db::backends::insert(connection, &row).await?;
@@ -309,7 +307,7 @@ async fn add_backend(
         .created(&view)
         .secret("upstream_api_key", key)
         .secret("extra_headers", headers);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok((StatusCode::CREATED, Json(view)))
 }
 

@@ -2,7 +2,7 @@ use fastllm_contract::{Budget, BudgetId, Micros, Subject, Tokens, WindowLength};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::subject::{self, Allowance, SubjectColumns, SubjectId, SubjectRow};
+use super::subject::{self, Allowance, SubjectId, subject_of};
 use super::{DbError, Page};
 use crate::clock;
 
@@ -89,16 +89,7 @@ pub(crate) async fn list(
         .into_iter()
         .map(|row| Allowance {
             id: row.id,
-            subject: SubjectRow {
-                principal_id: row.principal_id,
-                principal: row.principal,
-                model_id: row.model_id,
-                model: row.model,
-                key_id: row.key_id,
-                key: row.key,
-                team_id: row.team_id,
-                team: row.team,
-            },
+            subject: subject_of!(row as SubjectRow),
             value: Budget::from(BudgetColumns {
                 id: row.id,
                 tokens_total: row.tokens_total,
@@ -205,12 +196,7 @@ pub(crate) async fn published(
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let columns = SubjectColumns {
-                principal_id: row.principal_id,
-                model_id: row.model_id,
-                key_id: row.key_id,
-                team_id: row.team_id,
-            };
+            let columns = subject_of!(row as SubjectColumns);
             let budget = Budget::from(BudgetColumns {
                 id: row.id,
                 tokens_total: row.tokens_total,

@@ -5,6 +5,7 @@ use time::OffsetDateTime;
 use super::{DbError, Page, only};
 
 /// An API key, without its hash.
+#[derive(Clone)]
 pub(crate) struct KeyRow {
     pub(crate) id: i64,
     pub(crate) prefix: String,
@@ -15,15 +16,6 @@ pub(crate) struct KeyRow {
     pub(crate) disabled: bool,
     pub(crate) created_at: OffsetDateTime,
     pub(crate) last_used_at: Option<OffsetDateTime>,
-}
-
-/// A key to insert.
-pub(crate) struct NewKey<'a> {
-    pub(crate) hash: KeyHash,
-    pub(crate) prefix: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) principal_id: i64,
-    pub(crate) expires_at: Option<OffsetDateTime>,
 }
 
 pub(crate) async fn list(
@@ -54,23 +46,17 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<KeyRow
 
 pub(crate) async fn insert(
     connection: &mut PgConnection,
-    key: &NewKey<'_>,
+    hash: &KeyHash,
+    row: &KeyRow,
 ) -> Result<i64, DbError> {
-    let NewKey {
-        hash,
-        prefix,
-        name,
-        principal_id,
-        expires_at,
-    } = key;
     let id = sqlx::query_scalar!(
         "INSERT INTO api_keys (hash, prefix, name, principal_id, expires_at) \
          VALUES ($1, $2, $3, $4, $5) RETURNING id",
         &hash.0[..],
-        *prefix,
-        *name,
-        *principal_id,
-        *expires_at,
+        row.prefix,
+        row.name,
+        row.principal_id,
+        row.expires_at,
     )
     .fetch_one(connection)
     .await?;
@@ -78,19 +64,13 @@ pub(crate) async fn insert(
 }
 
 /// Writes the fields that can change after creation.
-pub(crate) async fn update(
-    connection: &mut PgConnection,
-    id: i64,
-    name: &str,
-    expires_at: Option<OffsetDateTime>,
-    disabled: bool,
-) -> Result<(), DbError> {
+pub(crate) async fn update(connection: &mut PgConnection, row: &KeyRow) -> Result<(), DbError> {
     sqlx::query!(
         "UPDATE api_keys SET name = $2, expires_at = $3, disabled = $4 WHERE id = $1",
-        id,
-        name,
-        expires_at,
-        disabled,
+        row.id,
+        row.name,
+        row.expires_at,
+        row.disabled,
     )
     .execute(connection)
     .await?;

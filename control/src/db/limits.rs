@@ -3,7 +3,7 @@ use std::num::NonZeroU64;
 use fastllm_contract::{Limits, Subject};
 use sqlx::PgConnection;
 
-use super::subject::{self, Allowance, SubjectColumns, SubjectId, SubjectRow};
+use super::subject::{self, Allowance, SubjectId, subject_of};
 use super::{DbError, Page};
 
 fn limits(
@@ -53,16 +53,7 @@ pub(crate) async fn list(
         .map(|row| Allowance {
             id: row.id,
             value: limits(row.requests_per_min, row.tokens_per_min, row.concurrency),
-            subject: SubjectRow {
-                principal_id: row.principal_id,
-                principal: row.principal,
-                model_id: row.model_id,
-                model: row.model,
-                key_id: row.key_id,
-                key: row.key,
-                team_id: row.team_id,
-                team: row.team,
-            },
+            subject: subject_of!(row as SubjectRow),
         })
         .collect())
 }
@@ -155,12 +146,7 @@ pub(crate) async fn published(
     Ok(rows
         .into_iter()
         .filter_map(|row| {
-            let columns = SubjectColumns {
-                principal_id: row.principal_id,
-                model_id: row.model_id,
-                key_id: row.key_id,
-                team_id: row.team_id,
-            };
+            let columns = subject_of!(row as SubjectColumns);
             Some((
                 subject::published(&columns, row.model.as_deref())?,
                 limits(row.requests_per_min, row.tokens_per_min, row.concurrency),

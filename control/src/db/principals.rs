@@ -4,6 +4,7 @@ use time::OffsetDateTime;
 use super::{DbError, Page, only};
 
 /// A principal and its roles.
+#[derive(Clone)]
 pub(crate) struct PrincipalRow {
     pub(crate) id: i64,
     pub(crate) kind: String,
@@ -13,13 +14,6 @@ pub(crate) struct PrincipalRow {
     pub(crate) created_at: OffsetDateTime,
     pub(crate) roles: Vec<String>,
     pub(crate) has_password: bool,
-    pub(crate) team_id: Option<i64>,
-}
-
-/// The fields of a principal that can change.
-pub(crate) struct PrincipalFields<'a> {
-    pub(crate) email: Option<&'a str>,
-    pub(crate) disabled: bool,
     pub(crate) team_id: Option<i64>,
 }
 
@@ -81,20 +75,14 @@ pub(crate) async fn insert(
 /// Writes the fields that can change after creation.
 pub(crate) async fn update(
     connection: &mut PgConnection,
-    id: i64,
-    fields: &PrincipalFields<'_>,
+    row: &PrincipalRow,
 ) -> Result<(), DbError> {
-    let PrincipalFields {
-        email,
-        disabled,
-        team_id,
-    } = *fields;
     sqlx::query!(
         "UPDATE principals SET email = $2, disabled = $3, team_id = $4 WHERE id = $1",
-        id,
-        email,
-        disabled,
-        team_id,
+        row.id,
+        row.email.as_deref(),
+        row.disabled,
+        row.team_id,
     )
     .execute(connection)
     .await?;

@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 use super::{DbError, Page, only};
 
 /// A role and its permissions, sorted by permission and resource.
+#[derive(Clone)]
 pub(crate) struct RoleRow {
     pub(crate) id: i64,
     pub(crate) name: String,

@@ -11,12 +11,6 @@ use super::{DbError, only};
 pub(crate) struct RuleRow {
     pub(crate) id: i64,
     pub(crate) virtual_model_id: i64,
-    pub(crate) fields: RuleFields,
-}
-
-/// The fields of a rule that can change.
-#[derive(Debug, Clone)]
-pub(crate) struct RuleFields {
     /// Rules are evaluated in this order.
     pub(crate) position: i32,
     /// Sorted IDs; empty for any caller.
@@ -52,7 +46,7 @@ pub(crate) struct Conditions {
     pub(crate) utc_offset_minutes: i32,
 }
 
-impl RuleFields {
+impl RuleRow {
     /// Whether the rule holds for every request.
     pub(crate) fn always_holds(&self) -> bool {
         let shift = self
@@ -92,12 +86,10 @@ pub(crate) async fn of_virtual_models(
         .map(|row| RuleRow {
             id: row.id,
             virtual_model_id: row.virtual_model_id,
-            fields: RuleFields {
-                position: row.position,
-                principals: row.principals,
-                roles: row.roles,
-                conditions: serde_json::from_value(row.match_json).ok(),
-            },
+            position: row.position,
+            principals: row.principals,
+            roles: row.roles,
+            conditions: serde_json::from_value(row.match_json).ok(),
         })
         .collect())
 }
@@ -113,35 +105,32 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RuleRo
     only(rows, |row| row.id == id)
 }
 
-/// A position of another rule is a duplicate.
+/// Inserts the rule, with an ID of its own. A position of another rule is a duplicate.
 pub(crate) async fn insert(
     connection: &mut PgConnection,
-    virtual_model_id: i64,
-    fields: &RuleFields,
+    mut row: RuleRow,
 ) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    row.id = sqlx::query_scalar!(
         "INSERT INTO routing_rules (virtual_model_id, position) VALUES ($1, $2) RETURNING id",
-        virtual_model_id,
-        fields.position,
+        row.virtual_model_id,
+        row.position,
     )
     .fetch_one(&mut *connection)
     .await?;
-    update(connection, id, fields).await?;
-    Ok(id)
+    update(connection, &row).await?;
+    Ok(row.id)
 }
 
 /// A position of another rule is a duplicate. Conditions of a later release are kept.
-pub(crate) async fn update(
-    connection: &mut PgConnection,
-    id: i64,
-    fields: &RuleFields,
-) -> Result<(), DbError> {
-    let RuleFields {
+pub(crate) async fn update(connection: &mut PgConnection, row: &RuleRow) -> Result<(), DbError> {
+    let RuleRow {
+        id,
+        virtual_model_id: _,
         position,
         principals,
         roles,
         conditions,
-    } = fields;
+    } = row;
     let conditions = conditions
         .as_ref()
         .map(serde_json::to_value)

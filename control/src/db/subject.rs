@@ -54,6 +54,32 @@ pub(crate) struct SubjectRow {
     pub(crate) team: Option<String>,
 }
 
+/// Takes the subject out of a row of a query, with or without the names.
+macro_rules! subject_of {
+    ($row:ident as SubjectRow) => {
+        $crate::db::subject::SubjectRow {
+            principal_id: $row.principal_id,
+            principal: $row.principal,
+            model_id: $row.model_id,
+            model: $row.model,
+            key_id: $row.key_id,
+            key: $row.key,
+            team_id: $row.team_id,
+            team: $row.team,
+        }
+    };
+    ($row:ident as SubjectColumns) => {
+        $crate::db::subject::SubjectColumns {
+            principal_id: $row.principal_id,
+            model_id: $row.model_id,
+            key_id: $row.key_id,
+            team_id: $row.team_id,
+        }
+    };
+}
+
+pub(super) use subject_of;
+
 /// The limits or the budget of a subject.
 pub(crate) struct Allowance<T> {
     pub(crate) id: i64,

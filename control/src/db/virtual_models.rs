@@ -6,12 +6,6 @@ use super::{DbError, Page, only};
 #[derive(Debug, Clone)]
 pub(crate) struct VirtualModelRow {
     pub(crate) id: i64,
-    pub(crate) fields: VirtualModelFields,
-}
-
-/// The fields of a virtual model.
-#[derive(Debug, Clone)]
-pub(crate) struct VirtualModelFields {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
     /// `prompt` or `caller`.
@@ -22,7 +16,8 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<VirtualModelRow>, DbError> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        VirtualModelRow,
         "SELECT id, name, description, split_by FROM virtual_models \
           WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
         page.after,
@@ -30,17 +25,7 @@ pub(crate) async fn list(
     )
     .fetch_all(connection)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| VirtualModelRow {
-            id: row.id,
-            fields: VirtualModelFields {
-                name: row.name,
-                description: row.description,
-                split_by: row.split_by,
-            },
-        })
-        .collect())
+    Ok(rows)
 }
 
 pub(crate) async fn get(
@@ -53,18 +38,13 @@ pub(crate) async fn get(
 
 pub(crate) async fn insert(
     connection: &mut PgConnection,
-    fields: &VirtualModelFields,
+    row: &VirtualModelRow,
 ) -> Result<i64, DbError> {
-    let VirtualModelFields {
-        name,
-        description,
-        split_by,
-    } = fields;
     let id = sqlx::query_scalar!(
         "INSERT INTO virtual_models (name, description, split_by) VALUES ($1, $2, $3) RETURNING id",
-        name,
-        description.as_deref(),
-        split_by,
+        row.name,
+        row.description.as_deref(),
+        row.split_by,
     )
     .fetch_one(connection)
     .await?;
@@ -73,20 +53,14 @@ pub(crate) async fn insert(
 
 pub(crate) async fn update(
     connection: &mut PgConnection,
-    id: i64,
-    fields: &VirtualModelFields,
+    row: &VirtualModelRow,
 ) -> Result<(), DbError> {
-    let VirtualModelFields {
-        name,
-        description,
-        split_by,
-    } = fields;
     sqlx::query!(
         "UPDATE virtual_models SET name = $2, description = $3, split_by = $4 WHERE id = $1",
-        id,
-        name,
-        description.as_deref(),
-        split_by,
+        row.id,
+        row.name,
+        row.description.as_deref(),
+        row.split_by,
     )
     .execute(connection)
     .await?;

@@ -4,7 +4,7 @@ use fastllm_contract::{
     ModelName, PrincipalId, Rule, RuleCaller, RuleShape, SplitBy, Target, VirtualModel,
 };
 
-use crate::db::rules::{Conditions, RuleFields, RuleRow};
+use crate::db::rules::{Conditions, RuleRow};
 use crate::db::snapshot::{PublishedVirtualModel, RoutingRows};
 use crate::db::targets::TargetRow;
 
@@ -60,12 +60,14 @@ fn by_owner(rows: Vec<TargetRow>) -> BTreeMap<i64, Vec<Target>> {
 }
 
 fn rule(row: RuleRow, targets: Vec<Target>) -> Option<Rule> {
-    let RuleFields {
+    let RuleRow {
+        id: _,
+        virtual_model_id: _,
         position: _,
         principals,
         roles,
         conditions,
-    } = row.fields;
+    } = row;
     let Conditions {
         min_prompt_tokens,
         max_prompt_tokens,

@@ -1,3 +1,4 @@
+use std::mem;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -10,15 +11,15 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::fields::view;
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, Caller, Json, Patch, Path, Permission, Query, Resource, checks, page, patch,
+    ApiError, Caller, Json, Path, Permission, Query, Resource, Update, checks, page,
     require_permission, resource,
 };
 use crate::app::AppState;
 use crate::clock;
 use crate::crypto::ApiKey;
-use crate::db::keys::{KeyRow, NewKey};
+use crate::db::keys::KeyRow;
 use crate::db::{DbError, keys, principals};
 
 /// The default lifetime of a key.
@@ -33,38 +34,49 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         .routes(require_permission(Permission::KeyRevoke, routes!(revoke)))
 }
 
-view! {
+resource! {
     /// An API key. The secret is returned only when the key is created.
-    pub(crate) struct KeyView from KeyRow {
+    view KeyView from KeyRow {
         id: i64,
         /// The first 11 characters of the key.
         prefix: String,
-        name: String,
         principal_id: i64,
         /// The name of the principal.
         principal: String,
         /// `null` means never.
         #[serde(with = "time::serde::rfc3339::option")]
         expires_at: Option<OffsetDateTime>,
-        disabled: bool,
         #[serde(with = "time::serde::rfc3339")]
         created_at: OffsetDateTime,
         /// Accurate to one minute.
         #[serde(with = "time::serde::rfc3339::option")]
         last_used_at: Option<OffsetDateTime>,
     }
+    /// A key to create.
+    new KeyRequest;
+    /// Changes to a key: an absent field keeps its value, `null` clears it.
+    patch KeyPatch;
+    fields {
+        name: required String => checks::name,
+        principal_id: create_only i64,
+        @new {
+            /// By default 90 days from now; `null` means never.
+        }
+        @patch {
+            /// `null` means never.
+        }
+        expires_at: custom nullable String [format = DateTime],
+        disabled: patch_only bool,
+    }
 }
 
-/// A key to create.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KeyRequest {
-    name: String,
-    principal_id: i64,
-    /// By default 90 days from now; `null` means never.
-    #[serde(default)]
-    #[schema(value_type = Option<String>, format = DateTime)]
-    expires_at: Patch<String>,
+impl KeyPatch {
+    /// Checks the given fields and stores them in the row.
+    fn change(mut self, row: &mut KeyRow) -> Result<(), ApiError> {
+        let expires_at = mem::take(&mut self.expires_at).try_map(|text| expiry(&text))?;
+        row.expires_at = expires_at.apply(row.expires_at);
+        self.apply_to(row)
+    }
 }
 
 /// The created key. The secret cannot be retrieved again.
@@ -74,22 +86,6 @@ pub(crate) struct CreatedKey {
     key: String,
     #[serde(with = "time::serde::rfc3339::option")]
     expires_at: Option<OffsetDateTime>,
-}
-
-/// Changes to a key: an absent field keeps its value, `null` clears it.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct KeyPatch {
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    name: Option<String>,
-    /// `null` means never.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    #[serde(default)]
-    expires_at: Patch<String>,
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    disabled: Option<bool>,
 }
 
 /// The requested keys.
@@ -107,14 +103,32 @@ pub(crate) struct KeyListParams {
 
 impl Resource for KeyView {
     const KIND: &'static str = "key";
+    type Row = KeyRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<KeyRow, ApiError> {
         let row = keys::get(connection, id).await;
-        Ok(row.map_err(ApiError::of_row("key"))?.into())
+        row.map_err(ApiError::of_row("key"))
+    }
+
+    async fn view(_: &mut PgConnection, row: KeyRow) -> Result<Self, ApiError> {
+        Ok(row.into())
+    }
+}
+
+impl Update for KeyView {
+    type Patch = KeyPatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: KeyRow,
+        patch: KeyPatch,
+    ) -> Result<(), ApiError> {
+        patch.change(&mut row)?;
+        Ok(keys::update(connection, &row).await?)
     }
 }
 
@@ -153,47 +167,41 @@ async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<Ke
 #[utoipa::path(post, path = "/admin/keys", tag = "keys", request_body = KeyRequest,
     responses((status = 200, body = CreatedKey, description = "The key and its secret.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Json(request): Json<KeyRequest>,
 ) -> Result<Json<CreatedKey>, ApiError> {
-    let KeyRequest {
-        name,
-        principal_id,
-        expires_at,
-    } = request;
-    let name = checks::name("name", name)?;
-    let expires_at = match expires_at {
-        Patch::Keep => Some(clock::now() + DEFAULT_LIFETIME),
-        Patch::Clear => None,
-        Patch::Set(text) => Some(expiry(&text)?),
-    };
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    principals::get(connection, principal_id)
-        .await
-        .map_err(|error| match error {
-            DbError::NotFound => ApiError::invalid("principal_id", "there is no such principal"),
-            other => other.into(),
-        })?;
     let ApiKey {
         plaintext,
         hash,
         prefix,
     } = ApiKey::generate()?;
-    let new = NewKey {
-        hash,
-        prefix: &prefix,
-        name: &name,
-        principal_id,
-        expires_at,
+    let now = clock::now();
+    let mut row = KeyRow {
+        id: 0,
+        prefix,
+        name: String::new(),
+        principal_id: request.principal_id,
+        principal: String::new(),
+        expires_at: Some(now + DEFAULT_LIFETIME),
+        disabled: false,
+        created_at: now,
+        last_used_at: None,
     };
-    let id = keys::insert(connection, &new).await?;
-    resource::created::<KeyView>(&app, change, id).await?;
+    request.into_patch().change(&mut row)?;
+    let mut change = caller.begin_change().await?;
+    let connection = change.connection();
+    principals::get(connection, row.principal_id)
+        .await
+        .map_err(|error| match error {
+            DbError::NotFound => ApiError::invalid("principal_id", "there is no such principal"),
+            other => other.into(),
+        })?;
+    let id = keys::insert(connection, &hash, &row).await?;
+    resource::created::<KeyView>(change, id).await?;
     Ok(Json(CreatedKey {
         id,
         key: plaintext.expose().to_owned(),
-        expires_at,
+        expires_at: row.expires_at,
     }))
 }
 
@@ -203,26 +211,11 @@ async fn create(
 #[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
     request_body = KeyPatch, responses((status = 204, description = "The key has been updated.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<KeyPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let KeyPatch {
-        name,
-        expires_at,
-        disabled,
-    } = patch;
-    let name = name.map(|name| checks::name("name", name)).transpose()?;
-    let expires_at = expires_at.try_map(|text| expiry(&text))?;
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = KeyView::find(connection, id).await?;
-    let name = name.unwrap_or_else(|| old.name.clone());
-    let expires_at = expires_at.apply(old.expires_at);
-    let disabled = disabled.unwrap_or(old.disabled);
-    keys::update(connection, id, &name, expires_at, disabled).await?;
-    resource::changed(&app, change, "update", &old).await
+    resource::update::<KeyView>(caller, id, patch).await
 }
 
 /// Revoke a key
@@ -230,16 +223,14 @@ async fn update(
 /// Gateways reject the key from now on. The key remains listed as disabled.
 #[utoipa::path(delete, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
     responses((status = 204, description = "The key has been revoked.")))]
-async fn revoke(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+async fn revoke(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
-    let old = KeyView::find(connection, id).await?;
-    keys::update(connection, id, &old.name, old.expires_at, true).await?;
-    resource::changed(&app, change, "revoke", &old).await
+    let mut row = KeyView::row(connection, id).await?;
+    let before = KeyView::from(row.clone());
+    row.disabled = true;
+    keys::update(connection, &row).await?;
+    resource::changed(change, "revoke", &before).await
 }
 
 /// Checks that a key expires in the future.

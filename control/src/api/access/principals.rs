@@ -9,15 +9,16 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::fields::view;
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
-    checks, commit, patch, require_permission, resource,
+    ApiError, AuditDetail, Caller, Create, Delete, Json, ListParams, Path, Permission, Query,
+    Resource, Update, checks, require_permission, resource,
 };
 use crate::app::AppState;
+use crate::clock;
 use crate::crypto::check_policy;
-use crate::db::principals::{PrincipalFields, PrincipalRow};
-use crate::db::{Change, DbError, principals, roles, sessions};
+use crate::db::principals::PrincipalRow;
+use crate::db::{DbError, principals, roles, sessions};
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -46,23 +47,42 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-view! {
+resource! {
     /// A person or service.
-    pub(crate) struct PrincipalView from PrincipalRow {
+    view PrincipalView from PrincipalRow {
         id: i64,
         /// `user` or `service_account`.
         kind: String,
         name: String,
-        email: Option<String>,
-        /// A disabled principal cannot log in, and gateways reject its keys.
-        disabled: bool,
         #[serde(with = "time::serde::rfc3339")]
         created_at: OffsetDateTime,
         /// The names of its roles.
         roles: Vec<String>,
         has_password: bool,
-        /// The ID of the team whose limits and budget it shares.
-        team_id: Option<i64>,
+    }
+    /// A principal to create, at first without roles.
+    new NewPrincipal;
+    /// Changes to a principal: an absent field keeps its value, `null` clears it.
+    patch PrincipalPatch;
+    fields {
+        name: create_only String,
+        #[serde(default)]
+        kind: create_only PrincipalKind,
+        email: nullable String => checks::text,
+        @view {
+            /// A disabled principal cannot log in, and gateways reject its keys.
+        }
+        disabled: patch_only bool,
+        @view {
+            /// The ID of the team whose limits and budget it shares.
+        }
+        @new {
+            /// The ID of the team whose limits and budget it shares.
+        }
+        @patch {
+            /// `null` removes the principal from its team.
+        }
+        team_id: nullable i64,
     }
 }
 
@@ -75,32 +95,13 @@ pub(crate) enum PrincipalKind {
     ServiceAccount,
 }
 
-/// A principal to create, at first without roles.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewPrincipal {
-    name: String,
-    #[serde(default)]
-    kind: PrincipalKind,
-    email: Option<String>,
-    /// The ID of the team whose limits and budget it shares.
-    team_id: Option<i64>,
-}
-
-/// Changes to a principal: an absent field keeps its value, `null` clears it.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PrincipalPatch {
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    email: Patch<String>,
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    disabled: Option<bool>,
-    /// `null` removes the principal from its team.
-    #[schema(value_type = Option<i64>)]
-    #[serde(default)]
-    team_id: Patch<i64>,
+impl PrincipalKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::ServiceAccount => "service_account",
+        }
+    }
 }
 
 /// A role to assign.
@@ -129,8 +130,8 @@ pub(crate) struct Revoked {
 
 /// Rejects a change that would leave no administrator. Call it
 /// within the change, after its statements: changes are serialized.
-pub(crate) async fn keep_an_administrator(change: &mut Change) -> Result<(), ApiError> {
-    if principals::administrators(change.connection()).await? == 0 {
+pub(crate) async fn keep_an_administrator(connection: &mut PgConnection) -> Result<(), ApiError> {
+    if principals::administrators(connection).await? == 0 {
         return Err(ApiError::last_administrator());
     }
     Ok(())
@@ -146,14 +147,77 @@ fn of_team(error: DbError) -> Result<ApiError, DbError> {
 
 impl Resource for PrincipalView {
     const KIND: &'static str = "principal";
+    type Row = PrincipalRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<PrincipalRow, ApiError> {
         let row = principals::get(connection, id).await;
-        Ok(row.map_err(ApiError::of_row("principal"))?.into())
+        row.map_err(ApiError::of_row("principal"))
+    }
+
+    async fn view(_: &mut PgConnection, row: PrincipalRow) -> Result<Self, ApiError> {
+        Ok(row.into())
+    }
+}
+
+impl Create for PrincipalView {
+    type New = NewPrincipal;
+
+    async fn insert(connection: &mut PgConnection, new: NewPrincipal) -> Result<i64, ApiError> {
+        let mut row = PrincipalRow {
+            id: 0,
+            kind: new.kind.as_str().to_owned(),
+            name: checks::name("name", new.name.clone())?,
+            email: None,
+            disabled: false,
+            created_at: clock::now(),
+            roles: Vec::new(),
+            has_password: false,
+            team_id: None,
+        };
+        new.into_patch().apply_to(&mut row)?;
+        let taken = ApiError::of_unique("name", "a principal with this name or email exists");
+        principals::insert(
+            connection,
+            &row.name,
+            &row.kind,
+            row.email.as_deref(),
+            row.team_id,
+        )
+        .await
+        .map_err(|error| of_team(error).unwrap_or_else(taken))
+    }
+}
+
+impl Update for PrincipalView {
+    type Patch = PrincipalPatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: PrincipalRow,
+        patch: PrincipalPatch,
+    ) -> Result<(), ApiError> {
+        let was_disabled = row.disabled;
+        patch.apply_to(&mut row)?;
+        let taken = ApiError::of_unique("email", "a principal with this email exists");
+        principals::update(connection, &row)
+            .await
+            .map_err(|error| of_team(error).unwrap_or_else(taken))?;
+        if row.disabled && !was_disabled {
+            sessions::delete_all(connection, Some(row.id)).await?;
+        }
+        keep_an_administrator(connection).await
+    }
+}
+
+impl Delete for PrincipalView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        let in_use = ApiError::of_reference("a rule of a virtual model names this principal");
+        principals::delete(connection, id).await.map_err(in_use)?;
+        keep_an_administrator(connection).await
     }
 }
 
@@ -190,26 +254,10 @@ async fn get(
     responses((status = 201, body = PrincipalView, description = "The created principal."),
         (status = 409, description = "`duplicate`: Another principal has the same name or email.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewPrincipal>,
 ) -> Result<(StatusCode, Json<PrincipalView>), ApiError> {
-    let name = checks::name("name", new.name)?;
-    let email = new
-        .email
-        .map(|email| checks::text("email", email))
-        .transpose()?;
-    let kind = match new.kind {
-        PrincipalKind::User => "user",
-        PrincipalKind::ServiceAccount => "service_account",
-    };
-    let mut change = caller.begin_change(&app).await?;
-    let taken = ApiError::of_unique("name", "a principal with this name or email exists");
-    let (email, team_id) = (email.as_deref(), new.team_id);
-    let id = principals::insert(change.connection(), &name, kind, email, team_id)
-        .await
-        .map_err(|error| of_team(error).unwrap_or_else(taken))?;
-    let made = resource::created(&app, change, id).await?;
+    let made = resource::create::<PrincipalView>(caller, new).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -221,30 +269,11 @@ async fn create(
     responses((status = 204, description = "The principal has been updated."),
         (status = 409, description = "`duplicate`: Another principal has the same email.\n\n`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<PrincipalPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let email = patch.email.try_map(|email| checks::text("email", email))?;
-    let mut change = caller.begin_change(&app).await?;
-    let old = PrincipalView::find(change.connection(), id).await?;
-    let email = email.apply(old.email.clone());
-    let disabled = patch.disabled.unwrap_or(old.disabled);
-    let fields = PrincipalFields {
-        email: email.as_deref(),
-        disabled,
-        team_id: patch.team_id.apply(old.team_id),
-    };
-    let taken = ApiError::of_unique("email", "a principal with this email exists");
-    principals::update(change.connection(), id, &fields)
-        .await
-        .map_err(|error| of_team(error).unwrap_or_else(taken))?;
-    if disabled && !old.disabled {
-        sessions::delete_all(change.connection(), Some(id)).await?;
-    }
-    keep_an_administrator(&mut change).await?;
-    resource::changed(&app, change, "update", &old).await
+    resource::update::<PrincipalView>(caller, id, patch).await
 }
 
 /// Delete a principal
@@ -253,19 +282,8 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/principals/{id}", tag = "principals",
     params(("id" = i64, Path, description = "ID of the principal")), responses((status = 204, description = "The principal has been deleted."),
         (status = 409, description = "`in_use`: A rule of a virtual model names the principal.\n\n`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let old = PrincipalView::find(change.connection(), id).await?;
-    let in_use = ApiError::of_reference("a rule of a virtual model names this principal");
-    principals::delete(change.connection(), id)
-        .await
-        .map_err(in_use)?;
-    keep_an_administrator(&mut change).await?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<PrincipalView>(caller, id).await
 }
 
 /// Assign a role to a principal
@@ -275,12 +293,11 @@ async fn delete(
     params(("id" = i64, Path, description = "ID of the principal")), request_body = RoleGrant,
     responses((status = 204, description = "The principal has the role.")))]
 async fn add_role(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(grant): Json<RoleGrant>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     PrincipalView::find(change.connection(), id).await?;
     let role = roles::find(change.connection(), &grant.role)
         .await
@@ -289,7 +306,7 @@ async fn add_role(
     let detail = AuditDetail::new("principal.role.add")
         .id(id)
         .with("role", role.name);
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Remove a role from a principal
@@ -298,20 +315,19 @@ async fn add_role(
     responses((status = 204, description = "The role has been removed."),
         (status = 409, description = "`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn remove_role(
-    State(app): State<AppState>,
     caller: Caller,
     Path((id, role)): Path<(i64, String)>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     PrincipalView::find(change.connection(), id).await?;
     if !principals::remove_role(change.connection(), id, &role).await? {
         return Err(ApiError::not_found("role of this principal"));
     }
-    keep_an_administrator(&mut change).await?;
+    keep_an_administrator(change.connection()).await?;
     let detail = AuditDetail::new("principal.role.remove")
         .id(id)
         .with("role", role);
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Set the password of a principal
@@ -331,7 +347,7 @@ async fn set_password(
     // Hashed before the change begins, because changes are serialized.
     let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
     let hash = app.passwords.hash(slot, password).await?;
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let ended = principals::set_password(change.connection(), id, &hash)
         .await
         .map_err(ApiError::of_row("principal"))?;
@@ -339,7 +355,7 @@ async fn set_password(
         .id(id)
         .with("sessions_ended", ended)
         .secret("password", Some(true));
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// End all sessions
@@ -347,14 +363,11 @@ async fn set_password(
 /// Ends the sessions of every principal, including the caller's.
 #[utoipa::path(post, path = "/admin/sessions/revoke-all", tag = "session",
     responses((status = 200, body = Revoked, description = "The number of ended sessions.")))]
-async fn revoke_all(
-    State(app): State<AppState>,
-    caller: Caller,
-) -> Result<Json<Revoked>, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+async fn revoke_all(caller: Caller) -> Result<Json<Revoked>, ApiError> {
+    let mut change = caller.begin_change().await?;
     let revoked = sessions::delete_all(change.connection(), None).await?;
     let detail = AuditDetail::new("session.revoke_all").with("revoked", revoked);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok(Json(Revoked {
         revoked,
         includes_caller: true,

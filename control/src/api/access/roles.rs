@@ -1,3 +1,5 @@
+use std::mem;
+
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
@@ -9,9 +11,10 @@ use utoipa_axum::routes;
 
 use super::grants;
 use super::principals::keep_an_administrator;
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
-    checks, commit, require_permission, resource,
+    ApiError, AuditDetail, Caller, Delete, Json, ListParams, Path, Permission, Query, Resource,
+    Update, checks, require_permission, resource,
 };
 use crate::app::AppState;
 use crate::db::roles::RoleRow;
@@ -32,15 +35,6 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A named set of permissions.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct RoleView {
-    id: i64,
-    name: String,
-    description: Option<String>,
-    permissions: Vec<PermissionView>,
-}
-
 /// A permission on a resource.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct PermissionView {
@@ -48,33 +42,28 @@ pub(crate) struct PermissionView {
     resource: String,
 }
 
-impl From<RoleRow> for RoleView {
-    fn from(row: RoleRow) -> Self {
-        let RoleRow {
-            id,
-            name,
-            description,
-            permissions,
-        } = row;
-        let permissions = permissions
-            .into_iter()
-            .map(|(verb, resource)| PermissionView { verb, resource })
-            .collect();
-        Self {
-            id,
-            name,
-            description,
-            permissions,
-        }
+impl From<(String, String)> for PermissionView {
+    fn from((verb, resource): (String, String)) -> Self {
+        Self { verb, resource }
     }
 }
 
-/// A role to create, at first without permissions.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewRole {
-    name: String,
-    description: Option<String>,
+resource! {
+    /// A named set of permissions.
+    view RoleView from RoleRow {
+        id: i64,
+        name: String,
+        permissions: Vec<PermissionView>
+            = permissions.into_iter().map(PermissionView::from).collect(),
+    }
+    /// A role to create, at first without permissions.
+    new NewRole;
+    /// Changes to a role: an absent field keeps its value, `null` clears it.
+    patch RolePatch;
+    fields {
+        name: create_only String,
+        description: nullable String => checks::text,
+    }
 }
 
 /// The created object.
@@ -82,15 +71,6 @@ pub(crate) struct NewRole {
 pub(crate) struct CreatedRole {
     id: i64,
     name: String,
-}
-
-/// Changes to a role: an absent field keeps its value, `null` clears it.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RolePatch {
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    description: Patch<String>,
 }
 
 /// A permission to add or remove.
@@ -113,21 +93,52 @@ fn everything() -> String {
 
 impl Resource for RoleView {
     const KIND: &'static str = "role";
+    type Row = RoleRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<RoleRow, ApiError> {
         let row = roles::get(connection, id).await;
-        Ok(row.map_err(ApiError::of_row("role"))?.into())
+        row.map_err(ApiError::of_row("role"))
+    }
+
+    async fn view(_: &mut PgConnection, row: RoleRow) -> Result<Self, ApiError> {
+        Ok(row.into())
+    }
+}
+
+impl Update for RoleView {
+    type Patch = RolePatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: RoleRow,
+        patch: RolePatch,
+    ) -> Result<(), ApiError> {
+        patch.apply_to(&mut row)?;
+        Ok(roles::update(connection, row.id, row.description.as_deref()).await?)
+    }
+}
+
+impl Delete for RoleView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        let gone = roles::delete(connection, id).await;
+        gone.map_err(|error| match error {
+            DbError::Reference { constraint } if constraint.starts_with("rule_") => {
+                ApiError::in_use("a rule of a virtual model names this role")
+            }
+            DbError::Reference { .. } => ApiError::in_use("a principal has this role"),
+            other => other.into(),
+        })
     }
 }
 
 /// The role of that name; 404 if there is none.
-async fn named(connection: &mut PgConnection, name: &str) -> Result<RoleView, ApiError> {
+async fn named(connection: &mut PgConnection, name: &str) -> Result<RoleRow, ApiError> {
     let row = roles::find(connection, name).await;
-    Ok(row.map_err(ApiError::of_row("role"))?.into())
+    row.map_err(ApiError::of_row("role"))
 }
 
 /// List roles
@@ -152,7 +163,8 @@ async fn get(
     State(app): State<AppState>,
     Path(name): Path<String>,
 ) -> Result<Json<RoleView>, ApiError> {
-    Ok(Json(named(&mut *app.db.acquire().await?, &name).await?))
+    let row = named(&mut *app.db.acquire().await?, &name).await?;
+    Ok(Json(row.into()))
 }
 
 /// Create a role
@@ -160,16 +172,20 @@ async fn get(
     responses((status = 201, body = CreatedRole, description = "The created role."),
         (status = 409, description = "`duplicate`: Another role has the same name.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
-    Json(new): Json<NewRole>,
+    Json(mut new): Json<NewRole>,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
-    let name = role_name(new.name)?;
-    let description = new
-        .description
-        .map(|text| checks::text("description", text))
-        .transpose()?;
-    let mut change = caller.begin_change(&app).await?;
+    let mut row = RoleRow {
+        id: 0,
+        name: role_name(mem::take(&mut new.name))?,
+        description: None,
+        permissions: Vec::new(),
+    };
+    new.into_patch().apply_to(&mut row)?;
+    let RoleRow {
+        name, description, ..
+    } = row;
+    let mut change = caller.begin_change().await?;
     let id = roles::insert(change.connection(), &name, description.as_deref())
         .await
         .map_err(ApiError::of_unique("name", "a role with this name exists"))?;
@@ -177,7 +193,7 @@ async fn create(
         .id(id)
         .with("name", name.as_str())
         .with("description", description);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok((StatusCode::CREATED, Json(CreatedRole { id, name })))
 }
 
@@ -188,42 +204,23 @@ async fn create(
     params(("name" = String, Path, description = "Name of the role")), request_body = RolePatch,
     responses((status = 204, description = "The role has been updated.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(name): Path<String>,
     Json(patch): Json<RolePatch>,
 ) -> Result<StatusCode, ApiError> {
-    let description = patch
-        .description
-        .try_map(|text| checks::text("description", text))?;
-    let mut change = caller.begin_change(&app).await?;
-    let old = named(change.connection(), &name).await?;
-    let description = description.apply(old.description.clone());
-    roles::update(change.connection(), old.id, description.as_deref()).await?;
-    resource::changed(&app, change, "update", &old).await
+    let mut change = caller.begin_change().await?;
+    let row = named(change.connection(), &name).await?;
+    resource::update_row::<RoleView>(change, row, patch).await
 }
 
 /// Delete a role
 #[utoipa::path(delete, path = "/admin/roles/{name}", tag = "roles",
     params(("name" = String, Path, description = "Name of the role")), responses((status = 204, description = "The role has been deleted."),
         (status = 409, description = "`in_use`: A principal has the role, or a rule of a virtual model names it.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(name): Path<String>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let old = named(change.connection(), &name).await?;
-    roles::delete(change.connection(), old.id)
-        .await
-        .map_err(|error| match error {
-            DbError::Reference { constraint } if constraint.starts_with("rule_") => {
-                ApiError::in_use("a rule of a virtual model names this role")
-            }
-            DbError::Reference { .. } => ApiError::in_use("a principal has this role"),
-            other => other.into(),
-        })?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
+    let mut change = caller.begin_change().await?;
+    let gone = RoleView::from(named(change.connection(), &name).await?);
+    resource::delete_found(change, &gone).await
 }
 
 /// Add a permission to a role
@@ -233,20 +230,19 @@ async fn delete(
     params(("name" = String, Path, description = "Name of the role")), request_body = PermissionGrant,
     responses((status = 204, description = "The role has the permission.")))]
 async fn grant(
-    State(app): State<AppState>,
     caller: Caller,
     Path(name): Path<String>,
     Json(PermissionGrant { verb, resource }): Json<PermissionGrant>,
 ) -> Result<StatusCode, ApiError> {
     grants::permission(&verb, &resource)?;
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let role = named(change.connection(), &name).await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
     let detail = AuditDetail::new("role.grant")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Remove a permission from a role
@@ -257,21 +253,20 @@ async fn grant(
     responses((status = 204, description = "The role no longer has the permission."),
         (status = 409, description = "`last_administrator`: Nobody would be left who can log in and change the configuration.")))]
 async fn revoke(
-    State(app): State<AppState>,
     caller: Caller,
     Path(name): Path<String>,
     Json(PermissionGrant { verb, resource }): Json<PermissionGrant>,
 ) -> Result<StatusCode, ApiError> {
     grants::permission(&verb, &resource)?;
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let role = named(change.connection(), &name).await?;
     roles::revoke(change.connection(), role.id, &verb, &resource).await?;
-    keep_an_administrator(&mut change).await?;
+    keep_an_administrator(change.connection()).await?;
     let detail = AuditDetail::new("role.revoke")
         .id(role.id)
         .with("verb", verb)
         .with("resource", resource);
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Checks the name of a role, which is part of paths.

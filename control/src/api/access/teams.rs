@@ -8,8 +8,8 @@ use utoipa_axum::routes;
 
 use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, Caller, Json, ListParams, Path, Permission, Query, Resource, checks,
-    require_permission, resource,
+    ApiError, Caller, Create, Delete, Json, ListParams, Path, Permission, Query, Resource, Update,
+    checks, require_permission, resource,
 };
 use crate::app::AppState;
 use crate::clock;
@@ -48,20 +48,56 @@ resource! {
 
 impl Resource for TeamView {
     const KIND: &'static str = "team";
+    type Row = TeamRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        Ok(find(connection, id).await?.into())
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<TeamRow, ApiError> {
+        let row = teams::get(connection, id).await;
+        row.map_err(ApiError::of_row("team"))
+    }
+
+    async fn view(_: &mut PgConnection, row: TeamRow) -> Result<Self, ApiError> {
+        Ok(row.into())
     }
 }
 
-async fn find(connection: &mut PgConnection, id: i64) -> Result<TeamRow, ApiError> {
-    teams::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("team"))
+impl Create for TeamView {
+    type New = NewTeam;
+
+    async fn insert(connection: &mut PgConnection, new: NewTeam) -> Result<i64, ApiError> {
+        let mut row = TeamRow {
+            id: 0,
+            name: String::new(),
+            description: None,
+            created_at: clock::now(),
+            members: 0,
+        };
+        new.into_patch().apply_to(&mut row)?;
+        teams::insert(connection, &row).await.map_err(taken)
+    }
+}
+
+impl Update for TeamView {
+    type Patch = TeamPatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: TeamRow,
+        patch: TeamPatch,
+    ) -> Result<(), ApiError> {
+        patch.apply_to(&mut row)?;
+        teams::update(connection, &row).await.map_err(taken)
+    }
+}
+
+impl Delete for TeamView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        let in_use = ApiError::of_reference("a principal belongs to this team");
+        teams::delete(connection, id).await.map_err(in_use)
+    }
 }
 
 fn taken(error: DbError) -> ApiError {
@@ -97,23 +133,10 @@ async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<Te
     responses((status = 201, body = TeamView, description = "The created team."),
         (status = 409, description = "`duplicate`: Another team has the same name.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewTeam>,
 ) -> Result<(StatusCode, Json<TeamView>), ApiError> {
-    let mut row = TeamRow {
-        id: 0,
-        name: String::new(),
-        description: None,
-        created_at: clock::now(),
-        members: 0,
-    };
-    new.into_patch().apply_to(&mut row)?;
-    let mut change = caller.begin_change(&app).await?;
-    let id = teams::insert(change.connection(), &row)
-        .await
-        .map_err(taken)?;
-    let made = resource::created(&app, change, id).await?;
+    let made = resource::create::<TeamView>(caller, new).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -122,18 +145,11 @@ async fn create(
     request_body = TeamPatch, responses((status = 204, description = "The team has been updated."),
         (status = 409, description = "`duplicate`: Another team has the same name.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<TeamPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let mut row = find(connection, id).await?;
-    let old = TeamView::from(row.clone());
-    patch.apply_to(&mut row)?;
-    teams::update(connection, &row).await.map_err(taken)?;
-    resource::changed(&app, change, "update", &old).await
+    resource::update::<TeamView>(caller, id, patch).await
 }
 
 /// Delete a team
@@ -142,15 +158,6 @@ async fn update(
 #[utoipa::path(delete, path = "/admin/teams/{id}", tag = "teams", params(("id" = i64, Path, description = "ID of the team")),
     responses((status = 204, description = "The team has been deleted."),
         (status = 409, description = "`in_use`: The team has members.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = TeamView::find(connection, id).await?;
-    let in_use = ApiError::of_reference("a principal belongs to this team");
-    teams::delete(connection, id).await.map_err(in_use)?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<TeamView>(caller, id).await
 }

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::{AllowanceParams, SubjectView, change_of, detail, found};
 use crate::api::framework::{
-    ApiError, Caller, Json, Permission, Query, checks, commit, page, require_permission,
+    ApiError, Caller, Json, Permission, Query, checks, page, require_permission,
 };
 use crate::app::AppState;
 use crate::clock;
@@ -230,7 +230,6 @@ pub(crate) async fn get_of(
 
 /// Sets a subject's budget. Recorded spending is kept.
 pub(crate) async fn put_of(
-    app: AppState,
     caller: Caller,
     subject: SubjectId,
     Json(new): Json<NewBudget>,
@@ -264,7 +263,7 @@ pub(crate) async fn put_of(
             "give at least one of tokens_total and cost_total_micros",
         ));
     }
-    let mut change = change_of(&app, caller, subject).await?;
+    let mut change = change_of(caller, subject).await?;
     let connection = change.connection();
     let old = budgets::get(connection, subject).await?;
     budgets::put(connection, subject, &fields).await?;
@@ -274,7 +273,7 @@ pub(crate) async fn put_of(
     }
     let settings = |budget: Option<Budget>| budget.map(BudgetSettings::from);
     let detail = detail(subject, "budget.set").changed(&settings(old), &settings(new));
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// If the windows have changed, what was spent within the current one is carried over,
@@ -301,15 +300,11 @@ async fn keep_spending(
 }
 
 /// Deletes a subject's budget, if there is one.
-pub(crate) async fn delete_of(
-    app: AppState,
-    caller: Caller,
-    subject: SubjectId,
-) -> Result<StatusCode, ApiError> {
-    let mut change = change_of(&app, caller, subject).await?;
+pub(crate) async fn delete_of(caller: Caller, subject: SubjectId) -> Result<StatusCode, ApiError> {
+    let mut change = change_of(caller, subject).await?;
     let connection = change.connection();
     let old = budgets::get(connection, subject).await?;
     budgets::delete(connection, subject).await?;
     let detail = detail(subject, "budget.delete").deleted(&old.map(BudgetSettings::from));
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }

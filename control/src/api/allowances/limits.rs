@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::{AllowanceParams, SubjectView, change_of, detail, found};
 use crate::api::framework::{
-    ApiError, Caller, Json, Permission, Query, checks, commit, page, require_permission,
+    ApiError, Caller, Json, Permission, Query, checks, page, require_permission,
 };
 use crate::app::AppState;
 use crate::db::subject::Allowance;
@@ -148,31 +148,26 @@ pub(crate) async fn get_of(
 
 /// Sets a subject's limits.
 pub(crate) async fn put_of(
-    app: AppState,
     caller: Caller,
     subject: SubjectId,
     Json(new): Json<NewLimits>,
 ) -> Result<StatusCode, ApiError> {
     let new = new.check()?;
-    let mut change = change_of(&app, caller, subject).await?;
+    let mut change = change_of(caller, subject).await?;
     let connection = change.connection();
     let old = limits::get(connection, subject).await?;
     limits::put(connection, subject, &new).await?;
     let detail =
         detail(subject, "limits.set").changed(&old.map(LimitsView::from), &LimitsView::from(new));
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Deletes a subject's limits, if there are any.
-pub(crate) async fn delete_of(
-    app: AppState,
-    caller: Caller,
-    subject: SubjectId,
-) -> Result<StatusCode, ApiError> {
-    let mut change = change_of(&app, caller, subject).await?;
+pub(crate) async fn delete_of(caller: Caller, subject: SubjectId) -> Result<StatusCode, ApiError> {
+    let mut change = change_of(caller, subject).await?;
     let connection = change.connection();
     let old = limits::get(connection, subject).await?;
     limits::delete(connection, subject).await?;
     let detail = detail(subject, "limits.delete").deleted(&old.map(LimitsView::from));
-    commit(&app, change, detail).await
+    change.commit(detail).await
 }

@@ -4,14 +4,15 @@
 
 /// Declares the representation of a database row, with its conversion from the
 /// row. A field has the value of the row's field of the same name unless `=`
-/// names another one.
+/// names another one, or `= ()` leaves it empty for the caller to fill.
 macro_rules! view {
     (
         $(#[$meta:meta])*
         $vis:vis struct $View:ident from $Row:ty {
             $(
                 $(#[$field_meta:meta])*
-                $field:ident: $ty:ty $(= $source:ident $(.$method:ident($($arg:tt)*))*)?
+                $field:ident: $ty:ty
+                    $([$value:expr])? $(= $source:ident $(.$method:ident($($arg:tt)*))*)?
             ),* $(,)?
         }
     ) => {
@@ -25,13 +26,14 @@ macro_rules! view {
             fn from(row: $Row) -> Self {
                 Self {
                     $($field: $crate::api::framework::fields::view!(
-                        @value row, $field $(= $source $(.$method($($arg)*))*)?
+                        @value row, $field $([$value])? $(= $source $(.$method($($arg)*))*)?
                     ),)*
                 }
             }
         }
     };
     (@value $row:ident, $field:ident) => { $row.$field };
+    (@value $row:ident, $field:ident [$value:expr]) => { $value };
     (@value $row:ident, $field:ident = $source:ident $(.$method:ident($($arg:tt)*))*) => {
         $row.$source$(.$method($($arg)*))*
     };
@@ -67,7 +69,8 @@ macro_rules! view {
 /// | `patch_only` | cannot be given | absent keeps | `T` |
 ///
 /// A field that is `custom` is in the types of requests only; the handler shows
-/// and stores it.
+/// and stores it. Before a field, `@view { … }`, `@new { … }` and `@patch { … }`, in
+/// this order, hold attributes that it has in one of the types only.
 macro_rules! resource {
     (
         $(#[$view_meta:meta])*
@@ -81,196 +84,190 @@ macro_rules! resource {
         $crate::api::framework::fields::resource! {
             @field
             {
-                { $(#[$view_meta])* pub(crate) struct $View from $Row }
-                { $(#[$new_meta])* } $New
-                { $(#[$patch_meta])* } $Patch
-                { $Row }
+                {
+                    { $(#[$view_meta])* pub(crate) struct $View from $Row }
+                    { $(#[$new_meta])* } $New
+                    { $(#[$patch_meta])* } $Patch
+                    { $Row }
+                }
+                { $($shown)* } {} {} {} {}
             }
-            { $($shown)* } {} {} {} {}
             $($fields)*
         }
     };
 
-    // Each field in turn: its parts, then what its kind adds to each type.
-    (@field $types:tt $view:tt $new:tt $patch:tt $both:tt $stored:tt
-        $(#[$meta:meta])* $field:ident: custom $kind:ident $ty:ty as $schema_ty:ty $([$($schema:tt)*])?,
-        $($rest:tt)*
+    // Each field in turn: its attributes, its parts, then what its kind adds to each
+    // of the types.
+    (@field $types:tt
+        $(@view { $(#[$view:meta])* })? $(@new { $(#[$new:meta])* })?
+        $(@patch { $(#[$patch:meta])* })? $(#[$meta:meta])*
+        $field:ident: $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$kind custom { $(#[$meta])* } $field { $ty } { $schema_ty } { () } [$($($schema)*)?] []
-            $types $view $new $patch $both $stored $($rest)*
+            @parts $types
+            {
+                { $($(#[$view])*)? $(#[$meta])* }
+                { $($(#[$new])*)? $(#[$meta])* }
+                { $($(#[$patch])*)? $(#[$meta])* }
+            }
+            $field $($rest)*
         }
     };
-    (@field $types:tt $view:tt $new:tt $patch:tt $both:tt $stored:tt
-        $(#[$meta:meta])* $field:ident: custom $kind:ident $ty:ty $([$($schema:tt)*])?,
-        $($rest:tt)*
+    (@parts $types:tt $meta:tt $field:ident
+        custom $kind:ident $ty:ty as $schema_ty:ty $([$($schema:tt)*])?, $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$kind custom { $(#[$meta])* } $field { $ty } { $ty } { () } [$($($schema)*)?] []
-            $types $view $new $patch $both $stored $($rest)*
+            @$kind custom $meta $field { $ty } { $schema_ty } { () } [$($($schema)*)?] []
+            $types $($rest)*
         }
     };
-    (@field $types:tt $view:tt $new:tt $patch:tt $both:tt $stored:tt
-        $(#[$meta:meta])* $field:ident: $kind:ident $ty:ty as $row_ty:ty $([$($schema:tt)*])? $(=> $check:expr)?,
-        $($rest:tt)*
+    (@parts $types:tt $meta:tt $field:ident
+        custom $kind:ident $ty:ty $([$($schema:tt)*])?, $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$kind stored { $(#[$meta])* } $field { $ty } { $ty } { $row_ty } [$($($schema)*)?] [$($check)?]
-            $types $view $new $patch $both $stored $($rest)*
+            @$kind custom $meta $field { $ty } { $ty } { () } [$($($schema)*)?] []
+            $types $($rest)*
         }
     };
-    (@field $types:tt $view:tt $new:tt $patch:tt $both:tt $stored:tt
-        $(#[$meta:meta])* $field:ident: $kind:ident $ty:ty $([$($schema:tt)*])? $(=> $check:expr)?,
-        $($rest:tt)*
+    (@parts $types:tt $meta:tt $field:ident
+        $kind:ident $ty:ty as $row_ty:ty $([$($schema:tt)*])? $(=> $check:expr)?, $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$kind stored { $(#[$meta])* } $field { $ty } { $ty } { $ty } [$($($schema)*)?] [$($check)?]
-            $types $view $new $patch $both $stored $($rest)*
+            @$kind stored $meta $field { $ty } { $ty } { $row_ty } [$($($schema)*)?] [$($check)?]
+            $types $($rest)*
+        }
+    };
+    (@parts $types:tt $meta:tt $field:ident
+        $kind:ident $ty:ty $([$($schema:tt)*])? $(=> $check:expr)?, $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @$kind stored $meta $field { $ty } { $ty } { $ty } [$($($schema)*)?] [$($check)?]
+            $types $($rest)*
         }
     };
 
-    (@required $how:ident { $($meta:tt)* } $field:ident { $ty:ty } $schema_ty:tt { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
+    // The kinds whose value can be changed, but not cleared, differ in how they are created.
+    (@required $how:ident { $view:tt { $($new:tt)* } $patch:tt } $field:ident { $ty:ty }
+        $schema_ty:tt $row_ty:tt [$($schema:tt)*] $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: $row_ty, } { (plain $field $check) } $types $view
-            { $($new)* $($meta)* #[schema($($schema)*)] $field: $ty, }
+            @changeable given { $($new)* #[schema($($schema)*)] $field: $ty, }
+            $how $view $patch $field { $ty } $row_ty [$($schema)*] $($rest)*
+        }
+    };
+    (@optional $how:ident { $view:tt { $($new:tt)* } $patch:tt } $field:ident { $ty:ty }
+        $schema_ty:tt $row_ty:tt [$($schema:tt)*] $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @changeable same { $($new)* #[schema($($schema)*)] $field: Option<$ty>, }
+            $how $view $patch $field { $ty } $row_ty [$($schema)*] $($rest)*
+        }
+    };
+    (@defaulted $how:ident { $view:tt { $($new:tt)* } $patch:tt } $field:ident { $ty:ty }
+        $schema_ty:tt $row_ty:tt [$($schema:tt)*] $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @changeable same
             {
-                $($patch)* $($meta)*
+                $($new)*
                 #[schema(nullable = false, $($schema)*)]
                 #[serde(default, deserialize_with = "crate::api::framework::patch::present")]
                 $field: Option<$ty>,
             }
-            { $($both)* (given $field) }
-            $stored $($rest)*
+            $how $view $patch $field { $ty } $row_ty [$($schema)*] $($rest)*
         }
     };
-    (@optional $how:ident { $($meta:tt)* } $field:ident { $ty:ty } $schema_ty:tt { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
+    (@patch_only $how:ident { $view:tt $new:tt $patch:tt } $field:ident $ty:tt
+        $schema_ty:tt $row_ty:tt $($rest:tt)*
     ) => {
         $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: $row_ty, } { (plain $field $check) } $types $view
-            { $($new)* $($meta)* #[schema($($schema)*)] $field: Option<$ty>, }
+            @changeable absent {} $how $view $patch $field $ty $row_ty $($rest)*
+        }
+    };
+    (@changeable $move:ident $new:tt $how:ident { $($view:tt)* } { $($patch:tt)* } $field:ident
+        { $ty:ty } { $row_ty:ty } [$($schema:tt)*] $check:tt $types:tt $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @$how $types { $($view)* $field: $row_ty, } $new
             {
-                $($patch)* $($meta)*
+                $($patch)*
                 #[schema(nullable = false, $($schema)*)]
                 #[serde(default, deserialize_with = "crate::api::framework::patch::present")]
                 $field: Option<$ty>,
             }
-            { $($both)* (same $field) }
-            $stored $($rest)*
-        }
-    };
-    (@defaulted $how:ident { $($meta:tt)* } $field:ident { $ty:ty } $schema_ty:tt { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
-    ) => {
-        $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: $row_ty, } { (plain $field $check) } $types $view
-            {
-                $($new)* $($meta)*
-                #[schema(nullable = false, $($schema)*)]
-                #[serde(default, deserialize_with = "crate::api::framework::patch::present")]
-                $field: Option<$ty>,
-            }
-            {
-                $($patch)* $($meta)*
-                #[schema(nullable = false, $($schema)*)]
-                #[serde(default, deserialize_with = "crate::api::framework::patch::present")]
-                $field: Option<$ty>,
-            }
-            { $($both)* (same $field) }
-            $stored $($rest)*
-        }
-    };
-    (@nullable $how:ident { $($meta:tt)* } $field:ident { $ty:ty } { $schema_ty:ty } { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
-    ) => {
-        $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: Option<$row_ty>, } { (nullable $field $check) } $types $view
-            {
-                $($new)* $($meta)*
-                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
-                #[serde(default)]
-                $field: $crate::api::framework::Patch<$ty>,
-            }
-            {
-                $($patch)* $($meta)*
-                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
-                #[serde(default)]
-                $field: $crate::api::framework::Patch<$ty>,
-            }
-            { $($both)* (same $field) }
-            $stored $($rest)*
-        }
-    };
-    (@clearable $how:ident { $($meta:tt)* } $field:ident { $ty:ty } { $schema_ty:ty } { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
-    ) => {
-        $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: $row_ty, } { (clearable $field $check) } $types $view
-            {
-                $($new)* $($meta)*
-                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
-                #[serde(default)]
-                $field: $crate::api::framework::Patch<$ty>,
-            }
-            {
-                $($patch)* $($meta)*
-                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
-                #[serde(default)]
-                $field: $crate::api::framework::Patch<$ty>,
-            }
-            { $($both)* (same $field) }
-            $stored $($rest)*
-        }
-    };
-    (@create_only $how:ident { $($meta:tt)* } $field:ident { $ty:ty } $schema_ty:tt $row_ty:tt
-        [$($schema:tt)*] $check:tt $types:tt $view:tt { $($new:tt)* } $patch:tt $both:tt
-        $stored:tt $($rest:tt)*
-    ) => {
-        $crate::api::framework::fields::resource! {
-            @field $types $view
-            { $($new)* $($meta)* #[schema($($schema)*)] $field: $ty, }
-            $patch $both $stored $($rest)*
-        }
-    };
-    (@patch_only $how:ident { $($meta:tt)* } $field:ident { $ty:ty } $schema_ty:tt { $row_ty:ty }
-        [$($schema:tt)*] $check:tt $types:tt $view:tt $new:tt { $($patch:tt)* } { $($both:tt)* }
-        $stored:tt $($rest:tt)*
-    ) => {
-        $crate::api::framework::fields::resource! {
-            @$how { $($meta)* $field: $row_ty, } { (plain $field $check) } $types $view $new
-            {
-                $($patch)* $($meta)*
-                #[schema(nullable = false, $($schema)*)]
-                #[serde(default, deserialize_with = "crate::api::framework::patch::present")]
-                $field: Option<$ty>,
-            }
-            { $($both)* (absent $field) }
-            $stored $($rest)*
+            { ($move $field) } { (plain $field $check) } $($rest)*
         }
     };
 
-    (@stored { $($shown:tt)* } { $($apply:tt)* } $types:tt { $($view:tt)* } $new:tt $patch:tt $both:tt
-        { $($stored:tt)* } $($rest:tt)*
-    ) => {
+    // The kinds whose value can be cleared.
+    (@nullable $how:ident $meta:tt $field:ident $ty:tt $schema_ty:tt { $row_ty:ty } $($rest:tt)*) => {
         $crate::api::framework::fields::resource! {
-            @field $types { $($view)* $($shown)* } $new $patch $both { $($stored)* $($apply)* } $($rest)*
+            @cleared nullable { Option<$row_ty> } $how $meta $field $ty $schema_ty $($rest)*
         }
     };
-    (@custom $shown:tt $apply:tt $types:tt $view:tt $new:tt $patch:tt $both:tt $stored:tt $($rest:tt)*) => {
+    (@clearable $how:ident $meta:tt $field:ident $ty:tt $schema_ty:tt $row_ty:tt $($rest:tt)*) => {
         $crate::api::framework::fields::resource! {
-            @field $types $view $new $patch $both $stored $($rest)*
+            @cleared clearable $row_ty $how $meta $field $ty $schema_ty $($rest)*
+        }
+    };
+    (@cleared $store:ident { $view_ty:ty } $how:ident
+        { { $($view:tt)* } { $($new:tt)* } { $($patch:tt)* } } $field:ident { $ty:ty }
+        { $schema_ty:ty } [$($schema:tt)*] $check:tt $types:tt $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @$how $types { $($view)* $field: $view_ty, }
+            {
+                $($new)*
+                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
+                #[serde(default)]
+                $field: $crate::api::framework::Patch<$ty>,
+            }
+            {
+                $($patch)*
+                #[schema(value_type = Option<$schema_ty>, $($schema)*)]
+                #[serde(default)]
+                $field: $crate::api::framework::Patch<$ty>,
+            }
+            { (same $field) } { ($store $field $check) } $($rest)*
+        }
+    };
+
+    (@create_only $how:ident { $view:tt { $($new:tt)* } $patch:tt } $field:ident { $ty:ty }
+        $schema_ty:tt $row_ty:tt [$($schema:tt)*] $check:tt $types:tt $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @custom $types {} { $($new)* #[schema($($schema)*)] $field: $ty, } {} {} {} $($rest)*
+        }
+    };
+
+    // Appends a field to the types, and to the lists of those that are moved and stored.
+    (@stored
+        { $types:tt { $($view:tt)* } $new:tt $patch:tt $both:tt { $($stored:tt)* } }
+        { $($add_view:tt)* } $add_new:tt $add_patch:tt $add_both:tt { $($store:tt)* } $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @custom
+            { $types { $($view)* $($add_view)* } $new $patch $both { $($stored)* $($store)* } }
+            {} $add_new $add_patch $add_both {} $($rest)*
+        }
+    };
+    (@custom
+        { $types:tt $view:tt { $($new:tt)* } { $($patch:tt)* } { $($both:tt)* } $stored:tt }
+        $add_view:tt { $($add_new:tt)* } { $($add_patch:tt)* } { $($add_both:tt)* } $store:tt
+        $($rest:tt)*
+    ) => {
+        $crate::api::framework::fields::resource! {
+            @field
+            {
+                $types $view { $($new)* $($add_new)* } { $($patch)* $($add_patch)* }
+                { $($both)* $($add_both)* } $stored
+            }
+            $($rest)*
         }
     };
 
     // All fields are read.
-    (@field
+    (@field {
         {
             { $($view_head:tt)* }
             { $($new_meta:tt)* } $New:ident
@@ -280,7 +277,7 @@ macro_rules! resource {
         { $($view:tt)* } { $($new:tt)* } { $($patch:tt)* }
         { $(($move:ident $moved:ident))* }
         { $(($store:ident $stored:ident [$($check:tt)?]))* }
-    ) => {
+    }) => {
         $crate::api::framework::fields::view! { $($view_head)* { $($view)* } }
 
         $($new_meta)*

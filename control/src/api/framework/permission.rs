@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa_axum::router::UtoipaMethodRouter;
 
+use super::edit::Edit;
 use super::error::{ApiError, ErrorCode};
 use super::openapi::{SCHEME, operations};
 use crate::app::AppState;
@@ -55,8 +56,9 @@ impl Permission {
 ///
 /// Invariant: only [`require_permission`] creates a `Caller`, so a handler that takes
 /// one cannot be reached without its permission.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Caller {
+    app: AppState,
     /// For the audit log.
     pub(crate) actor: Actor,
     /// The session and permission that authorize the request.
@@ -66,11 +68,11 @@ pub(crate) struct Caller {
 impl Caller {
     /// Begins a change on behalf of the caller. The permission is checked again:
     /// changes are serialized, and an earlier one may have revoked it.
-    pub(crate) async fn begin_change(self, app: &AppState) -> Result<Change, ApiError> {
-        let Self { actor, claim } = self;
+    pub(crate) async fn begin_change(self) -> Result<Edit, ApiError> {
+        let Self { app, actor, claim } = self;
         let mut change = Change::begin(&app.db, actor).await?;
         claim.check(change.connection()).await?;
-        Ok(change)
+        Ok(Edit::new(app, change))
     }
 }
 
@@ -163,6 +165,7 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
     };
     let session = claim.check(&mut *app.db.acquire().await?).await?;
     Ok(Caller {
+        app,
         actor: Actor {
             id: Some(session.principal_id),
             name: session.name,

@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use super::{backend_options, names, upstream};
 use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, Patch, Path, Permission, Resource, checks,
+    ApiError, AuditDetail, Caller, Delete, Json, Patch, Path, Permission, Resource, checks,
     require_permission, resource,
 };
 use crate::app::AppState;
@@ -192,21 +192,27 @@ fn secret_change<T>(patch: &Patch<T>) -> Option<bool> {
     }
 }
 
-async fn find(connection: &mut PgConnection, id: i64) -> Result<BackendRow, ApiError> {
-    backends::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("backend"))
-}
-
 impl Resource for BackendView {
     const KIND: &'static str = "backend";
+    type Row = BackendRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        Ok(find(connection, id).await?.into())
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<BackendRow, ApiError> {
+        let row = backends::get(connection, id).await;
+        row.map_err(ApiError::of_row("backend"))
+    }
+
+    async fn view(_: &mut PgConnection, row: BackendRow) -> Result<Self, ApiError> {
+        Ok(row.into())
+    }
+}
+
+impl Delete for BackendView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        Ok(backends::delete(connection, id).await?)
     }
 }
 
@@ -233,9 +239,9 @@ async fn update(
     Path(id): Path<i64>,
     Json(patch): Json<BackendPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
-    let old = find(connection, id).await?;
+    let old = BackendView::row(connection, id).await?;
     let (key, headers) = (
         secret_change(&patch.upstream_api_key),
         secret_change(&patch.extra_headers),
@@ -247,7 +253,7 @@ async fn update(
         .changed(&BackendView::from(old), &BackendView::from(new))
         .secret("upstream_api_key", key)
         .secret("extra_headers", headers);
-    resource::commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Delete a backend
@@ -255,14 +261,6 @@ async fn update(
 /// Removes the backend from its model's pool.
 #[utoipa::path(delete, path = "/admin/backends/{id}", tag = "backends", params(("id" = i64, Path, description = "ID of the backend")),
     responses((status = 204, description = "The backend has been deleted.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = BackendView::find(connection, id).await?;
-    backends::delete(connection, id).await?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<BackendView>(caller, id).await
 }

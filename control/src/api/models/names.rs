@@ -17,14 +17,14 @@ pub(crate) fn model_name(text: &str) -> Result<ModelName, ApiError> {
 
 /// Checks a name by which a model is granted: a `*` in it would extend the grant to
 /// all names with the same beginning.
-pub(crate) fn granted_name(text: &str) -> Result<ModelName, ApiError> {
+pub(crate) fn granted_name(field: &'static str, text: String) -> Result<String, ApiError> {
     if text.contains('*') {
         return Err(ApiError::invalid(
-            "name",
+            field,
             "a model's name must not contain *",
         ));
     }
-    model_name(text)
+    upstream_model(field, text)
 }
 
 /// The upstream's name of a model.

@@ -8,7 +8,7 @@ use http::HeaderName;
 use super::targets::{self, NewTarget};
 use crate::api::framework::fields::resource;
 use crate::api::framework::{ApiError, ErrorCode, Patch};
-use crate::db::rules::{Conditions, RuleFields};
+use crate::db::rules::{Conditions, RuleRow};
 
 /// The maximum number of principals, roles, headers or days.
 const MAX_LISTED: usize = 256;
@@ -80,12 +80,15 @@ resource! {
 }
 
 impl NewRule {
-    /// The new rule, by default at `position`, and its targets.
-    pub(crate) fn into_fields(
+    /// The new rule of a virtual model, by default at `position`, and its targets.
+    pub(crate) fn into_row(
         self,
+        virtual_model_id: i64,
         position: i32,
-    ) -> Result<(RuleFields, Vec<NewTarget>), ApiError> {
-        let nothing = RuleFields {
+    ) -> Result<(RuleRow, Vec<NewTarget>), ApiError> {
+        let nothing = RuleRow {
+            id: 0,
+            virtual_model_id,
             position,
             principals: Vec::new(),
             roles: Vec::new(),
@@ -104,7 +107,7 @@ impl RulePatch {
     }
 
     /// The rule after the change, without its targets.
-    pub(crate) fn change(mut self, old: RuleFields) -> Result<RuleFields, ApiError> {
+    pub(crate) fn change(mut self, old: RuleRow) -> Result<RuleRow, ApiError> {
         let mut conditions = old.conditions.ok_or_else(unreadable)?;
         if let Patch::Set(_) = self.class {
             return Err(ApiError::invalid(
@@ -122,7 +125,9 @@ impl RulePatch {
         conditions.after_minute = after.apply(conditions.after_minute);
         conditions.before_minute = before.apply(conditions.before_minute);
         check_satisfiable(&conditions)?;
-        Ok(RuleFields {
+        Ok(RuleRow {
+            id: old.id,
+            virtual_model_id: old.virtual_model_id,
             position: position.unwrap_or(old.position),
             principals: principals.apply(Some(old.principals)).unwrap_or_default(),
             roles: roles.apply(Some(old.roles)).unwrap_or_default(),

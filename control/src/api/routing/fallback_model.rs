@@ -61,11 +61,10 @@ async fn get(State(app): State<AppState>) -> Result<Json<FallbackView>, ApiError
     request_body = NewFallback,
     responses((status = 200, body = ChosenFallback, description = "The fallback model.")))]
 async fn put(
-    State(app): State<AppState>,
     caller: Caller,
     Json(NewFallback { model_id }): Json<NewFallback>,
 ) -> Result<Json<ChosenFallback>, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     let before = models::fallback(connection).await?;
     models::set_fallback(connection, model_id).await?;
@@ -75,6 +74,6 @@ async fn put(
     }
     let (before, after) = (ChosenFallback::from(before), ChosenFallback::from(after));
     let detail = AuditDetail::new("fallback_model.update").changed(&before, &after);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok(Json(after))
 }

@@ -11,11 +11,11 @@ use utoipa_axum::routes;
 use super::conditions::{ConditionsView, NewRule, RulePatch};
 use super::targets::{self, NewTarget, TargetView};
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, ErrorCode, Json, Path, Permission, Resource, require_permission,
-    resource,
+    ApiError, AuditDetail, Caller, Delete, ErrorCode, Json, Path, Permission, Resource, Update,
+    require_permission, resource,
 };
 use crate::app::AppState;
-use crate::db::rules::{RuleFields, RuleRow};
+use crate::db::rules::RuleRow;
 use crate::db::targets::{self as stored, Owner};
 use crate::db::{DbError, rules, virtual_models};
 
@@ -68,16 +68,19 @@ impl RuleView {
         let RuleRow {
             id,
             virtual_model_id,
-            fields,
+            position,
+            principals,
+            roles,
+            conditions,
         } = row;
         Self {
             id,
             virtual_model_id,
-            position: fields.position,
-            principals: fields.principals,
-            roles: fields.roles,
-            unreadable: fields.conditions.is_none(),
-            conditions: fields.conditions.unwrap_or_default().into(),
+            position,
+            principals,
+            roles,
+            unreadable: conditions.is_none(),
+            conditions: conditions.unwrap_or_default().into(),
             targets,
         }
     }
@@ -121,38 +124,66 @@ pub(crate) async fn views(
     Ok(views)
 }
 
-async fn find(connection: &mut PgConnection, id: i64) -> Result<RuleRow, ApiError> {
-    rules::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("rule"))
-}
-
 impl Resource for RuleView {
     const KIND: &'static str = "rule";
+    type Row = RuleRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        let virtual_model = find(connection, id).await?.virtual_model_id;
-        let views = views(connection, &[virtual_model]).await?;
-        let mut all = views.into_values().flatten();
-        all.find(|rule| rule.id == id)
-            .ok_or_else(|| ApiError::not_found("rule"))
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<RuleRow, ApiError> {
+        let row = rules::get(connection, id).await;
+        row.map_err(ApiError::of_row("rule"))
+    }
+
+    async fn view(connection: &mut PgConnection, row: RuleRow) -> Result<Self, ApiError> {
+        let targets = stored::of(connection, Owner::Rule, &[row.id]).await?;
+        let targets = targets.into_iter().map(TargetView::from);
+        Ok(Self::new(row, targets.collect()))
+    }
+}
+
+impl Update for RuleView {
+    type Patch = RulePatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        old: RuleRow,
+        mut patch: RulePatch,
+    ) -> Result<(), ApiError> {
+        let position = old.position;
+        let targets = patch.take_targets();
+        let row = patch.change(old)?;
+        names_exist(connection, &row).await?;
+        let (id, virtual_model) = (row.id, row.virtual_model_id);
+        if row.position != position {
+            rules::place(connection, virtual_model, id, row.position).await?;
+        }
+        rules::update(connection, &row).await?;
+        if let Some(targets) = targets {
+            targets::replace(connection, Owner::Rule, id, targets).await?;
+        }
+        all_can_be_tried(connection, virtual_model, "position").await
+    }
+}
+
+impl Delete for RuleView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        Ok(rules::delete(connection, id).await?)
     }
 }
 
 /// Checks that the principals and roles of a rule exist.
-async fn names_exist(connection: &mut PgConnection, fields: &RuleFields) -> Result<(), ApiError> {
-    let missing = rules::missing_principals(connection, &fields.principals).await?;
+async fn names_exist(connection: &mut PgConnection, row: &RuleRow) -> Result<(), ApiError> {
+    let missing = rules::missing_principals(connection, &row.principals).await?;
     if let Some(id) = missing.first() {
         return Err(ApiError::invalid(
             "principals",
             format!("there is no principal {id}"),
         ));
     }
-    let missing = rules::missing_roles(connection, &fields.roles).await?;
+    let missing = rules::missing_roles(connection, &row.roles).await?;
     if !missing.is_empty() {
         return Err(ApiError::invalid(
             "roles",
@@ -170,13 +201,13 @@ async fn all_can_be_tried(
 ) -> Result<(), ApiError> {
     let rows = rules::of_virtual_models(connection, &[virtual_model]).await?;
     let before_the_last = rows.iter().rev().skip(1);
-    let mut shadowing = before_the_last.filter(|row| row.fields.always_holds());
+    let mut shadowing = before_the_last.filter(|row| row.always_holds());
     match shadowing.next() {
         Some(row) => Err(ApiError::invalid(
             field,
             format!(
                 "rule {} (position {}) would always hold, so that no rule after it would ever be tried",
-                row.id, row.fields.position
+                row.id, row.position
             ),
         )),
         None => Ok(()),
@@ -199,12 +230,11 @@ async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<Ru
     responses((status = 201, body = CreatedRule, description = "The created rule."),
         (status = 409, description = "`duplicate`: Another rule has the same position.\n\n`too_many`: The virtual model has the maximum number of rules.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Path(virtual_model_id): Path<i64>,
     Json(new): Json<NewRule>,
 ) -> Result<(StatusCode, Json<CreatedRule>), ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     virtual_models::get(connection, virtual_model_id)
         .await
@@ -216,17 +246,15 @@ async fn create(
             format!("a virtual model has at most {MAX_RULES} rules"),
         ));
     }
-    let last = others.last().map_or(0, |rule| rule.fields.position + 1);
-    let (fields, targets) = new.into_fields(last)?;
-    names_exist(connection, &fields).await?;
+    let last = others.last().map_or(0, |rule| rule.position + 1);
+    let (row, targets) = new.into_row(virtual_model_id, last)?;
+    names_exist(connection, &row).await?;
+    let position = row.position;
     let taken = ApiError::of_unique("position", "another rule has this position");
-    let id = rules::insert(connection, virtual_model_id, &fields)
-        .await
-        .map_err(taken)?;
+    let id = rules::insert(connection, row).await.map_err(taken)?;
     targets::replace(connection, Owner::Rule, id, targets).await?;
     all_can_be_tried(connection, virtual_model_id, "position").await?;
-    resource::created::<RuleView>(&app, change, id).await?;
-    let position = fields.position;
+    resource::created::<RuleView>(change, id).await?;
     let made = CreatedRule {
         id,
         virtual_model_id,
@@ -242,27 +270,11 @@ async fn create(
     request_body = RulePatch, responses((status = 204, description = "The rule has been updated."),
         (status = 409, description = "`unreadable`: A later release wrote the rule; it can only be deleted.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
-    Json(mut patch): Json<RulePatch>,
+    Json(patch): Json<RulePatch>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let before = RuleView::find(connection, id).await?;
-    let row = find(connection, id).await?;
-    let targets = patch.take_targets();
-    let fields = patch.change(row.fields.clone())?;
-    names_exist(connection, &fields).await?;
-    if fields.position != row.fields.position {
-        rules::place(connection, row.virtual_model_id, id, fields.position).await?;
-    }
-    rules::update(connection, id, &fields).await?;
-    if let Some(targets) = targets {
-        targets::replace(connection, Owner::Rule, id, targets).await?;
-    }
-    all_can_be_tried(connection, row.virtual_model_id, "position").await?;
-    resource::changed(&app, change, "update", &before).await
+    resource::update::<RuleView>(caller, id, patch).await
 }
 
 /// Reorder the rules of a virtual model
@@ -272,12 +284,11 @@ async fn update(
     params(("id" = i64, Path, description = "ID of the virtual model")), request_body = RuleOrder,
     responses((status = 204, description = "The rules have been reordered.")))]
 async fn reorder(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(RuleOrder { rules: order }): Json<RuleOrder>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     virtual_models::get(connection, id)
         .await
@@ -300,7 +311,7 @@ async fn reorder(
     let detail = AuditDetail::new("rule.reorder")
         .id(id)
         .changed(&before, &after);
-    resource::commit(&app, change, detail).await
+    change.commit(detail).await
 }
 
 /// Delete a rule
@@ -308,16 +319,8 @@ async fn reorder(
 /// Deletes its targets, too.
 #[utoipa::path(delete, path = "/admin/rules/{id}", tag = "rules", params(("id" = i64, Path, description = "ID of the rule")),
     responses((status = 204, description = "The rule has been deleted.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = RuleView::find(connection, id).await?;
-    rules::delete(connection, id).await?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<RuleView>(caller, id).await
 }
 
 /// Replace the targets of a rule
@@ -327,16 +330,15 @@ async fn delete(
     params(("id" = i64, Path, description = "ID of the rule")), request_body = Vec<NewTarget>,
     responses((status = 204, description = "The targets have been replaced.")))]
 async fn replace_targets(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(list): Json<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     let before = RuleView::find(connection, id).await?;
     targets::replace(connection, Owner::Rule, id, list).await?;
-    resource::changed(&app, change, "targets", &before).await
+    resource::changed(change, "targets", &before).await
 }
 
 /// Add a target to a rule
@@ -345,17 +347,16 @@ async fn replace_targets(
     responses((status = 201, body = TargetView, description = "The created target."),
         (status = 409, description = "`duplicate`: Another target of the rule has the same model or position.\n\n`too_many`: The rule has the maximum number of targets.")))]
 async fn add_target(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(target): Json<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
-    find(connection, id).await?;
+    RuleView::row(connection, id).await?;
     let added = targets::add(connection, Owner::Rule, id, target).await?;
     let detail = AuditDetail::new("rule.add_target").id(id).created(&added);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok((StatusCode::CREATED, Json(added)))
 }
 
@@ -363,12 +364,8 @@ async fn add_target(
 #[utoipa::path(delete, path = "/admin/rule-targets/{id}", tag = "rules",
     params(("id" = i64, Path, description = "ID of the target")), responses((status = 204, description = "The target has been removed."),
         (status = 409, description = "`last_target`: A rule needs at least one target.")))]
-async fn remove_target(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+async fn remove_target(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     let rule = stored::owner(connection, Owner::Rule, id)
         .await
@@ -381,5 +378,5 @@ async fn remove_target(
         ));
     }
     stored::delete(connection, Owner::Rule, id).await?;
-    resource::changed(&app, change, "remove_target", &before).await
+    resource::changed(change, "remove_target", &before).await
 }

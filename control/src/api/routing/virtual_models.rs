@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::mem;
 
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -11,15 +12,16 @@ use utoipa_axum::routes;
 
 use super::rules::{self, RuleView};
 use super::targets::{self, NewTarget, TargetView};
+use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, AuditDetail, Caller, Json, ListParams, Patch, Path, Permission, Query, Resource,
-    checks, patch, require_permission, resource,
+    ApiError, AuditDetail, Caller, Create, Delete, Json, ListParams, Path, Permission, Query,
+    Resource, Update, checks, require_permission, resource,
 };
 use crate::api::models::granted_name;
 use crate::app::AppState;
 use crate::db::DbError;
 use crate::db::targets::{self as stored, Owner};
-use crate::db::virtual_models::{self, VirtualModelFields, VirtualModelRow};
+use crate::db::virtual_models::{self, VirtualModelRow};
 
 pub(crate) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -40,19 +42,35 @@ pub(crate) fn routes() -> OpenApiRouter<AppState> {
         ))
 }
 
-/// A name that stands for other models; its rules select one of them.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct VirtualModelView {
-    id: i64,
-    /// The name that clients request.
-    name: String,
-    description: Option<String>,
-    /// What is assigned to a target as a whole: `prompt` or `caller`.
-    split_by: String,
-    /// In the order in which they are evaluated.
-    rules: Vec<RuleView>,
-    /// Used if no rule yields a candidate.
-    default_targets: Vec<TargetView>,
+resource! {
+    /// A name that stands for other models; its rules select one of them.
+    view VirtualModelView from VirtualModelRow {
+        id: i64,
+        /// In the order in which they are evaluated.
+        rules: Vec<RuleView> [Vec::new()],
+        /// Used if no rule yields a candidate.
+        default_targets: Vec<TargetView> [Vec::new()],
+    }
+    /// A virtual model to create, at first without rules.
+    new NewVirtualModel;
+    /// Changes to a virtual model: an absent field keeps its value, `null` clears it.
+    patch VirtualModelPatch;
+    fields {
+        @view {
+            /// The name that clients request.
+        }
+        @new {
+            /// The name that clients request; unique among models and virtual models.
+        }
+        name: required String => granted_name,
+        description: nullable String => checks::text,
+        @view {
+            /// What is assigned to a target as a whole: `prompt` or `caller`.
+        }
+        split_by: defaulted Split as String => Split::stored,
+        #[serde(default)]
+        default_targets: create_only Vec<NewTarget>,
+    }
 }
 
 /// Which requests go to the same target if several share the traffic.
@@ -73,19 +91,11 @@ impl Split {
             Self::Caller => "caller",
         }
     }
-}
 
-/// A virtual model to create, at first without rules.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewVirtualModel {
-    /// The name that clients request; unique among models and virtual models.
-    name: String,
-    description: Option<String>,
-    #[serde(default)]
-    split_by: Split,
-    #[serde(default)]
-    default_targets: Vec<NewTarget>,
+    #[expect(clippy::unnecessary_wraps, reason = "the signature of all checks")]
+    fn stored(_field: &'static str, value: Self) -> Result<String, ApiError> {
+        Ok(value.name().to_owned())
+    }
 }
 
 /// The created object.
@@ -93,21 +103,6 @@ pub(crate) struct NewVirtualModel {
 pub(crate) struct CreatedVirtualModel {
     id: i64,
     name: String,
-}
-
-/// Changes to a virtual model: an absent field keeps its value, `null` clears it.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct VirtualModelPatch {
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    name: Option<String>,
-    #[schema(value_type = Option<String>)]
-    #[serde(default)]
-    description: Patch<String>,
-    #[schema(nullable = false)]
-    #[serde(default, deserialize_with = "patch::present")]
-    split_by: Option<Split>,
 }
 
 async fn views(
@@ -122,42 +117,75 @@ async fn views(
     }
     Ok(rows
         .into_iter()
-        .map(|VirtualModelRow { id, fields }| {
-            let VirtualModelFields {
-                name,
-                description,
-                split_by,
-            } = fields;
-            VirtualModelView {
-                id,
-                name,
-                description,
-                split_by,
-                rules: rules.remove(&id).unwrap_or_default(),
-                default_targets: defaults.remove(&id).unwrap_or_default(),
-            }
+        .map(|row| {
+            let mut view = VirtualModelView::from(row);
+            view.rules = rules.remove(&view.id).unwrap_or_default();
+            view.default_targets = defaults.remove(&view.id).unwrap_or_default();
+            view
         })
         .collect())
 }
 
 impl Resource for VirtualModelView {
     const KIND: &'static str = "virtual_model";
+    type Row = VirtualModelRow;
 
     fn id(&self) -> i64 {
         self.id
     }
 
-    async fn find(connection: &mut PgConnection, id: i64) -> Result<Self, ApiError> {
-        let row = find(connection, id).await?;
+    async fn row(connection: &mut PgConnection, id: i64) -> Result<VirtualModelRow, ApiError> {
+        let row = virtual_models::get(connection, id).await;
+        row.map_err(ApiError::of_row("virtual model"))
+    }
+
+    async fn view(connection: &mut PgConnection, row: VirtualModelRow) -> Result<Self, ApiError> {
         let view = views(connection, vec![row]).await?.pop();
         view.ok_or_else(|| ApiError::not_found("virtual model"))
     }
 }
 
-async fn find(connection: &mut PgConnection, id: i64) -> Result<VirtualModelRow, ApiError> {
-    virtual_models::get(connection, id)
-        .await
-        .map_err(ApiError::of_row("virtual model"))
+impl Create for VirtualModelView {
+    type New = NewVirtualModel;
+
+    async fn insert(
+        connection: &mut PgConnection,
+        mut new: NewVirtualModel,
+    ) -> Result<i64, ApiError> {
+        let default_targets = mem::take(&mut new.default_targets);
+        let mut row = VirtualModelRow {
+            id: 0,
+            name: String::new(),
+            description: None,
+            split_by: Split::default().name().to_owned(),
+        };
+        new.into_patch().apply_to(&mut row)?;
+        let id = virtual_models::insert(connection, &row)
+            .await
+            .map_err(taken)?;
+        targets::replace(connection, Owner::VirtualModel, id, default_targets).await?;
+        Ok(id)
+    }
+}
+
+impl Update for VirtualModelView {
+    type Patch = VirtualModelPatch;
+
+    async fn update(
+        connection: &mut PgConnection,
+        mut row: VirtualModelRow,
+        patch: VirtualModelPatch,
+    ) -> Result<(), ApiError> {
+        patch.apply_to(&mut row)?;
+        let stored = virtual_models::update(connection, &row).await;
+        stored.map_err(taken)
+    }
+}
+
+impl Delete for VirtualModelView {
+    async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), ApiError> {
+        Ok(virtual_models::delete(connection, id).await?)
+    }
 }
 
 fn taken(error: DbError) -> ApiError {
@@ -200,32 +228,10 @@ async fn get(
     responses((status = 201, body = CreatedVirtualModel, description = "The created virtual model."),
         (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn create(
-    State(app): State<AppState>,
     caller: Caller,
     Json(new): Json<NewVirtualModel>,
 ) -> Result<(StatusCode, Json<CreatedVirtualModel>), ApiError> {
-    let NewVirtualModel {
-        name,
-        description,
-        split_by,
-        default_targets,
-    } = new;
-    granted_name(&name)?;
-    let fields = VirtualModelFields {
-        name,
-        description: description
-            .map(|text| checks::text("description", text))
-            .transpose()?,
-        split_by: split_by.name().to_owned(),
-    };
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let id = virtual_models::insert(connection, &fields)
-        .await
-        .map_err(taken)?;
-    targets::replace(connection, Owner::VirtualModel, id, default_targets).await?;
-    resource::created::<VirtualModelView>(&app, change, id).await?;
-    let name = fields.name;
+    let VirtualModelView { id, name, .. } = resource::create(caller, new).await?;
     Ok((StatusCode::CREATED, Json(CreatedVirtualModel { id, name })))
 }
 
@@ -237,33 +243,11 @@ async fn create(
     responses((status = 204, description = "The virtual model has been updated."),
         (status = 409, description = "`duplicate`: Another model or virtual model has the same name.")))]
 async fn update(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(patch): Json<VirtualModelPatch>,
 ) -> Result<StatusCode, ApiError> {
-    let VirtualModelPatch {
-        name,
-        description,
-        split_by,
-    } = patch;
-    if let Some(name) = &name {
-        granted_name(name)?;
-    }
-    let description = description.try_map(|text| checks::text("description", text))?;
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let before = VirtualModelView::find(connection, id).await?;
-    let old = find(connection, id).await?.fields;
-    let fields = VirtualModelFields {
-        name: name.unwrap_or(old.name),
-        description: description.apply(old.description),
-        split_by: split_by.map_or(old.split_by, |split| split.name().to_owned()),
-    };
-    virtual_models::update(connection, id, &fields)
-        .await
-        .map_err(taken)?;
-    resource::changed(&app, change, "update", &before).await
+    resource::update::<VirtualModelView>(caller, id, patch).await
 }
 
 /// Delete a virtual model
@@ -271,16 +255,8 @@ async fn update(
 /// Deletes its rules, too; the models that it routes to are kept.
 #[utoipa::path(delete, path = "/admin/virtual-models/{id}", tag = "virtual_models",
     params(("id" = i64, Path, description = "ID of the virtual model")), responses((status = 204, description = "The virtual model has been deleted.")))]
-async fn delete(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
-    let connection = change.connection();
-    let old = VirtualModelView::find(connection, id).await?;
-    virtual_models::delete(connection, id).await?;
-    resource::deleted(&app, change, &old).await
+async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    resource::delete::<VirtualModelView>(caller, id).await
 }
 
 /// Replace the default targets of a virtual model
@@ -288,16 +264,15 @@ async fn delete(
     params(("id" = i64, Path, description = "ID of the virtual model")), request_body = Vec<NewTarget>,
     responses((status = 204, description = "The default targets have been replaced.")))]
 async fn replace_defaults(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(list): Json<Vec<NewTarget>>,
 ) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     let before = VirtualModelView::find(connection, id).await?;
     targets::replace(connection, Owner::VirtualModel, id, list).await?;
-    resource::changed(&app, change, "defaults", &before).await
+    resource::changed(change, "defaults", &before).await
 }
 
 /// Add a default target to a virtual model
@@ -306,36 +281,31 @@ async fn replace_defaults(
     responses((status = 201, body = TargetView, description = "The created target."),
         (status = 409, description = "`duplicate`: Another default target has the same model or position.\n\n`too_many`: The virtual model has the maximum number of default targets.")))]
 async fn add_default(
-    State(app): State<AppState>,
     caller: Caller,
     Path(id): Path<i64>,
     Json(target): Json<NewTarget>,
 ) -> Result<(StatusCode, Json<TargetView>), ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
-    find(connection, id).await?;
+    VirtualModelView::row(connection, id).await?;
     let added = targets::add(connection, Owner::VirtualModel, id, target).await?;
     let detail = AuditDetail::new("virtual_model.add_default")
         .id(id)
         .created(&added);
-    app.commit(change, detail.entry()).await?;
+    change.commit(detail).await?;
     Ok((StatusCode::CREATED, Json(added)))
 }
 
 /// Remove a default target from a virtual model
 #[utoipa::path(delete, path = "/admin/virtual-model-defaults/{id}", tag = "virtual_models",
     params(("id" = i64, Path, description = "ID of the target")), responses((status = 204, description = "The target has been removed.")))]
-async fn remove_default(
-    State(app): State<AppState>,
-    caller: Caller,
-    Path(id): Path<i64>,
-) -> Result<StatusCode, ApiError> {
-    let mut change = caller.begin_change(&app).await?;
+async fn remove_default(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiError> {
+    let mut change = caller.begin_change().await?;
     let connection = change.connection();
     let owner = stored::owner(connection, Owner::VirtualModel, id)
         .await
         .map_err(ApiError::of_row("target"))?;
     let before = VirtualModelView::find(connection, owner).await?;
     stored::delete(connection, Owner::VirtualModel, id).await?;
-    resource::changed(&app, change, "remove_default", &before).await
+    resource::changed(change, "remove_default", &before).await
 }

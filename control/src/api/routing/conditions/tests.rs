@@ -2,13 +2,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::routing::rules::RuleView;
-use crate::db::rules::RuleRow;
 
-fn made(body: Value) -> Result<RuleFields, ApiError> {
+fn made(body: Value) -> Result<RuleRow, ApiError> {
     let mut body = body;
     body["targets"] = json!([{ "model_id": 1 }]);
     let rule: NewRule = serde_json::from_value(body).unwrap();
-    rule.into_fields(0).map(|(fields, _)| fields)
+    rule.into_row(1, 0).map(|(row, _)| row)
 }
 
 #[test]
@@ -136,20 +135,17 @@ fn only_a_rule_without_conditions_always_holds() {
 fn conditions_of_a_later_release_are_kept_as_they_are() {
     let later = json!({ "stream": true, "moon": "full" });
     assert!(serde_json::from_value::<Conditions>(later).is_err());
-    let fields = RuleFields {
+    let row = RuleRow {
+        id: 1,
+        virtual_model_id: 1,
         position: 0,
         principals: Vec::new(),
         roles: Vec::new(),
         conditions: None,
     };
-    assert!(!fields.always_holds());
+    assert!(!row.always_holds());
     let patch: RulePatch = serde_json::from_value(json!({})).unwrap();
-    assert!(patch.change(fields.clone()).is_err());
-    let row = RuleRow {
-        id: 1,
-        virtual_model_id: 1,
-        fields,
-    };
+    assert!(patch.change(row.clone()).is_err());
     let view = serde_json::to_value(RuleView::new(row, Vec::new())).unwrap();
     assert_eq!(view["unreadable"], true);
 }
