@@ -162,7 +162,7 @@ impl Metadata {
     /// Whether a member of this name may be added.
     fn check_name(&self, name: &str) -> Result<(), InvalidMetadata> {
         let mut members = 0;
-        for (other, _) in self.iter() {
+        for (other, _) in self {
             if other == name {
                 return Err(InvalidMetadata::Twice);
             }
