@@ -1,6 +1,6 @@
 //! Golden files of limits, budgets and prices.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fmt::Debug;
 use std::num::NonZeroU64;
