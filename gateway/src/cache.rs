@@ -8,14 +8,15 @@ use fastllm_engine::{
     CacheKey, CacheKeyBuilder, CacheLimits, CacheScope, CacheUsage, CachedResponse, Caller, Chain,
     ModelCaching, ResponseCache, ResponseCapture,
 };
-use fastllm_wire::http1::HeaderFields;
+use fastllm_wire::http1::{HeaderField, HeaderFields};
 use fastllm_wire::json::Object;
 use fastllm_wire::{Members, Segment, Splice};
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Response};
 
 use crate::http::{
-    CACHE, ClientFields, Head, LocalResponse, ProxiedEndpoint, REQUEST_ID, RateLimitFields,
+    CACHE, ClientFields, ClientQuery, ForwardedFields, Head, LocalResponse, ProxiedEndpoint,
+    REQUEST_ID, RateLimitFields,
 };
 use crate::request_log::{RequestLog, UsageSummary};
 use crate::runtime::clock;
@@ -28,8 +29,8 @@ const SKIP: &[u8] = b"skip";
 /// longer one would delay the other requests of its thread.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// The header fields that are cached: those that describe the body, and the
-/// release of the model. All others belong to one request: its ID, its time, the
+/// The header fields that are cached if they are forwarded: those that describe
+/// the body, and the release of the model. All others belong to one request: its ID, its time, the
 /// limits and cookies of its caller.
 const KEPT_FIELDS: [HeaderName; 5] = [
     http::header::CONTENT_TYPE,
@@ -79,6 +80,7 @@ pub(crate) struct CachedResponses {
 pub(crate) struct CacheableRequest<'a> {
     pub(crate) endpoint: ProxiedEndpoint,
     pub(crate) client: ClientFields<'a>,
+    pub(crate) query: ClientQuery<'a>,
     pub(crate) members: &'a Members,
     pub(crate) body: &'a [u8],
 }
@@ -89,6 +91,8 @@ pub(crate) struct CacheableResponse<'a> {
     /// The model that generates it.
     pub(crate) model: &'a ModelName,
     pub(crate) fields: HeaderFields<'a>,
+    /// Which of them clients see.
+    pub(crate) forwarded: ForwardedFields,
     /// The length of the body, where it is known.
     pub(crate) length: Option<u64>,
 }
@@ -112,6 +116,7 @@ impl CachedResponses {
         let CacheableRequest {
             endpoint,
             client: _,
+            query: _,
             members,
             body,
         } = *request;
@@ -227,12 +232,16 @@ impl CachePolicy {
         let CacheableRequest {
             endpoint,
             client,
+            query,
             members,
             body,
         } = *request;
         let mut key = CacheKeyBuilder::new(caching, endpoint.sub_path(), &self.audience);
         for (name, value) in client.deciding() {
             key.header(name, value);
+        }
+        for pair in query.pairs() {
+            key.query_parameter(pair);
         }
         // The same key for each name of the model.
         let splice = Splice::new(members).model(model.as_str());
@@ -253,6 +262,7 @@ impl CachePolicy {
         let CacheableResponse {
             model,
             fields,
+            forwarded,
             length,
         } = *response;
         let private = [b"no-store".as_slice(), b"private"];
@@ -274,16 +284,16 @@ impl CachePolicy {
         Some(PendingEntry {
             cached: Arc::clone(&self.cached),
             capture: entries.begin_capture(key, caching, length)?,
-            fields: kept_fields(fields)?,
+            fields: kept_fields(forwarded.on(fields))?,
         })
     }
 }
 
-fn kept_fields(fields: HeaderFields<'_>) -> Option<HeaderMap> {
+fn kept_fields<'b>(forwarded: impl Iterator<Item = HeaderField<'b>>) -> Option<HeaderMap> {
     let mut kept = HeaderMap::new();
-    for name in KEPT_FIELDS {
-        for value in fields.all(name.as_str()) {
-            kept.append(&name, HeaderValue::from_bytes(value).ok()?);
+    for field in forwarded {
+        if let Some(name) = KEPT_FIELDS.iter().find(|name| field.is(name.as_str())) {
+            kept.append(name, HeaderValue::from_bytes(field.value).ok()?);
         }
     }
     Some(kept)

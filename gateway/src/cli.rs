@@ -3,7 +3,7 @@
 
 mod flags;
 
-pub use flags::{CacheSharing, Flags, SourceError};
+pub use flags::{CacheSharing, Flags, ForwardingFlags, SourceError};
 
 use std::ffi::OsString;
 use std::process::ExitCode;

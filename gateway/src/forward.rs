@@ -4,6 +4,7 @@
 mod attempts;
 mod back_off;
 mod error_excerpt;
+mod event_tap;
 mod forwarded_response;
 mod idle_timer;
 mod outgoing;
@@ -20,6 +21,7 @@ pub(crate) use outgoing::{Outgoing, Payload};
 pub(crate) use upload::Upload;
 
 use fastllm_engine::Refusal;
+use fastllm_wire::ErrorClass;
 
 use crate::upstream::ExchangeError;
 
@@ -35,4 +37,18 @@ pub(crate) enum AttemptError {
     /// The client is at fault: no other attempt would help.
     #[error("{0}")]
     Refused(Refusal),
+}
+
+impl AttemptError {
+    /// The first event of a stream is a compressed error of this class.
+    fn compressed(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::Client => Self::Refused(Refusal::invalid(
+                "the upstream rejected the request, with a compressed text that is not forwarded",
+            )),
+            _ => Self::Exchange(ExchangeError::Broken(
+                "its first event is a compressed error".to_owned(),
+            )),
+        }
+    }
 }

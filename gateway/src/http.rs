@@ -7,7 +7,9 @@ mod endpoint;
 mod forwarding;
 mod head;
 pub(crate) mod local_response;
+mod query;
 mod rate_limits;
+mod response_fields;
 
 pub(crate) use body::{
     BodyLimits, BodySource, BodyTime, BodyTimeouts, MemoryShare, ReceivedBody, RequestContext,
@@ -17,12 +19,14 @@ pub use cors::CorsOrigin;
 pub(crate) use cors::{Cors, CorsFields};
 pub(crate) use endpoint::{BodyKind, Endpoint, ProxiedEndpoint};
 pub use forwarding::ForwardedHeader;
-pub(crate) use forwarding::{
-    ClientFields, Coding, UpstreamFields, is_cors, is_event_stream, is_json, passes_to_client,
-};
+pub(crate) use forwarding::{ClientFields, Coding, UpstreamFields, is_event_stream, is_json};
 pub(crate) use head::Head;
 pub(crate) use local_response::LocalResponse;
+pub(crate) use query::ClientQuery;
+pub use query::ForwardedParameter;
 pub(crate) use rate_limits::{RateLimitFields, is_rate_limit_field};
+pub(crate) use response_fields::ForwardedFields;
+pub use response_fields::ForwardedResponseHeader;
 
 /// The header field that identifies a request from client to upstream and back.
 pub(crate) const REQUEST_ID: &str = "x-request-id";

@@ -28,7 +28,7 @@ mod upstream;
 
 pub use app::{Config, Error, Gateway};
 pub use control_plane::ControlUrl;
-pub use http::{CorsOrigin, ForwardedHeader};
+pub use http::{CorsOrigin, ForwardedHeader, ForwardedParameter, ForwardedResponseHeader};
 pub use snapshot::file as configuration_file;
 pub use telemetry::{MetadataLabels, OtelProtocol};
 

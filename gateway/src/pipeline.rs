@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 use crate::cache::{CachePolicy, CachedResponses, cached_response};
 use crate::forward::{Forwarder, Outgoing, Payload, Upload};
 use crate::http::{
-    BodyLimits, BodyTimeouts, Endpoint, ForwardedHeader, Head, LocalResponse, RequestContext,
-    local_response,
+    BodyLimits, BodyTimeouts, ClientQuery, Endpoint, ForwardedHeader, ForwardedParameter,
+    ForwardedResponseHeader, Head, LocalResponse, RequestContext, local_response,
 };
 use crate::request_log::{AccountingSink, RequestLog};
 use crate::runtime::Deadline;
@@ -43,8 +43,19 @@ pub(crate) struct Config {
     pub(crate) request_timeout: Option<Duration>,
     /// Models that are not granted are reported as not found.
     pub(crate) hide_ungranted: bool,
-    /// Client headers that upstreams see in addition to the usual ones.
-    pub(crate) forwarded_headers: Arc<[ForwardedHeader]>,
+    /// What is forwarded in addition to the usual.
+    pub(crate) forwarded: ForwardedNames,
+}
+
+/// What is forwarded in addition to the usual.
+#[derive(Debug, Clone)]
+pub(crate) struct ForwardedNames {
+    /// Header fields of clients, to upstreams.
+    pub(crate) headers: Arc<[ForwardedHeader]>,
+    /// Query parameters of clients, to upstreams.
+    pub(crate) query: Arc<[ForwardedParameter]>,
+    /// Header fields of responses, to clients.
+    pub(crate) response_headers: Arc<[ForwardedResponseHeader]>,
 }
 
 impl Config {
@@ -65,6 +76,13 @@ pub(crate) struct Pipeline {
     pub(crate) cached: Arc<CachedResponses>,
 }
 
+/// A request of a known caller to one of the endpoints.
+struct Entered<'a> {
+    authenticated: Authenticated,
+    endpoint: Endpoint<'a>,
+    query: ClientQuery<'a>,
+}
+
 /// A request that can be sent.
 struct ReadyRequest<'r, 'a, 'c> {
     log: Box<RequestLog>,
@@ -82,7 +100,11 @@ impl Pipeline {
     ) -> Option<ClientResponse> {
         let mut log = RequestLog::begin(&self.sink, head);
         context.deadline.begin_request(self.config.request_timeout);
-        let (authenticated, endpoint) = match self.enter(head, &mut log) {
+        let Entered {
+            authenticated,
+            endpoint,
+            query,
+        } = match self.enter(head, &mut log) {
             Ok(entered) => entered,
             Err(refusal) => return Some(self.refuse(log, &refusal)),
         };
@@ -91,7 +113,11 @@ impl Pipeline {
             Endpoint::Model(id) => Some(self.model(log, &authenticated, &id)),
             Endpoint::Proxied(endpoint) => {
                 log.route.set_endpoint(endpoint);
-                let request = ProxyRequest { endpoint, head };
+                let request = ProxyRequest {
+                    endpoint,
+                    head,
+                    query,
+                };
                 let admitted = self
                     .admit(&mut log, authenticated, request, &mut context)
                     .await;
@@ -109,19 +135,21 @@ impl Pipeline {
         }
     }
 
-    /// Authenticates the caller and finds the endpoint.
-    fn enter<'a>(
-        &self,
-        head: &'a Head,
-        log: &mut RequestLog,
-    ) -> Result<(Authenticated, Endpoint<'a>), Refusal> {
+    /// Authenticates the caller, finds the endpoint, and checks the query.
+    fn enter<'a>(&self, head: &'a Head, log: &mut RequestLog) -> Result<Entered<'a>, Refusal> {
         let tables = self.current.tables().ok_or(Refusal::NotReady)?;
         let caller = authenticate(&tables, head, log)?;
         let endpoint = Method::from_bytes(head.method())
             .ok()
             .and_then(|method| Endpoint::find(&method, head.path()))
             .ok_or(Refusal::NoRoute)?;
-        Ok((Authenticated { tables, caller }, endpoint))
+        let query = ClientQuery::new(head.query(), &self.config.forwarded.query)
+            .map_err(Refusal::InvalidQuery)?;
+        Ok(Entered {
+            authenticated: Authenticated { tables, caller },
+            endpoint,
+            query,
+        })
     }
 
     /// Describes one model, if the caller may use it.
@@ -218,11 +246,13 @@ impl Pipeline {
     ) -> Outgoing<'a, 'c> {
         Outgoing {
             endpoint: request.endpoint,
-            client: request.client(&self.config.forwarded_headers),
+            client: request.client(&self.config.forwarded.headers),
+            query: request.query,
             payload,
             members: &target.members,
             prompt: &target.prompt,
             ask_usage: target.ask_usage,
+            response_headers: &self.config.forwarded.response_headers,
         }
     }
 

@@ -42,10 +42,12 @@ pub use identify::identify;
 pub use pool::{
     Backend, BackendMetrics, BackendState, Boundary, EjectionReason, EndpointIndex, InFlight,
     InvalidBackend, InvalidHealthCheck, InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext,
-    Pool, Probe, SlotWait, Tuning, UpstreamRejection, check_health_check, is_reserved_header,
+    Pool, Probe, SlotWait, Tuning, UpstreamRejection, check_health_check, is_credential_parameter,
+    is_reserved_header,
 };
 pub use refusal::{
-    BudgetKind, Category, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits, Refusal,
+    BudgetKind, Category, InvalidQuery, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits,
+    Refusal,
 };
 pub use reserve::{ActualUsage, Cost, Reservation, reserve};
 pub use route::{

@@ -4,6 +4,7 @@
 mod affinity;
 mod backend;
 mod backend_state;
+mod credentials;
 mod ejections;
 mod headers;
 mod metrics;
@@ -19,6 +20,7 @@ pub use affinity::Tuning;
 pub use backend::{Backend, InvalidBackend, Origin};
 pub(crate) use backend_state::BackendIdentity;
 pub use backend_state::{BackendState, InFlight, UNHEALTHY_AFTER};
+pub use credentials::is_credential_parameter;
 pub use ejections::{EjectionReason, UpstreamRejection};
 pub use headers::is_reserved as is_reserved_header;
 pub use metrics::BackendMetrics;

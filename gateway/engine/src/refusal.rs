@@ -1,6 +1,7 @@
 //! Refusals: why the gateway rejects a request, and the error that the client
 //! receives.
 
+mod invalid_query;
 mod rate_limited;
 
 use std::borrow::Cow;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use fastllm_contract::RefusalKind;
 
+pub use invalid_query::InvalidQuery;
 pub use rate_limited::{BudgetKind, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits};
 
 /// A request that the gateway rejects itself.
@@ -36,6 +38,9 @@ pub enum Refusal {
         /// The offending member, if there is one.
         param: Option<&'static str>,
     },
+    /// A query string that is not forwarded.
+    #[error("{0}")]
+    InvalidQuery(InvalidQuery),
     /// The client stopped sending its body.
     #[error("the request body did not arrive in time")]
     BodyTimeout,
@@ -183,7 +188,9 @@ impl Refusal {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } => 400,
+            Self::InvalidRequest { .. } | Self::InvalidQuery(_) | Self::LargerThanLimit { .. } => {
+                400
+            }
             Self::InvalidKey | Self::ExpiredKey => 401,
             Self::BudgetExceeded { .. } => 402,
             Self::ModelAccessDenied => 403,
@@ -203,9 +210,10 @@ impl Refusal {
     /// The `type` member of the error body.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } | Self::BodyTimeout => {
-                INVALID_REQUEST
-            }
+            Self::InvalidRequest { .. }
+            | Self::InvalidQuery(_)
+            | Self::LargerThanLimit { .. }
+            | Self::BodyTimeout => INVALID_REQUEST,
             other => other.code(),
         }
     }
@@ -217,6 +225,7 @@ impl Refusal {
             Self::ExpiredKey => "expired_api_key",
             Self::NoRoute => "not_found",
             Self::InvalidRequest { code, .. } => code,
+            Self::InvalidQuery(invalid) => invalid.code(),
             Self::BodyTimeout => "request_timeout",
             Self::PayloadTooLarge { .. } => "payload_too_large",
             Self::ModelNotFound => "model_not_found",
@@ -235,9 +244,10 @@ impl Refusal {
     }
 
     /// The `param` member of the error body.
-    pub fn param(&self) -> Option<&'static str> {
+    pub fn param(&self) -> Option<&str> {
         match self {
             Self::InvalidRequest { param, .. } => *param,
+            Self::InvalidQuery(invalid) => invalid.param(),
             Self::ModelNotFound | Self::ModelAccessDenied => Some("model"),
             _ => None,
         }
@@ -251,9 +261,10 @@ impl Refusal {
             Self::ModelNotFound => Category::ModelNotFound,
             Self::NoRoute => Category::NotFound,
             Self::PayloadTooLarge { .. } => Category::BodyTooLarge,
-            Self::InvalidRequest { .. } | Self::LargerThanLimit { .. } | Self::BodyTimeout => {
-                Category::InvalidRequest
-            }
+            Self::InvalidRequest { .. }
+            | Self::InvalidQuery(_)
+            | Self::LargerThanLimit { .. }
+            | Self::BodyTimeout => Category::InvalidRequest,
             Self::RateLimited(_) => Category::RateLimited,
             Self::BudgetExceeded { .. } => Category::OverBudget,
             Self::Overloaded => Category::Overloaded,
@@ -282,6 +293,7 @@ impl Refusal {
             | Self::ExpiredKey
             | Self::NoRoute
             | Self::InvalidRequest { .. }
+            | Self::InvalidQuery(_)
             | Self::LargerThanLimit { .. }
             | Self::BodyTimeout
             | Self::PayloadTooLarge { .. }
@@ -343,7 +355,9 @@ impl Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{BudgetKind, LimitKind, LimitScope, RateLimited, RateLimits, Refusal};
+    use super::{
+        BudgetKind, InvalidQuery, LimitKind, LimitScope, RateLimited, RateLimits, Refusal,
+    };
 
     fn every() -> Vec<Refusal> {
         vec![
@@ -351,6 +365,9 @@ mod tests {
             Refusal::ExpiredKey,
             Refusal::NoRoute,
             Refusal::invalid("why"),
+            Refusal::InvalidQuery(InvalidQuery::Malformed),
+            Refusal::InvalidQuery(InvalidQuery::Unsupported("a".into())),
+            Refusal::InvalidQuery(InvalidQuery::Credential("key".into())),
             Refusal::BodyTimeout,
             Refusal::PayloadTooLarge { limit: 5 },
             Refusal::ModelNotFound,
@@ -401,6 +418,9 @@ mod tests {
                 "401 expired_api_key expired_api_key unauthenticated",
                 "404 not_found not_found not_found",
                 "400 invalid_request_error invalid_request invalid_request",
+                "400 invalid_request_error invalid_query invalid_request",
+                "400 invalid_request_error unsupported_query_parameter invalid_request",
+                "400 invalid_request_error credential_in_query invalid_request",
                 "408 invalid_request_error request_timeout invalid_request",
                 "413 payload_too_large payload_too_large body_too_large",
                 "404 model_not_found model_not_found model_not_found",

@@ -1,5 +1,9 @@
 //! Flags and environment variables, and the configuration that they make.
 
+mod forwarding;
+
+pub use forwarding::ForwardingFlags;
+
 use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
@@ -15,7 +19,7 @@ use url::Url;
 
 use crate::app::{CertificateFiles, Config, ShutdownConfig, SourceConfig};
 use crate::control_plane::{ControlUrl, SpillConfig};
-use crate::http::{BodyTimeouts, CorsOrigin, ForwardedHeader};
+use crate::http::{BodyTimeouts, CorsOrigin};
 use crate::snapshot::ConfigFile;
 use crate::telemetry::{MetadataLabels, OtelProtocol, TracingConfig};
 use crate::{cache, control_plane, forward, pipeline, serve, upstream};
@@ -102,15 +106,9 @@ pub struct Flags {
         value_delimiter = ','
     )]
     pub cors_origins: Vec<CorsOrigin>,
-    /// Additional client headers to forward to upstreams, besides accept,
-    /// user-agent, openai-beta and trace context; may be repeated or separated by
-    /// commas
-    #[arg(
-        long = "forward-header",
-        env = "FASTLLM_FORWARD_HEADER",
-        value_delimiter = ','
-    )]
-    pub forwarded_headers: Vec<ForwardedHeader>,
+    /// What is forwarded besides the usual.
+    #[command(flatten)]
+    pub forwarding: ForwardingFlags,
     /// Respond to a model that the caller has no grant for as if it did not exist
     #[arg(long, env = "FASTLLM_HIDE_UNGRANTED_MODELS", value_parser = BoolishValueParser::new())]
     pub hide_ungranted_models: bool,
@@ -317,7 +315,7 @@ impl Flags {
                 body_timeouts,
                 request_timeout: self.request_timeout,
                 hide_ungranted: self.hide_ungranted_models,
-                forwarded_headers: self.forwarded_headers.into(),
+                forwarded: self.forwarding.config(),
             },
             cache: cache::Config {
                 max_entries: self.cache_max_entries.into(),

@@ -9,7 +9,7 @@ use super::outgoing::{Outgoing, Payload};
 use super::response_stream::{ResponseStream, StreamEnd};
 use super::retry::{AttemptFailure, FullPool, RetryState};
 use super::slot::{Slot, wait_for_slot};
-use super::upstream_response::{Attempt, UpstreamResponse, is_error};
+use super::upstream_response::{Attempt, ReceivedResponse, UpstreamResponse, is_error};
 use super::{AttemptError, IdleTimeouts, back_off, error_excerpt};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
@@ -220,12 +220,17 @@ impl Forwarder {
         let lease = exchanged?;
         let status = StatusCode::from_u16(lease.connection.status())
             .map_err(|error| AttemptError::Exchange(ExchangeError::Broken(error.to_string())))?;
-        let usage_tap = outgoing.usage_tap(&lease);
+        let usage_tap = outgoing.usage_tap(&lease, backend);
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
         if is_error(status) {
             stream.hold_error(retry_state.deadline).await;
         } else if stream.is_stream() {
             stream.hold(retry_state.deadline).await;
+            if let Some(class) = stream.compressed_error()
+                && !backend.secrets().is_empty()
+            {
+                return Err(AttemptError::compressed(class));
+            }
         }
         if is_error(status) || stream.first() == FirstEvent::Pending {
             if let Some(StreamEnd::Aborted(reason)) = stream.end() {
@@ -237,8 +242,10 @@ impl Forwarder {
                 return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
             }
         }
+        let fields = outgoing.forwarded_fields(&stream, backend);
+        let received = ReceivedResponse { stream, fields };
         Ok(UpstreamResponse::new(
-            backend, model, status, stream, attempt,
+            backend, model, status, received, attempt,
         ))
     }
 }

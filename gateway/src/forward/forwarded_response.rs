@@ -8,9 +8,8 @@ use super::response_stream::{ResponseStream, StreamEnd};
 use super::upstream_response::Attempt;
 use crate::cache::PendingEntry;
 use crate::http::CACHE;
-use crate::http::{CorsFields, RateLimitFields, is_rate_limit_field};
+use crate::http::{CorsFields, ForwardedFields, RateLimitFields, is_rate_limit_field};
 use crate::http::{REQUEST_ID, SHOULD_RETRY};
-use crate::http::{is_cors, passes_to_client};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::telemetry::CacheUse;
@@ -59,8 +58,9 @@ pub(crate) enum StreamStep {
 pub(crate) struct ForwardedResponse {
     stream: ResponseStream,
     status: u16,
+    /// The fields of the upstream's head that the client sees.
+    fields: ForwardedFields,
     request_id: HeaderValue,
-    /// Replace the CORS fields of the upstream.
     cors: Option<CorsFields>,
     /// Replace the rate limit fields of the upstream.
     rates: Option<Box<RateLimitFields>>,
@@ -85,6 +85,7 @@ impl ForwardedResponse {
     pub(super) fn new(
         stream: ResponseStream,
         status: u16,
+        fields: ForwardedFields,
         error: Option<ErrorClass>,
         unfinished: Unfinished,
     ) -> Self {
@@ -94,6 +95,7 @@ impl ForwardedResponse {
         Self {
             stream,
             status,
+            fields,
             request_id: log.request_id().clone(),
             cors: None,
             rates: log.rates().and_then(RateLimitFields::of).map(Box::new),
@@ -108,7 +110,7 @@ impl ForwardedResponse {
         self.status
     }
 
-    /// Sets the CORS fields, which replace those of the upstream.
+    /// Sets the CORS fields.
     pub(crate) fn share(&mut self, fields: CorsFields) {
         self.cors = Some(fields);
     }
@@ -120,7 +122,12 @@ impl ForwardedResponse {
 
     /// The header fields for the client, before the body.
     pub(crate) fn fields(&self) -> impl Iterator<Item = HeaderField<'_>> {
-        let fields = self.stream.head().map(|head| head.fields().end_to_end());
+        let head = self.stream.head();
+        let fields = head.map(|head| self.fields.on(head.fields()));
+        let replaced = self.stream.is_replaced().then_some(HeaderField {
+            name: b"content-type",
+            value: b"application/json",
+        });
         let ours = HeaderField {
             name: REQUEST_ID.as_bytes(),
             value: self.request_id.as_bytes(),
@@ -132,10 +139,9 @@ impl ForwardedResponse {
         fields
             .into_iter()
             .flatten()
-            .filter(|field| passes_to_client(field.name))
-            .filter(|field| self.cors.is_none() || !is_cors(field.name))
             .filter(|field| self.rates.is_none() || !is_rate_limit_field(field.name))
             .filter(|field| !self.is_final || !field.is(SHOULD_RETRY))
+            .chain(replaced)
             .chain([ours])
             .chain(cache)
             .chain(self.is_final.then_some(DO_NOT_RETRY))

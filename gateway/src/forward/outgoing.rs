@@ -1,18 +1,24 @@
 //! Requests to upstreams.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use fastllm_engine::{Backend, Boundary, PickContext};
 use fastllm_wire::http1::{Framing, HeadWriter, Persistence};
 use fastllm_wire::{
-    BodyInspector, Gunzip, Measure, Members, Quantities, Segment, Splice, StreamInspector,
+    BodyInspector, Gunzip, Measure, Members, Quantities, Redactor, Segment, Splice, StreamInspector,
 };
 use parking_lot::Mutex;
 
 use super::AttemptError;
-use super::response_stream::UsageTap;
+use super::event_tap::{EventTap, exposed};
+use super::response_stream::{ResponseStream, UsageTap};
 use super::upload::{Upload, UploadAttempt};
 use crate::cache::CacheableRequest;
-use crate::http::{ClientFields, Coding, ProxiedEndpoint, UpstreamFields, is_event_stream};
+use crate::http::{
+    ClientFields, ClientQuery, Coding, ForwardedFields, ForwardedResponseHeader, ProxiedEndpoint,
+    UpstreamFields, is_event_stream,
+};
 use crate::request_log::RequestLog;
 use crate::runtime::{buffers, clock};
 use crate::upstream::{BufferedRequest, Lease};
@@ -26,6 +32,7 @@ const COPIED: usize = 16 << 10;
 pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) endpoint: ProxiedEndpoint,
     pub(crate) client: ClientFields<'a>,
+    pub(crate) query: ClientQuery<'a>,
     pub(crate) payload: Payload<'a, 'c>,
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
@@ -33,6 +40,8 @@ pub(crate) struct Outgoing<'a, 'c> {
     /// Request usage although the client did not, and remove it from the response.
     /// It is not removed from a compressed response.
     pub(crate) ask_usage: bool,
+    /// Fields of responses that clients see in addition to the usual ones.
+    pub(crate) response_headers: &'a [ForwardedResponseHeader],
 }
 
 /// The body of a request.
@@ -60,6 +69,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
             Payload::Whole(body) => Some(CacheableRequest {
                 endpoint: self.endpoint,
                 client: self.client,
+                query: self.query,
                 members: self.members,
                 body,
             }),
@@ -87,8 +97,11 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         let path = backend
             .path(self.endpoint.sub_path())
             .ok_or_else(|| AttemptError::Request("the path is not valid".to_owned()))?;
+        let sets = |name: &str| backend.has_query_parameter(name);
+        let merged = self.query.target(&path, sets);
+        let target = merged.as_deref().unwrap_or(path.as_str());
         let mut first = buffers::take();
-        let mut head = HeadWriter::request(&mut first, b"POST", path.as_str().as_bytes());
+        let mut head = HeadWriter::request(&mut first, b"POST", target.as_bytes());
         head.field(b"host", backend.host().as_bytes());
         if let Some((name, value)) = backend.auth() {
             head.field(name.as_str().as_bytes(), value.as_bytes());
@@ -175,21 +188,46 @@ impl<'a, 'c> Outgoing<'a, 'c> {
         }
     }
 
-    pub(super) fn usage_tap(&self, lease: &Lease) -> UsageTap {
+    /// How a response of this backend is inspected.
+    pub(super) fn usage_tap(&self, lease: &Lease, backend: &Backend) -> UsageTap {
         let fields = lease.connection.response_head().fields();
+        let coding = Coding::of(fields);
+        let secrets = backend.secrets();
         if !(200..300).contains(&lease.connection.status()) {
-            return UsageTap::Blind;
+            return match (Redactor::new(exposed(secrets)), coding) {
+                (None, _) => UsageTap::Blind,
+                (Some(redactor), Coding::Identity) => UsageTap::Error(Box::new(redactor)),
+                (Some(_), _) => UsageTap::Unreadable,
+            };
         }
         let measure = self.endpoint.measure();
-        match (Coding::of(fields), is_event_stream(fields)) {
+        match (coding, is_event_stream(fields)) {
             (Coding::Identity, true) => {
-                UsageTap::Events(Box::new(StreamInspector::new(self.ask_usage)))
+                let inspector = StreamInspector::new(self.ask_usage);
+                UsageTap::Events(Box::new(EventTap::new(inspector, Arc::clone(secrets))))
             }
             (Coding::Identity, false) => UsageTap::Whole(BodyInspector::new(measure)),
             (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events())),
             (Coding::Gzip, false) => UsageTap::Gzip(Box::new(Gunzip::whole(measure))),
             (Coding::Other, _) => UsageTap::Blind,
         }
+    }
+
+    /// The fields of a response of this backend that the client sees.
+    pub(super) fn forwarded_fields(
+        &self,
+        stream: &ResponseStream,
+        backend: &Backend,
+    ) -> ForwardedFields {
+        let Some(head) = stream.head() else {
+            return ForwardedFields::default();
+        };
+        let fields = head.fields();
+        let forwarded = ForwardedFields::of(fields, self.response_headers, backend.secrets());
+        if stream.is_replaced() {
+            return forwarded.without_body(fields);
+        }
+        forwarded
     }
 }
 

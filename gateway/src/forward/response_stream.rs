@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use fastllm_wire::http1::Response;
 use fastllm_wire::{
-    BodyInspector, ErrorClass, FirstEvent, Gunzip, Measure, Quantities, StreamInspector, Usage,
+    BodyInspector, ErrorClass, FirstEvent, Gunzip, Measure, Quantities, Redactor, StreamInspector,
+    Usage,
 };
 
+use super::event_tap::EventTap;
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::http::{Coding, is_json};
 use crate::runtime::Deadline;
@@ -15,6 +17,11 @@ use crate::upstream::Lease;
 /// A comment, which clients ignore: it shows proxies between gateway and client
 /// that the connection is alive.
 const HEARTBEAT: &[u8] = b": keep-alive\n\n";
+
+/// Replaces the body of a compressed error.
+const UNREADABLE: &[u8] = b"{\"error\":{\"message\":\"the upstream reported an error in a \
+compressed body, which is not forwarded\",\"type\":\"upstream_error\",\"param\":null,\
+\"code\":\"upstream_error_compressed\"}}";
 
 /// How long the beginning of a stream is held, so that an error in its first
 /// event can still cause a failover.
@@ -33,13 +40,18 @@ const ERROR_HOLD_BYTES: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) enum UsageTap {
     /// A stream of events.
-    Events(Box<StreamInspector>),
+    Events(Box<EventTap>),
     /// A complete body.
     Whole(BodyInspector),
     /// A stream or body that is compressed although that was not requested. Its
     /// bytes are forwarded unchanged: nothing is held and nothing is inserted.
     Gzip(Box<Gunzip>),
-    /// Not inspected: an error, or compressed with another coding.
+    /// An error, which is forwarded without the secrets of the backend.
+    Error(Box<Redactor>),
+    /// A compressed error, whose body is replaced: it may hold secrets.
+    Unreadable,
+    /// Not inspected: compressed with another coding, or an error of a backend
+    /// without secrets.
     Blind,
 }
 
@@ -70,12 +82,7 @@ impl UsageTap {
     /// Adds the bytes of a body part that may be sent.
     fn pass(&mut self, part: &[u8], out: &mut Vec<u8>) {
         match self {
-            Self::Events(tail) => {
-                let forward = tail.push(part);
-                for slice in forward.slices(part) {
-                    out.extend_from_slice(slice);
-                }
-            }
+            Self::Events(tap) => tap.pass(part, out),
             Self::Whole(ends) => {
                 ends.push(part);
                 out.extend_from_slice(part);
@@ -84,6 +91,8 @@ impl UsageTap {
                 gunzip.push(part);
                 out.extend_from_slice(part);
             }
+            Self::Error(redactor) => redactor.push(part, out),
+            Self::Unreadable => {}
             Self::Blind => out.extend_from_slice(part),
         }
     }
@@ -91,13 +100,10 @@ impl UsageTap {
     /// Adds the bytes that may be sent at the end.
     fn finish(&mut self, out: &mut Vec<u8>) {
         match self {
-            Self::Events(tail) => {
-                let forward = tail.finish();
-                for slice in forward.slices(&[]) {
-                    out.extend_from_slice(slice);
-                }
-            }
+            Self::Events(tap) => tap.finish(out),
             Self::Gzip(gunzip) => gunzip.finish(),
+            Self::Error(redactor) => redactor.finish(out),
+            Self::Unreadable => out.extend_from_slice(UNREADABLE),
             Self::Whole(_) | Self::Blind => {}
         }
     }
@@ -105,9 +111,9 @@ impl UsageTap {
     /// The inspection state of a stream.
     fn stream(&self) -> Option<&StreamInspector> {
         match self {
-            Self::Events(tail) => Some(tail),
+            Self::Events(tap) => Some(tap.inspector()),
             Self::Gzip(gunzip) => gunzip.stream(),
-            Self::Whole(_) | Self::Blind => None,
+            Self::Whole(_) | Self::Error(_) | Self::Unreadable | Self::Blind => None,
         }
     }
 
@@ -116,7 +122,7 @@ impl UsageTap {
         match self {
             Self::Whole(tail) => Some(tail),
             Self::Gzip(gunzip) => gunzip.piece(),
-            Self::Events(_) | Self::Blind => None,
+            Self::Events(_) | Self::Error(_) | Self::Unreadable | Self::Blind => None,
         }
     }
 }
@@ -142,6 +148,9 @@ impl ResponseStream {
     pub(super) fn length(&self) -> Option<u64> {
         if self.is_events() {
             return None;
+        }
+        if self.is_replaced() {
+            return Some(UNREADABLE.len() as u64);
         }
         self.lease.as_ref()?.connection.length()
     }
@@ -199,6 +208,20 @@ impl ResponseStream {
     /// Whether this is a stream that events can be inserted into.
     pub(super) fn is_events(&self) -> bool {
         matches!(self.meter, UsageTap::Events(_))
+    }
+
+    /// The class of an error in a compressed first event, which cannot be forwarded
+    /// without the secrets that it may hold.
+    pub(super) fn compressed_error(&self) -> Option<ErrorClass> {
+        match self.first() {
+            FirstEvent::Error(class) if !self.is_events() => Some(class),
+            FirstEvent::Error(_) | FirstEvent::Response | FirstEvent::Pending => None,
+        }
+    }
+
+    /// Whether the body is replaced by one of the gateway.
+    pub(super) fn is_replaced(&self) -> bool {
+        matches!(self.meter, UsageTap::Unreadable)
     }
 
     /// The usage that the response reported so far.
@@ -328,7 +351,7 @@ impl ResponseStream {
 
     /// Whether a comment can follow the bytes that were sent.
     fn takes_comments(&self) -> bool {
-        matches!(&self.meter, UsageTap::Events(tail) if tail.is_between_events())
+        matches!(&self.meter, UsageTap::Events(tap) if tap.inspector().is_between_events())
     }
 
     /// The response was received: releases its connection. The rest of a response

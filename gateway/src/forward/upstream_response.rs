@@ -11,6 +11,7 @@ use super::forwarded_response::Unfinished;
 use super::outgoing::Outgoing;
 use super::response_stream::ResponseStream;
 use crate::cache::{CacheableResponse, PendingEntry};
+use crate::http::ForwardedFields;
 use crate::request_log::RequestLog;
 use crate::runtime::clock;
 
@@ -21,10 +22,19 @@ pub(crate) struct UpstreamResponse {
     /// The class of the error, also of one in the first event of a stream.
     pub(super) error: Option<ErrorClass>,
     pub(super) stream: ResponseStream,
+    /// The fields of the head that the client sees.
+    pub(super) fields: ForwardedFields,
     pub(super) attempt: Attempt,
     pub(super) model: ModelName,
     pub(super) backend: BackendId,
     pub(super) api_base: Arc<str>,
+}
+
+/// A response that has begun, and the fields of its head that the client sees.
+#[derive(Debug)]
+pub(super) struct ReceivedResponse {
+    pub(super) stream: ResponseStream,
+    pub(super) fields: ForwardedFields,
 }
 
 /// A request in progress at a backend.
@@ -83,9 +93,10 @@ impl UpstreamResponse {
         backend: &Backend,
         model: &ModelName,
         status: StatusCode,
-        stream: ResponseStream,
+        received: ReceivedResponse,
         attempt: Attempt,
     ) -> Self {
+        let ReceivedResponse { stream, fields } = received;
         let error = match stream.first() {
             FirstEvent::Error(class) => Some(class),
             FirstEvent::Response | FirstEvent::Pending => is_error(status)
@@ -95,6 +106,7 @@ impl UpstreamResponse {
             status,
             error,
             stream,
+            fields,
             attempt,
             model: model.clone(),
             backend: backend.id(),
@@ -134,6 +146,7 @@ impl UpstreamResponse {
         good.then(|| CacheableResponse {
             model: &self.model,
             fields: head.fields(),
+            forwarded: self.fields,
             length: self.stream.length(),
         })
     }
@@ -153,6 +166,6 @@ impl UpstreamResponse {
             attempt: self.attempt,
             pending_entry,
         };
-        ForwardedResponse::new(self.stream, status, self.error, unfinished)
+        ForwardedResponse::new(self.stream, status, self.fields, self.error, unfinished)
     }
 }

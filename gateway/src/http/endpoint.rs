@@ -167,22 +167,22 @@ impl<'a> Endpoint<'a> {
         if below.is_empty() {
             return Some(Self::Models);
         }
+        // A slash is part of the name, encoded or not.
         let id = below.strip_prefix('/').filter(|id| !id.is_empty())?;
         decoded(id).map(Self::Model)
     }
 }
 
-/// Decodes the percent-encoding of a path; nothing if that is incomplete or not
-/// UTF-8. A slash is part of the name, encoded or not.
-fn decoded(path: &str) -> Option<Cow<'_, str>> {
-    let complete = path.as_bytes().split(|&byte| byte == b'%').skip(1);
+/// Decodes percent-encoding; nothing if it is incomplete or not UTF-8.
+pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    let complete = text.as_bytes().split(|&byte| byte == b'%').skip(1);
     let complete = complete
         .map(|rest| rest.get(..2))
         .all(|digits| digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)));
     if !complete {
         return None;
     }
-    percent_decode_str(path).decode_utf8().ok()
+    percent_decode_str(text).decode_utf8().ok()
 }
 
 #[cfg(test)]

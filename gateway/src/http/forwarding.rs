@@ -1,4 +1,5 @@
-//! Which header fields are forwarded, to upstreams and to clients.
+//! Which header fields of clients are forwarded to upstreams, and what the fields
+//! of a response mean for its body.
 
 use std::str::FromStr;
 
@@ -6,7 +7,7 @@ use fastllm_engine::is_reserved_header;
 use fastllm_wire::http1::{HeadWriter, HeaderFields};
 use http::header::{HeaderName, HeaderValue};
 
-use super::{CACHE, REQUEST_ID, TRACEPARENT};
+use super::{REQUEST_ID, TRACEPARENT};
 
 /// The client header fields that upstreams see: those that describe the request,
 /// and none that identifies the client. `openai-beta` enables features; its
@@ -113,26 +114,6 @@ impl<'a> ClientFields<'a> {
             .chain(forwarded.iter().map(|header| header.0.as_str()))
             .flat_map(move |name| fields.all(name).map(move |value| (name, value)))
     }
-}
-
-/// Whether this field of an upstream's response is forwarded to the client.
-/// Fields of the connection are stripped before.
-pub(crate) fn passes_to_client(name: &[u8]) -> bool {
-    let ours = match name.len() {
-        7 => "alt-svc",
-        10 => "set-cookie",
-        12 => REQUEST_ID,
-        15 => CACHE,
-        _ => return true,
-    };
-    !name.eq_ignore_ascii_case(ours.as_bytes())
-}
-
-/// Whether a field of a response is a CORS field.
-pub(crate) fn is_cors(name: &[u8]) -> bool {
-    const BEGINNING: &[u8] = b"access-control-";
-    name.get(..BEGINNING.len())
-        .is_some_and(|beginning| beginning.eq_ignore_ascii_case(BEGINNING))
 }
 
 /// Whether a body is a stream of server-sent events.

@@ -51,6 +51,12 @@ impl Head {
         str::from_utf8(self.request().path()).unwrap_or_default()
     }
 
+    /// The query without percent-decoding; empty if there is none. It is ASCII.
+    pub(crate) fn query(&self) -> &str {
+        let query = self.request().query().unwrap_or_default();
+        str::from_utf8(query).unwrap_or_default()
+    }
+
     /// The header fields.
     pub(crate) fn fields(&self) -> http1::HeaderFields<'_> {
         self.request().fields()

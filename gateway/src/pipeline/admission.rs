@@ -14,8 +14,8 @@ use super::prompt::Prompt;
 use super::{Pipeline, metadata};
 use crate::cache::{CachePolicy, CacheableRequest};
 use crate::http::{
-    BodyKind, ClientFields, ForwardedHeader, Head, ProxiedEndpoint, ReceivedBody, RequestContext,
-    invalid_body,
+    BodyKind, ClientFields, ClientQuery, ForwardedHeader, Head, ProxiedEndpoint, ReceivedBody,
+    RequestContext, invalid_body,
 };
 use crate::request_log::RequestLog;
 
@@ -24,6 +24,7 @@ use crate::request_log::RequestLog;
 pub(super) struct ProxyRequest<'a> {
     pub(super) endpoint: ProxiedEndpoint,
     pub(super) head: &'a Head,
+    pub(super) query: ClientQuery<'a>,
 }
 
 impl<'a> ProxyRequest<'a> {
@@ -121,7 +122,8 @@ impl Pipeline {
         let ask_usage = known && members.can_request_usage();
         let cacheable = CacheableRequest {
             endpoint: request.endpoint,
-            client: request.client(&self.config.forwarded_headers),
+            client: request.client(&self.config.forwarded.headers),
+            query: request.query,
             members: &members,
             body: &bytes,
         };
@@ -227,7 +229,11 @@ impl RoutingInput<'_> {
             members: self.members,
             bytes: self.body,
         };
-        let ProxyRequest { endpoint, head } = self.request;
+        let ProxyRequest {
+            endpoint,
+            head,
+            query: _,
+        } = self.request;
         Cost {
             at: log.arrived_at(),
             prompt_tokens: self.members.prompt_tokens(),

@@ -123,15 +123,18 @@ async fn responses_and_rejections_carry_rate_limit_headers() {
 }
 
 #[tokio::test]
-async fn without_limits_the_upstreams_rate_limit_headers_are_forwarded() {
+async fn rate_limit_headers_of_upstreams_are_forwarded_only_if_listed() {
     let answer = raw(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: 2\r\n\r\n{}",
     );
     let upstream = Upstream::start([answer]).await;
-    let gateway = TestGateway::start(&[&upstream]).await;
-    let reply = gateway.chat(BODY).await;
-    assert_eq!(reply.header("x-ratelimit-remaining-requests"), Some("9999"));
-    assert_eq!(reply.header("x-ratelimit-limit-requests"), None);
+    let flag = "--forward-response-header=x-ratelimit-remaining-requests";
+    for (flags, expected) in [(&[][..], None), (&[flag], Some("9999"))] {
+        let gateway = TestGateway::start_with(&[&upstream], Options::flags(flags)).await;
+        let reply = gateway.chat(BODY).await;
+        assert_eq!(reply.header("x-ratelimit-remaining-requests"), expected);
+        assert_eq!(reply.header("x-ratelimit-limit-requests"), None);
+    }
 }
 
 #[tokio::test]

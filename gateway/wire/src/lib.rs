@@ -12,6 +12,7 @@
 //! | [`mod@gzip`] | the usage of a compressed response |
 //! | [`stream`] | the bytes of a streamed response that are forwarded to the
 //! client |
+//! | [`redact`] | secrets in the errors of an upstream |
 //! | [`upstream_error`] | who has to act on an error of an upstream |
 //! | [`http1`] | message boundaries of an HTTP/1.1 connection |
 //! | [`json`] | the members of the outermost object of a JSON text |
@@ -26,6 +27,7 @@ pub mod http1;
 pub mod json;
 pub mod multipart;
 mod quotes;
+pub mod redact;
 pub mod scan;
 pub mod splice;
 pub mod sse;
@@ -37,6 +39,7 @@ pub use error::ScanError;
 pub use estimate::{TOKENS_PER_FILE, estimated_tokens};
 pub use gzip::Gunzip;
 pub use multipart::FormReader;
+pub use redact::{Redactor, contains_secret};
 pub use scan::{Members, RequestSchema, scan};
 pub use splice::{Segment, Splice};
 pub use stream::{FirstEvent, Passthrough, StreamInspector};

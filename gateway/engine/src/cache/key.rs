@@ -85,6 +85,12 @@ impl CacheKeyBuilder {
         self.part(value);
     }
 
+    /// Adds a query parameter that is forwarded, as received, in forwarded order.
+    pub fn query_parameter(&mut self, pair: &str) {
+        self.0.update(b"q");
+        self.part(pair.as_bytes());
+    }
+
     /// Adds the body, in any number of pieces, and returns the key.
     pub fn finish<'b>(mut self, pieces: impl IntoIterator<Item = &'b [u8]>) -> CacheKey {
         self.0.update(b"b");

@@ -218,7 +218,14 @@ fn every_part_of_a_request_changes_the_key() {
         make("/e", &scope(&one, true), &[], &["body"]),
         make("/e", &scope(&Caller::Anonymous, false), &[], &["body"]),
     ];
-    assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+    let with_query = |pair: &str| {
+        let mut maker = CacheKeyBuilder::new(&caching(), "/e", &first);
+        maker.query_parameter(pair);
+        maker.finish([b"body".as_slice()])
+    };
+    let queries = [with_query("a=b"), with_query("a=c")];
+    let all: HashSet<_> = keys.iter().chain(&queries).collect();
+    assert_eq!(all.len(), keys.len() + queries.len());
 
     // What does not make a difference.
     assert_eq!(keys[0], make("/e", &first, &[], &["bo", "", "dy"]));

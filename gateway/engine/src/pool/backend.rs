@@ -2,12 +2,14 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fastllm_contract::{Backend as Described, BackendId, Concurrency, Protocol};
+use fastllm_contract::{Backend as Described, BackendId, Concurrency, Protocol, Secret};
 use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 
 use super::target::{InvalidTemplate, Location};
-use super::{BackendMetrics, BackendState, InFlight, InvalidHealthCheck, Probe, headers};
+use super::{
+    BackendMetrics, BackendState, InFlight, InvalidHealthCheck, Probe, credentials, headers,
+};
 
 /// One upstream address of a model, checked and ready for requests.
 #[derive(Debug)]
@@ -18,6 +20,7 @@ pub struct Backend {
     upstream_model: Arc<str>,
     auth: Option<(HeaderName, HeaderValue)>,
     extra_headers: Vec<(HeaderName, HeaderValue)>,
+    secrets: Arc<[Secret]>,
     weight: u32,
     draining: bool,
     default_max_tokens: Option<u32>,
@@ -109,6 +112,7 @@ impl Backend {
             upstream_model: Arc::from(described.upstream_model.as_str()),
             auth: headers::auth(described)?,
             extra_headers: headers::extra(described)?,
+            secrets: credentials::secrets(described),
             weight: described.weight,
             draining: described.draining,
             default_max_tokens: described.default_max_tokens,
@@ -154,6 +158,12 @@ impl Backend {
     /// carries the credential.
     pub fn extra_headers(&self) -> &[(HeaderName, HeaderValue)] {
         &self.extra_headers
+    }
+
+    /// What no response to a client may repeat, the longest first: the credential,
+    /// and values of additional headers and parameters.
+    pub fn secrets(&self) -> &Arc<[Secret]> {
+        &self.secrets
     }
 
     /// The health probe; `None` if it is disabled.
@@ -238,6 +248,11 @@ impl Backend {
     /// valid in a path. Targets of common endpoints are shared.
     pub fn path(&self, sub_path: &str) -> Option<PathAndQuery> {
         self.location.target(sub_path)
+    }
+
+    /// Whether its requests have a query parameter of this name, in any case.
+    pub fn has_query_parameter(&self, name: &str) -> bool {
+        self.location.has_parameter(name)
     }
 }
 

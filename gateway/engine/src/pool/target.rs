@@ -94,6 +94,8 @@ pub(super) struct Location {
     /// With the query.
     after: String,
     query: String,
+    /// The names of its parameters, not encoded.
+    query_names: Vec<String>,
     usual: Vec<(&'static str, PathAndQuery)>,
 }
 
@@ -109,11 +111,12 @@ impl Location {
             query,
             path_template,
         } = &described.request_options;
-        let query: Vec<String> = query
+        let query_names = query.keys().cloned().collect();
+        let pairs: Vec<String> = query
             .iter()
             .map(|(name, value)| encoded_pair(name, value))
             .collect();
-        let query = match query.as_slice() {
+        let query = match pairs.as_slice() {
             [] => String::new(),
             pairs => format!("?{}", pairs.join("&")),
         };
@@ -129,6 +132,7 @@ impl Location {
             host,
             base_path,
             query,
+            query_names,
             usual: Vec::new(),
         };
         location.usual = USUAL
@@ -137,6 +141,12 @@ impl Location {
             .collect::<Option<_>>()
             .ok_or(InvalidBackend::Address)?;
         Ok(location)
+    }
+
+    /// Whether targets have a query parameter of this name, in any case.
+    pub(super) fn has_parameter(&self, name: &str) -> bool {
+        let mut names = self.query_names.iter();
+        names.any(|known| known.eq_ignore_ascii_case(name))
     }
 
     /// The target for the path of an endpoint.

@@ -98,8 +98,14 @@ fn optional_features_are_off_by_default() {
     assert_eq!(config.cors_origins.len(), 3);
     assert!(parse(&["--cors-origin=a.example"]).is_err());
     let config = parse(&["--forward-header=x-team,anthropic-beta"]).unwrap();
-    assert_eq!(config.forwarded_headers.len(), 2);
+    assert_eq!(config.forwarding.headers.len(), 2);
     assert!(parse(&["--forward-header=authorization"]).is_err());
+    let config = parse(&["--forward-query=beta,include[]"]).unwrap();
+    assert_eq!(config.forwarding.query.len(), 2);
+    assert!(parse(&["--forward-query=api_key"]).is_err());
+    let config = parse(&["--forward-response-header=x-ratelimit-reset,x-team"]).unwrap();
+    assert_eq!(config.forwarding.response_headers.len(), 2);
+    assert!(parse(&["--forward-response-header=set-cookie"]).is_err());
 }
 
 #[test]

@@ -41,6 +41,13 @@ fn target_is_base_template_and_query() {
 }
 
 #[test]
+fn parameters_are_found_in_any_case() {
+    let location = location(None, &[("api-version", "1"), ("a b", "2")]).unwrap();
+    assert!(location.has_parameter("API-Version") && location.has_parameter("a b"));
+    assert!(!location.has_parameter("api_version") && !location.has_parameter("a"));
+}
+
+#[test]
 fn common_targets_are_shared() {
     let location = location(Some("/x{sub_path}"), &[("a", "b")]).unwrap();
     let bytes = |sub_path| location.target(sub_path).unwrap().as_str().as_ptr();
