@@ -80,6 +80,9 @@ impl Forwarder {
                 outgoing,
                 is_last: index == last,
                 tried: Vec::new(),
+                given_up: Vec::new(),
+                retries: 0,
+                last_failure: None,
                 granted: None,
             };
             if let Some(response) = self.try_pool(&mut attempts, log, &mut retry_state).await {
@@ -119,6 +122,9 @@ impl Forwarder {
             outgoing,
             is_last: true,
             tried,
+            given_up: Vec::new(),
+            retries: 0,
+            last_failure: None,
             granted: Some(slot),
         };
         self.try_pool(&mut attempts, log, retry_state).await
@@ -131,15 +137,17 @@ impl Forwarder {
         retry_state: &mut RetryState<'_>,
     ) -> Option<UpstreamResponse> {
         let (pool, outgoing) = (attempts.pool, attempts.outgoing);
-        let mut failure = AttemptFailure::default();
-        for retry in 0..=self.max_retries {
-            if let Some(before) = retry.checked_sub(1) {
-                let wait = attempts.wait(before, failure)?;
+        let mut failure = None;
+        loop {
+            if let Some(failure) = failure.take() {
+                let wait = attempts.wait(self.max_retries, failure)?;
                 if retry_state.is_spent_after(wait) {
                     return None;
                 }
                 log.metrics().retried();
-                sleep(wait).await;
+                if !wait.is_zero() {
+                    sleep(wait).await;
+                }
             }
             let slot = match attempts.granted.take() {
                 Some(slot) => Ok(slot),
@@ -163,8 +171,8 @@ impl Forwarder {
                 .attempt(attempt, backend, attempts, log, retry_state)
                 .await;
             let outcome = retry_state.check(outgoing, outcome)?;
-            failure = AttemptFailure::of(&outcome);
-            failure.record(backend.state(), outgoing.endpoint.index());
+            let failed = AttemptFailure::of(&outcome);
+            failed.record(backend.state(), outgoing.endpoint.index());
             match outcome {
                 Ok(response) if !response.is_worth_a_retry() => return Some(response),
                 Ok(response) => match response.rejection() {
@@ -185,8 +193,11 @@ impl Forwarder {
                 }
             }
             attempts.tried.push(index);
+            if failed.is_hopeless {
+                attempts.given_up.push(index);
+            }
+            failure = Some(failed);
         }
-        None
     }
 
     async fn attempt(
@@ -283,6 +294,12 @@ struct PoolAttempts<'a, 'c> {
     is_last: bool,
     /// The backends that were attempted.
     tried: Vec<usize>,
+    /// Those that are not attempted again.
+    given_up: Vec<usize>,
+    /// Further attempts so far that count as retries.
+    retries: u32,
+    /// The last failure that was no rejection.
+    last_failure: Option<AttemptFailure>,
     /// A slot that was waited for, for the first attempt.
     granted: Option<Slot>,
 }
@@ -291,17 +308,33 @@ impl PoolAttempts<'_, '_> {
     /// The back-off before the next attempt; `None` if there is none.
     ///
     /// Each backend is attempted once. Where no other backend and no other model
-    /// is left, one is attempted again if the failure may be temporary.
-    fn wait(&mut self, retry: u32, failure: AttemptFailure) -> Option<Duration> {
-        let wait = back_off::before_retry(retry, failure.is_capacity);
-        if self.pool.has_another(&self.tried) {
+    /// is left, one is attempted again if the failure may be temporary. A rejection
+    /// costs no upstream any work, so the next backend is attempted at once, and
+    /// that is no retry.
+    fn wait(&mut self, max_retries: u32, failure: AttemptFailure) -> Option<Duration> {
+        let has_another = self.pool.has_another(&self.tried);
+        let is_rejection = failure.is_rejection();
+        if is_rejection && has_another {
+            return Some(Duration::ZERO);
+        }
+        if !is_rejection {
+            self.last_failure = Some(failure);
+        }
+        let failure = self.last_failure?;
+        if self.retries == max_retries {
+            return None;
+        }
+        let wait = back_off::before_retry(self.retries, failure.is_capacity);
+        self.retries += 1;
+        if has_another {
             return Some(wait);
         }
         let asked_for = failure.wait.unwrap_or_default();
-        if !self.is_last || !failure.may_pass || asked_for > MAX_RETRY_AFTER {
+        let may_repeat = self.is_last && failure.may_pass && asked_for <= MAX_RETRY_AFTER;
+        if !may_repeat || !self.pool.has_another(&self.given_up) {
             return None;
         }
-        self.tried.clear();
+        self.tried.clone_from(&self.given_up);
         Some(wait.max(asked_for))
     }
 }

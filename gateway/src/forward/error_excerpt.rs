@@ -9,7 +9,7 @@ const MAX_EXCERPT_BYTES: usize = 1 << 10;
 
 /// A word with this many bytes of a secret in a row is omitted. Upstreams repeat
 /// parts of a rejected key.
-const REVEALING: usize = 4;
+const MIN_REVEALING_BYTES: usize = 4;
 
 const OMITTED: &str = "[redacted]";
 
@@ -24,14 +24,14 @@ pub(super) fn of(text: &[u8], backend: &Backend) -> String {
 fn redacted<'s>(text: &[u8], secrets: impl Iterator<Item = &'s [u8]>) -> String {
     let mut parts = HashSet::new();
     for secret in secrets {
-        if secret.len() < REVEALING {
+        if secret.len() < MIN_REVEALING_BYTES {
             parts.insert(secret);
         }
-        parts.extend(secret.windows(REVEALING));
+        parts.extend(secret.windows(MIN_REVEALING_BYTES));
     }
     let reveals = |word: &str| {
         let bytes = word.as_bytes();
-        let mut windows = (1..=REVEALING).flat_map(|size| bytes.windows(size));
+        let mut windows = (1..=MIN_REVEALING_BYTES).flat_map(|size| bytes.windows(size));
         windows.any(|window| parts.contains(window))
     };
     let text = text.get(..MAX_EXCERPT_BYTES).unwrap_or(text);

@@ -51,6 +51,8 @@ pub(super) struct AttemptFailure {
     pub(super) wait: Option<Duration>,
     /// The failure may be temporary.
     pub(super) may_pass: bool,
+    /// The backend would fail again.
+    pub(super) is_hopeless: bool,
     recorded: RecordedFailure,
 }
 
@@ -180,6 +182,8 @@ impl AttemptFailure {
         Self {
             is_capacity,
             wait: is_capacity.then(|| back_off::requested(field)).flatten(),
+            is_hopeless: response.rejection().is_some()
+                || response.error == Some(ErrorClass::Unsupported),
             may_pass: is_temporary && field(SHOULD_RETRY) != Some(b"false"),
             recorded: match response.rejection() {
                 Some(by) => RecordedFailure::Rejection(by),
@@ -187,6 +191,11 @@ impl AttemptFailure {
                 None => RecordedFailure::None,
             },
         }
+    }
+
+    /// The backend rejected the gateway's credential or configuration.
+    pub(super) fn is_rejection(&self) -> bool {
+        matches!(self.recorded, RecordedFailure::Rejection(_))
     }
 
     /// Records the outcome of an attempt at this endpoint for the choices of other

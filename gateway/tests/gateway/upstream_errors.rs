@@ -180,6 +180,39 @@ async fn a_temporary_failure_is_more_useful_than_a_rejection() {
 }
 
 #[tokio::test]
+async fn rejections_use_up_no_retries() {
+    let rejecting = || Upstream::start([json_answer("401 X", "{}")]);
+    let bad = [rejecting().await, rejecting().await, rejecting().await];
+    let good = good().await;
+    let pool = [&bad[0], &bad[1], &bad[2], &good];
+    for retries in ["--max-retries=0", "--max-retries=2"] {
+        let flags = Options::flags(&["--policy=round-robin", retries]);
+        let gateway = TestGateway::start_with(&pool, flags).await;
+        for _ in 0..4 {
+            assert_eq!(gateway.chat(BODY).await.text(), GOOD, "{retries}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backend_that_rejects_the_gateway_is_not_tried_again_for_a_busy_one() {
+    let rejecting = Upstream::start([json_answer("401 X", "{}")]).await;
+    for first in 0..2 {
+        let busy = [json_answer("503 X", "{}"), json_answer("200 OK", GOOD)];
+        let busy = Upstream::start(busy).await;
+        let before = rejecting.seen().requests.len();
+        let pool = match first {
+            0 => [&busy, &rejecting],
+            _ => [&rejecting, &busy],
+        };
+        let gateway = TestGateway::start_with(&pool, in_turn()).await;
+        assert_eq!(gateway.chat(BODY).await.text(), GOOD);
+        assert_eq!(busy.seen().requests.len(), 2);
+        assert_eq!(rejecting.seen().requests.len(), before + 1);
+    }
+}
+
+#[tokio::test]
 async fn a_fault_of_the_client_passes_unchanged_and_is_no_failure() {
     let moderated = "{\"error\":{\"code\":403,\"message\":\"x\",\
         \"metadata\":{\"reasons\":[\"violence\"]}}}";
