@@ -1,7 +1,9 @@
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
-use crate::harness::{PASSWORD, Session, TOKEN, answer, eventually, set_password, started};
+use crate::harness::{
+    PASSWORD, Session, TOKEN, eventually, set_password, started, status_and_json,
+};
 
 #[tokio::test]
 async fn login_sets_a_strict_cookie_and_logout_clears_it() {
@@ -25,9 +27,9 @@ async fn login_sets_a_strict_cookie_and_logout_clears_it() {
 
     let root = control.session("root", PASSWORD).await;
     root.get("/admin/models").await;
-    let (status, _) = answer(root.request(Method::POST, "/logout")).await;
+    let (status, _) = status_and_json(root.request(Method::POST, "/logout")).await;
     assert_eq!(status, 204);
-    let (status, body) = answer(root.request(Method::GET, "/admin/models")).await;
+    let (status, body) = status_and_json(root.request(Method::GET, "/admin/models")).await;
     assert_eq!((status, &body["code"]), (401, &json!("unauthenticated")));
 }
 
@@ -86,12 +88,14 @@ async fn changes_from_pages_of_other_origins_are_rejected() {
         ("same-origin", "/admin/snapshot/rebuild", 200),
     ] {
         let request = root.request(Method::POST, path);
-        let (got, body) = answer(request.header("sec-fetch-site", site)).await;
+        let (got, body) = status_and_json(request.header("sec-fetch-site", site)).await;
         assert_eq!(got, status, "{site} {path}: {body}");
     }
     let read = root.request(Method::GET, "/admin/models");
     assert_eq!(
-        answer(read.header("sec-fetch-site", "same-site")).await.0,
+        status_and_json(read.header("sec-fetch-site", "same-site"))
+            .await
+            .0,
         200
     );
 }
@@ -110,7 +114,7 @@ async fn every_route_checks_its_documented_permission() {
     assert_eq!(root.send(Method::PUT, &path, password).await.0, 204);
     let weak = control.session("weak", PASSWORD).await;
 
-    let (_, document) = answer(control.get("/openapi.json")).await;
+    let (_, document) = status_and_json(control.get("/openapi.json")).await;
     let mut guarded = 0;
     for (path, operations) in document["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
@@ -129,8 +133,8 @@ async fn every_route_checks_its_documented_permission() {
             let anonymous = control
                 .client
                 .request(method.clone(), format!("{}{url}", control.base));
-            assert_eq!(answer(anonymous).await.0, 401, "{method} {path}");
-            let (status, body) = answer(weak.request(method.clone(), &url)).await;
+            assert_eq!(status_and_json(anonymous).await.0, 401, "{method} {path}");
+            let (status, body) = status_and_json(weak.request(method.clone(), &url)).await;
             assert_eq!(status, 403, "{method} {path}: {body}");
             assert!(
                 body["error"].as_str().unwrap().contains(verb),
@@ -183,7 +187,9 @@ async fn each_permission_grants_only_its_routes() {
     // Revoking the permission takes effect within the session.
     assert_eq!(root.delete(&format!("{path}/roles/clerks")).await.0, 204);
     assert_eq!(
-        answer(clerk.request(Method::GET, "/admin/audit")).await.0,
+        status_and_json(clerk.request(Method::GET, "/admin/audit"))
+            .await
+            .0,
         403
     );
 }
@@ -209,7 +215,7 @@ async fn sessions_end_on_password_change_disabling_and_demand() {
             .0
     };
     let alive = async |session: &Session<'_>| {
-        answer(session.request(Method::GET, "/admin/health"))
+        status_and_json(session.request(Method::GET, "/admin/health"))
             .await
             .0
             == 200
@@ -231,7 +237,8 @@ async fn sessions_end_on_password_change_disabling_and_demand() {
     assert!(!alive(&second).await);
 
     let third = control.session("other", PASSWORD).await;
-    let (status, body) = answer(root.request(Method::POST, "/admin/sessions/revoke-all")).await;
+    let (status, body) =
+        status_and_json(root.request(Method::POST, "/admin/sessions/revoke-all")).await;
     assert_eq!(
         (status, body),
         (200, json!({ "revoked": 2, "includes_caller": true }))
@@ -302,19 +309,24 @@ async fn proxy_token_grants_access_to_gateway_routes_only() {
                 .client
                 .request(method.clone(), url)
                 .bearer_auth(token);
-            assert_eq!(answer(request).await.0, 401, "{path} {token}");
+            assert_eq!(status_and_json(request).await.0, 401, "{path} {token}");
         }
         let bare = control
             .client
             .request(method, format!("{}{path}", control.base));
-        assert_eq!(answer(bare).await.0, 401, "{path}");
+        assert_eq!(status_and_json(bare).await.0, 401, "{path}");
     }
     assert_eq!(
-        answer(control.as_gateway(Method::GET, "/admin/models"))
+        status_and_json(control.as_gateway(Method::GET, "/admin/models"))
             .await
             .0,
         401
     );
     let root = control.session("root", PASSWORD).await;
-    assert_eq!(answer(root.request(Method::GET, "/snapshot")).await.0, 401);
+    assert_eq!(
+        status_and_json(root.request(Method::GET, "/snapshot"))
+            .await
+            .0,
+        401
+    );
 }

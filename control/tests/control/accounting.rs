@@ -1,10 +1,10 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Control, PASSWORD, answer, started};
+use crate::harness::{Control, PASSWORD, started, status_and_json};
 
 pub(crate) async fn send(control: &Control, batch: &Value) -> (u16, Value) {
-    answer(control.as_gateway(Method::POST, "/usage").json(batch)).await
+    status_and_json(control.as_gateway(Method::POST, "/usage").json(batch)).await
 }
 
 pub(crate) fn event(model: &str) -> Value {
@@ -281,7 +281,7 @@ async fn every_replica_lists_all_gateways() {
         })
     };
     let send_report = async |control: &Control, report: &Value| {
-        answer(
+        status_and_json(
             control
                 .as_gateway(Method::POST, "/health-report")
                 .json(report),

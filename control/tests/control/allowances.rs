@@ -4,7 +4,7 @@ use fastllm_contract::{Budget, KeyEntry, Limits, Principal, Snapshot, Team, Toke
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Control, PASSWORD, Session, answer, eventually, started};
+use crate::harness::{Control, PASSWORD, Session, eventually, started, status_and_json};
 use crate::snapshots::{fetch, whole};
 
 async fn team(session: &Session<'_>, name: &str) -> i64 {
@@ -87,7 +87,10 @@ async fn every_subject_has_its_own_limits() {
     let subjects = subjects(&root).await;
     for (most, subject) in (1..).zip(&subjects) {
         let path = format!("{subject}/limits");
-        assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
+        assert_eq!(
+            status_and_json(root.request(Method::GET, &path)).await.0,
+            404
+        );
         let first = json!({ "requests_per_min": most, "tokens_per_min": 1000 });
         assert_eq!(root.put(&path, first).await.0, 204);
         // Absent limits are unlimited again.
@@ -161,7 +164,10 @@ async fn budget_changes_keep_spending() {
     let root = control.session("root", PASSWORD).await;
     for subject in &subjects(&root).await {
         let path = format!("{subject}/budget");
-        assert_eq!(answer(root.request(Method::GET, &path)).await.0, 404);
+        assert_eq!(
+            status_and_json(root.request(Method::GET, &path)).await.0,
+            404
+        );
         let first = json!({ "tokens_total": 1000, "window": "monthly" });
         assert_eq!(root.put(&path, first).await.0, 204);
     }
@@ -280,13 +286,13 @@ async fn invalid_limits_and_budgets_are_rejected_by_field() {
     for line in REFUSED.lines().filter(|line| !line.is_empty()) {
         let parts: Vec<&str> = line.split(" | ").collect();
         let body: Value = serde_json::from_str(parts[1]).unwrap();
-        let (status, answer) = root.put(parts[0], body).await;
-        let field = answer
+        let (status, response) = root.put(parts[0], body).await;
+        let field = response
             .get("field")
             .and_then(Value::as_str)
             .unwrap_or("null");
-        let found = format!("{status} {} {field}", answer["code"].as_str().unwrap());
-        assert_eq!(found, parts[2], "{line}: {answer}");
+        let found = format!("{status} {} {field}", response["code"].as_str().unwrap());
+        assert_eq!(found, parts[2], "{line}: {response}");
     }
     assert_eq!(database.number(version).await, before);
     let reader = principal(&root, json!({ "name": "reader", "kind": "user" })).await;

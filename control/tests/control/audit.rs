@@ -1,7 +1,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Database, KEY, PASSWORD, TOKEN, answer, started};
+use crate::harness::{Database, KEY, PASSWORD, TOKEN, started, status_and_json};
 
 #[tokio::test]
 async fn audit_records_contain_actor_change_and_source() {
@@ -139,7 +139,7 @@ async fn secrets_are_never_returned_or_logged() {
         }
     }
     // Only gateways receive the credential.
-    let (_, snapshot) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
+    let (_, snapshot) = status_and_json(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!(
         snapshot["models"]["items"][0]["backends"][0]["api_key"],
         "canary-upstream-2"

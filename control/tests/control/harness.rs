@@ -284,7 +284,7 @@ impl Session<'_> {
 
     /// Sends JSON and returns status and body (null if empty).
     pub(crate) async fn send(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
-        answer(self.request(method, path).json(&body)).await
+        status_and_json(self.request(method, path).json(&body)).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> (u16, Value) {
@@ -300,11 +300,11 @@ impl Session<'_> {
     }
 
     pub(crate) async fn delete(&self, path: &str) -> (u16, Value) {
-        answer(self.request(Method::DELETE, path)).await
+        status_and_json(self.request(Method::DELETE, path)).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let (status, body) = answer(self.request(Method::GET, path)).await;
+        let (status, body) = status_and_json(self.request(Method::GET, path)).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
@@ -329,7 +329,7 @@ impl Session<'_> {
 }
 
 /// Sends a request and returns the status and the JSON body (null if empty).
-pub(crate) async fn answer(request: RequestBuilder) -> (u16, Value) {
+pub(crate) async fn status_and_json(request: RequestBuilder) -> (u16, Value) {
     let response = request.send().await.unwrap();
     let status = response.status().as_u16();
     let text = response.text().await.unwrap();

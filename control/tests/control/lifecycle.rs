@@ -4,12 +4,12 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Control, Database, PASSWORD, answer, command, eventually, set_password, started,
+    Control, Database, PASSWORD, command, eventually, set_password, started, status_and_json,
 };
 use crate::proxy::Proxy;
 
 async fn readiness(control: &Control) -> (u16, Value) {
-    answer(control.get("/readyz")).await
+    status_and_json(control.get("/readyz")).await
 }
 
 #[tokio::test]
@@ -27,8 +27,8 @@ async fn control_starts_without_a_database_and_becomes_ready_once_there_is_one()
     })
     .await;
     assert_eq!(status, 503, "{body}");
-    assert_eq!(answer(control.get("/livez")).await.0, 200);
-    let (status, body) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
+    assert_eq!(status_and_json(control.get("/livez")).await.0, 200);
+    let (status, body) = status_and_json(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!((status, &body["code"]), (503, &json!("no_snapshot")));
     proxy.open().await;
     control.ready().await;
@@ -43,7 +43,7 @@ async fn control_survives_database_outages() {
     control.ready().await;
     let root = control.session("root", PASSWORD).await;
     root.model("before").await;
-    let snapshot = answer(control.as_gateway(Method::GET, "/snapshot")).await;
+    let snapshot = status_and_json(control.as_gateway(Method::GET, "/snapshot")).await;
 
     proxy.cut().await;
     let body = eventually("the outage is reported", async || {
@@ -59,7 +59,7 @@ async fn control_survives_database_outages() {
     );
     // Gateways are still served; one with a newer snapshot keeps it.
     assert_eq!(
-        answer(control.as_gateway(Method::GET, "/snapshot")).await,
+        status_and_json(control.as_gateway(Method::GET, "/snapshot")).await,
         snapshot
     );
     let ahead = control
@@ -70,7 +70,7 @@ async fn control_survives_database_outages() {
     // An entity tag would assign the served version to its different content.
     assert_eq!(ahead.headers().get(header::ETAG), None);
     // Sessions and tokens are not rejected as invalid.
-    let (status, body) = answer(root.request(Method::GET, "/admin/models")).await;
+    let (status, body) = status_and_json(root.request(Method::GET, "/admin/models")).await;
     assert_eq!(
         (status, &body["code"]),
         (503, &json!("database_unavailable"))
@@ -88,7 +88,7 @@ async fn control_survives_database_outages() {
     })
     .await;
     root.model("after").await;
-    let (_, snapshot) = answer(control.as_gateway(Method::GET, "/snapshot")).await;
+    let (_, snapshot) = status_and_json(control.as_gateway(Method::GET, "/snapshot")).await;
     assert_eq!(snapshot["models"]["items"].as_array().unwrap().len(), 2);
 }
 
@@ -243,7 +243,7 @@ async fn set_password_creates_and_replaces_passwords() {
     let replaced = set_password(&database, "root", &["--password", "canary-other"]);
     assert!(replaced.status.success());
     let root_again = control.session("root", "canary-other").await;
-    let (status, _) = answer(root.request(Method::GET, "/admin/models")).await;
+    let (status, _) = status_and_json(root.request(Method::GET, "/admin/models")).await;
     assert_eq!(status, 401);
     let log = root_again.get("/admin/audit").await;
     assert_eq!(

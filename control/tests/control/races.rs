@@ -6,7 +6,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::{
-    Control, Database, PASSWORD, Session, answer, command, eventually, set_password, started,
+    Control, Database, PASSWORD, Session, command, eventually, set_password, started,
+    status_and_json,
 };
 use crate::proxy::Proxy;
 
@@ -144,7 +145,7 @@ async fn silent_database_connections_are_released() {
     }
     transaction.rollback().await.unwrap();
     eventually("a connection is available again", async || {
-        let (status, _) = answer(root.request(Method::GET, "/admin/models")).await;
+        let (status, _) = status_and_json(root.request(Method::GET, "/admin/models")).await;
         (status == 200).then_some(())
     })
     .await;

@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 use time::OffsetDateTime;
 
-use crate::harness::{Control, Database, PASSWORD, answer, eventually, started};
+use crate::harness::{Control, Database, PASSWORD, eventually, started, status_and_json};
 
 pub(crate) async fn reconcile(control: &Control, report: &LimitReport) -> LimitReportReply {
     let request = control.as_gateway(Method::POST, "/limits/reconcile");
@@ -107,7 +107,7 @@ async fn limits_are_shared_by_demand() {
 async fn reports_of_other_releases_are_accepted() {
     let (_database, control) = started().await;
     let send = async |body: &serde_json::Value| {
-        answer(
+        status_and_json(
             control
                 .as_gateway(Method::POST, "/limits/reconcile")
                 .json(body),
@@ -150,8 +150,8 @@ async fn reports_of_other_releases_are_accepted() {
 /// Sets a budget of principal 1 and returns an empty usage of its current window.
 async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUsage {
     let root = control.session("root", PASSWORD).await;
-    let (status, answer) = root.put("/admin/principals/1/budget", body).await;
-    assert_eq!(status, 204, "{answer}");
+    let (status, response) = root.put("/admin/principals/1/budget", body).await;
+    assert_eq!(status, 204, "{response}");
     let (id, start): (i64, OffsetDateTime) =
         sqlx::query_as("SELECT id, window_start FROM budgets WHERE principal_id = 1")
             .fetch_one(&database.pool)
@@ -295,7 +295,7 @@ async fn duplicate_replicas_are_reported_and_share_limits() {
     let second = Control::start(&database).await;
     let body = json!({ "tokens_total": 1000, "window": "daily" });
     let none = budget(&database, &first, body).await;
-    let ask = async |control: &Control, replica: &str, boot_id: &str| {
+    let reconcile_as = async |control: &Control, replica: &str, boot_id: &str| {
         let subject = Subject::Principal(PrincipalId(1));
         let reply = reconcile(
             control,
@@ -318,18 +318,21 @@ async fn duplicate_replicas_are_reported_and_share_limits() {
     };
     // Restarts are not duplicates, however many there are.
     for boot_id in ["boot-1", "boot-2", "boot-3", "boot-3"] {
-        let alone = ask(&first, "a", boot_id).await;
+        let alone = reconcile_as(&first, "a", boot_id).await;
         assert_eq!(alone, (1, false, 1.0, 1000), "{boot_id}");
     }
     // An earlier start reports again. The other one keeps its grant.
-    assert_eq!(ask(&second, "a", "boot-2").await, (2, true, 0.5, 0));
-    let (replicas, taken, share, granted) = ask(&first, "a", "boot-3").await;
+    assert_eq!(
+        reconcile_as(&second, "a", "boot-2").await,
+        (2, true, 0.5, 0)
+    );
+    let (replicas, taken, share, granted) = reconcile_as(&first, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (2, true, 0.5));
     assert!((300..700).contains(&granted), "{granted}");
-    let (replicas, taken, share, more) = ask(&second, "a", "boot-2").await;
+    let (replicas, taken, share, more) = reconcile_as(&second, "a", "boot-2").await;
     assert_eq!((replicas, taken, share), (2, true, 0.5));
     assert!(more > 200 && granted + more <= 1000, "{granted} and {more}");
-    let (replicas, taken, ..) = ask(&first, "b", "boot-1").await;
+    let (replicas, taken, ..) = reconcile_as(&first, "b", "boot-1").await;
     assert_eq!((replicas, taken), (3, false));
 
     // One of them stops.
@@ -337,14 +340,14 @@ async fn duplicate_replicas_are_reported_and_share_limits() {
     database
         .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s', concurrent_at = concurrent_at - interval '31 s'")
         .await;
-    let (replicas, taken, share, _) = ask(&second, "a", "boot-3").await;
+    let (replicas, taken, share, _) = reconcile_as(&second, "a", "boot-3").await;
     assert_eq!((replicas, taken, share), (1, false, 1.0));
     // Old starts are deleted: only the last two are known.
     for boot_id in ["boot-4", "boot-5"] {
         database
             .execute("UPDATE duplicate_gateways SET seen_at = seen_at - interval '31 s'")
             .await;
-        assert_eq!(ask(&second, "a", boot_id).await.0, 1);
+        assert_eq!(reconcile_as(&second, "a", boot_id).await.0, 1);
     }
     assert_eq!(
         database

@@ -1,7 +1,7 @@
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
-use crate::harness::{PASSWORD, Session, answer, eventually, started};
+use crate::harness::{PASSWORD, Session, eventually, started, status_and_json};
 
 /// A backend created with only an address and a credential.
 fn first_backend(id: &Value) -> Value {
@@ -164,13 +164,13 @@ async fn invalid_values_are_rejected_by_field() {
     for case in REFUSED.lines().filter(|line| !line.is_empty()) {
         let parts: Vec<&str> = case.split(" | ").collect();
         let (code, field) = parts[2].split_once(' ').unwrap();
-        let (status, answer) = root
+        let (status, response) = root
             .post(parts[0], serde_json::from_str(parts[1]).unwrap())
             .await;
-        assert_eq!(status, 400, "{case}: {answer}");
+        assert_eq!(status, 400, "{case}: {response}");
         let found = (
-            answer["code"].as_str().unwrap(),
-            answer["field"].as_str().unwrap(),
+            response["code"].as_str().unwrap(),
+            response["field"].as_str().unwrap(),
         );
         assert_eq!(found, (code, field), "{case}");
     }
@@ -355,7 +355,7 @@ async fn every_error_response_is_json() {
             "invalid_value",
         ),
     ] {
-        let (got, body) = answer(root.request(method, path)).await;
+        let (got, body) = status_and_json(root.request(method, path)).await;
         assert_eq!(
             (got, &body["code"]),
             (status, &json!(code)),
@@ -370,7 +370,8 @@ async fn every_error_response_is_json() {
         (json_type, " ".repeat(1 << 21), 413, "body_too_large"),
     ] {
         let post = root.request(Method::POST, "/admin/models");
-        let (got, body) = answer(post.header(header::CONTENT_TYPE, media).body(body)).await;
+        let (got, body) =
+            status_and_json(post.header(header::CONTENT_TYPE, media).body(body)).await;
         assert_eq!((got, &body["code"]), (status, &json!(code)), "{body}");
     }
 }
@@ -545,7 +546,7 @@ async fn openapi_document_is_up_to_date() {
     names.dedup();
     assert!(operations > 30 && names.len() == operations, "{names:?}");
     let (_database, control) = started().await;
-    let (_, served) = answer(control.get("/openapi.json")).await;
+    let (_, served) = status_and_json(control.get("/openapi.json")).await;
     assert_eq!(served, serde_json::from_str::<Value>(&document).unwrap());
 }
 

@@ -2,10 +2,12 @@ use fastllm_contract::{Snapshot, VirtualModel};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Control, PASSWORD, Session, answer, started};
+use crate::harness::{Control, PASSWORD, Session, started, status_and_json};
 
 async fn snapshot(control: &Control) -> Value {
-    answer(control.as_gateway(Method::GET, "/snapshot")).await.1
+    status_and_json(control.as_gateway(Method::GET, "/snapshot"))
+        .await
+        .1
 }
 
 /// As gateways parse them.
@@ -351,11 +353,11 @@ async fn invalid_routing_is_rejected_by_field() {
     for case in REFUSED.lines().filter(|line| !line.is_empty()) {
         let parts: Vec<&str> = case.split(" | ").collect();
         let body = serde_json::from_str(parts[1]).unwrap();
-        let (status, answer) = root.post(parts[0], body).await;
+        let (status, response) = root.post(parts[0], body).await;
         assert_eq!(
-            (status, answer["field"].as_str()),
+            (status, response["field"].as_str()),
             (400, Some(parts[2])),
-            "{case}: {answer}"
+            "{case}: {response}"
         );
     }
     let rule = json!({ "targets": [{ "model_id": 1 }] });

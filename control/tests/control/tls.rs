@@ -50,8 +50,8 @@ async fn admin_port_supports_tls_and_silent_clients_block_nobody() {
     let _silent = TcpStream::connect(address).await.unwrap();
     let ready = "GET /readyz HTTP/1.1\r\nhost: control.example\r\nconnection: close\r\n\r\n";
     crate::harness::eventually("it is ready", async || {
-        let answer = exchange(&control, &connector, ready).await;
-        answer.starts_with("HTTP/1.1 200").then_some(())
+        let response = exchange(&control, &connector, ready).await;
+        response.starts_with("HTTP/1.1 200").then_some(())
     })
     .await;
     let body = json!({ "name": "root", "password": PASSWORD }).to_string();
@@ -60,7 +60,7 @@ async fn admin_port_supports_tls_and_silent_clients_block_nobody() {
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = exchange(&control, &connector, &login).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(answer.contains("Max-Age=43200; Secure\r\n"), "{answer}");
+    let response = exchange(&control, &connector, &login).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert!(response.contains("Max-Age=43200; Secure\r\n"), "{response}");
 }

@@ -4,7 +4,7 @@ use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
 
 use crate::accounting::{batch, reply, send};
-use crate::harness::{Control, Database, PASSWORD, Session, answer, started};
+use crate::harness::{Control, Database, PASSWORD, Session, started, status_and_json};
 use crate::prices::{micros, with};
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
     }
     for wrong in ["nightly", "[]", "{\"a\":\"\\u0000\"}"] {
         let path = format!("/admin/usage/events?metadata={wrong}");
-        let (status, refused) = answer(root.request(Method::GET, &path)).await;
+        let (status, refused) = status_and_json(root.request(Method::GET, &path)).await;
         assert_eq!(status, 400, "{wrong}: {refused}");
     }
 }
@@ -297,7 +297,7 @@ async fn usage_can_be_limited_to_a_period() {
         "colour=red",
     ] {
         let path = format!("/admin/usage?{wrong}");
-        let (status, _) = answer(root.request(Method::GET, &path)).await;
+        let (status, _) = status_and_json(root.request(Method::GET, &path)).await;
         assert_eq!(status, 400, "{wrong}");
     }
 }
