@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fastllm_contract::{
-    Backend, FORMAT, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Principal, PrincipalId,
-    Section, Snapshot, Team, TeamId, Tokens,
+    Backend, FORMAT, Failover, KeyEntry, KeyId, KeyMap, KeyShard, Model, ModelName, Principal,
+    PrincipalId, Section, Snapshot, Team, TeamId, Tokens,
 };
 use serde::Serialize;
 
@@ -198,6 +198,7 @@ fn published(
                 .filter(|seconds| *seconds > 0),
             policy: policy.and_then(|policy| policy.parse().ok()),
             context_length: context_length.map(|tokens| Tokens(tokens.unsigned_abs())),
+            failover: Failover::default(),
             backends: pools.remove(&id).unwrap_or_default(),
         });
     }
@@ -352,6 +353,7 @@ mod tests {
     fn model(name: &str) -> Model {
         Model {
             cache_ttl_seconds: None,
+            failover: Failover::default(),
             name: ModelName::new(name).unwrap(),
             policy: None,
             context_length: None,

@@ -40,7 +40,7 @@ pub use routing::{
 };
 pub use secret::Secret;
 pub use snapshot::{
-    FORMAT, KeyEntry, KeyMap, KeyShard, MissingSection, Model, Principal, Section, Snapshot,
-    shard_prefix,
+    FORMAT, Failover, KeyEntry, KeyMap, KeyShard, MissingSection, Model, Principal, Section,
+    Snapshot, shard_prefix,
 };
 pub use usage::{RefusalKind, UsageBatch, UsageEvent, UsageReply};

@@ -193,9 +193,40 @@ pub struct Model {
     /// The context window for prompt and response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_length: Option<Tokens>,
+    /// Other models that are tried, and how its own backends are.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub failover: Failover,
     /// Its backends; sorted by ID. May be empty.
     #[serde(default)]
     pub backends: Vec<Backend>,
+}
+
+/// What is tried where a model does not respond. The settings of the gateway
+/// apply where these are absent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Failover {
+    /// Concrete models that are tried after it, in order, if the caller may use
+    /// both.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<ModelName>,
+    /// Concrete models that are tried before it if its context window is too
+    /// small.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub context_fallbacks: Vec<ModelName>,
+    /// Maximum number of retries with its backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_retries: Option<u32>,
+    /// How long each attempt waits for the head of a response, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// The same for streams; `timeout_ms` applies if it is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream_timeout_ms: Option<u64>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A section came without items, and none with its digest is held: request the

@@ -7,15 +7,16 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap,
-    KeyShard, Micros, Model, ModelName, PolicyKind, Principal, PrincipalId, Protocol, RefusalKind,
-    RequestOptions, Rule, RuleCaller, RuleShape, Secret, Section, Snapshot, SplitBy, Target,
-    Timestamp, Tokens, UsageBatch, UsageEvent, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, KeyEntry, KeyHash, KeyId,
+    KeyMap, KeyShard, Micros, Model, ModelName, PolicyKind, Principal, PrincipalId, Protocol,
+    RefusalKind, RequestOptions, Rule, RuleCaller, RuleShape, Secret, Section, Snapshot, SplitBy,
+    Target, Timestamp, Tokens, UsageBatch, UsageEvent, VirtualModel, shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
 const FORMAT_1_ROUTING: &str = include_str!("golden/snapshot-format-1-routing.json");
 const FORMAT_1_BACKENDS: &str = include_str!("golden/snapshot-format-1-backends.json");
+const FORMAT_1_FAILOVER: &str = include_str!("golden/snapshot-format-1-failover.json");
 
 const USAGE: &str = include_str!("golden/usage-batch.json");
 const USAGE_DETAILS: &str = include_str!("golden/usage-batch-details.json");
@@ -68,6 +69,7 @@ fn sample() -> Snapshot {
             "models-1",
             vec![Model {
                 cache_ttl_seconds: None,
+                failover: Failover::default(),
                 name: name.clone(),
                 policy: None,
                 context_length: None,
@@ -188,9 +190,25 @@ fn sample_with_backends() -> Snapshot {
     sample
 }
 
+/// What format 1 has gained: the failover of models.
+fn sample_with_failover() -> Snapshot {
+    let mut sample = sample();
+    let mut models = sample.models.items.unwrap().to_vec();
+    models[0].failover = Failover {
+        fallbacks: vec![ModelName::new("qwen-small").unwrap()],
+        context_fallbacks: vec![ModelName::new("qwen-large").unwrap()],
+        max_retries: Some(0),
+        timeout_ms: Some(30_000),
+        stream_timeout_ms: Some(2_500),
+    };
+    sample.models = Section::complete("models-4", models);
+    sample
+}
+
 #[test]
 fn this_release_writes_format_1() {
     for (sample, golden) in [
+        (sample_with_failover(), FORMAT_1_FAILOVER),
         (sample(), FORMAT_1),
         (sample_with_routing(), FORMAT_1_ROUTING),
         (sample_with_backends(), FORMAT_1_BACKENDS),
@@ -203,6 +221,7 @@ fn this_release_writes_format_1() {
 #[test]
 fn format_1_is_read() {
     for (golden, sample) in [
+        (FORMAT_1_FAILOVER, sample_with_failover()),
         (FORMAT_1, sample()),
         (FORMAT_1_ROUTING, sample_with_routing()),
         (FORMAT_1_BACKENDS, sample_with_backends()),

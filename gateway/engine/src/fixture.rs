@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyId, KeyMap, KeyShard, Model,
-    ModelName, Principal, PrincipalId, Protocol, RequestOptions, Rule, Section, Snapshot, SplitBy,
-    Target, Timestamp, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, KeyEntry, KeyId, KeyMap,
+    KeyShard, Model, ModelName, Principal, PrincipalId, Protocol, RequestOptions, Rule, Section,
+    Snapshot, SplitBy, Target, Timestamp, VirtualModel, shard_prefix,
 };
 use http::HeaderMap;
 
@@ -39,6 +39,7 @@ pub(crate) fn backend(id: u64) -> Backend {
 pub(crate) fn model(model: &str, backends: &[u64]) -> Model {
     Model {
         cache_ttl_seconds: None,
+        failover: Failover::default(),
         name: name(model),
         policy: None,
         context_length: None,

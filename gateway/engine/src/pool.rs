@@ -33,7 +33,7 @@ pub use target::{InvalidTemplate, PathTemplate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fastllm_contract::{Model, ModelName, PolicyKind, Timestamp};
+use fastllm_contract::{Failover, Model, ModelName, PolicyKind, Timestamp};
 
 use self::policy::{Candidates, Policy};
 use crate::cache::ModelCaching;
@@ -54,6 +54,7 @@ pub struct Pool {
     model: ModelName,
     context_length: Option<u64>,
     caching: Option<ModelCaching>,
+    failover: Failover,
     backends: Vec<Backend>,
     policy: Box<dyn Policy>,
     turn: AtomicUsize,
@@ -70,6 +71,7 @@ impl Pool {
             model: described.name.clone(),
             context_length: described.context_length.map(|tokens| tokens.0),
             caching: ModelCaching::of(described),
+            failover: described.failover.clone(),
             backends,
             policy: policy::build(described, tuning, affinity),
             turn: AtomicUsize::new(0),
@@ -89,6 +91,17 @@ impl Pool {
     /// The cache settings, if its responses may be cached.
     pub fn caching(&self) -> Option<&ModelCaching> {
         self.caching.as_ref()
+    }
+
+    /// What is tried where it does not respond. Every fallback is a name that the
+    /// snapshot may not serve.
+    pub fn failover(&self) -> &Failover {
+        &self.failover
+    }
+
+    /// Whether a request with this many tokens exceeds its context window.
+    pub(crate) fn is_too_small_for(&self, tokens: u64) -> bool {
+        self.context_length.is_some_and(|most| most < tokens)
     }
 
     /// The backends, sorted by ID.

@@ -65,7 +65,7 @@ impl Forwarder {
         log: &mut RequestLog,
         deadline: &mut Deadline,
     ) -> Result<UpstreamResponse, Refusal> {
-        let mut retry_state = RetryState::new(self.timeout * TOTAL_TIMEOUT_FACTOR, deadline);
+        let mut retry_state = RetryState::new(self.total_timeout(chain, outgoing), deadline);
         let last = chain.pools().len().saturating_sub(1);
         for (index, pool) in chain.pools().iter().enumerate() {
             if index > 0 {
@@ -96,6 +96,22 @@ impl Forwarder {
             return Ok(response);
         }
         retry_state.finish(log)
+    }
+
+    /// How long one attempt waits for a response head.
+    fn timeout_of(&self, pool: &Pool, outgoing: &Outgoing<'_, '_>) -> Duration {
+        let failover = pool.failover();
+        let of_stream = failover.stream_timeout_ms;
+        let of_stream = of_stream.filter(|_| outgoing.members.is_stream());
+        let timeout = of_stream.or(failover.timeout_ms);
+        timeout.map_or(self.timeout, Duration::from_millis)
+    }
+
+    /// How long all attempts together may take.
+    fn total_timeout(&self, chain: &Chain, outgoing: &Outgoing<'_, '_>) -> Duration {
+        let pools = chain.pools().iter();
+        let timeouts = pools.map(|pool| self.timeout_of(pool, outgoing));
+        timeouts.max().unwrap_or(self.timeout) * TOTAL_TIMEOUT_FACTOR
     }
 
     /// Waits for a slot of the first model whose backends were full, if no
@@ -137,10 +153,11 @@ impl Forwarder {
         retry_state: &mut RetryState<'_>,
     ) -> Option<UpstreamResponse> {
         let (pool, outgoing) = (attempts.pool, attempts.outgoing);
+        let max_retries = pool.failover().max_retries.unwrap_or(self.max_retries);
         let mut failure = None;
         loop {
             if let Some(failure) = failure.take() {
-                let wait = attempts.wait(self.max_retries, failure)?;
+                let wait = attempts.wait(max_retries, failure)?;
                 if retry_state.is_spent_after(wait) {
                     return None;
                 }
@@ -210,7 +227,7 @@ impl Forwarder {
     ) -> Result<UpstreamResponse, AttemptError> {
         let (model, outgoing) = (attempts.pool.model(), attempts.outgoing);
         let left = retry_state.until.saturating_duration_since(attempt.began);
-        let limit = left.min(self.timeout);
+        let limit = left.min(self.timeout_of(attempts.pool, outgoing));
         let (upstreams, origin) = (&self.upstreams, backend.origin());
         let sent = log.awaiting_response();
         let exchanged = match &outgoing.payload {

@@ -33,7 +33,7 @@ mod tests {
     use std::time::Duration;
 
     use fastllm_contract::{
-        Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+        Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, Model, ModelName, Protocol,
         RequestOptions, Section, Snapshot, Timestamp,
     };
     use fastllm_engine::{EndpointIndex, PickContext, Pool, RoutingState, Tuning};
@@ -73,6 +73,7 @@ mod tests {
     fn pool(backends: Vec<Backend>) -> Arc<Pool> {
         let model = Model {
             cache_ttl_seconds: None,
+            failover: Failover::default(),
             name: ModelName::new("a").unwrap(),
             policy: None,
             context_length: None,

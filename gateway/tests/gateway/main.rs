@@ -15,6 +15,7 @@ mod cors;
 mod endpoints;
 mod estimates;
 mod failover;
+mod fallbacks;
 mod files;
 mod hang_up;
 mod heartbeats;

@@ -143,10 +143,7 @@ impl<'a> Resolved<'a> {
             explanation,
         };
         let pools = match self.stands_for {
-            ModelTarget::Concrete(pool) => {
-                let usable = search.judge(pool.model(), Some(pool));
-                usable.into_iter().cloned().collect()
-            }
+            ModelTarget::Concrete(pool) => search.with_fallbacks(pool),
             ModelTarget::Virtual(virtual_model) => search.stand_ins(virtual_model),
         };
         search.finish(pools)
@@ -206,6 +203,37 @@ impl<'a> Search<'a, '_> {
         None
     }
 
+    /// A concrete model and its fallbacks.
+    fn with_fallbacks(&mut self, pool: &'a Arc<Pool>) -> Vec<Arc<Pool>> {
+        let usable = self.judge(pool.model(), Some(pool));
+        let mut pools: Vec<Arc<Pool>> = usable.into_iter().cloned().collect();
+        let failover = pool.failover();
+        let larger: &[ModelName] = if pool.is_too_small_for(self.tokens_needed()) {
+            &failover.context_fallbacks
+        } else {
+            &[]
+        };
+        let models = || larger.iter().chain(&failover.fallbacks);
+        // A caller without a grant on the model itself gets none of its fallbacks.
+        if models().next().is_none() || !self.caller.may_use(pool.model().as_str()) {
+            return pools;
+        }
+        for model in models() {
+            if pools.iter().all(|pool| pool.model() != model)
+                && let Some(pool) = self.usable(model)
+            {
+                pools.push(Arc::clone(pool));
+            }
+        }
+        self.by_prospect(pools)
+    }
+
+    /// The context window that the request needs.
+    fn tokens_needed(&self) -> u64 {
+        let response = self.ask.max_tokens.unwrap_or(0);
+        self.ask.prompt_tokens.saturating_add(response)
+    }
+
     /// The targets of the first rule that matches and has a usable one, else
     /// the defaults.
     fn stand_ins(&mut self, virtual_model: &VirtualModel) -> Vec<Arc<Pool>> {
@@ -247,15 +275,12 @@ impl<'a> Search<'a, '_> {
     /// Moves models down that are unavailable or whose context window is too
     /// small.
     fn by_prospect(&mut self, mut pools: Vec<Arc<Pool>>) -> Vec<Arc<Pool>> {
-        let needed = self
-            .ask
-            .prompt_tokens
-            .saturating_add(self.ask.max_tokens.unwrap_or(0));
+        let needed = self.tokens_needed();
         let (at, endpoint) = (self.ask.at, self.ask.endpoint);
         let mut demoted = Vec::new();
         // Each key is computed once: the state of backends changes meanwhile.
         pools.sort_by_cached_key(|pool| {
-            let reason = if pool.context_length().is_some_and(|most| most < needed) {
+            let reason = if pool.is_too_small_for(needed) {
                 Some(Deprioritized::ContextWindow)
             } else if pool.is_available(at, endpoint) {
                 None

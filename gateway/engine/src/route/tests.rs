@@ -252,6 +252,50 @@ fn unavailable_and_too_small_models_move_down() {
 }
 
 #[test]
+fn fallbacks_of_a_model_follow_it_within_the_grants() {
+    let state = |granted: &[&str]| {
+        let mut small = model("small", &[1]);
+        small.context_length = Some(Tokens(100));
+        small.failover.fallbacks = vec![name("other"), name("gone"), name("small")];
+        small.failover.context_fallbacks = vec![name("large")];
+        let models = vec![small, model("other", &[2]), model("large", &[3])];
+        let principals = vec![principal(1, granted)];
+        routing_state(&snapshot(models, principals, &[key("sk", 1)]))
+    };
+    let headers = HeaderMap::new();
+    let mut query = ask(&headers);
+    let all = state(&["small", "other", "large"]);
+    assert_eq!(
+        names(&ask_for(&all, "small", &query).unwrap()),
+        ["small", "other"]
+    );
+    assert_eq!(names(&ask_for(&all, "other", &query).unwrap()), ["other"]);
+    let some = state(&["small", "large"]);
+    assert_eq!(names(&ask_for(&some, "small", &query).unwrap()), ["small"]);
+    // Fallbacks give no access to a model that is not granted.
+    let none = state(&["other", "large"]);
+    assert_eq!(
+        ask_for(&none, "small", &query).unwrap_err(),
+        Refusal::ModelAccessDenied
+    );
+    query.prompt_tokens = 101;
+    assert_eq!(
+        names(&ask_for(&all, "small", &query).unwrap()),
+        ["large", "other", "small"]
+    );
+    query.prompt_tokens = 0;
+    for _ in 0..2 {
+        all.pool("small").unwrap().backends()[0]
+            .state()
+            .record_probe(false);
+    }
+    assert_eq!(
+        names(&ask_for(&all, "small", &query).unwrap()),
+        ["other", "small"]
+    );
+}
+
+#[test]
 fn split_follows_weights_and_is_sticky() {
     let stands = |split_by| {
         let mut stands = virtual_model("v", Vec::new(), &[("a", 75), ("b", 25), ("gone", 900)]);

@@ -9,6 +9,7 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, HealthCheck, ModelName, Protocol, RequestOptions, Secret,
 };
 
+use super::router::AttemptSettings;
 use super::sections;
 use super::share::Share;
 use super::upstream::{self, AuthStyle, Upstream};
@@ -20,6 +21,7 @@ pub(super) struct ListedBackend {
     /// Without its ID and its weight.
     pub(super) backend: Backend,
     pub(super) share: Share,
+    pub(super) attempts: AttemptSettings,
 }
 
 /// Reads `litellm_params`. The caller assigns ID and weight.
@@ -29,6 +31,7 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
         .take("default_max_tokens")
         .and_then(|value| value.number(1..=u64::from(u32::MAX)));
     let share = Share::read(params);
+    let attempts = AttemptSettings::read(params);
     let draining = params.take("draining").and_then(|value| value.flag());
     let mut concurrency = concurrency(params);
     // As in LiteLLM, a minute's requests may be in flight at once.
@@ -77,6 +80,7 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
             health: health.check(health_path, probed),
         },
         share,
+        attempts,
     })
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use fastllm_contract::{Backend, BackendId, Model, ModelName, PolicyKind, Tokens};
+use fastllm_contract::{Backend, BackendId, Failover, Model, ModelName, PolicyKind, Tokens};
 use ring::digest::{Context as Digest, SHA256};
 
 use super::backend::{self, ListedBackend};
 use super::credentials::Credentials;
 use super::model_info::ModelInfo;
+use super::router::{AttemptSettings, RouterSettings};
 use super::share::{self, Share};
 use super::upstream::WILDCARD;
 use super::value::{Context, MappingReader, SourceSpan, Value};
@@ -21,6 +22,7 @@ pub(super) struct Models {
     /// The models of each access group.
     pub(super) groups: HashMap<String, HashSet<ModelName>>,
     shares: HashMap<BackendId, Share>,
+    attempts: HashMap<ModelName, AttemptSettings>,
     /// Number of entries that agree in everything that determines the ID of the
     /// first one.
     twins: HashMap<BackendId, u64>,
@@ -55,6 +57,7 @@ impl Models {
                     name,
                     policy: None,
                     context_length: None,
+                    failover: Failover::default(),
                     backends: Vec::new(),
                 });
             }
@@ -72,7 +75,12 @@ impl Models {
             policy,
             context_length,
             cache_ttl,
-            backend: ListedBackend { mut backend, share },
+            backend:
+                ListedBackend {
+                    mut backend,
+                    share,
+                    attempts,
+                },
             enabled,
             access_groups,
             span,
@@ -86,6 +94,13 @@ impl Models {
         settle(context, &mut model.policy, policy);
         settle(context, &mut model.context_length, context_length);
         settle(context, &mut model.cache_ttl_seconds, cache_ttl);
+        let held = self.attempts.entry(name.clone()).or_default();
+        if attempts.or(*held) != held.or(attempts) {
+            let message =
+                "has no effect: an earlier entry of this model has other retries or timeouts";
+            context.warning(span.clone(), message);
+        }
+        *held = held.or(attempts);
         if !enabled {
             return;
         }
@@ -95,6 +110,25 @@ impl Models {
         self.spots.insert(backend.id, span);
         self.shares.insert(backend.id, share);
         model.backends.push(backend);
+    }
+
+    /// Applies settings of the file to the models and backends that have none.
+    pub(super) fn apply(&mut self, settings: &RouterSettings<'_>, max_concurrency: Option<u32>) {
+        for (name, model) in &mut self.by_name {
+            let own = self.attempts.get(name).copied().unwrap_or_default();
+            let AttemptSettings {
+                max_retries,
+                timeout_ms,
+                stream_timeout_ms,
+            } = own.or(settings.defaults);
+            model.failover.max_retries = max_retries;
+            model.failover.timeout_ms = timeout_ms;
+            model.failover.stream_timeout_ms = stream_timeout_ms;
+            model.cache_ttl_seconds = model.cache_ttl_seconds.or(settings.cache_ttl);
+            for backend in &mut model.backends {
+                backend.concurrency.max = backend.concurrency.max.or(max_concurrency);
+            }
+        }
     }
 
     /// Sets the weights of all backends, which depend on the others of the pool,

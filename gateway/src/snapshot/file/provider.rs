@@ -87,6 +87,13 @@ impl Provider {
         Self { api, ..self }
     }
 
+    const fn keyed(self, key_variables: &'static [&'static str]) -> Self {
+        Self {
+            key_variables,
+            ..self
+        }
+    }
+
     const fn at(self, address: &'static str) -> Self {
         Self {
             address: Some(address),

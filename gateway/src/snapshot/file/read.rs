@@ -1,6 +1,7 @@
 //! Converts the text of a file to a snapshot.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use fastllm_contract::{
     FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, ModelName, PolicyKind, Secret, Section, Snapshot,
@@ -12,9 +13,11 @@ use serde::Serialize;
 
 use super::auth::Auth;
 use super::credentials::Credentials;
+use super::failover::{self, Alias};
 use super::grants::Grantable;
 use super::models::Models;
 use super::problem::Problems;
+use super::router::RouterSettings;
 use super::value::{Context, MappingReader, Value};
 use super::virtual_models::KnownNames;
 use super::{auth, sections, settings, tuning, virtual_models, yaml};
@@ -87,18 +90,34 @@ fn describe(
     let list = fields.required("model_list");
     let list = list.map(|list| list.items()).unwrap_or_default();
     let mut models = Models::read(context, &list, &credentials);
-    let auth = read_auth(context, fields, surroundings, &Grantable::new(&models));
-    settings::read_router(fields);
-    settings::read_litellm(fields);
+    let router = RouterSettings::read(fields);
+    let general = fields.take("general_settings").and_then(|section| {
+        section.fields(|fields| settings::read_general(fields, surroundings.max_body_bytes))
+    });
+    let general = general.unwrap_or_default();
+    models.apply(&router, router.max_concurrency.or(general.max_concurrency));
+    let aliases = failover::apply(context, &router, &mut models);
+    let access = Access {
+        master_key: general.master_key,
+        given: surroundings.master_key,
+        grantable: &Grantable::new(&models),
+    };
+    let auth = access.read(context, fields);
     let names = KnownNames {
         models: &models,
         auth: &auth,
     };
     let OwnSettings {
         tuning,
-        virtual_models,
+        mut virtual_models,
         fallback_model,
-    } = OwnSettings::read(context, fields, &names, surroundings.policy);
+    } = OwnSettings::read(
+        context,
+        fields,
+        &names,
+        router.policy.unwrap_or(surroundings.policy),
+    );
+    add_aliases(context, aliases, &mut virtual_models);
     fields.unsupported(&sections::SECTIONS);
     fields.refuse_misspelled(&sections::CLOSING_SECTIONS);
     check_names(context, &auth, &models, &virtual_models);
@@ -158,6 +177,24 @@ impl OwnSettings {
     }
 }
 
+/// Adds the aliases to the virtual models of the file.
+fn add_aliases(
+    context: &Context<'_>,
+    aliases: Vec<Alias>,
+    virtual_models: &mut BTreeMap<ModelName, VirtualModel>,
+) {
+    for Alias { model, span } in aliases {
+        match virtual_models.entry(model.name.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(model);
+            }
+            Entry::Occupied(_) => {
+                context.entry_error(span, "a virtual model has this name: remove one of them");
+            }
+        }
+    }
+}
+
 /// Reports what keys name and the file does not have.
 fn check_names(
     context: &Context<'_>,
@@ -186,46 +223,49 @@ fn check_names(
 /// The variable that holds the master key of LiteLLM.
 const MASTER_KEY_VARIABLE: &str = "LITELLM_MASTER_KEY";
 
-fn read_auth(
-    context: &Context<'_>,
-    fields: &mut MappingReader<'_>,
-    surroundings: &Surroundings<'_>,
-    grantable: &Grantable<'_>,
-) -> Auth {
-    let general = fields.take("general_settings");
-    let named = general.and_then(|general| {
-        general.fields(|fields| settings::read_general(fields, surroundings.max_body_bytes))?
-    });
-    let master_key = match (surroundings.master_key, &named) {
-        (Some(given), Some(named)) => {
-            named.warning("has no effect: another one is given outside of the file");
-            Some(given.clone())
-        }
-        (Some(given), None) => Some(given.clone()),
-        (None, Some(named)) => auth::secret(named),
-        (None, None) => context.set_variable(MASTER_KEY_VARIABLE).and_then(|key| {
-            let key = auth::parse_secret(&key);
-            let refuse = |reason| {
-                context.file_error(format!("the variable {MASTER_KEY_VARIABLE}: {reason}"));
-            };
-            key.map_err(refuse).ok()
-        }),
-    };
-    // If `keys` is misspelled, the gateway requires a key rather than being
-    // open.
-    let keys = fields.take("auth").and_then(|auth| {
-        let keys = auth.fields(|fields| {
-            let keys = fields.required("keys");
-            fields.refuse_unknown();
-            keys
+/// What decides who may send requests.
+struct Access<'a, 'm> {
+    /// The master key of the file.
+    master_key: Option<Value<'a>>,
+    /// The master key that is given outside of the file.
+    given: Option<&'m Secret>,
+    grantable: &'m Grantable<'m>,
+}
+
+impl Access<'_, '_> {
+    fn read(self, context: &Context<'_>, fields: &mut MappingReader<'_>) -> Auth {
+        let master_key = match (self.given, &self.master_key) {
+            (Some(given), Some(named)) => {
+                named.warning("has no effect: another one is given outside of the file");
+                Some(given.clone())
+            }
+            (Some(given), None) => Some(given.clone()),
+            (None, Some(named)) => auth::secret(named),
+            (None, None) => context.set_variable(MASTER_KEY_VARIABLE).and_then(|key| {
+                let key = auth::parse_secret(&key);
+                let refuse = |reason| {
+                    context.file_error(format!("the variable {MASTER_KEY_VARIABLE}: {reason}"));
+                };
+                key.map_err(refuse).ok()
+            }),
+        };
+        // If `keys` is misspelled, the gateway requires a key rather than being
+        // open.
+        let keys = fields.take("auth").and_then(|auth| {
+            let keys = auth.fields(|fields| {
+                let keys = fields.required("keys");
+                fields.refuse_unknown();
+                keys
+            });
+            Some(keys??.items())
         });
-        Some(keys??.items())
-    });
-    let keys = keys.unwrap_or_default();
-    let mut auth = Auth::read(context, &keys, master_key.as_ref(), grantable);
-    // An unusable master key still means that the gateway must not be open.
-    auth.open &= named.is_none() && context.set_variable(MASTER_KEY_VARIABLE).is_none();
-    auth
+        let keys = keys.unwrap_or_default();
+        let mut auth = Auth::read(context, &keys, master_key.as_ref(), self.grantable);
+        // An unusable master key still means that the gateway must not be open.
+        auth.open &=
+            self.master_key.is_none() && context.set_variable(MASTER_KEY_VARIABLE).is_none();
+        auth
+    }
 }
 
 /// Removes the backends that would be skipped when tables are built. True if

@@ -217,6 +217,7 @@ pub(super) const GENERAL: [Setting; 6] = [
 pub(super) const LITELLM_RESTRICTIONS: [Setting; 3] = [
     restriction(
         &[
+            "budget_duration",
             "max_budget",
             "max_end_user_budget",
             "max_end_user_budget_id",
@@ -331,6 +332,27 @@ pub(super) const LITELLM: [Setting; 5] = [
     ),
 ];
 
+/// Members of `router_settings` and `litellm_settings` about failures.
+pub(super) const FALLBACKS: [Setting; 2] = [
+    ignored(
+        &["content_policy_fallbacks"],
+        "the client receives what a filter of the upstream rejects; use fallbacks for failures",
+    ),
+    ignored(
+        &[
+            "max_fallbacks",
+            "model_group_retry_policy",
+            "retry_after",
+            "retry_policy",
+        ],
+        "use num_retries; retry-after of upstreams is respected",
+    ),
+];
+
+/// The problem of the parameters of a cache.
+pub(super) const CACHE: &str = "has no effect: responses are cached in the memory of each gateway; \
+                                see --cache-max-bytes and --cache-scope";
+
 /// `router_settings`: what restricts.
 pub(super) const ROUTER_RESTRICTIONS: [Setting; 2] = [
     restriction(&["provider_budget_config"], MONEY),
@@ -381,7 +403,7 @@ pub(super) const ROUTER: [Setting; 4] = [
         "routing follows the policy of the model and its context_length",
     ),
     ignored(
-        &["default_litellm_params", "assistants_config"],
+        &["assistants_config", "default_litellm_params"],
         "write the parameters into each litellm_params; a YAML anchor can share them",
     ),
 ];

@@ -74,12 +74,22 @@ pub(super) fn read_guardrails(fields: &mut MappingReader<'_>) {
     }
 }
 
-/// `general_settings`; returns the master key.
+/// What `general_settings` contains.
+#[derive(Default)]
+pub(super) struct GeneralSettings<'a> {
+    pub(super) master_key: Option<Value<'a>>,
+    /// Maximum number of requests in flight to a backend.
+    pub(super) max_concurrency: Option<u32>,
+}
+
+/// `general_settings`.
 pub(super) fn read_general<'a>(
     fields: &mut MappingReader<'a>,
     max_body_bytes: u64,
-) -> Option<Value<'a>> {
-    let key = fields.take("master_key");
+) -> GeneralSettings<'a> {
+    let master_key = fields.take("master_key");
+    let concurrency = fields.take("max_parallel_requests");
+    let max_concurrency = concurrency.and_then(|value| value.number(1..=1_000_000));
     if let Some(most) = fields.take("max_request_size_mb") {
         check_body_size(&most, max_body_bytes);
     }
@@ -87,7 +97,10 @@ pub(super) fn read_general<'a>(
         fields,
         &[&sections::GENERAL_RESTRICTIONS, &sections::GENERAL],
     );
-    key
+    GeneralSettings {
+        master_key,
+        max_concurrency,
+    }
 }
 
 /// A limit of request bodies, which a flag has to keep.
@@ -102,60 +115,44 @@ fn check_body_size(most: &Value<'_>, max_body_bytes: u64) {
     }
 }
 
-/// `litellm_settings`.
-pub(super) fn read_litellm(fields: &mut MappingReader<'_>) {
-    let Some(section) = fields.take("litellm_settings") else {
-        return;
-    };
-    section.fields(|fields| {
-        let lists =
-            |name: &str| ["callbacks", "success_callback", "failure_callback"].contains(&name);
-        for callbacks in fields.drain(lists) {
-            let closing = named_in(&callbacks.value, &CLOSING_CALLBACKS);
-            if closing.is_empty() {
-                let context = callbacks.value.context;
-                context.warning(callbacks.span, sections::NO_CALLBACKS);
-            }
-            for closing in closing {
-                let message = format!(
-                    "a restriction that this gateway cannot enforce: {}",
-                    sections::CONTENT
-                );
-                closing.refuse(message);
-            }
+/// The members of `litellm_settings` that have no equivalent.
+pub(super) fn rest_of_litellm(fields: &mut MappingReader<'_>) {
+    let lists = |name: &str| ["callbacks", "success_callback", "failure_callback"].contains(&name);
+    for callbacks in fields.drain(lists) {
+        let closing = named_in(&callbacks.value, &CLOSING_CALLBACKS);
+        if closing.is_empty() {
+            let context = callbacks.value.context;
+            context.warning(callbacks.span, sections::NO_CALLBACKS);
         }
-        rest(
-            fields,
-            &[&sections::LITELLM_RESTRICTIONS, &sections::LITELLM],
-        );
-    });
+        for closing in closing {
+            closing.refuse(format!(
+                "a restriction that this gateway cannot enforce: {}",
+                sections::CONTENT
+            ));
+        }
+    }
+    rest(
+        fields,
+        &[&sections::LITELLM_RESTRICTIONS, &sections::LITELLM],
+    );
 }
 
-/// `router_settings`.
-pub(super) fn read_router(fields: &mut MappingReader<'_>) {
-    let Some(section) = fields.take("router_settings") else {
-        return;
-    };
-    section.fields(|fields| {
-        if let Some(checks) = fields.take("optional_pre_call_checks") {
-            for check in named_in(&checks, &CLOSING_CHECKS) {
-                check.refuse(
-                    "a restriction that this gateway cannot enforce: use the limits of auth.keys \
-                     and litellm_params.max_concurrency, and remove it here",
-                );
-            }
+/// The members of `router_settings` that have no equivalent.
+pub(super) fn rest_of_router(fields: &mut MappingReader<'_>) {
+    if let Some(checks) = fields.take("optional_pre_call_checks") {
+        for check in named_in(&checks, &CLOSING_CHECKS) {
+            check.refuse(
+                "a restriction that this gateway cannot enforce: use the limits of auth.keys and \
+                 litellm_params.max_concurrency, and remove it here",
+            );
         }
-        rest(fields, &[&sections::ROUTER_RESTRICTIONS, &sections::ROUTER]);
-    });
+    }
+    rest(fields, &[&sections::ROUTER_RESTRICTIONS, &sections::ROUTER]);
 }
 
 /// The items of a list, or the one text in its place, that are among `names`.
-fn named_in<'a>(list: &Value<'a>, names: &[&str]) -> Vec<Value<'a>> {
-    let items = if list.is_scalar() {
-        vec![list.clone()]
-    } else {
-        list.items()
-    };
+pub(super) fn named_in<'a>(list: &Value<'a>, names: &[&str]) -> Vec<Value<'a>> {
+    let items = list.items_or_one();
     let is_named = |item: &Value<'_>| {
         item.is_scalar() && item.text().is_some_and(|text| names.contains(&text))
     };

@@ -20,13 +20,14 @@ impl Share {
         let weight = params
             .take("weight")
             .and_then(|value| value.decimal(0.0..=MAX_WEIGHT));
-        let mut rate = |name: &str| {
+        let mut rate = |name: &str, effect: &str| {
             let value = params.take(name)?;
             let rate = value.decimal(0.0..=1e12);
-            value.warning(RATE);
+            value.warning(effect);
             rate
         };
-        let (requests_per_min, tokens_per_min) = (rate("rpm"), rate("tpm"));
+        let requests_per_min = rate("rpm", REQUESTS);
+        let tokens_per_min = rate("tpm", TOKENS);
         let order = params.take("order");
         let order = order.and_then(|value: Value<'_>| value.number(0..=1000));
         Self {
@@ -49,8 +50,10 @@ impl Share {
     }
 }
 
-const RATE: &str = "sets the share of the backend and its concurrency; requests per minute to a \
-                    backend are not limited: use max_concurrency, or limits of auth.keys";
+const REQUESTS: &str = "sets the share of the backend and its concurrency; requests per minute to \
+                        a backend are not limited: use max_concurrency, or limits of auth.keys";
+const TOKENS: &str = "sets the share of the backend where there is no rpm; tokens per minute to a \
+                      backend are not limited: use max_concurrency, or limits of auth.keys";
 
 /// The weights of the backends of a pool. As in LiteLLM, they follow the
 /// weights, else the requests per minute, else the tokens per minute.

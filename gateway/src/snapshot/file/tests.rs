@@ -1,3 +1,4 @@
+mod litellm;
 mod restrictions;
 
 use std::fmt::Write;
@@ -431,6 +432,9 @@ fn a_virtual_model_with_an_error_is_skipped_entirely() {
         "rules: [{headers: {x: ' a'}, targets: [small]}]",
         "split_by: weather, default_targets: [small]",
         "split_by: prompt",
+        "rulez: [], default_targets: [small]",
+        "rules: [{header: {x: a}, targets: [small]}]",
+        "rules: [{targets: [{model: small, wait: 1}]}]",
     ] {
         let lists = format!("[{{name: v, {wrong}}}, {{name: w, default_targets: [small]}}]");
         let reading = reading(&format!("{ONE}\nfastllm: {{virtual_models: {lists}}}"));

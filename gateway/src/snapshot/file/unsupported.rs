@@ -99,6 +99,14 @@ impl MappingReader<'_> {
         }
     }
 
+    /// Reports unknown members as errors of the entry, which would mean
+    /// something else without them.
+    pub(super) fn reject_unknown(&mut self) {
+        for member in self.drain(|_| true) {
+            member.value.error("unknown field: remove or correct it");
+        }
+    }
+
     /// Refuses the file because of any unknown member, which may be a
     /// restriction.
     pub(super) fn refuse_unknown(&mut self) {

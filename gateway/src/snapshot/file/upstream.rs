@@ -113,7 +113,10 @@ impl<'a> Given<'a> {
         };
         match provider.api {
             Api::Foreign(instead) => {
-                self.at.error(format!("{}: {instead}", provider.name()));
+                let prefix = self.model.split_once('/').map(|(prefix, _)| prefix);
+                let prefix = prefix.filter(|prefix| provider::named(prefix).is_some());
+                let name = prefix.unwrap_or_else(|| provider.name());
+                self.at.error(format!("{name}: {instead}"));
                 None
             }
             Api::Azure => self.azure(provider, &model),
@@ -246,7 +249,10 @@ impl<'a> Given<'a> {
             self.at
                 .warning("serves /v1/completions only: chat requests are not converted");
         }
-        let probed = provider.lists_models || !provider.is_at(&api_base);
+        let probed = match &self.api_base {
+            Some(api_base) => provider::at_address(api_base).is_none_or(|at| at.lists_models),
+            None => provider.lists_models,
+        };
         Some(Upstream {
             probed,
             api_key: self.key(provider, own)?,

@@ -181,6 +181,25 @@ impl<'a> Value<'a> {
         self.context.text(self.node)
     }
 
+    /// The members of a mapping; empty for any other value, and reports no
+    /// problem.
+    pub(super) fn peek_members(&self) -> Vec<(&'a str, Value<'a>)> {
+        if self.is_mapping() {
+            self.members()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The items of a list, or a single value as the only one.
+    pub(super) fn items_or_one(&self) -> Vec<Value<'a>> {
+        if self.is_list() {
+            self.items()
+        } else {
+            vec![self.clone()]
+        }
+    }
+
     /// A member; reports no problem.
     pub(super) fn member(&self, name: &str) -> Option<Self> {
         let NodeKind::Mapping(entries) = &self.node.kind else {
@@ -196,6 +215,10 @@ impl<'a> Value<'a> {
 
     pub(super) fn is_scalar(&self) -> bool {
         is_scalar(self.node)
+    }
+
+    fn is_mapping(&self) -> bool {
+        matches!(self.node.kind, NodeKind::Mapping(_))
     }
 
     pub(super) fn is_list(&self) -> bool {

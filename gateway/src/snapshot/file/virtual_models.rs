@@ -70,6 +70,7 @@ impl KnownNames<'_> {
         if rules.is_empty() && default_targets.is_empty() {
             fields.error("expected rules or default_targets");
         }
+        fields.reject_unknown();
         Some(VirtualModel {
             name: name?,
             rules,
@@ -97,6 +98,7 @@ impl KnownNames<'_> {
             let weight = fields
                 .take("weight")
                 .and_then(|value| value.number(0..=1_000_000));
+            fields.reject_unknown();
             Some(Target {
                 model: model?,
                 weight: weight.unwrap_or(USUAL_WEIGHT),
@@ -136,6 +138,7 @@ impl KnownNames<'_> {
             targets: self.targets(&targets),
         };
         check(&rule, fields);
+        fields.reject_unknown();
         rule
     }
 

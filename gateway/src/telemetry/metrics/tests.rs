@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, Model, ModelName, Protocol,
     RequestOptions, Section, Snapshot,
 };
 use fastllm_engine::{BackendMetrics, CacheUsage, Category, RoutingState, Tuning};
@@ -20,6 +20,7 @@ fn tables_after(held: Option<&RoutingState>, models: &[(&str, &str)]) -> Routing
         .iter()
         .map(|(name, api_base)| Model {
             cache_ttl_seconds: None,
+            failover: Failover::default(),
             name: ModelName::new(name).unwrap(),
             policy: None,
             context_length: None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, HealthCheck, Model, ModelName, Protocol,
+    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, Model, ModelName, Protocol,
     RequestOptions, Section, Snapshot,
 };
 use fastllm_engine::{Origin, Tuning};
@@ -163,6 +163,7 @@ fn snapshot(api_bases: &[&str]) -> Snapshot {
     };
     let model = Model {
         cache_ttl_seconds: None,
+        failover: Failover::default(),
         name: ModelName::new("m").unwrap(),
         policy: None,
         context_length: None,

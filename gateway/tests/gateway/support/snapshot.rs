@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, HealthCheck, KeyEntry, KeyHash, KeyId, KeyMap,
-    KeyShard, Model, ModelName, Principal, PrincipalId, Protocol, RequestOptions, Secret, Section,
-    Snapshot, Timestamp, VirtualModel, shard_prefix,
+    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, KeyEntry, KeyHash, KeyId,
+    KeyMap, KeyShard, Model, ModelName, Principal, PrincipalId, Protocol, RequestOptions, Secret,
+    Section, Snapshot, Timestamp, VirtualModel, shard_prefix,
 };
 use ring::digest::{SHA256, digest};
 
@@ -51,6 +51,7 @@ pub(crate) fn content(addresses: &[String]) -> SnapshotContent {
         .collect();
     let model = |name: &str, backends| Model {
         cache_ttl_seconds: None,
+        failover: Failover::default(),
         name: ModelName::new(name).unwrap(),
         policy: None,
         context_length: None,

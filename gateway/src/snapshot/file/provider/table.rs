@@ -346,8 +346,12 @@ pub(super) static PROVIDERS: [Provider; 66] = [
         &[],
         &[],
     ),
-    Provider::foreign(&["anthropic", "anthropic_text"], ANTHROPIC),
-    Provider::foreign(&["gemini", "palm"], GEMINI),
+    Provider::foreign(&["anthropic", "anthropic_text"], ANTHROPIC)
+        .at("https://api.anthropic.com/v1")
+        .keyed(&["ANTHROPIC_API_KEY"]),
+    Provider::foreign(&["gemini", "palm"], GEMINI)
+        .at("https://generativelanguage.googleapis.com/v1beta/openai")
+        .keyed(&["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
     Provider::foreign(&["vertex_ai", "vertex_ai_beta"], VERTEX),
     Provider::foreign(&["bedrock", "bedrock_converse", "amazon_nova"], BEDROCK),
     Provider::foreign(&["sagemaker", "sagemaker_chat"], NOT_OPENAI),
