@@ -11,6 +11,7 @@ mod outgoing;
 mod response_stream;
 mod retry;
 mod slot;
+mod stored_objects;
 mod upload;
 mod upstream_response;
 

@@ -251,6 +251,7 @@ impl Pipeline {
             payload,
             members: &target.members,
             prompt: &target.prompt,
+            stored: &target.stored,
             ask_usage: target.ask_usage,
             response_headers: &self.config.forwarded.response_headers,
         }

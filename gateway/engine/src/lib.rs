@@ -43,7 +43,7 @@ pub use pool::{
     Backend, BackendMetrics, BackendState, Boundary, EjectionReason, EndpointIndex, InFlight,
     InvalidBackend, InvalidHealthCheck, InvalidTemplate, NoSlot, Origin, PathTemplate, PickContext,
     Pool, Probe, SlotWait, Tuning, UpstreamRejection, check_health_check, is_credential_parameter,
-    is_reserved_header,
+    is_reserved_header, object_hash,
 };
 pub use refusal::{
     BudgetKind, Category, InvalidQuery, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits,

@@ -13,6 +13,7 @@ mod policy;
 mod probe;
 mod queue;
 mod response_sizes;
+mod stored;
 mod target;
 
 pub(crate) use affinity::Affinity;
@@ -28,6 +29,7 @@ pub use pick_context::{Boundary, EndpointIndex, PickContext};
 pub use probe::{InvalidHealthCheck, Probe, check_health_check};
 pub use queue::SlotWait;
 pub use response_sizes::DEFAULT_COMPLETION_TOKENS;
+pub use stored::object_hash;
 pub use target::{InvalidTemplate, PathTemplate};
 
 use std::sync::Arc;
@@ -57,6 +59,7 @@ pub struct Pool {
     failover: Failover,
     backends: Vec<Backend>,
     policy: Box<dyn Policy>,
+    affinity: Arc<Affinity>,
     turn: AtomicUsize,
 }
 
@@ -74,6 +77,7 @@ impl Pool {
             failover: described.failover.clone(),
             backends,
             policy: policy::build(described, tuning, affinity),
+            affinity: Arc::clone(affinity),
             turn: AtomicUsize::new(0),
         }
     }
@@ -179,7 +183,11 @@ impl Pool {
     /// Queues after [`Pool::acquire`] found every candidate full; `None` if the
     /// queues are full, too.
     pub fn wait_for_slot(&self, tried: &[usize], pick: &PickContext<'_>) -> Option<SlotWait> {
-        let untried = || self.open().filter(|(index, _)| !tried.contains(index));
+        let required = self.required(tried, pick);
+        let untried = || {
+            let open = self.open().filter(|(index, _)| !tried.contains(index));
+            open.filter(|(index, _)| required.is_none_or(|required| required == *index))
+        };
         let fit: [fn(&BackendState, &PickContext<'_>) -> bool; 3] = [
             |state, pick| state.is_available(pick.at, pick.endpoint),
             |state, _| state.healthy(),
@@ -201,6 +209,9 @@ impl Pool {
                 (true, false) => Err(NoSlot::Full),
                 (true, true) => Ok(0),
             };
+        }
+        if !pick.stored.is_empty() {
+            return self.choose_by_owner(tried, pick);
         }
         // A retry does not advance the turn: otherwise a failing backend could
         // stay in step with the rotation and be the first choice of every

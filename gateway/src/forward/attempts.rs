@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_engine::{Backend, Chain, NoSlot, Pool, Refusal, UpstreamRejection};
@@ -10,7 +11,7 @@ use super::response_stream::{ResponseStream, StreamEnd};
 use super::retry::{AttemptFailure, FullPool, RetryState};
 use super::slot::{Slot, wait_for_slot};
 use super::upstream_response::{Attempt, ReceivedResponse, UpstreamResponse, is_error};
-use super::{AttemptError, IdleTimeouts, back_off, error_excerpt};
+use super::{AttemptError, IdleTimeouts, back_off, error_excerpt, stored_objects};
 use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::upstream::{ExchangeError, Upstreams};
@@ -69,7 +70,9 @@ impl Forwarder {
         let last = chain.pools().len().saturating_sub(1);
         for (index, pool) in chain.pools().iter().enumerate() {
             if index > 0 {
-                if retry_state.is_spent() {
+                // A fallback model is no substitute for the conversation.
+                let is_lost = retry_state.only_lacks_object() && chain.is_fallback(index);
+                if retry_state.is_spent() || is_lost {
                     break;
                 }
                 log.metrics().failed_over();
@@ -166,24 +169,12 @@ impl Forwarder {
                     sleep(wait).await;
                 }
             }
-            let slot = match attempts.granted.take() {
-                Some(slot) => Ok(slot),
-                None => pool.acquire(&attempts.tried, &outgoing.pick()),
-            };
-            let (index, in_flight) = match slot {
-                Ok(slot) => slot,
-                Err(NoSlot::Exhausted) => return None,
-                Err(NoSlot::Full) => {
-                    let tried = std::mem::take(&mut attempts.tried);
-                    let index = attempts.index;
-                    retry_state.full.get_or_insert(FullPool { index, tried });
-                    return None;
-                }
-            };
+            let slot = attempts.acquire(retry_state)?;
+            let index = slot.0;
             let backend = pool.backends().get(index)?;
             log.route.record_attempt(pool.model(), backend);
             retry_state.left = retry_state.left.saturating_sub(1);
-            let attempt = Attempt::new(backend, in_flight, outgoing);
+            let attempt = Attempt::new(pool, slot, outgoing)?;
             let outcome = self
                 .attempt(attempt, backend, attempts, log, retry_state)
                 .await;
@@ -191,6 +182,7 @@ impl Forwarder {
             let failed = AttemptFailure::of(&outcome);
             failed.record(backend.state(), outgoing.endpoint.index());
             match outcome {
+                Ok(response) if response.lacks_object => retry_state.offer_lacking(response),
                 Ok(response) if !response.is_worth_a_retry() => return Some(response),
                 Ok(response) => match response.rejection() {
                     Some(by) => {
@@ -270,11 +262,11 @@ impl Forwarder {
                 return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
             }
         }
+        let lacks_object = stored_objects::lacks_object(outgoing, status, &stream);
         let fields = outgoing.forwarded_fields(&stream, backend);
         let received = ReceivedResponse { stream, fields };
-        Ok(UpstreamResponse::new(
-            backend, model, status, received, attempt,
-        ))
+        let response = UpstreamResponse::new(backend, model, status, received, attempt);
+        Ok(response.with_lacking(lacks_object))
     }
 }
 
@@ -305,7 +297,7 @@ fn log_rejection(
 struct PoolAttempts<'a, 'c> {
     /// Its position in the chain.
     index: usize,
-    pool: &'a Pool,
+    pool: &'a Arc<Pool>,
     outgoing: &'a Outgoing<'a, 'c>,
     /// No other model is left.
     is_last: bool,
@@ -315,26 +307,43 @@ struct PoolAttempts<'a, 'c> {
     given_up: Vec<usize>,
     /// Further attempts so far that count as retries.
     retries: u32,
-    /// The last failure that was no rejection.
+    /// The last failure that cost the upstream work.
     last_failure: Option<AttemptFailure>,
     /// A slot that was waited for, for the first attempt.
     granted: Option<Slot>,
 }
 
 impl PoolAttempts<'_, '_> {
+    /// A slot for the next attempt. If all backends are full, the request may
+    /// queue later.
+    fn acquire(&mut self, retry_state: &mut RetryState<'_>) -> Option<Slot> {
+        if let Some(slot) = self.granted.take() {
+            return Some(slot);
+        }
+        match self.pool.acquire(&self.tried, &self.outgoing.pick()) {
+            Ok(slot) => Some(slot),
+            Err(NoSlot::Exhausted) => None,
+            Err(NoSlot::Full) => {
+                let (index, tried) = (self.index, std::mem::take(&mut self.tried));
+                retry_state.full.get_or_insert(FullPool { index, tried });
+                None
+            }
+        }
+    }
+
     /// The back-off before the next attempt; `None` if there is none.
     ///
     /// Each backend is attempted once. Where no other backend and no other model
     /// is left, one is attempted again if the failure may be temporary. A rejection
-    /// costs no upstream any work, so the next backend is attempted at once, and
-    /// that is no retry.
+    /// or a missing object costs no upstream any work, so the next backend is
+    /// attempted at once, and that is no retry.
     fn wait(&mut self, max_retries: u32, failure: AttemptFailure) -> Option<Duration> {
         let has_another = self.pool.has_another(&self.tried);
-        let is_rejection = failure.is_rejection();
-        if is_rejection && has_another {
+        let is_free = failure.is_free();
+        if is_free && has_another {
             return Some(Duration::ZERO);
         }
-        if !is_rejection {
+        if !is_free {
             self.last_failure = Some(failure);
         }
         let failure = self.last_failure?;

@@ -212,6 +212,7 @@ impl ForwardedResponse {
             if failed {
                 attempt.failed();
             } else if complete {
+                attempt.record_object(|| self.stream.id());
                 attempt.succeeded(log.completion_tokens());
             }
         }

@@ -37,6 +37,8 @@ pub(crate) struct Outgoing<'a, 'c> {
     pub(crate) members: &'a Members,
     /// The ends of the prompt's messages, where a policy reads them.
     pub(crate) prompt: &'a [Boundary],
+    /// The stored objects that it refers to, by the hashes of their IDs.
+    pub(crate) stored: &'a [u64],
     /// Request usage although the client did not, and remove it from the response.
     /// It is not removed from a compressed response.
     pub(crate) ask_usage: bool,
@@ -60,6 +62,7 @@ impl<'a, 'c> Outgoing<'a, 'c> {
             endpoint: self.endpoint.index(),
             stream: self.members.is_stream(),
             prompt: self.prompt,
+            stored: self.stored,
         }
     }
 

@@ -224,6 +224,11 @@ impl ResponseStream {
         matches!(self.meter, UsageTap::Unreadable)
     }
 
+    /// The ID of a JSON response.
+    pub(super) fn id(&mut self) -> Option<String> {
+        self.meter.piece()?.id()
+    }
+
     /// The usage that the response reported so far.
     pub(super) fn usage(&mut self) -> Option<Usage> {
         if let Some(tail) = self.meter.stream() {

@@ -25,6 +25,9 @@ pub(super) struct RetryState<'d> {
     /// Attempts that are left.
     pub(super) left: u32,
     best: Option<UpstreamResponse>,
+    /// The first response of a backend that does not store an object which the
+    /// request refers to.
+    lacking: Option<UpstreamResponse>,
     /// What the last backend rejected of the gateway, if one did.
     pub(super) rejected: Option<UpstreamRejection>,
     pub(super) last: Option<AttemptError>,
@@ -64,6 +67,8 @@ enum RecordedFailure {
     None,
     Failure,
     Rejection(UpstreamRejection),
+    /// Nothing: the backend does not store an object that the request refers to.
+    LacksObject,
 }
 
 impl<'d> RetryState<'d> {
@@ -75,6 +80,7 @@ impl<'d> RetryState<'d> {
             until: deadline.request_end().map_or(until, |end| until.min(end)),
             left: MAX_ATTEMPTS,
             best: None,
+            lacking: None,
             rejected: None,
             last: None,
             full: None,
@@ -105,6 +111,19 @@ impl<'d> RetryState<'d> {
         }
     }
 
+    /// Keeps the first response of a backend that does not store an object which
+    /// the request refers to.
+    pub(super) fn offer_lacking(&mut self, mut response: UpstreamResponse) {
+        response.attempt.slot = None;
+        self.lacking.get_or_insert(response);
+    }
+
+    /// Whether every backend that was attempted lacks an object.
+    pub(super) fn only_lacks_object(&self) -> bool {
+        let failed = self.last.is_some() || self.rejected.is_some() || self.full.is_some();
+        self.lacking.is_some() && self.best.is_none() && !failed
+    }
+
     /// `None` if the client's body caused the failure, which ends the request.
     pub(super) fn check(
         &mut self,
@@ -128,7 +147,13 @@ impl<'d> RetryState<'d> {
         if self.deadline.request_is_over() {
             return Err(Refusal::UpstreamTimeout);
         }
-        match (self.best, self.last) {
+        // Otherwise the object may be stored where the attempt failed.
+        let lacking = if self.only_lacks_object() {
+            self.lacking
+        } else {
+            None
+        };
+        match (self.best.or(lacking), self.last) {
             (Some(best), _) => {
                 log.route
                     .set_responding_backend(&best.model, best.backend, &best.api_base);
@@ -182,27 +207,33 @@ impl AttemptFailure {
         Self {
             is_capacity,
             wait: is_capacity.then(|| back_off::requested(field)).flatten(),
-            is_hopeless: response.rejection().is_some()
+            is_hopeless: response.lacks_object
+                || response.rejection().is_some()
                 || response.error == Some(ErrorClass::Unsupported),
             may_pass: is_temporary && field(SHOULD_RETRY) != Some(b"false"),
             recorded: match response.rejection() {
                 Some(by) => RecordedFailure::Rejection(by),
+                None if response.lacks_object => RecordedFailure::LacksObject,
                 None if is_failure => RecordedFailure::Failure,
                 None => RecordedFailure::None,
             },
         }
     }
 
-    /// The backend rejected the gateway's credential or configuration.
-    pub(super) fn is_rejection(&self) -> bool {
-        matches!(self.recorded, RecordedFailure::Rejection(_))
+    /// The attempt cost the upstream no work: it rejected the gateway's credential
+    /// or configuration, or does not store an object that the request refers to.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(
+            self.recorded,
+            RecordedFailure::Rejection(_) | RecordedFailure::LacksObject
+        )
     }
 
     /// Records the outcome of an attempt at this endpoint for the choices of other
     /// requests. A success is only recorded when the response is complete.
     pub(super) fn record(self, live: &BackendState, endpoint: EndpointIndex) {
         match self.recorded {
-            RecordedFailure::None => {}
+            RecordedFailure::None | RecordedFailure::LacksObject => {}
             RecordedFailure::Failure => live.record_failure(clock::timestamp()),
             RecordedFailure::Rejection(by) => {
                 live.record_rejection(by, clock::timestamp(), endpoint);

@@ -101,6 +101,7 @@ mod tests {
             endpoint: EndpointIndex::default(),
             stream: false,
             prompt: &[],
+            stored: &[],
         }
     }
 

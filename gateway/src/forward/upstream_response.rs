@@ -2,14 +2,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fastllm_contract::{BackendId, ModelName};
-use fastllm_engine::{Backend, BackendState, EndpointIndex, InFlight, UpstreamRejection};
-use fastllm_wire::{ErrorClass, FirstEvent};
+use fastllm_engine::{Backend, BackendState, EndpointIndex, InFlight, Pool, UpstreamRejection};
+use fastllm_wire::{ErrorClass, FirstEvent, streamed_response_id};
 use http::StatusCode;
 
 use super::ForwardedResponse;
 use super::forwarded_response::Unfinished;
 use super::outgoing::Outgoing;
 use super::response_stream::ResponseStream;
+use super::slot::Slot;
+use super::stored_objects::ObjectOwner;
 use crate::cache::{CacheableResponse, PendingEntry};
 use crate::http::ForwardedFields;
 use crate::request_log::RequestLog;
@@ -21,6 +23,8 @@ pub(crate) struct UpstreamResponse {
     pub(super) status: StatusCode,
     /// The class of the error, also of one in the first event of a stream.
     pub(super) error: Option<ErrorClass>,
+    /// The backend does not store an object that the request refers to.
+    pub(super) lacks_object: bool,
     pub(super) stream: ResponseStream,
     /// The fields of the head that the client sees.
     pub(super) fields: ForwardedFields,
@@ -45,20 +49,34 @@ pub(super) struct Attempt {
     pub(super) slot: Option<InFlight>,
     pub(super) began: Instant,
     endpoint: EndpointIndex,
+    /// Where the endpoint stores objects.
+    owner: Option<ObjectOwner>,
     stream: bool,
     /// The number of choices that the client requested.
     choices: u64,
 }
 
 impl Attempt {
-    pub(super) fn new(backend: &Backend, slot: InFlight, outgoing: &Outgoing<'_, '_>) -> Self {
-        Self {
-            live: Arc::clone(backend.state()),
-            slot: Some(slot),
+    /// An attempt at the backend with this slot; nothing if the pool has none such.
+    pub(super) fn new(pool: &Arc<Pool>, slot: Slot, outgoing: &Outgoing<'_, '_>) -> Option<Self> {
+        let (index, in_flight) = slot;
+        Some(Self {
+            live: Arc::clone(pool.backends().get(index)?.state()),
+            owner: ObjectOwner::new(pool, index, outgoing),
+            slot: Some(in_flight),
             began: clock::now(),
             endpoint: outgoing.endpoint.index(),
             stream: outgoing.members.is_stream(),
             choices: outgoing.members.choices(),
+        })
+    }
+
+    /// The response was successful, and this is its ID.
+    pub(super) fn record_object(&self, id: impl FnOnce() -> Option<String>) {
+        if let Some(owner) = &self.owner
+            && let Some(id) = id()
+        {
+            owner.record(&id);
         }
     }
 
@@ -105,6 +123,7 @@ impl UpstreamResponse {
         Self {
             status,
             error,
+            lacks_object: false,
             stream,
             fields,
             attempt,
@@ -125,6 +144,16 @@ impl UpstreamResponse {
             | ErrorClass::Capacity
             | ErrorClass::Backend => None,
         }
+    }
+
+    /// With `lacks_object`, the backend does not store an object that the request
+    /// refers to: neither it nor the gateway's configuration is at fault.
+    pub(super) fn with_lacking(mut self, lacks_object: bool) -> Self {
+        if lacks_object {
+            self.lacks_object = true;
+            self.error = Some(ErrorClass::Client);
+        }
+        self
     }
 
     /// Whether another backend may have a better response.
@@ -160,6 +189,14 @@ impl UpstreamResponse {
     ) -> ForwardedResponse {
         log.record_response_start();
         log.metrics().forwarded(self.status);
+        if self.status.is_success() && self.error.is_none() {
+            if let Some(owner) = &self.attempt.owner {
+                owner.record_referred();
+            }
+            let events = self.stream.is_stream().then(|| self.stream.held_text());
+            self.attempt
+                .record_object(|| events.and_then(streamed_response_id));
+        }
         let status = self.status.as_u16();
         let unfinished = Unfinished {
             log,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fastllm_engine::{
-    Boundary, Caller, Chain, Cost, Refusal, Resolved, RouteQuery, reserve, resolve,
+    Boundary, Caller, Chain, Cost, Refusal, Resolved, RouteQuery, object_hash, reserve, resolve,
 };
 use fastllm_wire::{FormReader, Members, ScanError, scan};
 
@@ -70,6 +70,8 @@ pub(super) struct Target {
     pub(super) members: Members,
     /// The ends of the prompt's messages, where a policy reads them.
     pub(super) prompt: Vec<Boundary>,
+    /// The stored objects that the request refers to, by the hashes of their IDs.
+    pub(super) stored: Vec<u64>,
     /// Request usage from the upstream although the client does not.
     pub(super) ask_usage: bool,
 }
@@ -108,9 +110,11 @@ impl Pipeline {
         if self.config.hide_ungranted && !resolved.is_granted_to(&caller) {
             return Err(Refusal::ModelAccessDenied);
         }
+        let stored = hashes(members.stored_ids());
         let input = RoutingInput {
             request,
             members: &members,
+            stored: &stored,
             body: &bytes,
         };
         log.usage.set_prompt_estimate(members.prompt_tokens());
@@ -135,6 +139,7 @@ impl Pipeline {
                 chain,
                 members,
                 prompt,
+                stored,
                 ask_usage,
             },
             body,
@@ -185,10 +190,17 @@ impl Pipeline {
     }
 }
 
+/// The hashes of the IDs of stored objects.
+fn hashes(ids: &[String]) -> Vec<u64> {
+    ids.iter().map(|id| object_hash(id)).collect()
+}
+
 /// The properties by which a request is routed.
 struct RoutingInput<'a> {
     request: ProxyRequest<'a>,
     members: &'a Members,
+    /// The stored objects that it refers to.
+    stored: &'a [u64],
     body: &'a [u8],
 }
 
@@ -213,7 +225,8 @@ impl RoutingInput<'_> {
             prompt_hash: read.as_ref().map_or(0, Prompt::beginning),
             budget_used_percent: read.as_ref().and_then(|_| caller.budget_used_percent(at)),
         };
-        let chain = resolved.route(caller, &ask, None)?;
+        let mut chain = resolved.route(caller, &ask, None)?;
+        chain.prefer_owner(self.stored);
         let prompt = if chain.reads_prompt() {
             read.unwrap_or_else(|| Prompt::read(self.body))
                 .into_boundaries()

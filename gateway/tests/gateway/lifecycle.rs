@@ -72,7 +72,7 @@ async fn shutdown_does_not_wait_for_idle_http2_connections() {
     let unread = used_http2(&gateway).await;
     let (requests, connection) = used_http2(&gateway).await;
     gateway.stop();
-    // A client that reads is asked to close the connection.
+    // A client that reads receives a GOAWAY.
     soon("the end of the connection", connection).await.unwrap();
     gateway.ended().await;
     drop((unread, requests));

@@ -31,6 +31,7 @@ mod retries;
 mod secrets;
 mod snapshots;
 mod spills;
+mod stored_responses;
 mod streams;
 #[expect(dead_code, reason = "the suite of faults uses the rest")]
 mod support;

@@ -10,6 +10,7 @@
 //! | [`usage`] | the usage that a response reports |
 //! | [`estimate`] | estimated tokens if the response reports none |
 //! | [`mod@gzip`] | the usage of a compressed response |
+//! | [`stored`] | the IDs of responses and conversations that an upstream stores |
 //! | [`stream`] | the bytes of a streamed response that are forwarded to the
 //! client |
 //! | [`redact`] | secrets in the errors of an upstream |
@@ -31,6 +32,7 @@ pub mod redact;
 pub mod scan;
 pub mod splice;
 pub mod sse;
+pub mod stored;
 pub mod stream;
 pub mod upstream_error;
 pub mod usage;
@@ -42,6 +44,7 @@ pub use multipart::FormReader;
 pub use redact::{Redactor, contains_secret};
 pub use scan::{Members, RequestSchema, scan};
 pub use splice::{Segment, Splice};
+pub use stored::{stored_id, streamed_response_id};
 pub use stream::{FirstEvent, Passthrough, StreamInspector};
 pub use upstream_error::ErrorClass;
 pub use usage::{BodyInspector, Measure, PrefixInspector, Quantities, Usage};

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use crate::error::ScanError;
 use crate::json::{self, Object};
+use crate::stored::stored_id;
 
 use prompt::PromptMeter;
 pub(crate) use values::choices_in;
@@ -43,10 +44,12 @@ enum RequestMember {
     N,
     BestOf,
     Prompt,
+    PreviousResponseId,
+    Conversation,
 }
 
 impl RequestMember {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Model,
         Self::Stream,
         Self::StreamOptions,
@@ -58,6 +61,8 @@ impl RequestMember {
         Self::N,
         Self::BestOf,
         Self::Prompt,
+        Self::PreviousResponseId,
+        Self::Conversation,
     ];
 
     /// The candidates whose names may begin with this byte, in either case: the
@@ -76,7 +81,8 @@ impl RequestMember {
             b'i' => &[Self::Input],
             b'n' => &[Self::N],
             b'b' => &[Self::BestOf],
-            b'p' => &[Self::Prompt],
+            b'p' => &[Self::Prompt, Self::PreviousResponseId],
+            b'c' => &[Self::Conversation],
             _ => &[],
         }
     }
@@ -94,6 +100,8 @@ impl RequestMember {
             Self::N => N,
             Self::BestOf => "best_of",
             Self::Prompt => "prompt",
+            Self::PreviousResponseId => "previous_response_id",
+            Self::Conversation => "conversation",
         }
     }
 }
@@ -109,7 +117,8 @@ pub enum RequestSchema {
     Chat,
     /// The same, `best_of` and the number of prompts: completions.
     Completion,
-    /// `stream` and a token limit, with usage reported by default: responses.
+    /// `stream`, a token limit, `previous_response_id` and `conversation`, with
+    /// usage reported by default: responses.
     Response,
     /// `stream` and `n`: images.
     Media,
@@ -128,6 +137,9 @@ impl RequestSchema {
             RequestMember::N => matches!(self, Self::Chat | Self::Completion | Self::Media),
             RequestMember::StreamOptions => matches!(self, Self::Chat | Self::Completion),
             RequestMember::BestOf | RequestMember::Prompt => self == Self::Completion,
+            RequestMember::PreviousResponseId | RequestMember::Conversation => {
+                self == Self::Response
+            }
             RequestMember::MaxTokens
             | RequestMember::MaxCompletionTokens
             | RequestMember::MaxOutputTokens => {
@@ -190,6 +202,7 @@ struct RareMembers {
     file_bytes: Option<u64>,
     /// Set if it is not one.
     choices: Option<u64>,
+    stored_ids: Vec<String>,
 }
 
 impl RareMembers {
@@ -295,6 +308,12 @@ impl Members {
         rare.and_then(|rare| rare.choices).unwrap_or(1)
     }
 
+    /// The IDs of the previous response and the conversation that the request
+    /// continues. Invalid ones are left to the upstream.
+    pub fn stored_ids(&self) -> &[String] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.stored_ids)
+    }
+
     /// The range of the value of `metadata` in a JSON body; `None` if it is
     /// absent or `null`. The value is not validated.
     pub fn metadata_at(&self) -> Option<Range<usize>> {
@@ -383,6 +402,9 @@ pub fn scan(body: &[u8], fields: RequestSchema) -> Result<Members, ScanError> {
             RequestMember::N | RequestMember::BestOf => each = choices(member.value).max(each),
             // Its elements were counted while it was scanned.
             RequestMember::Prompt => {}
+            RequestMember::PreviousResponseId | RequestMember::Conversation => {
+                rare.stored_ids.extend(stored_id(member.value));
+            }
         }
     }
     let count = each.saturating_mul(prompt.prompts());

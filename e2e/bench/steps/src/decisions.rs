@@ -124,6 +124,7 @@ fn time_place(watch: Stopwatch, tables: &RoutingState) -> anyhow::Result<()> {
         endpoint: EndpointIndex::default(),
         stream: false,
         prompt: &[],
+        stored: &[],
     };
     watch.time("take-place", || black_box(pool).acquire(&[], &pick).ok())?;
     Ok(())

@@ -1,8 +1,10 @@
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastllm_contract::PolicyKind;
 
 use super::UNHEALTHY_AFTER;
+use crate::hash::mix;
 
 /// Settings of the policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,16 +35,49 @@ impl Default for Tuning {
     }
 }
 
-/// Which backend has seen which prompt prefix: a table of fixed size in which
-/// new entries overwrite old ones. Shared by all models and snapshots.
+/// How many stored objects are remembered: 4 MiB, allocated with the first one.
+const OWNERS: usize = 1 << 19;
+
+/// What is known about backends. Shared by all models and snapshots.
 #[derive(Debug)]
 pub(crate) struct Affinity {
+    /// Which backend has seen which prompt prefix.
+    pub(super) prompts: BackendTable,
+    /// Which backend stores which response or conversation, by a hash of its ID.
+    owners: OnceLock<BackendTable>,
+}
+
+/// Backends by hash: a table of fixed size in which new entries overwrite old
+/// ones.
+#[derive(Debug)]
+pub(super) struct BackendTable {
     /// The tag of a hash above the mark of a backend; 0 is empty.
     slots: Box<[AtomicU64]>,
 }
 
 impl Affinity {
-    pub(crate) fn new(slots: usize) -> Self {
+    /// Remembers this many prompt prefixes.
+    pub(crate) fn new(prompts: usize) -> Self {
+        Self {
+            prompts: BackendTable::new(prompts),
+            owners: OnceLock::new(),
+        }
+    }
+
+    /// The mark of the backend that stores an object.
+    pub(super) fn owner(&self, object: u64) -> Option<u32> {
+        self.owners.get()?.get(mix(object))
+    }
+
+    /// Remembers the backend that stores an object.
+    pub(super) fn set_owner(&self, object: u64, mark: u32) {
+        let owners = self.owners.get_or_init(|| BackendTable::new(OWNERS));
+        owners.set(mix(object), mark);
+    }
+}
+
+impl BackendTable {
+    fn new(slots: usize) -> Self {
         let slots = slots.clamp(64, 1 << 24).next_power_of_two();
         Self {
             slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
@@ -78,12 +113,12 @@ fn tag(hash: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Affinity;
+    use super::{Affinity, BackendTable};
     use crate::hash::mix;
 
     #[test]
     fn entry_is_found_until_overwritten() {
-        let table = Affinity::new(1);
+        let table = BackendTable::new(1);
         assert_eq!(table.slots.len(), 64);
         assert_eq!(table.get(0), None);
         table.set(0, 0);
@@ -91,12 +126,24 @@ mod tests {
         table.set(64 | 5 << 32, 7);
         assert_eq!(table.get(0), None);
         assert_eq!(table.get(64 | 5 << 32), Some(7));
-        assert_eq!(Affinity::new(usize::MAX).slots.len(), 1 << 24);
+        assert_eq!(BackendTable::new(usize::MAX).slots.len(), 1 << 24);
+    }
+
+    #[test]
+    fn the_owner_of_an_object_is_remembered() {
+        let affinity = Affinity::new(64);
+        assert_eq!(affinity.owner(7), None);
+        affinity.set_owner(7, 3);
+        affinity.set_owner(8, 4);
+        assert_eq!((affinity.owner(7), affinity.owner(8)), (Some(3), Some(4)));
+        affinity.set_owner(7, 5);
+        assert_eq!(affinity.owner(7), Some(5));
+        assert_eq!(affinity.owner(9), None);
     }
 
     #[test]
     fn false_matches_are_rare() {
-        let table = Affinity::new(1024);
+        let table = BackendTable::new(1024);
         for number in 0..1024 {
             table.set(mix(number), 1);
         }

@@ -38,4 +38,7 @@ pub struct PickContext<'a> {
     pub stream: bool,
     /// The message boundaries of the prompt in order; empty if unknown.
     pub prompt: &'a [Boundary],
+    /// Hashes of the IDs of stored objects that the request refers to, such as a
+    /// previous response: only the backend that stores them can serve it.
+    pub stored: &'a [u64],
 }

@@ -12,6 +12,7 @@ const PICK: PickContext<'_> = PickContext {
     endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
+    stored: &[],
 };
 
 /// Three backends, after a change.

@@ -30,6 +30,19 @@ impl Chain {
         self.fallback && index + 1 == self.pools.len()
     }
 
+    /// Moves the first candidate to the front that has a backend which is
+    /// remembered to store one of these objects, by the hashes of their IDs.
+    pub fn prefer_owner(&mut self, stored: &[u64]) {
+        let owner = self.pools.iter().position(|pool| pool.has_owner(stored));
+        let Some(owner) = owner.filter(|owner| *owner > 0) else {
+            return;
+        };
+        self.fallback &= owner + 1 < self.pools.len();
+        if let Some(before) = self.pools.get_mut(..=owner) {
+            before.rotate_right(1);
+        }
+    }
+
     /// Keeps the candidates for which `keep` is true. An empty chain must not
     /// be used.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&Pool) -> bool) {

@@ -211,6 +211,35 @@ fn fallback_is_last_unique_and_requires_permission() {
 }
 
 #[test]
+fn the_owner_of_a_stored_object_is_tried_first_within_the_chain() {
+    let world = World {
+        defaults: &[("a", 1), ("b", 0)],
+        fallback: Some("c"),
+        ..World::default()
+    };
+    let state = world.state();
+    let headers = HeaderMap::new();
+    for (object, owner) in [(1, "a"), (2, "b"), (3, "c")] {
+        state.pool(owner).unwrap().record_owner(0, object);
+    }
+    let chain = |requested: &str, stored: &[u64]| {
+        let mut chain = ask_for(&state, requested, &ask(&headers)).unwrap();
+        chain.prefer_owner(stored);
+        chain
+    };
+    assert_eq!(names(&chain("v", &[])), ["a", "b", "c"]);
+    assert_eq!(names(&chain("v", &[9])), ["a", "b", "c"]);
+    assert_eq!(names(&chain("v", &[1])), ["a", "b", "c"]);
+    assert_eq!(names(&chain("v", &[2])), ["b", "a", "c"]);
+    assert!(chain("v", &[2]).is_fallback(2));
+    let of_fallback = chain("v", &[9, 3]);
+    assert_eq!(names(&of_fallback), ["c", "a", "b"]);
+    assert!(!of_fallback.is_fallback(2));
+    // Nothing is added to the chain of another name.
+    assert_eq!(names(&chain("b", &[1])), ["b", "c"]);
+}
+
+#[test]
 fn unavailable_and_too_small_models_move_down() {
     let mut small = model("small", &[1]);
     small.context_length = Some(Tokens(100));

@@ -23,7 +23,7 @@ content-disposition: form-data; name=\"file\"\r\n\r\n";
 const LIMIT: Duration = Duration::from_secs(7);
 const TIMEOUTS: BodyTimeouts = BodyTimeouts {
     part: Duration::from_secs(30),
-    whole: Duration::from_secs(300),
+    whole: Duration::from_mins(5),
 };
 
 /// A client that has sent these bytes.

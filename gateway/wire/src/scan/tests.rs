@@ -469,3 +469,54 @@ proptest! {
         prop_assert!(folds_to(name.to_uppercase().as_bytes(), &folded));
     }
 }
+
+#[test]
+fn the_objects_that_a_request_continues_are_found() {
+    let ids = |body: &str| {
+        let members = super::scan(body.as_bytes(), RequestSchema::Response).unwrap();
+        members.stored_ids().to_vec()
+    };
+    for (body, expected) in [
+        (r#"{"model":"m"}"#, &[][..]),
+        (
+            r#"{"model":"m","previous_response_id":"resp_1"}"#,
+            &["resp_1"],
+        ),
+        (r#"{"conversation":"conv_1","model":"m"}"#, &["conv_1"]),
+        (
+            r#"{"conversation":{"id":"conv_1"},"model":"m"}"#,
+            &["conv_1"],
+        ),
+        (
+            r#"{"conversation":"conv_1","model":"m","previous_response_id":"resp_1"}"#,
+            &["conv_1", "resp_1"],
+        ),
+        // Left to the upstream.
+        (
+            r#"{"model":"m","previous_response_id":null,"conversation":7}"#,
+            &[],
+        ),
+        (
+            r#"{"model":"m","input":[{"previous_response_id":"resp_1"}]}"#,
+            &[],
+        ),
+    ] {
+        assert_eq!(ids(body), expected, "{body}");
+    }
+    let other = super::scan(
+        br#"{"model":"m","previous_response_id":"resp_1"}"#,
+        RequestSchema::Chat,
+    );
+    assert!(other.unwrap().stored_ids().is_empty());
+    for name in ["previous_response_id", "conversation"] {
+        let member = format!(r#""{name}":"a""#);
+        let twice = format!(r#"{{"model":"m",{member},{member}}}"#);
+        let shouted = format!(r#"{{"model":"m",{}}}"#, member.to_uppercase());
+        for body in [twice, shouted] {
+            assert!(
+                super::scan(body.as_bytes(), RequestSchema::Response).is_err(),
+                "{body}"
+            );
+        }
+    }
+}

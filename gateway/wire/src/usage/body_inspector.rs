@@ -1,6 +1,7 @@
 use super::images::ImageCounter;
 use super::{Measure, PrefixInspector, Quantities, Usage};
 use crate::estimate::estimated_tokens;
+use crate::stored::stored_id;
 
 /// Approximate size of the JSON around the text of a response, in bytes.
 const FRAME: u64 = 256;
@@ -65,6 +66,11 @@ impl BodyInspector {
             _ => return false,
         };
         self.ends.last_byte() != Some(end)
+    }
+
+    /// The ID of a JSON response, if it is among the first 1 KiB.
+    pub fn id(&self) -> Option<String> {
+        self.is_json().then(|| stored_id(self.ends.head()))?
     }
 
     /// The tokens that a complete response reports.

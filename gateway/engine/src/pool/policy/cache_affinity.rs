@@ -42,7 +42,9 @@ impl CacheAffinity {
     fn known(&self, choice: &Candidates<'_>) -> Option<PrefixMatch> {
         let boundaries = choice.pick.prompt.iter().enumerate().rev();
         boundaries
-            .filter_map(|(place, boundary)| Some((place, self.table.get(self.key(boundary))?)))
+            .filter_map(|(place, boundary)| {
+                Some((place, self.table.prompts.get(self.key(boundary))?))
+            })
             .find_map(|(place, mark)| {
                 let backend = choice
                     .candidates()
@@ -112,7 +114,7 @@ impl Policy for CacheAffinity {
         let mark = choice.backends[chosen].mark();
         let new = known.map_or(0, |known| known.place + 1);
         for boundary in choice.pick.prompt.iter().skip(new) {
-            self.table.set(self.key(boundary), mark);
+            self.table.prompts.set(self.key(boundary), mark);
         }
         Some(chosen)
     }

@@ -14,6 +14,7 @@ const PICK: PickContext<'_> = PickContext {
     endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
+    stored: &[],
 };
 
 /// A pool of as many backends as there are weights.

@@ -19,6 +19,7 @@ const PICK: PickContext<'_> = PickContext {
     endpoint: EndpointIndex::new(0),
     stream: false,
     prompt: &[],
+    stored: &[],
 };
 
 /// A pool of backends with these limits and queues.
