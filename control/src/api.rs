@@ -66,5 +66,5 @@ pub fn openapi_document() -> Result<String, crate::Error> {
     document
         .to_pretty_json()
         .map(|json| json + "\n")
-        .map_err(|_| crate::Error::Internal("the OpenAPI document cannot be written"))
+        .map_err(crate::Error::OpenApi)
 }

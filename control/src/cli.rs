@@ -47,7 +47,10 @@ fn start(flags: Flags) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|_| Error::Internal("cannot start the runtime"))?;
+        .map_err(|source| Error::Io {
+            what: "start the runtime",
+            source,
+        })?;
     match flags.command {
         None => {
             init_logging(&flags.config.log, flags.config.log_format)?;
@@ -60,7 +63,10 @@ fn start(flags: Flags) -> Result<(), Error> {
         Some(Command::Openapi) => {
             let document = openapi_document()?;
             let written = std::io::stdout().write_all(document.as_bytes());
-            written.map_err(|_| Error::Internal("cannot write to standard output"))
+            written.map_err(|source| Error::Io {
+                what: "write to standard output",
+                source,
+            })
         }
     }
 }
@@ -78,8 +84,10 @@ async fn set_user_password(arguments: &SetPassword) -> Result<(), Error> {
 }
 
 async fn serve(config: Config) -> Result<(), Error> {
-    let shutdown =
-        signals::shutdown().map_err(|_| Error::Internal("cannot install signal handlers"))?;
+    let shutdown = signals::shutdown().map_err(|source| Error::Io {
+        what: "install signal handlers",
+        source,
+    })?;
     run(config, shutdown).await
 }
 

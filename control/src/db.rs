@@ -36,8 +36,8 @@ use sqlx::{Connection, PgConnection, PgPool};
 use tokio::time::timeout;
 
 pub(crate) use change::{Actor, AuditEntry, Change};
-pub(crate) use error::DbError;
-pub(crate) use migrate::{MigrationFailure, migrate};
+pub(crate) use error::{DbError, Failure};
+pub(crate) use migrate::{MigrationError, migrate};
 pub(crate) use subject::SubjectId;
 
 /// How long a request waits for a connection: short enough to report an unavailable

@@ -1,6 +1,10 @@
+use std::io;
+
 use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
 use fastllm_process::tls::TlsError;
+
+use crate::db::{DbError, MigrationError};
 
 /// An error that ends the control plane or one of its commands. No text contains a
 /// password, key or database address.
@@ -18,24 +22,31 @@ pub enum Error {
     /// Logging cannot be initialized.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The database was migrated by a newer release that does not support this one.
-    #[error(
-        "this binary is release {current}, but the database requires release {oldest} or newer: \
-         upgrade, or restore the backup made before the upgrade"
-    )]
-    TooOld {
-        /// The release of this binary.
-        current: String,
-        /// The oldest release that the schema supports.
-        oldest: String,
-    },
+    /// The schema of the database cannot be used.
+    #[error(transparent)]
+    Migration(#[from] MigrationError),
     /// The database rejected a statement or failed.
-    #[error("database: {0}")]
-    Database(String),
-    /// A password cannot be hashed or does not meet the policy.
-    #[error("{0}")]
-    Password(String),
-    /// An internal failure, such as of the random generator or of a thread.
+    #[error("database")]
+    Database(#[from] DbError),
+    /// The password does not meet the policy.
+    #[error(transparent)]
+    Password(Box<dyn std::error::Error + Send + Sync>),
+    /// The operating system refused something that the process needs.
+    #[error("cannot {what}")]
+    Io {
+        /// What failed, as in "cannot start the runtime".
+        what: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The OpenAPI document cannot be serialized.
+    #[error("cannot serialize the OpenAPI document")]
+    OpenApi(#[source] serde_json::Error),
+    /// A metric cannot be registered.
+    #[error("cannot register a metric")]
+    Metrics(#[source] prometheus::Error),
+    /// An internal failure, such as of the random generator or of a thread,
+    /// whose cause has no text.
     #[error("{0}")]
     Internal(&'static str),
 }
@@ -50,8 +61,11 @@ impl Error {
             }
             Self::Listen(_)
             | Self::Log(LogError::AlreadyInitialized)
-            | Self::TooOld { .. }
             | Self::Database(_)
+            | Self::Migration(_)
+            | Self::Io { .. }
+            | Self::OpenApi(_)
+            | Self::Metrics(_)
             | Self::Internal(_) => 1,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fastllm_process::error::Chain;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +17,9 @@ pub(crate) async fn run(db: Db, stop: CancellationToken) {
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         match prune(&db).await {
             Ok(rows) => tracing::debug!(rows, "deleted expired rows"),
-            Err(error) => tracing::info!(%error, "deleting expired rows failed; it is retried"),
+            Err(error) => {
+                tracing::info!(error = %Chain(&error), "deleting expired rows failed; it is retried");
+            }
         }
     }
 }

@@ -104,7 +104,7 @@ pub(crate) enum LoginLabel {
 impl Metrics {
     pub(crate) fn new() -> Result<Self, Error> {
         let registry = Registry::new();
-        Self::register(registry).map_err(|_| Error::Internal("a metric is registered twice"))
+        Self::register(registry).map_err(Error::Metrics)
     }
 
     fn register(registry: Registry) -> Result<Self, prometheus::Error> {

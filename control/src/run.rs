@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_process::back_off::{self, Jitter};
+use fastllm_process::error::Chain;
 use fastllm_process::tls::ServerCertificate;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::AppState;
-use crate::db::{MigrationFailure, migrate};
+use crate::db::migrate;
 use crate::serve::{self, Listener};
 use crate::snapshot::Watcher;
 use crate::{Config, Error, housekeeping};
@@ -151,10 +152,13 @@ async fn prepare(app: &AppState) -> Result<(), Error> {
                 app.status.record(None);
                 return Ok(());
             }
-            Err(MigrationFailure::Final(error)) => return Err(error),
-            Err(MigrationFailure::Retry(error)) => {
-                if app.status.record(Some(error.to_string())) {
-                    tracing::warn!(%error, "the database is unavailable; retrying");
+            Err(error) => {
+                let Some(outage) = error.outage() else {
+                    return Err(error.into());
+                };
+                let problem = Chain(outage).to_string();
+                if app.status.record(Some(problem.clone())) {
+                    tracing::warn!(problem, "the database is unavailable; retrying");
                 }
             }
         }

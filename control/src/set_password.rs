@@ -30,7 +30,6 @@ pub async fn set_password(arguments: &SetPassword) -> Result<PasswordOutcome, Er
     }
     let db = Db::new(database.options()?, 1);
     migrate(&db).await?;
-    let failed = |error: DbError| Error::Database(error.to_string());
     let actor = Actor {
         id: None,
         name: "set-password".to_owned(),
@@ -38,17 +37,15 @@ pub async fn set_password(arguments: &SetPassword) -> Result<PasswordOutcome, Er
         target: "set-password".to_owned(),
         source: None,
     };
-    let mut change = Change::begin(&db, actor).await.map_err(failed)?;
-    let principal = find_or_create(&mut change, name).await.map_err(failed)?;
+    let mut change = Change::begin(&db, actor).await?;
+    let principal = find_or_create(&mut change, name).await?;
     if *create_only && principal.has_password {
         return Ok(PasswordOutcome::Kept);
     }
-    check_policy(password).map_err(|error| Error::Password(error.to_string()))?;
+    check_policy(password).map_err(|error| Error::Password(error.into()))?;
     let hash = hash_now(password)?;
-    let entry = apply(&mut change, &principal, &hash)
-        .await
-        .map_err(failed)?;
-    change.commit(entry).await.map_err(failed)?;
+    let entry = apply(&mut change, &principal, &hash).await?;
+    change.commit(entry).await?;
     db.close().await;
     Ok(PasswordOutcome::Set)
 }

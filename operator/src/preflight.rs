@@ -78,28 +78,39 @@ fn value(
     }
 }
 
-/// Checks the format of a field's value. The error does not contain the value.
-fn check(field: &str, value: &[u8]) -> Result<(), &'static str> {
-    let text = str::from_utf8(value).map_err(|_| "is not valid UTF-8")?;
+/// What is wrong with a value, without the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Defect {
+    #[error("is not valid UTF-8")]
+    NotUtf8,
+    #[error("begins or ends with whitespace")]
+    SurroundingSpace,
+    #[error("is not a postgres:// or postgresql:// URL")]
+    NotPostgresUrl,
+    #[error("is not 64 hexadecimal digits")]
+    NotEncryptionKey,
+    #[error("contains characters other than visible ASCII")]
+    NotVisibleAscii,
+}
+
+/// Checks the format of a field's value.
+fn check(field: &str, value: &[u8]) -> Result<(), Defect> {
+    let text = str::from_utf8(value).map_err(|_| Defect::NotUtf8)?;
     if text.trim() != text {
-        return Err("begins or ends with whitespace");
+        return Err(Defect::SurroundingSpace);
     }
     match field {
         "database" => match Url::parse(text) {
             Ok(url) if matches!(url.scheme(), "postgres" | "postgresql") => Ok(()),
-            _ => Err("is not a postgres:// or postgresql:// URL"),
+            _ => Err(Defect::NotPostgresUrl),
         },
         "encryptionKey" => {
             let hexadecimal = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-            hexadecimal
-                .then_some(())
-                .ok_or("is not 64 hexadecimal digits")
+            hexadecimal.then_some(()).ok_or(Defect::NotEncryptionKey)
         }
         "proxyToken" => {
             let visible = text.bytes().all(|b| b.is_ascii_graphic());
-            visible
-                .then_some(())
-                .ok_or("contains characters other than visible ASCII")
+            visible.then_some(()).ok_or(Defect::NotVisibleAscii)
         }
         _ => Ok(()),
     }

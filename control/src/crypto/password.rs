@@ -21,8 +21,10 @@ const SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A password that is too short or too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PasswordPolicyError {
+    /// Too few characters.
     #[error("a password needs at least {MIN_CHARACTERS} characters")]
     TooShort,
+    /// Too many bytes.
     #[error("a password may have at most {MAX_BYTES} bytes")]
     TooLong,
 }

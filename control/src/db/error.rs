@@ -1,27 +1,95 @@
+use std::io;
+
 use sqlx::error::ErrorKind;
 
 /// A database error, classified by what callers can do about it. No text contains
 /// the database's address or a value of a row.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum DbError {
+pub enum DbError {
     /// The database is unreachable, or no connection is free.
-    #[error("unreachable: {0}")]
-    Unavailable(String),
+    #[error("unreachable")]
+    Unavailable(#[source] Outage),
     /// A row with this unique value exists already.
     #[error("duplicate value ({constraint})")]
-    Duplicate { constraint: String },
+    Duplicate {
+        /// The violated constraint.
+        constraint: String,
+    },
     /// A referenced row does not exist, or other rows reference this one.
     #[error("foreign key violation ({constraint})")]
-    Reference { constraint: String },
+    Reference {
+        /// The violated constraint.
+        constraint: String,
+    },
     /// A value is out of range.
     #[error("invalid value ({constraint})")]
-    Check { constraint: String },
+    Check {
+        /// The violated constraint, or the SQLSTATE.
+        constraint: String,
+    },
     /// The row does not exist.
     #[error("no such row")]
     NotFound,
     /// Any other error.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why the database is unavailable.
+#[derive(Debug, thiserror::Error)]
+pub enum Outage {
+    /// Reading or writing failed. The original error may contain the address.
     #[error("{0}")]
-    Failed(String),
+    Io(io::ErrorKind),
+    /// All connections of the pool are in use, or none can be opened.
+    #[error("timed out waiting for a connection")]
+    NoConnection,
+    /// The pool is closed.
+    #[error("shutting down")]
+    ShuttingDown,
+    /// The TLS handshake failed.
+    #[error("the TLS handshake failed")]
+    Tls,
+    /// The database rejected the connection or statement for the time being.
+    #[error("rejected (SQLSTATE {0})")]
+    Rejected(String),
+}
+
+/// Why a statement failed. The errors of the driver are not kept: those about decoding
+/// and the protocol can contain values of rows.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The database rejected the statement.
+    #[error("SQLSTATE {code}: {message}")]
+    Statement {
+        /// The SQLSTATE.
+        code: String,
+        /// The database's message.
+        message: String,
+    },
+    /// The options of the connection are invalid.
+    #[error("invalid connection options")]
+    Options,
+    /// The database sent an unexpected message.
+    #[error("unexpected protocol message")]
+    Protocol,
+    /// A value of a row is not of the expected type.
+    #[error("cannot decode a value")]
+    Decode,
+    /// A parameter cannot be sent.
+    #[error("cannot encode a value")]
+    Encode,
+    /// A value cannot be serialized to be stored.
+    #[error("cannot serialize {what}")]
+    Serialize {
+        /// What cannot be serialized.
+        what: &'static str,
+        /// The reason.
+        source: serde_json::Error,
+    },
+    /// Any other failure of the driver.
+    #[error("unexpected failure")]
+    Other,
 }
 
 impl DbError {
@@ -38,14 +106,12 @@ impl From<sqlx::Error> for DbError {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::RowNotFound => Self::NotFound,
-            sqlx::Error::Io(error) => Self::Unavailable(error.kind().to_string()),
-            sqlx::Error::PoolTimedOut => {
-                Self::Unavailable("timed out waiting for a connection".to_owned())
-            }
+            sqlx::Error::Io(error) => Self::Unavailable(Outage::Io(error.kind())),
+            sqlx::Error::PoolTimedOut => Self::Unavailable(Outage::NoConnection),
             sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
-                Self::Unavailable("shutting down".to_owned())
+                Self::Unavailable(Outage::ShuttingDown)
             }
-            sqlx::Error::Tls(_) => Self::Unavailable("the TLS handshake failed".to_owned()),
+            sqlx::Error::Tls(_) => Self::Unavailable(Outage::Tls),
             sqlx::Error::Database(error) => {
                 let constraint = error.constraint().unwrap_or_default().to_owned();
                 match error.kind() {
@@ -57,8 +123,7 @@ impl From<sqlx::Error> for DbError {
                     _ => from_code(error.code().as_deref().unwrap_or("?"), error.message()),
                 }
             }
-            // Decoding and protocol errors can contain values of rows.
-            other => Self::Failed(kind(&other).to_owned()),
+            other => Self::Failed(Failure::of_driver(&other)),
         }
     }
 }
@@ -73,22 +138,67 @@ fn from_code(code: &str, message: &str) -> DbError {
         .any(|class| code.starts_with(class));
     let temporary = ["3D000", "25006", "42P01", "40001", "40P01", "55P03"];
     if absent || temporary.contains(&code) {
-        DbError::Unavailable(format!("rejected (SQLSTATE {code})"))
+        DbError::Unavailable(Outage::Rejected(code.to_owned()))
     } else if code.starts_with("22") {
         DbError::Check {
             constraint: format!("SQLSTATE {code}"),
         }
     } else {
-        DbError::Failed(format!("SQLSTATE {code}: {message}"))
+        DbError::Failed(Failure::Statement {
+            code: code.to_owned(),
+            message: message.to_owned(),
+        })
     }
 }
 
-fn kind(error: &sqlx::Error) -> &'static str {
-    match error {
-        sqlx::Error::Configuration(_) => "invalid connection options",
-        sqlx::Error::Protocol(_) => "unexpected protocol message",
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => "cannot decode a value",
-        sqlx::Error::Encode(_) => "cannot encode a value",
-        _ => "unexpected failure",
+impl Failure {
+    fn of_driver(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Configuration(_) => Self::Options,
+            sqlx::Error::Protocol(_) => Self::Protocol,
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Self::Decode,
+            sqlx::Error::Encode(_) => Self::Encode,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fastllm_process::error::Chain;
+
+    use super::*;
+
+    /// The text with its sources, and the form for debugging.
+    fn texts(error: sqlx::Error) -> String {
+        let error = DbError::from(error);
+        format!("{} {error:?}", Chain(&error))
+    }
+
+    #[test]
+    fn an_error_of_the_driver_is_named_without_values_of_rows() {
+        let canary = || Box::<dyn std::error::Error + Send + Sync>::from("canary");
+        let decode = texts(sqlx::Error::ColumnDecode {
+            index: "name".to_owned(),
+            source: canary(),
+        });
+        for text in [
+            decode,
+            texts(sqlx::Error::Decode(canary())),
+            texts(sqlx::Error::Encode(canary())),
+            texts(sqlx::Error::Protocol("canary".to_owned())),
+            texts(sqlx::Error::Tls(canary())),
+            texts(sqlx::Error::Configuration(canary())),
+            texts(sqlx::Error::Io(io::Error::other("canary"))),
+        ] {
+            assert!(!text.contains("canary"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_reason_of_an_outage_is_the_source() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let error = DbError::from(sqlx::Error::Io(refused));
+        assert_eq!(Chain(&error).to_string(), "unreachable: connection refused");
     }
 }

@@ -2,7 +2,6 @@ use sqlx::migrate::MigrateError;
 use sqlx::{Connection, PgConnection};
 
 use super::{Db, DbError};
-use crate::Error;
 
 /// An arbitrary number that identifies the advisory lock of migrations.
 const LOCK: i64 = 0x6661_7374_6c6c_6d00;
@@ -12,7 +11,7 @@ const LOCK: i64 = 0x6661_7374_6c6c_6d00;
 ///
 /// The lock is scoped to the transaction, because a connection pooler may share
 /// sessions. A newer schema is accepted if `schema_info` allows this release.
-pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationFailure> {
+pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationError> {
     let mut connection = db.acquire().await?;
     let mut transaction = connection.begin().await.map_err(DbError::from)?;
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -31,56 +30,69 @@ pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationFailure> {
 }
 
 /// Why the schema is not usable.
-#[derive(Debug)]
-pub(crate) enum MigrationFailure {
-    /// Temporary: the database is unavailable.
-    Retry(DbError),
-    /// Permanent.
-    Final(Error),
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationError {
+    /// The database failed before or after the migrations.
+    #[error("database")]
+    Database(#[from] DbError),
+    /// A migration failed.
+    #[error("database: migration {version} failed")]
+    Migration {
+        /// The version of the migration.
+        version: i64,
+        /// The reason.
+        source: DbError,
+    },
+    /// The schema's migrations do not fit those of this release.
+    #[error("database")]
+    Schema(#[source] MigrateError),
+    /// A newer release that does not support this one migrated the database.
+    #[error(
+        "this binary is release {current}, but the database requires release {oldest} or newer: \
+         upgrade, or restore the backup made before the upgrade"
+    )]
+    TooOld {
+        /// The release of this binary.
+        current: String,
+        /// The oldest release that the schema supports.
+        oldest: String,
+    },
 }
 
-impl From<DbError> for MigrationFailure {
-    fn from(error: DbError) -> Self {
-        match error {
-            DbError::Unavailable(_) => Self::Retry(error),
-            other => Self::Final(Error::Database(other.to_string())),
+impl MigrationError {
+    /// The error of the database if it is temporary: the database is unavailable.
+    pub(crate) fn outage(&self) -> Option<&DbError> {
+        match self {
+            Self::Database(error) | Self::Migration { source: error, .. } => {
+                matches!(error, DbError::Unavailable(_)).then_some(error)
+            }
+            Self::Schema(_) | Self::TooOld { .. } => None,
         }
     }
 }
 
-impl From<MigrationFailure> for Error {
-    fn from(failure: MigrationFailure) -> Self {
-        match failure {
-            MigrationFailure::Retry(error) => Self::Database(error.to_string()),
-            MigrationFailure::Final(error) => error,
-        }
-    }
-}
-
-fn failure(error: MigrateError) -> MigrationFailure {
+fn failure(error: MigrateError) -> MigrationError {
     match error {
         MigrateError::Execute(error) => DbError::from(error).into(),
-        MigrateError::ExecuteMigration(error, version) => match DbError::from(error) {
-            error @ DbError::Unavailable(_) => MigrationFailure::Retry(error),
-            other => MigrationFailure::Final(Error::Database(format!(
-                "migration {version} failed: {other}"
-            ))),
+        MigrateError::ExecuteMigration(error, version) => MigrationError::Migration {
+            version,
+            source: error.into(),
         },
-        other => MigrationFailure::Final(Error::Database(other.to_string())),
+        other => MigrationError::Schema(other),
     }
 }
 
-async fn check_oldest_binary(connection: &mut PgConnection) -> Result<(), MigrationFailure> {
+async fn check_oldest_binary(connection: &mut PgConnection) -> Result<(), MigrationError> {
     let oldest = sqlx::query_scalar!("SELECT oldest_binary FROM schema_info")
         .fetch_one(connection)
         .await
         .map_err(DbError::from)?;
     let current = env!("CARGO_PKG_VERSION");
     if release(current) < release(&oldest) {
-        return Err(MigrationFailure::Final(Error::TooOld {
+        return Err(MigrationError::TooOld {
             current: current.to_owned(),
             oldest,
-        }));
+        });
     }
     Ok(())
 }

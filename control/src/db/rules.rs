@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::PgConnection;
 
-use super::{DbError, only};
+use super::{DbError, Failure, only};
 
 /// A rule without its targets.
 #[derive(Debug, Clone)]
@@ -135,7 +135,10 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &RuleRow) -> Resu
         .as_ref()
         .map(serde_json::to_value)
         .transpose()
-        .map_err(|_| DbError::Failed("conditions of a rule cannot be written".to_owned()))?;
+        .map_err(|source| Failure::Serialize {
+            what: "the conditions of a rule",
+            source,
+        })?;
     sqlx::query!(
         "UPDATE routing_rules SET position = $2, \
                 match_json = coalesce(jsonb_strip_nulls($3::jsonb), match_json) \

@@ -20,7 +20,7 @@ pub(crate) fn router(app: &AppState) -> Result<Router, crate::Error> {
     let (api, document) = api::routes().split_for_parts();
     let document: Arc<str> = document
         .to_pretty_json()
-        .map_err(|_| crate::Error::Internal("cannot serialize the OpenAPI document"))?
+        .map_err(crate::Error::OpenApi)?
         .into();
     let openapi = get(|| async move {
         (

@@ -80,24 +80,24 @@ impl Watcher {
 
     /// Connects a listener and verifies that it receives notifications.
     async fn listen(&self) -> Result<PgListener, String> {
-        let failed = |error: sqlx::Error| DbError::from(error).to_string();
+        let failed = |error: DbError| Chain(&error).to_string();
         let mut listener = PgListener::connect_with(self.db.listen_pool())
             .await
-            .map_err(failed)?;
+            .map_err(|error| failed(error.into()))?;
         listener.eager_reconnect(false);
         listener
             .listen_all([CONFIG_CHANNEL, PROBE_CHANNEL])
             .await
-            .map_err(failed)?;
+            .map_err(|error| failed(error.into()))?;
         let token = format!(
             "{}-{}",
             std::process::id(),
             clock::now().unix_timestamp_nanos()
         );
-        let mut connection = self.db.acquire().await.map_err(|error| error.to_string())?;
+        let mut connection = self.db.acquire().await.map_err(failed)?;
         state::notify(&mut connection, PROBE_CHANNEL, &token)
             .await
-            .map_err(|error| error.to_string())?;
+            .map_err(failed)?;
         drop(connection);
         let received = timeout(PROBE_TIMEOUT, async {
             while let Ok(Some(notification)) = listener.try_recv().await {
@@ -169,7 +169,7 @@ impl Watcher {
         let outcome = timeout(DATABASE_TIMEOUT, self.publisher.refresh()).await;
         let problem = match &outcome {
             Err(_) => Some("unreachable: timed out".to_owned()),
-            Ok(Err(BuildError::Database(error))) => Some(error.to_string()),
+            Ok(Err(BuildError::Database(error))) => Some(Chain(error).to_string()),
             Ok(Err(error)) => {
                 tracing::error!(error = %Chain(error), "cannot build the snapshot");
                 None

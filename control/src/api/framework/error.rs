@@ -3,6 +3,7 @@ use std::fmt;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use fastllm_process::error::Chain;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -207,7 +208,7 @@ impl From<DbError> for ApiError {
     fn from(error: DbError) -> Self {
         match error {
             DbError::Unavailable(reason) => {
-                tracing::warn!(reason, "the database is unavailable");
+                tracing::warn!(%reason, "the database is unavailable");
                 Self::new(
                     ErrorCode::DatabaseUnavailable,
                     "the database is unavailable; nothing was changed",
@@ -228,7 +229,7 @@ impl From<DbError> for ApiError {
             ),
             DbError::NotFound => Self::not_found("row"),
             DbError::Failed(reason) => {
-                tracing::error!(reason, "the database failed");
+                tracing::error!(reason = %Chain(&reason), "the database failed");
                 Self::new(
                     ErrorCode::DatabaseFailed,
                     "the database failed; nothing was changed",
@@ -240,7 +241,7 @@ impl From<DbError> for ApiError {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
-        tracing::error!(%error, "a request failed");
+        tracing::error!(error = %Chain(&error), "a request failed");
         Self::internal()
     }
 }

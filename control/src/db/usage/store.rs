@@ -1,5 +1,6 @@
 use fastllm_contract::UsageEvent;
 use fastllm_engine::pricing::{Charge, charge};
+use fastllm_process::error::Chain;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{Acquire, PgConnection, PgTransaction};
@@ -8,7 +9,7 @@ use time::OffsetDateTime;
 use super::resolve::{ResolvedEvent, resolve};
 use super::{rejected, spending};
 use crate::accounting::{Event, RejectedEvent, UsedAmounts};
-use crate::db::{Db, DbError};
+use crate::db::{Db, DbError, Failure};
 
 /// Identifies a batch: the gateway, its start and a sequence number.
 pub(crate) struct BatchId<'a> {
@@ -97,7 +98,7 @@ async fn attempt(db: &Db, batch: &Batch<'_>, mode: InsertMode) -> Result<BatchOu
     transaction.commit().await?;
     // The batch is stored: later errors must not be reported to the gateway.
     if let Err(error) = touch_keys(db, &rows).await {
-        tracing::debug!(%error, "cannot update the time of last use of keys");
+        tracing::debug!(error = %Chain(&error), "cannot update the time of last use of keys");
     }
     let unpriced = rows.iter().filter(|row| row.charged_micros.is_none());
     Ok(BatchOutcome::Stored(Stored {
@@ -192,8 +193,10 @@ async fn insert(
     replica: &str,
     rows: &[Row<'_>],
 ) -> Result<(), DbError> {
-    let events = serde_json::to_value(rows)
-        .map_err(|_| DbError::Failed("cannot serialize usage events".to_owned()))?;
+    let events = serde_json::to_value(rows).map_err(|source| Failure::Serialize {
+        what: "usage events",
+        source,
+    })?;
     sqlx::query!(
         "INSERT INTO usage_events (at, replica, principal_id, principal_name, key_id, team_id, \
                 model_id, model, requested_model, endpoint, request_id, attempts, prompt_tokens, \
