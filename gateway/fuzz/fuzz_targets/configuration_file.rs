@@ -15,6 +15,7 @@ fuzz_target!(|text: &str| {
     let environment = |name: &str| (name.len() % 2 == 0).then(|| name.to_owned());
     let surroundings = Surroundings {
         environment: &environment,
+        included: &|_| Err(String::new()),
         master_key: None,
         policy: PolicyKind::default(),
         max_body_bytes: 64 << 20,

@@ -13,6 +13,7 @@ mod config_file;
 mod credentials;
 mod failover;
 mod grants;
+mod include;
 mod model_info;
 mod models;
 mod problem;

@@ -235,6 +235,34 @@ async fn a_changed_file_is_reloaded_and_streams_continue() {
     changed_midway(&["--config-poll=1"], async |_| {}).await;
 }
 
+#[tokio::test]
+async fn a_changed_included_file_is_reloaded() {
+    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let folder = Folder::with("include: [keys.yaml, models.yaml]\n");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.0.path().join(name), text).unwrap();
+    };
+    let models = model("small", &upstream.api_base());
+    write("models.yaml", &format!("model_list:\n{models}"));
+    let keys =
+        |key: &str| format!("auth: {{keys: [{{name: app, key: {key}, models: [small]}}]}}\n");
+    write("keys.yaml", &keys("old-key"));
+    let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
+    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
+    write("keys.yaml", "auth: {keys: [\n");
+    let failures = "fastllm_snapshot_poll_failures_total";
+    gateway
+        .until("the file to be rejected", async || {
+            gateway.metric(failures).await > 0.5
+        })
+        .await;
+    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
+    assert!(logged().contains("keys.yaml"));
+    write("keys.yaml", &keys("new-key"));
+    until_admitted(&gateway, "new-key").await;
+    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 401);
+}
+
 fn hang_up() {
     let pid = std::process::id().to_string();
     let sent = Command::new("kill").args(["-HUP", &pid]).status();

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of problems stored per file; further ones are only counted.
 const MAX_LISTED: usize = 1000;
@@ -6,6 +7,9 @@ const MAX_LISTED: usize = 1000;
 /// A position in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
+    /// 0 for the file itself, else the number of an included file; see
+    /// [`Problems::file_of`].
+    pub file: usize,
     /// Starts at 1.
     pub line: usize,
     /// In characters, starting at 1.
@@ -14,7 +18,11 @@ pub struct Place {
 
 impl Place {
     /// Start of the file, for problems of the whole file.
-    pub(super) const START: Self = Self { line: 1, column: 1 };
+    pub(super) const START: Self = Self {
+        file: 0,
+        line: 1,
+        column: 1,
+    };
 }
 
 /// Severity of a problem.
@@ -55,7 +63,12 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             severity,
-            place: Place { line, column },
+            place:
+                Place {
+                    file: _,
+                    line,
+                    column,
+                },
             path,
             message,
         } = self;
@@ -73,6 +86,8 @@ pub struct Problems {
     listed: Vec<Problem>,
     errors: usize,
     warnings: usize,
+    /// The included files, relative to the folder of the file itself.
+    files: Vec<PathBuf>,
 }
 
 impl Problems {
@@ -86,6 +101,19 @@ impl Problems {
             message: message.into(),
         });
         problems
+    }
+
+    /// Adds an included file, and returns its number.
+    pub(super) fn add_file(&mut self, path: PathBuf) -> usize {
+        self.files.push(path);
+        self.files.len()
+    }
+
+    /// The included file that has a problem, relative to the folder of the file
+    /// itself; `None` if it is the file itself.
+    pub fn file_of(&self, problem: &Problem) -> Option<&Path> {
+        let index = problem.place.file.checked_sub(1)?;
+        self.files.get(index).map(PathBuf::as_path)
     }
 
     pub(super) fn push(&mut self, problem: Problem) {

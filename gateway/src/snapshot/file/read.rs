@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::path::Path;
 
 use fastllm_contract::{
     FORMAT, KeyEntry, KeyHash, KeyMap, KeyShard, ModelName, PolicyKind, Secret, Section, Snapshot,
@@ -15,17 +16,21 @@ use super::auth::Auth;
 use super::credentials::Credentials;
 use super::failover::{self, Alias};
 use super::grants::Grantable;
+use super::include::Sources;
 use super::models::Models;
 use super::problem::Problems;
 use super::router::RouterSettings;
 use super::value::{Context, MappingReader, Value};
 use super::virtual_models::KnownNames;
-use super::{auth, sections, settings, tuning, virtual_models, yaml};
+use super::{auth, sections, settings, tuning, virtual_models};
 
 /// Input of a read besides the text.
 pub struct Surroundings<'a> {
     /// Looks up an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<String>,
+    /// Reads an included file, by its path relative to the folder of the file;
+    /// returns its text, or why it cannot be read.
+    pub included: &'a dyn Fn(&Path) -> Result<String, String>,
     /// Overrides the master key of the file.
     pub master_key: Option<&'a Secret>,
     /// Default policy of models that name none.
@@ -56,7 +61,8 @@ pub struct ReadOutcome {
 /// Reads a file. Pure except for the environment lookup.
 pub fn read(text: &str, surroundings: &Surroundings<'_>) -> ReadOutcome {
     let mut before = Problems::default();
-    let Some(root) = yaml::load(text, &mut before) else {
+    let sources = Sources::new(surroundings.included, &mut before);
+    let Some((root, version)) = sources.load(text) else {
         return ReadOutcome {
             contents: None,
             problems: before,
@@ -67,16 +73,10 @@ pub fn read(text: &str, surroundings: &Surroundings<'_>) -> ReadOutcome {
     let contents = root.fields(|fields| describe(&context, fields, surroundings));
     let (problems, spoilt) = context.into_problems();
     let contents = contents.filter(|_| !spoilt).map(|mut contents| {
-        contents.snapshot.version = version(text);
+        contents.snapshot.version = version;
         contents
     });
     ReadOutcome { contents, problems }
-}
-
-/// The first eight bytes of the file's SHA-256, in little-endian order.
-fn version(text: &str) -> u64 {
-    let sum = digest(&SHA256, text.as_bytes());
-    u64::from_le_bytes(sum.as_ref().first_chunk().copied().unwrap_or_default())
 }
 
 fn describe(

@@ -1,3 +1,4 @@
+mod include;
 mod litellm;
 mod restrictions;
 
@@ -20,9 +21,15 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
+/// No file can be included.
+fn no_file(_: &Path) -> Result<String, String> {
+    Err("no such file".to_owned())
+}
+
 fn reading(text: &str) -> ReadOutcome {
     let surroundings = Surroundings {
         environment: &environment,
+        included: &no_file,
         master_key: None,
         policy: PolicyKind::RoundRobin,
         max_body_bytes: 64 << 20,
@@ -299,6 +306,7 @@ fn a_master_key_grants_everything_and_flags_override_the_file() {
     let flag = Secret::new("sk-flag");
     let surroundings = Surroundings {
         environment: &environment,
+        included: &no_file,
         master_key: Some(&flag),
         policy: PolicyKind::RoundRobin,
         max_body_bytes: 64 << 20,
@@ -695,6 +703,7 @@ fn every_sample_has_no_problems() {
         let environment = |name: &str| (name != "LITELLM_MASTER_KEY").then(|| name.to_owned());
         let surroundings = Surroundings {
             environment: &environment,
+            included: &no_file,
             master_key: None,
             policy: PolicyKind::default(),
             max_body_bytes: 64 << 20,

@@ -2,12 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_engine::InvalidSnapshot;
-use ring::digest::{Digest, SHA256, digest};
 use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::config_file::{ConfigFile, FileError, log};
+use super::config_file::{ConfigFile, FileContent, FileError, IncludedFile, log};
 use super::problem::Problems;
 use super::read::FileContents;
 use crate::snapshot::CurrentSnapshot;
@@ -23,24 +22,8 @@ pub(crate) struct Watcher {
     /// Interval between checks of the file; 0 reloads on SIGHUP only.
     poll: Duration,
     seen: FileContent,
+    included: Vec<IncludedFile>,
     affinity_slots: usize,
-}
-
-/// SHA-256 of the content that was read last, or why it could not be read.
-#[derive(Debug)]
-enum FileContent {
-    Read(Digest),
-    Unreadable(String),
-}
-
-impl FileContent {
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Read(one), Self::Read(other)) => one.as_ref() == other.as_ref(),
-            (Self::Unreadable(one), Self::Unreadable(other)) => one == other,
-            _ => false,
-        }
-    }
 }
 
 impl Watcher {
@@ -54,7 +37,7 @@ impl Watcher {
         let text = file
             .text()
             .map_err(|error| file.error(Problems::of_file(error)))?;
-        let reading = file.read(&text);
+        let (reading, included) = file.read(&text);
         let Some(contents) = reading.contents else {
             return Err(file.error(reading.problems));
         };
@@ -67,7 +50,8 @@ impl Watcher {
             current,
             metrics,
             poll,
-            seen: FileContent::Read(digest(&SHA256, text.as_bytes())),
+            seen: FileContent::of(&Ok(text)),
+            included,
             affinity_slots,
         })
     }
@@ -94,11 +78,9 @@ impl Watcher {
 
     fn look(&mut self, requested: bool) {
         let text = self.file.text();
-        let content = match &text {
-            Ok(text) => FileContent::Read(digest(&SHA256, text.as_bytes())),
-            Err(error) => FileContent::Unreadable(error.clone()),
-        };
-        if content.is(&self.seen) && !requested {
+        let content = FileContent::of(&text);
+        let is_unchanged = |included| self.file.is_unchanged(included);
+        if !requested && content == self.seen && self.included.iter().all(is_unchanged) {
             return;
         }
         self.seen = content;
@@ -116,8 +98,9 @@ impl Watcher {
         }
     }
 
-    fn serve(&self, text: &str) -> Result<(), String> {
-        let reading = self.file.read(text);
+    fn serve(&mut self, text: &str) -> Result<(), String> {
+        let (reading, included) = self.file.read(text);
+        self.included = included;
         log(&self.file.path, &reading.problems);
         let contents = reading
             .contents

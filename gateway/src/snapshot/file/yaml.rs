@@ -132,14 +132,14 @@ struct Loader<'p> {
     anchors: HashMap<usize, Arc<Node>>,
     root: Option<Arc<Node>>,
     nodes: usize,
-    /// Number of sections that were given again.
+    /// Number of sections that were repeated.
     repeated: usize,
     problems: &'p mut Problems,
 }
 
-/// Reads one document. Errors are added to `problems`; returns `None` if the
+/// Reads one document, of the file with this number. Errors are added to `problems`; returns `None` if the
 /// document cannot be read at all.
-pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
+pub(super) fn load(text: &str, file: usize, problems: &mut Problems) -> Option<Arc<Node>> {
     let mut loader = Loader {
         open: Vec::new(),
         anchors: HashMap::new(),
@@ -150,9 +150,10 @@ pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
     };
     for event in Parser::new_from_str(text) {
         let taken = match event {
-            Ok((event, span)) => loader.take(event, place(&span)),
+            Ok((event, span)) => loader.take(event, place(file, &span)),
             Err(error) => Err(Fault {
                 place: Place {
+                    file,
                     line: error.marker().line().max(1),
                     column: error.marker().col() + 1,
                 },
@@ -166,13 +167,18 @@ pub(super) fn load(text: &str, problems: &mut Problems) -> Option<Arc<Node>> {
         }
     }
     if loader.root.is_none() {
-        loader.error(Place::START, String::new(), "the file is empty".to_owned());
+        let start = Place {
+            file,
+            ..Place::START
+        };
+        loader.error(start, String::new(), "the file is empty".to_owned());
     }
     loader.root
 }
 
-fn place(span: &Span) -> Place {
+fn place(file: usize, span: &Span) -> Place {
     Place {
+        file,
         line: span.start.line().max(1),
         column: span.start.col() + 1,
     }
@@ -414,6 +420,54 @@ impl Loader<'_> {
         }
         Ok(entries)
     }
+}
+
+/// A mapping without one of its members, and that member; `None` if it has none
+/// of this name.
+pub(super) fn without_section(root: &Arc<Node>, name: &str) -> Option<(Arc<Node>, Arc<Node>)> {
+    let NodeKind::Mapping(entries) = &root.kind else {
+        return None;
+    };
+    let at = entries.iter().position(|entry| entry.name == name)?;
+    let mut entries = entries.clone();
+    let MappingEntry { value, .. } = entries.remove(at);
+    let rest = Node::new(root.place, NodeKind::Mapping(entries));
+    Some((Arc::new(rest), value))
+}
+
+/// Joins the sections of an included file with those of the file. A member that
+/// both have is an error.
+pub(super) fn join_sections(root: &mut Arc<Node>, included: &Arc<Node>, problems: &mut Problems) {
+    let mut error = |place, path: String| {
+        problems.push(Problem {
+            severity: Severity::Error,
+            place,
+            path,
+            message: "another file has it, too".to_owned(),
+        });
+    };
+    let (NodeKind::Mapping(entries), NodeKind::Mapping(more)) = (&root.kind, &included.kind) else {
+        if !included.is_null() {
+            error(included.place, String::new());
+        }
+        return;
+    };
+    let mut entries = entries.clone();
+    for again in more {
+        let Some(section) = entries.iter_mut().find(|entry| entry.name == again.name) else {
+            entries.push(again.clone());
+            continue;
+        };
+        match join(&mut section.value, &again.value) {
+            Some(twice) => {
+                for MappingEntry { name, place, .. } in twice {
+                    error(place, member(&again.name, &name));
+                }
+            }
+            None => error(again.place, member("", &again.name)),
+        }
+    }
+    *root = Arc::new(Node::new(root.place, NodeKind::Mapping(entries)));
 }
 
 /// Adds the content of a section to an earlier one. Returns the members that

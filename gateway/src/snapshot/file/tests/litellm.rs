@@ -7,7 +7,7 @@ use std::path::Path;
 use fastllm_contract::{Backend, HealthCheck, Model, PolicyKind, Snapshot};
 
 use super::super::{FileContents, ReadOutcome, Severity, Surroundings, read};
-use super::models;
+use super::{models, no_file};
 
 /// Variables that the files refer to.
 const VARIABLES: [(&str, &str); 16] = [
@@ -36,6 +36,7 @@ fn outcome(text: &str) -> ReadOutcome {
     };
     let surroundings = Surroundings {
         environment: &environment,
+        included: &no_file,
         master_key: None,
         policy: PolicyKind::CacheAffinity,
         max_body_bytes: 64 << 20,

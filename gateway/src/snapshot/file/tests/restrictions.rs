@@ -7,7 +7,7 @@ use fastllm_contract::{KeyHash, Limits, ModelName, PolicyKind, Snapshot};
 use fastllm_engine::hash_key;
 
 use super::super::{ReadOutcome, Severity, Surroundings, read};
-use super::{ONE, OPEN, contents, models, problems, reading};
+use super::{ONE, OPEN, contents, models, no_file, problems, reading};
 
 /// The problems that make a file unusable, without positions.
 fn refusals(text: &str) -> Vec<String> {
@@ -225,6 +225,7 @@ fn with_variables(text: &str, variables: &[(&str, &str)]) -> ReadOutcome {
     };
     let surroundings = Surroundings {
         environment: &environment,
+        included: &no_file,
         master_key: None,
         policy: PolicyKind::RoundRobin,
         max_body_bytes: 64 << 20,
