@@ -36,7 +36,8 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
     let mut concurrency = concurrency(params);
     // As in LiteLLM, a minute's requests may be in flight at once.
     concurrency.max = concurrency.max.or(share.concurrency());
-    let auth = (params.take("auth_header"), params.take("auth_scheme"));
+    let auth_header = params.take("auth_header");
+    let auth_scheme = params.take("auth_scheme");
     let options = request_options(params);
     let health = Probing::read(params);
     for made_up in params.drain(|name| name.starts_with("mock_")) {
@@ -58,7 +59,7 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
         health_path,
         probed,
     } = upstream?;
-    let (auth_header, auth_scheme) = auth_style(auth, style);
+    let (auth_header, auth_scheme) = auth_style(auth_header, auth_scheme, style);
     Some(ListedBackend {
         backend: Backend {
             id: BackendId::default(),
@@ -86,7 +87,8 @@ pub(super) fn read(params: &mut MappingReader<'_>, model: &ModelName) -> Option<
 
 /// The header of the credential, and its scheme.
 fn auth_style(
-    (header, scheme): (Option<Value<'_>>, Option<Value<'_>>),
+    header: Option<Value<'_>>,
+    scheme: Option<Value<'_>>,
     usual: AuthStyle,
 ) -> (String, Option<String>) {
     let header = header.and_then(|value| value.text());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ring::digest::{Context as Digest, SHA256};
 
 use super::problem::{Place, Problem, Problems, Severity};
-use super::yaml::{self, Node, NodeKind};
+use super::yaml::{self, Node, NodeKind, join_sections, without_section};
 
 /// Maximum number of included files.
 const MAX_FILES: usize = 64;
@@ -20,11 +20,11 @@ const MAX_BYTES: usize = 8 << 20;
 
 /// Reads an included file, by its path relative to the folder of the main file;
 /// returns its text, or why it cannot be read.
-pub(super) type Reader<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
+pub(super) type FileReader<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
 
 /// A file with all that it includes.
 pub(super) struct Sources<'p> {
-    read: Reader<'p>,
+    read: FileReader<'p>,
     problems: &'p mut Problems,
     seen: HashSet<PathBuf>,
     bytes: usize,
@@ -38,7 +38,7 @@ struct Inclusion {
 }
 
 impl<'p> Sources<'p> {
-    pub(super) fn new(read: Reader<'p>, problems: &'p mut Problems) -> Self {
+    pub(super) fn new(read: FileReader<'p>, problems: &'p mut Problems) -> Self {
         Self {
             read,
             problems,
@@ -71,7 +71,7 @@ impl<'p> Sources<'p> {
         let (mut root, inclusions) = self.take_inclusions(root, folder);
         for inclusion in inclusions {
             if let Some(included) = self.include(&inclusion, depth) {
-                yaml::join_sections(&mut root, &included, self.problems);
+                join_sections(&mut root, &included, self.problems);
             }
         }
         Some(root)
@@ -79,7 +79,7 @@ impl<'p> Sources<'p> {
 
     /// Takes the member `include` out of a file.
     fn take_inclusions(&mut self, root: Arc<Node>, folder: &Path) -> (Arc<Node>, Vec<Inclusion>) {
-        let Some((root, list)) = yaml::without_section(&root, "include") else {
+        let Some((root, list)) = without_section(&root, "include") else {
             return (root, Vec::new());
         };
         let items = match &list.kind {
