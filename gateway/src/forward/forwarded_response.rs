@@ -1,7 +1,7 @@
 use std::task::{Context, Poll, ready};
 
 use fastllm_wire::http1::HeaderField;
-use fastllm_wire::{ErrorClass, FirstEvent};
+use fastllm_wire::{ErrorClass, FirstEvent, StreamPosition};
 use http::header::HeaderValue;
 
 use super::response_stream::{ResponseStream, StreamEnd};
@@ -14,21 +14,21 @@ use crate::request_log::RequestLog;
 use crate::runtime::Deadline;
 use crate::telemetry::CacheUse;
 
-/// The last event of a stream that is incomplete. It begins with a blank line,
-/// since the stream may have been cut within an event.
+/// The last event of a stream that is incomplete. It begins where an event may
+/// begin: a blank line before it would be an event without data for some clients.
 const fn last_event(end: &StreamEnd) -> &'static [u8] {
     match end {
         StreamEnd::Complete => b"",
         StreamEnd::Aborted(_) => {
-            b"\n\ndata: {\"error\":{\"message\":\"the upstream aborted its response\",\
+            b"data: {\"error\":{\"message\":\"the upstream aborted its response\",\
 \"type\":\"upstream_unavailable\",\"param\":null,\"code\":\"upstream_aborted\"}}\n\n"
         }
         StreamEnd::Stalled => {
-            b"\n\ndata: {\"error\":{\"message\":\"the upstream stalled during its response\",\
+            b"data: {\"error\":{\"message\":\"the upstream stalled during its response\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_stalled\"}}\n\n"
         }
         StreamEnd::TimedOut => {
-            b"\n\ndata: {\"error\":{\"message\":\"the response was not complete in time\",\
+            b"data: {\"error\":{\"message\":\"the response was not complete in time\",\
 \"type\":\"upstream_timeout\",\"param\":null,\"code\":\"upstream_timeout\"}}\n\n"
         }
     }
@@ -183,11 +183,21 @@ impl ForwardedResponse {
             StreamEnd::TimedOut => "the request timed out",
         };
         tracing::warn!(reason, "a response was aborted");
-        if !self.stream.is_events() {
-            return Poll::Ready(StreamStep::Aborted);
+        Poll::Ready(self.append_error(&end, out))
+    }
+
+    /// Appends the error event of a response that was aborted. Without a place
+    /// for it, as in an event of which a part was sent, the client's connection
+    /// is aborted.
+    fn append_error(&self, end: &StreamEnd, out: &mut Vec<u8>) -> StreamStep {
+        match self.stream.position() {
+            Some(StreamPosition::InEvent) | None => return StreamStep::Aborted,
+            Some(_) if self.stream.reports_error() => return StreamStep::End,
+            Some(StreamPosition::AfterCr) => out.push(b'\n'),
+            Some(StreamPosition::BetweenEvents) => {}
         }
-        out.extend_from_slice(last_event(&end));
-        Poll::Ready(StreamStep::End)
+        out.extend_from_slice(last_event(end));
+        StreamStep::End
     }
 
     fn settle(&mut self, end: &StreamEnd) {

@@ -204,13 +204,14 @@ impl<'a, 'c> Outgoing<'a, 'c> {
             };
         }
         let measure = self.endpoint.measure();
+        let ending = self.endpoint.stream_ending(self.members.choices());
         match (coding, is_event_stream(fields)) {
             (Coding::Identity, true) => {
-                let inspector = StreamInspector::new(self.ask_usage);
+                let inspector = StreamInspector::new(self.ask_usage, ending);
                 UsageTap::Events(Box::new(EventTap::new(inspector, Arc::clone(secrets))))
             }
             (Coding::Identity, false) => UsageTap::Whole(BodyInspector::new(measure)),
-            (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events())),
+            (Coding::Gzip, true) => UsageTap::Gzip(Box::new(Gunzip::events(ending))),
             (Coding::Gzip, false) => UsageTap::Gzip(Box::new(Gunzip::whole(measure))),
             (Coding::Other, _) => UsageTap::Blind,
         }

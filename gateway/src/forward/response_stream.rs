@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastllm_wire::http1::Response;
 use fastllm_wire::{
     BodyInspector, ErrorClass, FirstEvent, Gunzip, Measure, Quantities, Redactor, StreamInspector,
-    Usage,
+    StreamPosition, Usage,
 };
 
 use super::event_tap::EventTap;
@@ -15,8 +15,12 @@ use crate::runtime::Deadline;
 use crate::upstream::Lease;
 
 /// A comment, which clients ignore: it shows proxies between gateway and client
-/// that the connection is alive.
-const HEARTBEAT: &[u8] = b": keep-alive\n\n";
+/// that the connection is alive. It is one line, since some clients take a blank
+/// line after it as an event without data.
+const HEARTBEAT: &[u8] = b": keep-alive\n";
+
+/// Why a stream whose body has ended is not complete.
+const ENDED_EARLY: &str = "the body ended before the stream was complete";
 
 /// Replaces the body of a compressed error.
 const UNREADABLE: &[u8] = b"{\"error\":{\"message\":\"the upstream reported an error in a \
@@ -189,7 +193,7 @@ impl ResponseStream {
     }
 
     /// Whether nothing of a response is missing that its framing should have
-    /// included: a stream contained its end marker, a JSON object its end. Only
+    /// included: a stream contained its end, a JSON object its last brace. Only
     /// meaningful at the end, before the release.
     pub(super) fn is_whole(&mut self) -> bool {
         if let Some(stream) = self.meter.stream() {
@@ -198,6 +202,13 @@ impl ResponseStream {
         let is_json = self.head().is_some_and(|head| is_json(head.fields()));
         let piece = self.meter.piece().filter(|_| is_json);
         !piece.is_some_and(|piece| piece.is_truncated_json())
+    }
+
+    /// Whether a stream contained an error that the client has received.
+    pub(super) fn reports_error(&self) -> bool {
+        self.meter
+            .stream()
+            .is_some_and(StreamInspector::reports_error)
     }
 
     /// Whether it is a stream whose events are inspected.
@@ -329,11 +340,23 @@ impl ResponseStream {
             Ok(false) => {}
             Ok(true) => {
                 self.meter.finish(out);
-                self.end = Some(StreamEnd::Complete);
+                let early = self.is_stream() && !self.is_whole() && !self.reports_error();
+                self.end = Some(if early {
+                    StreamEnd::Aborted(ENDED_EARLY.to_owned())
+                } else {
+                    StreamEnd::Complete
+                });
             }
-            Err(reason) => self.end = Some(StreamEnd::Aborted(reason)),
+            Err(reason) => self.abort(StreamEnd::Aborted(reason)),
         }
         Poll::Ready(())
+    }
+
+    /// Records the end of the upstream's work. A stream whose last event was
+    /// received is complete, although its body is not.
+    fn abort(&mut self, end: StreamEnd) {
+        let is_final = self.meter.stream().is_some_and(StreamInspector::is_final);
+        self.end = Some(if is_final { StreamEnd::Complete } else { end });
     }
 
     /// The action that is due while no bytes arrive.
@@ -347,16 +370,29 @@ impl ResponseStream {
             match ready!(self.idle_timer.poll(cx, deadline)) {
                 IdleTick::Heartbeat if self.takes_comments() => out.extend_from_slice(HEARTBEAT),
                 IdleTick::Heartbeat | IdleTick::Wait => continue,
-                IdleTick::Stalled => self.end = Some(StreamEnd::Stalled),
-                IdleTick::TimedOut => self.end = Some(StreamEnd::TimedOut),
+                IdleTick::Stalled => self.abort(StreamEnd::Stalled),
+                IdleTick::TimedOut => self.abort(StreamEnd::TimedOut),
             }
             return Poll::Ready(());
         }
     }
 
+    /// The position after the bytes that were sent, in a stream that events can
+    /// be inserted into.
+    pub(super) fn position(&self) -> Option<StreamPosition> {
+        match &self.meter {
+            UsageTap::Events(tap) => Some(tap.inspector().position()),
+            UsageTap::Whole(_)
+            | UsageTap::Gzip(_)
+            | UsageTap::Error(_)
+            | UsageTap::Unreadable
+            | UsageTap::Blind => None,
+        }
+    }
+
     /// Whether a comment can follow the bytes that were sent.
     fn takes_comments(&self) -> bool {
-        matches!(&self.meter, UsageTap::Events(tap) if tap.inspector().is_between_events())
+        self.position() == Some(StreamPosition::BetweenEvents)
     }
 
     /// The response was received: releases its connection. The rest of a response

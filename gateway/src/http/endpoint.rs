@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use fastllm_engine::EndpointIndex;
-use fastllm_wire::{Measure, RequestSchema};
+use fastllm_wire::{Measure, RequestSchema, StreamEnding};
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -121,6 +121,17 @@ impl ProxiedEndpoint {
             | Self::Rerank
             | Self::Score
             | Self::Moderations => Measure::Tokens,
+        }
+    }
+
+    /// How the end of a streamed response with this many choices is recognised.
+    pub(crate) fn stream_ending(self, choices: u64) -> StreamEnding {
+        match self {
+            Self::ChatCompletions | Self::Completions => StreamEnding::Choices(choices),
+            Self::Responses => StreamEnding::Response,
+            Self::Transcriptions | Self::Translations | Self::Speech => StreamEnding::Audio,
+            Self::ImageGenerations | Self::ImageEdits => StreamEnding::Image,
+            Self::Embeddings | Self::Rerank | Self::Score | Self::Moderations => StreamEnding::Body,
         }
     }
 

@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
-const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+const EVENT: &str = "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
 
 /// A configuration file in a temporary directory.
 struct Folder(TempDir);

@@ -9,7 +9,7 @@ const ONE: &str = "data: {\"choices\":[{\"delta\":{}}]}\n\n";
 const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
-const HEARTBEAT: &str = ": keep-alive\n\n";
+const HEARTBEAT: &str = ": keep-alive\n";
 
 fn chunks(parts: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();

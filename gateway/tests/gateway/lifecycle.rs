@@ -11,7 +11,7 @@ use crate::support::{
     soon,
 };
 
-const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+const EVENT: &str = "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
 
 #[tokio::test]

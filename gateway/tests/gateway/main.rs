@@ -19,6 +19,7 @@ mod fallbacks;
 mod files;
 mod hang_up;
 mod heartbeats;
+mod inserted_events;
 mod lifecycle;
 mod limits;
 mod metadata;
@@ -32,6 +33,7 @@ mod secrets;
 mod snapshots;
 mod spills;
 mod stored_responses;
+mod stream_endings;
 mod streams;
 #[expect(dead_code, reason = "the suite of faults uses the rest")]
 mod support;

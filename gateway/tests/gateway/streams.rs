@@ -10,6 +10,7 @@ const TWO: &str =
 const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
+const DONE_CHUNK: &str = "e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
 const BODY: &str = "{\"model\":\"small\",\"stream\":true}";
 const ASKING: &str =
     "{\"model\":\"small\",\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
@@ -97,7 +98,7 @@ async fn a_complete_event_is_forwarded_at_once() {
     let script = vec![
         Step::Send(start),
         Step::Wait(barrier.clone()),
-        Step::Send(b"3\r\n1}\n\r\n1\r\n\n\r\n0\r\n\r\n".to_vec()),
+        Step::Send(format!("3\r\n1}}\n\r\n1\r\n\n\r\n{DONE_CHUNK}").into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -106,7 +107,9 @@ async fn a_complete_event_is_forwarded_at_once() {
     assert!(client.head().await.starts_with("HTTP/1.1 200"));
     client.until(ONE).await;
     barrier.cancel();
-    client.until("data: {\"begun\":1}\n\n").await;
+    client
+        .until(&["data: {\"begun\":1}\n\n", DONE].concat())
+        .await;
     assert_eq!(client.chunk().await, Some(Vec::new()));
 }
 
@@ -253,7 +256,7 @@ async fn comments_are_delayed_for_a_bounded_time() {
     let script = vec![
         Step::Send(events(&[&comment], false)),
         Step::Wait(barrier.clone()),
-        Step::Send(format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len()).into_bytes()),
+        Step::Send(format!("{:x}\r\n{ONE}\r\n{DONE_CHUNK}", ONE.len()).into_bytes()),
     ];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
@@ -262,5 +265,5 @@ async fn comments_are_delayed_for_a_bounded_time() {
     client.head().await;
     client.until(&comment).await;
     barrier.cancel();
-    client.until(ONE).await;
+    client.until(&[ONE, DONE].concat()).await;
 }

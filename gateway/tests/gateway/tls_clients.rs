@@ -20,7 +20,7 @@ use crate::support::{
 
 const BODY: &str = "{\"model\":\"small\"}";
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
-const EVENT: &str = "data: {\"choices\":[{}]}\n\n";
+const EVENT: &str = "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
 
 /// Writes a new certificate for `localhost`.
 fn certify(folder: &Path) -> CertifiedKey<KeyPair> {

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 
 use flate2::write::GzDecoder;
 
-use crate::stream::StreamInspector;
+use crate::stream::{StreamEnding, StreamInspector};
 use crate::usage::{BodyInspector, Measure};
 
 /// Maximum number of decoded bytes per received byte. Model responses reach 5
@@ -74,9 +74,10 @@ impl fmt::Debug for Gunzip {
 }
 
 impl Gunzip {
-    /// An event stream.
-    pub fn events() -> Self {
-        Self::new(Inspector::Events(Box::new(StreamInspector::new(false))))
+    /// An event stream with this ending.
+    pub fn events(ending: StreamEnding) -> Self {
+        let inspector = StreamInspector::new(false, ending);
+        Self::new(Inspector::Events(Box::new(inspector)))
     }
 
     /// A response in one piece.
@@ -168,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{ALLOWANCE, Gunzip, RATIO};
-    use crate::stream::FirstEvent;
+    use crate::stream::{FirstEvent, StreamEnding};
     use crate::usage::{Measure, Usage};
 
     const RESPONSE: &str = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}"#;
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn an_event_counts_with_the_read_that_completes_it() {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        let mut gunzip = Gunzip::events();
+        let mut gunzip = Gunzip::events(StreamEnding::Choices(1));
         let mut push = |gunzip: &mut Gunzip, text: &str| {
             encoder.write_all(text.as_bytes()).unwrap();
             encoder.flush().unwrap();
@@ -253,7 +254,7 @@ mod tests {
             assert_eq!(usage(&mut gunzip), None);
             assert_eq!(gunzip.is_truncated(), truncated, "{broken:?}");
         }
-        assert!(!read(&packed, Gunzip::events(), 11).is_truncated());
+        assert!(!read(&packed, Gunzip::events(StreamEnding::Choices(1)), 11).is_truncated());
     }
 
     #[test]
@@ -288,7 +289,11 @@ mod tests {
         let mut parts: Vec<&[u8]> = events.iter().map(String::as_bytes).collect();
         let last = format!("data: {RESPONSE}\n\n");
         parts.push(last.as_bytes());
-        let mut gunzip = read(&packed(&parts), Gunzip::events(), 4096);
+        let mut gunzip = read(
+            &packed(&parts),
+            Gunzip::events(StreamEnding::Choices(1)),
+            4096,
+        );
         assert_eq!(usage(&mut gunzip), expected());
         assert_eq!(gunzip.stream().unwrap().events(), 5000);
     }
@@ -302,7 +307,7 @@ mod tests {
             let mut packed = packed(&[&bytes]);
             let len = packed.len();
             packed[at % len] ^= 0x55;
-            for gunzip in [Gunzip::events(), Gunzip::whole(Measure::Images)] {
+            for gunzip in [Gunzip::events(StreamEnding::Choices(1)), Gunzip::whole(Measure::Images)] {
                 let mut gunzip = read(&packed, gunzip, step);
                 let _ = usage(&mut gunzip);
             }

@@ -45,7 +45,7 @@ pub use redact::{Redactor, contains_secret};
 pub use scan::{Members, RequestSchema, scan};
 pub use splice::{Segment, Splice};
 pub use stored::{stored_id, streamed_response_id};
-pub use stream::{FirstEvent, Passthrough, StreamInspector};
+pub use stream::{FirstEvent, Passthrough, StreamEnding, StreamInspector, StreamPosition};
 pub use upstream_error::ErrorClass;
 pub use usage::{BodyInspector, Measure, PrefixInspector, Quantities, Usage};
 

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 /// Maximum size of an event that is buffered, in bytes.
 pub const EVENT_LIMIT: usize = 1 << 20;
@@ -103,11 +103,29 @@ fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
     (line, rest)
 }
 
+/// Length of the complete comment lines that `text` begins with; only LF and CRLF
+/// complete them, since a CR may be the first half of a CRLF.
+fn comments(text: &[u8]) -> usize {
+    let mut len = 0;
+    while let Some(rest @ [b':', ..]) = text.get(len..)
+        && let Some(end) = memchr2(b'\n', b'\r', rest)
+    {
+        len += match rest.get(end..) {
+            Some([b'\n', ..]) => end + 1,
+            Some([b'\r', b'\n', ..]) => end + 2,
+            _ => break,
+        };
+    }
+    len
+}
+
 /// What a [`Frame`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// A complete event, or the unterminated one at the end of the stream.
     Event,
+    /// Complete comment lines before an event.
+    Comment,
     /// The LF of a CRLF whose CR already ended the previous frame.
     LineEnd,
     /// A part of an event that is longer than the limit; `last` ends it. The
@@ -188,7 +206,9 @@ impl EventBoundary {
 }
 
 /// Splits a stream into events. It keeps at most `limit` bytes of an incomplete
-/// event; a longer one is yielded in parts as received.
+/// event; a longer one is yielded in parts as received. Comments before an event
+/// are not part of it: they are yielded at once, since they show that the stream
+/// is alive.
 #[derive(Debug, Clone)]
 pub struct Framer {
     limit: usize,
@@ -273,6 +293,7 @@ impl Framer {
     }
 
     fn complete(&mut self, part: &[u8], at: usize, sink: &mut impl FnMut(Frame<'_>)) {
+        let (part, at) = self.give_comments(part, at, sink);
         if self.overlong || self.carry.len() + part.len() > self.limit {
             self.release(sink);
             self.give(FrameKind::Overlong { last: true }, part, Some(at), sink);
@@ -280,18 +301,48 @@ impl Framer {
         } else if self.carry.is_empty() {
             self.give(FrameKind::Event, part, Some(at), sink);
         } else {
-            self.carry.extend_from_slice(part);
+            self.extend_carry(part, sink);
             self.give_carry(FrameKind::Event, sink);
         }
     }
 
     fn keep(&mut self, part: &[u8], at: usize, sink: &mut impl FnMut(Frame<'_>)) {
+        let (part, at) = self.give_comments(part, at, sink);
         if self.overlong || self.carry.len() + part.len() > self.limit {
             self.release(sink);
             self.give(FrameKind::Overlong { last: false }, part, Some(at), sink);
             self.overlong = true;
         } else {
-            self.carry.extend_from_slice(part);
+            self.extend_carry(part, sink);
+        }
+    }
+
+    /// Yields the comments before an event that begins with `part`, and returns
+    /// the rest with its position.
+    fn give_comments<'p>(
+        &mut self,
+        part: &'p [u8],
+        at: usize,
+        sink: &mut impl FnMut(Frame<'_>),
+    ) -> (&'p [u8], usize) {
+        let len = if self.between() { comments(part) } else { 0 };
+        let (comments, rest) = part.split_at(len);
+        if len > 0 {
+            self.give(FrameKind::Comment, comments, Some(at), sink);
+        }
+        (rest, at + len)
+    }
+
+    /// Buffers a part of an event, but not the comments before it.
+    fn extend_carry(&mut self, part: &[u8], sink: &mut impl FnMut(Frame<'_>)) {
+        self.carry.extend_from_slice(part);
+        if self.carry.starts_with(b":") && memchr(b'\n', part).is_some() {
+            let len = comments(&self.carry);
+            if len > 0 {
+                let rest = self.carry.split_off(len);
+                self.give_carry(FrameKind::Comment, sink);
+                self.carry.extend_from_slice(&rest);
+            }
         }
     }
 

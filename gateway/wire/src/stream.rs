@@ -3,23 +3,29 @@
 //! Bytes are forwarded unchanged, each event with the read that completes it.
 //! Only one kind is held back: the usage event that only the gateway requested.
 
-use std::ops::Range;
+mod ending;
+mod passthrough;
+mod position;
+
 use std::sync::LazyLock;
 
 use memchr::memchr;
 use memchr::memmem::Finder;
 
 use crate::estimate::estimated_tokens;
-use crate::json::mentions;
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::upstream_error::{ErrorClass, is_error_name};
 use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage};
 
+pub use ending::StreamEnding;
+pub use passthrough::Passthrough;
+pub use position::StreamPosition;
+
+use ending::EndingState;
+use position::ForwardedEnd;
+
 /// Occurs in nearly every error, and rarely in anything else.
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
-
-static FINISH_REASON: LazyLock<Finder<'static>> =
-    LazyLock::new(|| Finder::new(b"\"finish_reason\""));
 
 /// Maximum number of bytes of an event's data that count as its frame.
 const LARGEST_FRAME: u64 = 512;
@@ -37,70 +43,15 @@ pub enum FirstEvent {
     Error(ErrorClass),
 }
 
-/// The bytes to forward after one read: first the bytes carried over from
-/// earlier reads, then ranges of this one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Passthrough {
-    /// Bytes of earlier reads, with the end of their event.
-    pub carried: Vec<u8>,
-    run: Range<usize>,
-    more: Vec<Range<usize>>,
-}
-
-impl Passthrough {
-    /// The ranges of the read to forward, in order and none of them empty;
-    /// adjacent ranges are merged, so there is usually one.
-    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
-        std::iter::once(&self.run)
-            .chain(&self.more)
-            .filter(|run| !run.is_empty())
-            .cloned()
-    }
-
-    /// Whether there is nothing to forward.
-    pub fn is_empty(&self) -> bool {
-        self.carried.is_empty() && self.run.is_empty()
-    }
-
-    /// Number of bytes to forward.
-    pub fn len(&self) -> usize {
-        self.carried.len() + self.runs().map(|run| run.len()).sum::<usize>()
-    }
-
-    /// All bytes to forward, for the read that was pushed.
-    pub fn slices<'a>(&'a self, input: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let carried = (!self.carried.is_empty()).then_some(self.carried.as_slice());
-        carried
-            .into_iter()
-            .chain(self.runs().filter_map(|run| input.get(run)))
-    }
-
-    fn add(&mut self, frame: &Frame<'_>) {
-        let Some(at) = frame.at else {
-            self.carried.extend_from_slice(frame.bytes);
-            return;
-        };
-        let run = at..at + frame.bytes.len();
-        let last = self.more.last_mut().unwrap_or(&mut self.run);
-        if last.start == last.end {
-            *last = run;
-        } else if last.end == run.start {
-            last.end = run.end;
-        } else {
-            self.more.push(run);
-        }
-    }
-}
-
 /// Frames a streamed response, selects the bytes for the client, and collects
 /// the data for accounting.
 ///
 /// ```
-/// use fastllm_wire::{FirstEvent, StreamInspector};
+/// use fastllm_wire::{FirstEvent, StreamEnding, StreamInspector};
 ///
 /// let read = b"data: {\"choices\":[{}]}\n\n\
 ///     data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
-/// let mut inspector = StreamInspector::new(true);
+/// let mut inspector = StreamInspector::new(true, StreamEnding::Choices(1));
 /// let forward = inspector.push(read);
 /// assert_eq!(forward.runs().collect::<Vec<_>>(), [0..24]);
 /// assert_eq!(inspector.first(), FirstEvent::Response);
@@ -122,7 +73,7 @@ struct StreamState {
     usage: Option<Usage>,
     audio_ms: Option<u64>,
     images: u32,
-    complete: bool,
+    ending: EndingState,
     events: u64,
     data_bytes: u64,
     /// The part of them that seems to be files.
@@ -132,20 +83,25 @@ struct StreamState {
     shortest: u64,
     /// The last event was held back, so the rest of its line end is, too.
     held: bool,
+    /// How the forwarded bytes end.
+    forwarded: ForwardedEnd,
     /// The event that is too long to be inspected.
     overlong: Option<Box<PrefixInspector>>,
+    /// The only error is in an event that was cut at the end of the body.
+    is_error_cut: bool,
 }
 
 impl StreamInspector {
     /// `hide_usage`: only the gateway requested usage, so an event that
-    /// contains nothing else is not forwarded.
-    pub fn new(hide_usage: bool) -> Self {
-        Self::with_limit(hide_usage, EVENT_LIMIT)
+    /// contains nothing else is not forwarded. `ending` is how the end of the
+    /// stream is recognised.
+    pub fn new(hide_usage: bool, ending: StreamEnding) -> Self {
+        Self::with_limit(hide_usage, ending, EVENT_LIMIT)
     }
 
     /// Buffers an event that is received in several reads up to `limit` bytes;
     /// a longer one is forwarded as received.
-    pub fn with_limit(hide_usage: bool, limit: usize) -> Self {
+    pub fn with_limit(hide_usage: bool, ending: StreamEnding, limit: usize) -> Self {
         Self {
             framer: Framer::new(limit),
             seen: StreamState {
@@ -155,13 +111,15 @@ impl StreamInspector {
                 usage: None,
                 audio_ms: None,
                 images: 0,
-                complete: false,
+                ending: EndingState::new(ending),
                 events: 0,
                 data_bytes: 0,
                 file_bytes: 0,
                 shortest: u64::MAX,
                 held: false,
+                forwarded: ForwardedEnd::default(),
                 overlong: None,
+                is_error_cut: false,
             },
         }
     }
@@ -171,21 +129,28 @@ impl StreamInspector {
         let mut forward = Passthrough::default();
         self.framer.push(input, |frame| {
             if self.seen.passes(&frame) {
+                self.seen.forwarded.add(&frame);
                 forward.add(&frame);
             }
         });
         forward
     }
 
-    /// Processes the end of the body: an event without a blank line is
-    /// forwarded (in [`Passthrough::carried`]) and counts like any other.
+    /// Processes the end of the body: an event without a blank line counts like
+    /// any other. It is forwarded (in [`Passthrough::carried`]) if the stream is
+    /// complete with it. Otherwise it may have been cut, and it would be joined
+    /// with an event that the caller appends.
     pub fn finish(&mut self) -> Passthrough {
         let mut forward = Passthrough::default();
+        let reported = self.reports_error();
         self.framer.finish(|frame| {
-            if self.seen.passes(&frame) {
+            let passes = self.seen.passes(&frame) && self.seen.ending.is_complete();
+            if passes || frame.bytes.is_empty() {
+                self.seen.forwarded.add(&frame);
                 forward.add(&frame);
             }
         });
+        self.seen.is_error_cut = !reported && self.reports_error();
         forward
     }
 
@@ -210,7 +175,9 @@ impl StreamInspector {
     pub fn quantities(&self, measure: Measure) -> Quantities {
         let mut quantities = Quantities::default();
         match measure {
-            Measure::Images => quantities.images = self.seen.complete.then_some(self.seen.images),
+            Measure::Images => {
+                quantities.images = (self.seen.images > 0).then_some(self.seen.images);
+            }
             Measure::AudioInput => quantities.audio_ms = self.seen.audio_ms,
             // The audio of a stream is base64 text.
             Measure::Tokens | Measure::AudioOutput => {}
@@ -218,18 +185,28 @@ impl StreamInspector {
         quantities
     }
 
-    /// Whether the end was received: the `[DONE]` marker, or the event that
-    /// ends a stream of the responses, transcription, speech or image API; for
-    /// engines that send neither, a finish reason or the usage. Without any of
-    /// them the stream was aborted.
+    /// Whether the stream is complete if its body ends here, according to its
+    /// [`StreamEnding`]. If it is not, it was aborted.
     pub fn is_complete(&self) -> bool {
-        self.seen.complete
+        self.seen.ending.is_complete()
     }
 
-    /// Whether the forwarded bytes end at the end of an event, so that the
-    /// caller can append its own event.
-    pub fn is_between_events(&self) -> bool {
-        self.seen.overlong.is_none()
+    /// Whether the event was received that is the last one of every stream of
+    /// its API. Unlike a finish reason, which usage may follow, it makes the
+    /// end of the body irrelevant.
+    pub fn is_final(&self) -> bool {
+        self.seen.ending.is_final()
+    }
+
+    /// Whether an error was received, in an event that the client receives.
+    pub fn reports_error(&self) -> bool {
+        let first = matches!(self.seen.first, FirstEvent::Error(_));
+        (first || self.seen.later_error.is_some()) && !self.seen.is_error_cut
+    }
+
+    /// The position after the forwarded bytes.
+    pub fn position(&self) -> StreamPosition {
+        self.seen.forwarded.position()
     }
 
     /// Number of events with data, without `[DONE]`, usage-only events, and
@@ -272,6 +249,7 @@ impl StreamState {
                 self.overlong(frame.bytes, last);
                 self.held = false;
             }
+            (FrameKind::Comment, _) => self.held = false,
             (_, Some(event)) => self.held = self.event(&event),
             (_, None) => {}
         }
@@ -284,7 +262,7 @@ impl StreamState {
             return false;
         };
         if event.is_done() {
-            self.complete = true;
+            self.ending.done();
             self.open(FirstEvent::Response);
             return false;
         }
@@ -299,13 +277,14 @@ impl StreamState {
         }
         let name = kind.or_else(|| leading_type(&data));
         self.named(name);
-        let is_finish = is_finish(&data);
-        self.complete |= is_finish;
+        let is_finish = self.ending.finish_reasons(&data);
         let found = EventUsage::from_data(&data);
         self.usage = found.and_then(|found| found.usage).or(self.usage);
         self.audio_ms = found.and_then(|found| found.audio_ms).or(self.audio_ms);
-        self.complete |= self.usage.is_some();
         let only_usage = found.is_some_and(|found| found.only);
+        if only_usage {
+            self.ending.only_usage();
+        }
         if !only_usage && brings_more(name) {
             self.count(data.len(), is_finish);
         }
@@ -328,14 +307,17 @@ impl StreamState {
                 self.named(kind.or_else(|| leading_type(&data)));
             }
             self.usage = ends.event_usage().or(self.usage);
-            self.complete |= self.usage.is_some();
+            self.ending.overlong_end(ends.tail());
         }
     }
 
     /// Processes the name of an event.
     fn named(&mut self, name: Option<&[u8]>) {
-        self.complete = self.complete || is_last(name);
-        if name.is_some_and(|name| IMAGE.contains(&name)) {
+        let Some(name) = name else {
+            return;
+        };
+        self.ending.named(name);
+        if IMAGE.contains(&name) {
             self.images = self.images.saturating_add(1);
         }
     }
@@ -355,36 +337,14 @@ impl StreamState {
     }
 }
 
-/// The events that end a stream without `[DONE]`.
-const LAST: [&[u8]; 7] = [
-    b"response.completed",
-    b"response.incomplete",
-    b"response.failed",
-    b"transcript.text.done",
-    b"speech.audio.done",
-    IMAGE[0],
-    IMAGE[1],
-];
-
 /// The events that contain an image.
 const IMAGE: [&[u8]; 2] = [b"image_generation.completed", b"image_edit.completed"];
-
-/// Whether the event ends its stream, by its name: its `event` line or the
-/// member `type` that its data begins with.
-fn is_last(name: Option<&[u8]>) -> bool {
-    name.is_some_and(|name| LAST.contains(&name))
-}
 
 /// Whether the event may contain new content. The responses API repeats the
 /// request at the beginning and the content at each end; so do transcripts.
 fn brings_more(name: Option<&[u8]>) -> bool {
     let repeats = |name: &[u8]| name.starts_with(b"response.") || name.starts_with(b"transcript.");
     name.is_none_or(|name| !repeats(name) || name.ends_with(b".delta"))
-}
-
-/// Whether a choice has a finish reason.
-fn is_finish(data: &[u8]) -> bool {
-    mentions(data, &FINISH_REASON, b'"')
 }
 
 /// The value of `type` if it is the first member: all events of those streams

@@ -55,10 +55,23 @@ pub struct EventUsage {
     pub usage: Option<Usage>,
     /// The billed duration of the audio, in milliseconds.
     pub audio_ms: Option<u64>,
-    /// Whether the event contains only usage: `choices` is an empty array and
-    /// `usage` an object.
+    /// Whether the event contains only usage: `usage` is an object, `choices` is
+    /// absent, null or empty, and there is no error and no other content.
     pub only: bool,
 }
+
+/// Members of an event that is not about usage alone, whatever its API.
+const CONTENT: [&[u8]; 9] = [
+    b"error",
+    b"type",
+    b"delta",
+    b"text",
+    b"content",
+    b"message",
+    b"output",
+    b"response",
+    b"data",
+];
 
 /// A value that may be missing or malformed without affecting the others.
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -223,15 +236,16 @@ impl EventUsage {
         }
         let mut found = None;
         let mut wrapped = None;
-        let mut no_choices = false;
+        let mut only = true;
         for member in Object::open(data).ok()?.map_while(Result::ok) {
             match &*member.name {
                 b"usage" if member.value.starts_with(b"{") => found = Some(member.value),
-                b"choices" => no_choices = json::is_empty(member.value),
+                b"choices" => only &= json::is_empty(member.value) || member.value == b"null",
                 // The responses API and Groq wrap it once.
                 b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_response(member.value)),
                 _ => {}
             }
+            only &= !CONTENT.contains(&&*member.name) || member.value == b"null";
         }
         match (found, wrapped) {
             (Some(value), _) => {
@@ -240,7 +254,7 @@ impl EventUsage {
                 Some(Self {
                     usage,
                     audio_ms: untold.then(|| duration_ms(value)).flatten(),
-                    only: no_choices,
+                    only,
                 })
             }
             (None, Some(usage)) => Some(Self {

@@ -5,9 +5,9 @@ use std::num::NonZeroUsize;
 
 use anyhow::Context;
 use fastllm_steps::{ANSWER_HEAD, Stopwatch, answer, event, stream_end};
-use fastllm_wire::StreamInspector;
 use fastllm_wire::http1::{ChunkLine, Framing, HeadWriter, Limits, Persistence, ResponseHead};
 use fastllm_wire::usage::PrefixInspector;
+use fastllm_wire::{StreamEnding, StreamInspector};
 
 /// Events that come in one read.
 const TOGETHER: u32 = 60;
@@ -57,7 +57,7 @@ fn time_json(watch: Stopwatch) -> anyhow::Result<()> {
 
 fn time_stream(watch: Stopwatch) -> anyhow::Result<()> {
     let one = event();
-    let mut tail = StreamInspector::new(true);
+    let mut tail = StreamInspector::new(true, StreamEnding::Choices(1));
     watch.time("frame-event", || tail.push(black_box(&one)).len())?;
     let many = one.repeat(TOGETHER as usize);
     watch.each("frame-event-of-60", TOGETHER, || {
@@ -69,7 +69,7 @@ fn time_stream(watch: Stopwatch) -> anyhow::Result<()> {
     })?;
     let end = stream_end();
     watch.time("tail-stream", || {
-        let mut tail = StreamInspector::new(true);
+        let mut tail = StreamInspector::new(true, StreamEnding::Choices(1));
         tail.push(black_box(&end));
         tail.usage()
     })?;

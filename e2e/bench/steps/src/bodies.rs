@@ -80,7 +80,7 @@ pub fn stream_end() -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use fastllm_wire::http1::{Limits, RequestHead, ResponseHead};
-    use fastllm_wire::{RequestSchema, StreamInspector, Usage, scan};
+    use fastllm_wire::{RequestSchema, StreamEnding, StreamInspector, Usage, scan};
 
     use super::{ANSWER_HEAD, answer, chat, event, key, request_head, stream_end};
 
@@ -101,7 +101,7 @@ mod tests {
         let read = ResponseHead::default().parse(head, false, Limits::default());
         assert_eq!(read.unwrap(), Some(head.len()));
         assert_eq!(Usage::from_response(&answer(9)).unwrap().prompt_tokens, 250);
-        let mut tail = StreamInspector::new(true);
+        let mut tail = StreamInspector::new(true, StreamEnding::Choices(1));
         assert_eq!(tail.push(&event()).len(), event().len());
         tail.push(&stream_end());
         assert!(tail.is_complete());

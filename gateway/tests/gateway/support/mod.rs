@@ -9,6 +9,7 @@ mod http2;
 mod logs;
 mod rig;
 mod snapshot;
+mod sse_clients;
 mod upstream;
 
 pub(crate) use by_hand::{ByHand, Exchange};
@@ -20,6 +21,7 @@ pub(crate) use http2::{chat_over_http2, next_data};
 pub(crate) use logs::logged;
 pub(crate) use rig::{Options, TestGateway};
 pub(crate) use snapshot::{KEY, SnapshotContent, backend, content, snapshot};
+pub(crate) use sse_clients::{Seen, SseClient};
 pub(crate) use upstream::{Barrier, Step, Upstream, events, json_answer, raw};
 
 use std::future::Future;

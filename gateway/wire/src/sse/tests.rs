@@ -9,14 +9,23 @@ fn frames(limit: usize, reads: &[Vec<u8>]) -> Vec<(bool, Vec<u8>)> {
     let mut framer = Framer::new(limit);
     let mut out: Vec<(bool, Vec<u8>)> = Vec::new();
     let mut open = false;
+    let mut comments = Vec::new();
     let mut sink = |frame: &Frame<'_>| match frame.kind {
-        FrameKind::Event => out.push((true, frame.bytes.to_vec())),
+        // Joined with the event that they precede.
+        FrameKind::Comment => comments.extend_from_slice(frame.bytes),
+        FrameKind::Event => {
+            let mut event = std::mem::take(&mut comments);
+            event.extend_from_slice(frame.bytes);
+            out.push((true, event));
+        }
         FrameKind::LineEnd => out.last_mut().unwrap().1.extend_from_slice(frame.bytes),
         FrameKind::Overlong { last } => {
             if open {
                 out.last_mut().unwrap().1.extend_from_slice(frame.bytes);
             } else {
-                out.push((false, frame.bytes.to_vec()));
+                let mut event = std::mem::take(&mut comments);
+                event.extend_from_slice(frame.bytes);
+                out.push((false, event));
             }
             open = !last;
         }
@@ -30,6 +39,9 @@ fn frames(limit: usize, reads: &[Vec<u8>]) -> Vec<(bool, Vec<u8>)> {
         });
     }
     framer.finish(|frame| sink(&frame));
+    if !comments.is_empty() {
+        out.push((true, comments));
+    }
     out
 }
 

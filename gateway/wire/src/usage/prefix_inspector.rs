@@ -124,7 +124,7 @@ impl PrefixInspector {
     }
 
     /// The end of the body, in order.
-    fn tail(&mut self) -> &[u8] {
+    pub(crate) fn tail(&mut self) -> &[u8] {
         if self.is_whole() {
             return &self.kept;
         }
