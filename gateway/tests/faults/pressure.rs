@@ -18,9 +18,9 @@ const EVENT: usize = 8 << 10;
 
 /// An event of [`EVENT`] bytes.
 fn event() -> String {
-    let frame = "data: {\"choices\":[{\"delta\":\"\"}]}\n\n".len();
+    let frame = "data: {\"choices\":[{\"delta\":\"\",\"finish_reason\":\"stop\"}]}\n\n".len();
     let text = "x".repeat(EVENT - frame);
-    format!("data: {{\"choices\":[{{\"delta\":\"{text}\"}}]}}\n\n")
+    format!("data: {{\"choices\":[{{\"delta\":\"{text}\",\"finish_reason\":\"stop\"}}]}}\n\n")
 }
 
 /// A stream of [`OFFERED`] bytes, or an endless one.
