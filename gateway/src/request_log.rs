@@ -159,6 +159,17 @@ impl RequestLog {
         self.metrics().cache(cache);
     }
 
+    /// The response reported token counts that cannot be right.
+    pub(crate) fn record_implausible_usage(&self) {
+        self.sink.metrics.usage_implausible();
+        tracing::warn!(
+            model = self.route.model().map(ModelName::as_str),
+            backend = self.route.backend().map(|backend| backend.id.0),
+            request_id = self.request_id.to_str().unwrap_or_default(),
+            "a response reported implausible token counts; they are estimated instead"
+        );
+    }
+
     /// A response of the last attempted model goes to the client.
     pub(crate) fn record_response_start(&mut self) {
         if let (Some(limits), Some(model)) = (&mut self.limits, self.route.model()) {

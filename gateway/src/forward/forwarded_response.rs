@@ -238,7 +238,11 @@ impl ForwardedResponse {
     /// Records the usage so far: as reported, or else estimated from the part that
     /// arrived.
     fn record_usage(&mut self, log: &mut RequestLog) {
-        log.usage.set_reported(self.stream.usage());
+        let usage = self.stream.usage();
+        if usage.is_none() && self.stream.has_implausible_usage() {
+            log.record_implausible_usage();
+        }
+        log.usage.set_reported(usage);
         log.usage
             .add_quantities(self.stream.quantities(log.route.measure()));
         let began = !matches!(self.stream.first(), FirstEvent::Error(_));

@@ -248,6 +248,15 @@ impl ResponseStream {
         self.meter.piece()?.usage()
     }
 
+    /// Whether the usage that it reported is implausible.
+    pub(super) fn has_implausible_usage(&mut self) -> bool {
+        if let Some(tail) = self.meter.stream() {
+            return tail.has_implausible_usage();
+        }
+        let piece = self.meter.piece();
+        piece.is_some_and(BodyInspector::has_implausible_usage)
+    }
+
     /// The quantities other than tokens that it reported, in the unit of the
     /// endpoint.
     pub(super) fn quantities(&mut self, measure: Measure) -> Quantities {

@@ -155,6 +155,7 @@ pub(crate) struct Metrics {
     spans_exported: IntCounter,
     spans_lost: Vec<IntCounter>,
     usage_dropped: Vec<IntCounter>,
+    usage_implausible: IntCounter,
     usage_queued: IntGauge,
     usage_spilled: IntGauge,
     usage_spill_bytes: IntGauge,
@@ -259,6 +260,10 @@ impl Metrics {
                 "reason",
                 DropReason::ALL.map(|(_, label)| label),
             )?,
+            usage_implausible: register.counter(
+                "fastllm_usage_implausible_total",
+                "Responses whose reported token counts were implausible",
+            )?,
             usage_queued: register.gauge(
                 "fastllm_usage_queue_depth",
                 "Usage events waiting to be sent",
@@ -300,6 +305,11 @@ impl Metrics {
         if let Some(by_metadata) = &self.by_metadata {
             by_metadata.count(metadata, usage);
         }
+    }
+
+    /// Counts a response whose reported usage is not used.
+    pub(crate) fn usage_implausible(&self) {
+        self.usage_implausible.inc();
     }
 
     /// Sets the contents of the spill file.

@@ -161,6 +161,71 @@ async fn text_in_the_form_of_a_file_is_limited_like_any_text() {
     }
 }
 
+/// Responses with this usage object: whole, streamed, large and compressed.
+fn with_usage(usage: &str) -> [Vec<Step>; 5] {
+    let words = " sea".repeat(89);
+    let whole = format!("{{\"choices\":[{{\"text\":\"{words}\"}}],\"usage\":{usage}}}");
+    let long = whole.replacen("{", &format!("{{\"x\":\"{}\",", " ".repeat(20_000)), 1);
+    let chunk = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
+    let stream = [WORD, WORD, &chunk, DONE];
+    let gzip = "content-type: application/json\r\ncontent-encoding: gzip";
+    let events_gzip = "content-type: text/event-stream\r\ncontent-encoding: gzip";
+    [
+        json_answer("200 OK", &whole),
+        json_answer("200 OK", &long),
+        raw(events(&stream, true)),
+        answer(gzip, &gzipped(&whole)),
+        answer(events_gzip, &gzipped(&stream.concat())),
+    ]
+}
+
+#[tokio::test]
+async fn implausible_usage_is_replaced_by_an_estimate() {
+    for usage in [
+        "{\"prompt_tokens\":18446744073709551615,\"completion_tokens\":1}",
+        "{\"prompt_tokens\":1,\"completion_tokens\":1000000001}",
+        "{\"prompt_tokens\":-1,\"completion_tokens\":2}",
+        "{\"prompt_tokens\":1.5,\"completion_tokens\":2}",
+    ] {
+        let responses = with_usage(usage);
+        let count = responses.len();
+        let upstream = Upstream::start(responses).await;
+        let content = limited(&upstream, Some(limits(None, Some(1_000_000), None)), None);
+        let gateway = TestGateway::serving(&content, Options::default()).await;
+        for asked in 1..=count {
+            assert_eq!(gateway.chat(BODY).await.status, 200);
+            let marked = gateway.metric("fastllm_usage_implausible_total").await;
+            assert!((marked - asked as f64).abs() < 0.5, "{marked} of {asked}");
+        }
+        for kind in ["prompt", "completion"] {
+            let counter = format!("fastllm_model_tokens_total{{kind=\"{kind}\",model=\"small\"}}");
+            assert!(gateway.metric(&counter).await.abs() < 0.5, "{usage}");
+        }
+        let events = gateway.finish().await;
+        assert_eq!(events.len(), count);
+        for event in events {
+            assert!(event.estimated && !event.usage_reported, "{usage}");
+            assert_eq!(event.prompt_tokens.0, BODY.len() as u64 * 2 / 7);
+            assert!((1..10_000).contains(&event.completion_tokens.0), "{usage}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn counts_as_floats_and_in_strings_are_read() {
+    for usage in [
+        "{\"prompt_tokens\":12.0,\"completion_tokens\":3.0}",
+        "{\"prompt_tokens\":\"12\",\"completion_tokens\":\"3\",\"total_tokens\":15.0}",
+    ] {
+        for script in with_usage(usage) {
+            let event = event("/chat/completions", "", BODY, script).await;
+            assert!(event.usage_reported && !event.estimated, "{usage}");
+            let found = (event.prompt_tokens.0, event.completion_tokens.0);
+            assert_eq!(found, (12, 3), "{usage}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_error_response_has_no_estimate() {
     let error = json_answer("400 Bad Request", &without_usage(700));

@@ -15,7 +15,7 @@ use memchr::memmem::Finder;
 use crate::estimate::estimated_tokens;
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::upstream_error::{ErrorClass, is_error_name};
-use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage};
+use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage, UsageReport};
 
 pub use ending::StreamEnding;
 pub use passthrough::Passthrough;
@@ -70,7 +70,7 @@ struct StreamState {
     /// The class of an error after the first event; of several, a failure of the
     /// backend if there is one.
     later_error: Option<ErrorClass>,
-    usage: Option<Usage>,
+    usage: UsageReport,
     audio_ms: Option<u64>,
     images: u32,
     ending: EndingState,
@@ -108,7 +108,7 @@ impl StreamInspector {
                 hide_usage,
                 first: FirstEvent::Pending,
                 later_error: None,
-                usage: None,
+                usage: UsageReport::Absent,
                 audio_ms: None,
                 images: 0,
                 ending: EndingState::new(ending),
@@ -165,9 +165,14 @@ impl StreamInspector {
         self.seen.later_error
     }
 
-    /// The last usage that was reported so far.
+    /// The last usage that was reported so far, if it is plausible.
     pub fn usage(&self) -> Option<Usage> {
-        self.seen.usage
+        self.seen.usage.counts()
+    }
+
+    /// Whether the last usage that was reported is implausible.
+    pub fn has_implausible_usage(&self) -> bool {
+        self.seen.usage == UsageReport::Implausible
     }
 
     /// The quantities besides tokens so far. Images count when they are
@@ -279,7 +284,8 @@ impl StreamState {
         self.named(name);
         let is_finish = self.ending.finish_reasons(&data);
         let found = EventUsage::from_data(&data);
-        self.usage = found.and_then(|found| found.usage).or(self.usage);
+        let report = found.map(|found| found.usage).unwrap_or_default();
+        self.usage = report.or_else(|| self.usage);
         self.audio_ms = found.and_then(|found| found.audio_ms).or(self.audio_ms);
         let only_usage = found.is_some_and(|found| found.only);
         if only_usage {
@@ -306,7 +312,7 @@ impl StreamState {
             if let Some(data) = head.data() {
                 self.named(kind.or_else(|| leading_type(&data)));
             }
-            self.usage = ends.event_usage().or(self.usage);
+            self.usage = ends.event_report().or_else(|| self.usage);
             self.ending.overlong_end(ends.tail());
         }
     }

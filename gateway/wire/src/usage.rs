@@ -4,9 +4,11 @@
 //! the names of chat (`prompt_tokens`) or of the responses, transcription and
 //! image APIs (`input_tokens`); Cohere-style rerankers have `meta` instead.
 //! Absent means unknown, never zero: a transcription that is charged by
-//! duration has no token counts, but [`Quantities`].
+//! duration has no token counts, but [`Quantities`]. An implausible count makes
+//! the whole report one that is not used.
 
 mod body_inspector;
+mod count;
 mod images;
 mod prefix_inspector;
 mod quantities;
@@ -18,10 +20,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 pub use body_inspector::BodyInspector;
+pub use count::MAX_TOKENS;
 pub use prefix_inspector::PrefixInspector;
 pub use quantities::{Measure, Quantities};
 
 use crate::json::{self, Object};
+use count::{Amount, Count};
 use quantities::duration_ms;
 
 static USAGE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
@@ -48,11 +52,24 @@ pub struct Usage {
     pub cost_micros: Option<u64>,
 }
 
+/// The content of a `usage` member.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UsageReport {
+    /// It is missing, is not an object, or has no prompt tokens.
+    #[default]
+    Absent,
+    /// Its JSON is invalid, or a count of the prompt, of the response or of both
+    /// is not a whole number from 0 to [`MAX_TOKENS`].
+    Implausible,
+    /// Its counts.
+    Counts(Usage),
+}
+
 /// An event with a `usage` object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventUsage {
-    /// The usage; `None` if the object has no trustworthy counts.
-    pub usage: Option<Usage>,
+    /// The counts of the object.
+    pub usage: UsageReport,
     /// The billed duration of the audio, in milliseconds.
     pub audio_ms: Option<u64>,
     /// Whether the event contains only usage: `usage` is an object, `choices` is
@@ -90,30 +107,32 @@ impl<T> Lenient<T> {
     }
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct TokenDetails {
     #[serde(rename = "cached_tokens")]
-    cached: Option<u64>,
+    cached: Count,
     #[serde(rename = "cache_write_tokens")]
-    cache_write: Option<u64>,
+    cache_write: Count,
     #[serde(rename = "cache_creation_tokens")]
-    cache_creation: Option<u64>,
+    cache_creation: Count,
     #[serde(rename = "reasoning_tokens")]
-    reasoning: Option<u64>,
+    reasoning: Count,
     #[serde(rename = "audio_tokens")]
-    audio: Option<u64>,
+    audio: Count,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct ReportedUsage {
-    prompt_tokens: Option<u64>,
-    input_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    output_tokens: Option<u64>,
-    total_tokens: Option<u64>,
-    prompt_cache_hit_tokens: Option<Lenient<u64>>,
-    cache_read_input_tokens: Option<Lenient<u64>>,
-    cache_creation_input_tokens: Option<Lenient<u64>>,
+    prompt_tokens: Count,
+    input_tokens: Count,
+    completion_tokens: Count,
+    output_tokens: Count,
+    total_tokens: Count,
+    prompt_cache_hit_tokens: Count,
+    cache_read_input_tokens: Count,
+    cache_creation_input_tokens: Count,
     prompt_tokens_details: Option<Lenient<TokenDetails>>,
     input_tokens_details: Option<Lenient<TokenDetails>>,
     // The names of the transcription API.
@@ -121,15 +140,16 @@ struct ReportedUsage {
     completion_tokens_details: Option<Lenient<TokenDetails>>,
     output_tokens_details: Option<Lenient<TokenDetails>>,
     output_token_details: Option<Lenient<TokenDetails>>,
-    cost: Option<Lenient<f64>>,
+    cost: Amount,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default)]
 struct BilledUnits {
     #[serde(rename = "input_tokens")]
-    input: Option<u64>,
+    input: Count,
     #[serde(rename = "output_tokens")]
-    output: Option<u64>,
+    output: Count,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -162,68 +182,112 @@ fn first(spellings: [Option<Lenient<TokenDetails>>; 3]) -> Option<TokenDetails> 
 }
 
 impl Usage {
-    /// Parses the value of a `usage` member. `None` if it is not an object, has
-    /// no prompt tokens, or has a negative or fractional count.
-    pub fn from_object(value: &[u8]) -> Option<Self> {
-        if value.first() != Some(&b'{') {
-            return None;
+    /// Parses a whole JSON response: the `usage` of its outermost object, or
+    /// else its `meta`. `None` if it reports no plausible counts.
+    pub fn from_response(body: &[u8]) -> Option<Self> {
+        UsageReport::of_response(body).counts()
+    }
+}
+
+impl UsageReport {
+    /// The counts, if they are plausible.
+    pub fn counts(self) -> Option<Usage> {
+        match self {
+            Self::Counts(usage) => Some(usage),
+            Self::Absent | Self::Implausible => None,
         }
-        let reported: ReportedUsage = serde_json::from_slice(value).ok()?;
+    }
+
+    /// This report, or the other if it is absent.
+    pub(crate) fn or_else(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Absent => other(),
+            found => found,
+        }
+    }
+
+    /// Parses the value of a `usage` member.
+    pub(crate) fn of_object(value: &[u8]) -> Self {
+        if value.first() != Some(&b'{') {
+            return Self::Absent;
+        }
+        serde_json::from_slice(value).map_or(Self::Implausible, |reported| Self::of(&reported))
+    }
+
+    fn of(reported: &ReportedUsage) -> Self {
         let completion = reported.completion_tokens.or(reported.output_tokens);
         let prompt = reported.prompt_tokens.or(reported.input_tokens);
         let total = reported.total_tokens;
+        if [completion, prompt, total].contains(&Count::Implausible) {
+            return Self::Implausible;
+        }
+        let (completion, total) = (completion.known(), total.known());
         // Rerankers report only a total, embeddings no completion.
-        let prompt_tokens = prompt.or_else(|| total?.checked_sub(completion.unwrap_or(0)))?;
-        let completion_tokens = completion.or_else(|| total?.checked_sub(prompt_tokens));
-        let input = reported.input_details();
-        let output = reported.output_details();
-        let other = |count: Option<Lenient<u64>>| count.and_then(Lenient::read);
-        let cached = other(reported.prompt_cache_hit_tokens)
-            .or_else(|| other(reported.cache_read_input_tokens));
-        let written = input.and_then(|details| details.cache_write.or(details.cache_creation));
-        Some(Self {
+        let rest = || total?.checked_sub(completion.unwrap_or(0));
+        let Some(prompt_tokens) = prompt.known().or_else(rest) else {
+            return Self::Absent;
+        };
+        let input = reported.input_details().unwrap_or_default();
+        let output = reported.output_details().unwrap_or_default();
+        let cached = input
+            .cached
+            .or(reported.prompt_cache_hit_tokens)
+            .or(reported.cache_read_input_tokens);
+        let written = input
+            .cache_write
+            .or(input.cache_creation)
+            .or(reported.cache_creation_input_tokens);
+        Self::Counts(Usage {
             prompt_tokens,
-            completion_tokens,
-            cached_tokens: input.and_then(|details| details.cached).or(cached),
-            cache_write_tokens: written.or_else(|| other(reported.cache_creation_input_tokens)),
-            reasoning_tokens: output.and_then(|details| details.reasoning),
-            audio_prompt_tokens: input.and_then(|details| details.audio),
-            audio_completion_tokens: output.and_then(|details| details.audio),
-            cost_micros: reported.cost.and_then(Lenient::read).and_then(micros),
+            completion_tokens: completion.or_else(|| total?.checked_sub(prompt_tokens)),
+            cached_tokens: cached.known(),
+            cache_write_tokens: written.known(),
+            reasoning_tokens: output.reasoning.known(),
+            audio_prompt_tokens: input.audio.known(),
+            audio_completion_tokens: output.audio.known(),
+            cost_micros: reported.cost.0.and_then(micros),
         })
     }
 
     /// Parses the value of Cohere's `meta` member: the billed units, or else
     /// the tokens. Units that are not listed were not used.
-    pub(crate) fn from_meta(value: &[u8]) -> Option<Self> {
+    pub(crate) fn of_meta(value: &[u8]) -> Self {
         if value.first() != Some(&b'{') {
-            return None;
+            return Self::Absent;
         }
-        let meta: ResponseMeta = serde_json::from_slice(value).ok()?;
+        let Ok(meta) = serde_json::from_slice::<ResponseMeta>(value) else {
+            return Self::Implausible;
+        };
         let [billed, tokens] = [meta.billed_units, meta.tokens].map(|units| {
-            let BilledUnits { input, output } = units.and_then(Lenient::read)?;
-            Some((input?, output.unwrap_or(0)))
+            let units = units.and_then(Lenient::read).unwrap_or_default();
+            match (units.input, units.output) {
+                (Count::Absent, _) => Self::Absent,
+                (Count::Implausible, _) | (_, Count::Implausible) => Self::Implausible,
+                (Count::Known(prompt_tokens), output) => Self::Counts(Usage {
+                    prompt_tokens,
+                    completion_tokens: Some(output.known().unwrap_or(0)),
+                    ..Usage::default()
+                }),
+            }
         });
-        let (prompt_tokens, completion_tokens) = billed.or(tokens)?;
-        Some(Self {
-            prompt_tokens,
-            completion_tokens: Some(completion_tokens),
-            ..Self::default()
-        })
+        billed.or_else(|| tokens)
     }
 
-    /// Parses a whole JSON response: the `usage` of its outermost object, or
-    /// else its `meta`.
-    pub fn from_response(body: &[u8]) -> Option<Self> {
+    /// Parses a whole JSON response, like [`Usage::from_response`].
+    pub fn of_response(body: &[u8]) -> Self {
         let mut meta = None;
-        for member in Object::open(body).ok()?.map_while(Result::ok) {
+        for member in Object::open(body)
+            .into_iter()
+            .flatten()
+            .map_while(Result::ok)
+        {
             match &*member.name {
-                b"usage" => return Self::from_object(member.value),
+                b"usage" => return Self::of_object(member.value),
                 b"meta" => meta = Some(member.value),
                 _ => {}
             }
         }
-        Self::from_meta(meta?)
+        meta.map_or(Self::Absent, Self::of_meta)
     }
 }
 
@@ -235,35 +299,34 @@ impl EventUsage {
             return None;
         }
         let mut found = None;
-        let mut wrapped = None;
+        let mut wrapped = UsageReport::Absent;
         let mut only = true;
         for member in Object::open(data).ok()?.map_while(Result::ok) {
             match &*member.name {
                 b"usage" if member.value.starts_with(b"{") => found = Some(member.value),
                 b"choices" => only &= json::is_empty(member.value) || member.value == b"null",
                 // The responses API and Groq wrap it once.
-                b"response" | b"x_groq" => wrapped = wrapped.or(Usage::from_response(member.value)),
+                b"response" | b"x_groq" => {
+                    wrapped = wrapped.or_else(|| UsageReport::of_response(member.value));
+                }
                 _ => {}
             }
             only &= !CONTENT.contains(&&*member.name) || member.value == b"null";
         }
-        match (found, wrapped) {
-            (Some(value), _) => {
-                let usage = Usage::from_object(value);
-                let untold = usage.is_none();
-                Some(Self {
-                    usage,
-                    audio_ms: untold.then(|| duration_ms(value)).flatten(),
-                    only,
-                })
-            }
-            (None, Some(usage)) => Some(Self {
-                usage: Some(usage),
+        let Some(value) = found else {
+            return (wrapped != UsageReport::Absent).then_some(Self {
+                usage: wrapped,
                 audio_ms: None,
                 only: false,
-            }),
-            (None, None) => None,
-        }
+            });
+        };
+        let usage = UsageReport::of_object(value);
+        let has_none = usage == UsageReport::Absent;
+        Some(Self {
+            usage,
+            audio_ms: has_none.then(|| duration_ms(value)).flatten(),
+            only,
+        })
     }
 }
 
@@ -272,11 +335,10 @@ pub(crate) fn mentions_usage(text: &[u8]) -> bool {
     json::mentions(text, &USAGE_KEY, b'{')
 }
 
-/// Millionths, rounded to the nearest; `None` for an invalid amount.
+/// Millionths, rounded to the nearest; `None` for an implausible amount.
 fn micros(cost: f64) -> Option<u64> {
-    /// Above it (9 billion units) an `f64` no longer represents every
-    /// millionth.
-    const MOST: f64 = 9e15;
+    /// A million units: more than any single request costs.
+    const MOST: f64 = 1e12;
     let micros = (cost * 1e6).round();
     #[expect(
         clippy::cast_possible_truncation,

@@ -97,6 +97,7 @@ fn moved() -> String {
     metrics.first_event(Some(&*series), Duration::from_millis(2));
     metrics.usage_lost(DropReason::QueueFull, 2);
     metrics.used(None, None);
+    metrics.usage_implausible();
     metrics.usage_spilled(500, 200_000);
     metrics.spans_lost(SpanLoss::Unreachable, 4);
     metrics.spans_exported(3);

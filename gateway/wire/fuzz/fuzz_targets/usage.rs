@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use fastllm_wire::usage::EventUsage;
+use fastllm_wire::usage::{EventUsage, MAX_TOKENS};
 use fastllm_wire::{PrefixInspector, Measure, Usage, BodyInspector};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -43,6 +43,10 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         Usage::from_response(Value::Object(members).to_string().as_bytes())
     };
     let exact = [reported("meta"), reported("usage")];
+    for usage in exact.iter().flatten() {
+        let counts = [Some(usage.prompt_tokens), usage.completion_tokens, usage.cached_tokens];
+        assert!(counts.iter().flatten().all(|count| *count <= MAX_TOKENS));
+    }
     let filler = "\"\\".repeat(usize::from(filler));
     for name in ["\u{0}", "\u{10FFFF}"] {
         let mut long = members.clone();

@@ -236,11 +236,16 @@ fn the_last_event_needs_no_terminator() {
 }
 
 #[test]
-fn the_last_valid_usage_counts() {
+fn the_last_usage_counts_unless_it_is_implausible() {
     let later = USAGE.replace('3', "4");
-    let broken = USAGE.replace('3', "-4");
-    let (_, inspector) = whole(true, &[USAGE, &later, &broken].concat());
+    let odd = USAGE.replace('3', "18446744073709551615");
+    let without = "data: {\"choices\":[],\"usage\":{}}\n\n";
+    let (_, inspector) = whole(true, &[USAGE, &odd, &later, without].concat());
     assert_eq!(inspector.usage().unwrap().completion_tokens, Some(4));
+    assert!(!inspector.has_implausible_usage());
+    let (_, inspector) = whole(true, &[TEXT, USAGE, &later, &odd].concat());
+    assert_eq!(inspector.usage(), None);
+    assert!(inspector.has_implausible_usage() && inspector.estimated_tokens() > 0);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::images::ImageCounter;
-use super::{Measure, PrefixInspector, Quantities, Usage};
+use super::{Measure, PrefixInspector, Quantities, Usage, UsageReport};
 use crate::estimate::estimated_tokens;
 use crate::stored::stored_id;
 
@@ -73,9 +73,14 @@ impl BodyInspector {
         self.is_json().then(|| stored_id(self.ends.head()))?
     }
 
-    /// The tokens that a complete response reports.
+    /// The tokens that a complete response reports, if they are plausible.
     pub fn usage(&mut self) -> Option<Usage> {
         self.ends.usage()
+    }
+
+    /// Whether a complete response reports counts that are implausible.
+    pub fn has_implausible_usage(&mut self) -> bool {
+        self.ends.report() == UsageReport::Implausible
     }
 
     /// The quantities besides tokens of a complete response. The audio of a

@@ -3,8 +3,8 @@
 
 use memchr::memrchr;
 
-use super::Usage;
 use super::quantities::{duration_ms, response_ms};
+use super::{Usage, UsageReport};
 use crate::json::{Object, backslashes};
 
 /// Size of the kept beginning, in bytes: some engines write `usage` first.
@@ -77,14 +77,23 @@ impl PrefixInspector {
     }
 
     /// The usage that a complete JSON body reports at its top level; `None` if
-    /// it lies in the part that was not kept.
+    /// it lies in the part that was not kept, or is implausible.
     pub fn usage(&mut self) -> Option<Usage> {
+        self.report().counts()
+    }
+
+    /// The same, with the reason for its absence.
+    pub(crate) fn report(&mut self) -> UsageReport {
         if self.is_whole() {
-            return Usage::from_response(&self.kept);
+            return UsageReport::of_response(&self.kept);
         }
-        let last = last_member(self.tail(), b"usage", 1).and_then(Usage::from_object);
-        last.or_else(|| head_usage(self.head()))
-            .or_else(|| last_member(self.tail(), b"meta", 1).and_then(Usage::from_meta))
+        let last = last_member(self.tail(), b"usage", 1).map(UsageReport::of_object);
+        last.unwrap_or_default()
+            .or_else(|| head_usage(self.head()))
+            .or_else(|| {
+                let meta = last_member(self.tail(), b"meta", 1);
+                meta.map(UsageReport::of_meta).unwrap_or_default()
+            })
     }
 
     /// The duration of the audio of a complete JSON body, in milliseconds: the
@@ -100,8 +109,10 @@ impl PrefixInspector {
 
     /// The usage of an event that was too long to be buffered: that of the
     /// event itself or of the object that it wraps.
-    pub(crate) fn event_usage(&mut self) -> Option<Usage> {
-        last_member(self.tail(), b"usage", REACH).and_then(Usage::from_object)
+    pub(crate) fn event_report(&mut self) -> UsageReport {
+        last_member(self.tail(), b"usage", REACH)
+            .map(UsageReport::of_object)
+            .unwrap_or_default()
     }
 
     /// The first bytes of the body, at most 1 KiB.
@@ -142,9 +153,14 @@ fn is_file<'a>(bytes: impl Iterator<Item = &'a u8>) -> bool {
 }
 
 /// The usage among the members that lie entirely in the head.
-fn head_usage(head: &[u8]) -> Option<Usage> {
-    let mut members = Object::open(head).ok()?.map_while(Result::ok);
-    Usage::from_object(members.find(|member| *member.name == *b"usage")?.value)
+fn head_usage(head: &[u8]) -> UsageReport {
+    let members = Object::open(head).into_iter().flatten();
+    members
+        .map_while(Result::ok)
+        .find(|member| *member.name == *b"usage")
+        .map_or(UsageReport::Absent, |member| {
+            UsageReport::of_object(member.value)
+        })
 }
 
 /// The value of the last member `name`, an object, that is nested at most

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::count::Amount;
 use crate::json::Object;
 
 /// The quantity, besides tokens, that measures the use of a request.
@@ -48,7 +49,7 @@ impl Quantities {
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Billed {
     Duration {
-        seconds: f64,
+        seconds: Amount,
     },
     #[serde(other)]
     Other,
@@ -58,7 +59,7 @@ enum Billed {
 /// milliseconds.
 pub(super) fn duration_ms(usage: &[u8]) -> Option<u64> {
     match serde_json::from_slice(usage).ok()? {
-        Billed::Duration { seconds } => milliseconds(seconds),
+        Billed::Duration { seconds } => milliseconds(seconds.0?),
         Billed::Other => None,
     }
 }
@@ -82,11 +83,8 @@ pub(super) fn response_ms(beginning: &[u8]) -> Option<u64> {
 }
 
 fn seconds(value: &[u8]) -> Option<f64> {
-    if value.first() == Some(&b'"') {
-        let text: String = serde_json::from_slice(value).ok()?;
-        return text.parse().ok();
-    }
-    serde_json::from_slice(value).ok()
+    let Amount(seconds) = serde_json::from_slice(value).ok()?;
+    seconds
 }
 
 /// Rounded to the nearest; `None` for an invalid duration, or one longer than a
@@ -124,6 +122,14 @@ mod tests {
             (
                 r#"{"duration":8.47,"usage":{"type":"tokens","seconds":9}}"#,
                 Some(8470),
+            ),
+            (
+                r#"{"text":"a","usage":{"type":"duration","seconds":"2.5"}}"#,
+                Some(2500),
+            ),
+            (
+                r#"{"text":"a","usage":{"type":"duration","seconds":1e300}}"#,
+                None,
             ),
             (r#"{"text":"a","duration":null}"#, None),
             (r#"{"duration":-1}"#, None),

@@ -13,8 +13,12 @@ fn tokens(prompt_tokens: u64, completion_tokens: Option<u64>) -> Usage {
     }
 }
 
+fn report(value: &Value) -> UsageReport {
+    UsageReport::of_object(value.to_string().as_bytes())
+}
+
 fn of(value: &Value) -> Option<Usage> {
-    Usage::from_object(value.to_string().as_bytes())
+    report(value).counts()
 }
 
 fn kept(body: &[u8], read: usize) -> PrefixInspector {
@@ -75,16 +79,94 @@ fn absent_is_unknown() {
 }
 
 #[test]
-fn invalid_counts_are_not_trusted() {
-    for prompt in [json!(-1), json!(1.5), json!("7"), json!(1e30), json!([7])] {
-        assert_eq!(
-            of(&json!({"prompt_tokens": prompt, "completion_tokens": 1})),
-            None
-        );
+fn a_count_may_be_a_whole_float_or_text() {
+    for (prompt, completion) in [
+        (json!(12.0), json!(3.0)),
+        (json!("12"), json!("3.0")),
+        (json!(1.2e1), json!("3")),
+    ] {
+        let written = json!({"prompt_tokens": prompt, "completion_tokens": completion});
+        assert_eq!(of(&written), Some(tokens(12, Some(3))), "{written}");
+        let written = json!({"input_tokens": prompt, "total_tokens": 15.0});
+        assert_eq!(of(&written), Some(tokens(12, Some(3))), "{written}");
+    }
+}
+
+#[test]
+fn an_implausible_count_makes_the_report_implausible() {
+    for odd in [
+        json!(-1),
+        json!(1.5),
+        json!("x"),
+        json!(1e30),
+        json!([7]),
+        json!(true),
+        json!(MAX_TOKENS + 1),
+        json!(u64::MAX),
+        json!("18446744073709551615"),
+    ] {
+        for written in [
+            json!({"prompt_tokens": odd, "completion_tokens": 1}),
+            json!({"prompt_tokens": 1, "completion_tokens": odd}),
+            json!({"input_tokens": 1, "output_tokens": odd}),
+            json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": odd}),
+            json!({"total_tokens": odd}),
+        ] {
+            assert_eq!(report(&written), UsageReport::Implausible, "{written}");
+        }
+        let meta = json!({"meta": {"billed_units": {"input_tokens": odd}}});
+        let found = UsageReport::of_response(meta.to_string().as_bytes());
+        assert_eq!(found, UsageReport::Implausible, "{meta}");
+        // The parts of a whole are unknown by themselves.
+        let parts = json!({
+            "prompt_tokens": 2, "completion_tokens": 1, "prompt_cache_hit_tokens": odd,
+            "prompt_tokens_details": {"cached_tokens": odd, "audio_tokens": odd},
+            "completion_tokens_details": {"reasoning_tokens": odd, "audio_tokens": 1},
+        });
+        let expected = Usage {
+            audio_completion_tokens: Some(1),
+            ..tokens(2, Some(1))
+        };
+        assert_eq!(of(&parts), Some(expected), "{parts}");
+    }
+    let most = json!({"prompt_tokens": MAX_TOKENS, "completion_tokens": MAX_TOKENS});
+    assert_eq!(of(&most), Some(tokens(MAX_TOKENS, Some(MAX_TOKENS))));
+    for broken in ["{", "{\"prompt_tokens\":1,}", "{\"prompt_tokens\":1e999}"] {
+        let found = UsageReport::of_object(broken.as_bytes());
+        assert_eq!(found, UsageReport::Implausible, "{broken}");
+    }
+    for absent in [
+        json!({}),
+        json!(null),
+        json!([]),
+        json!({"prompt_tokens": null}),
+    ] {
+        assert_eq!(report(&absent), UsageReport::Absent, "{absent}");
     }
     let nulls =
         json!({"prompt_tokens": 1, "completion_tokens": null, "prompt_tokens_details": null});
     assert_eq!(of(&nulls), Some(tokens(1, None)));
+}
+
+#[test]
+fn implausible_usage_is_found_in_responses_of_any_size() {
+    let usage = r#""usage":{"prompt_tokens":18446744073709551615,"completion_tokens":1}"#;
+    for text in [10, 20_000] {
+        let text = "a".repeat(text);
+        for body in [
+            format!("{{{usage},\"text\":\"{text}\"}}"),
+            format!("{{\"text\":\"{text}\",{usage}}}"),
+        ] {
+            let mut inspector = BodyInspector::new(Measure::Tokens);
+            body.as_bytes()
+                .chunks(997)
+                .for_each(|part| inspector.push(part));
+            assert!(inspector.has_implausible_usage() && inspector.usage().is_none());
+        }
+    }
+    let mut inspector = BodyInspector::new(Measure::Tokens);
+    inspector.push(format!("{{\"usage\":{REPORT}}}").as_bytes());
+    assert!(!inspector.has_implausible_usage());
 }
 
 #[test]
@@ -179,7 +261,7 @@ fn invalid_details_do_not_affect_the_counts() {
         json!(1),
     ] {
         let report = json!({
-            "prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": odd, "cost": "1",
+            "prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": odd, "cost": "x",
         });
         assert_eq!(of(&report), Some(tokens(1, Some(2))), "{odd}");
     }
@@ -199,14 +281,23 @@ fn cost_is_rounded_to_millionths() {
     assert_eq!(cost(json!(0.000_001_4)), Some(1));
     assert_eq!(cost(json!(0.000_001_6)), Some(2));
     assert_eq!(cost(json!(12.345_678_9)), Some(12_345_679));
-    assert_eq!(cost(json!(-0.5)), None);
-    assert_eq!(cost(json!(1e300)), None);
+    assert_eq!(cost(json!("0.25")), Some(250_000));
+    assert_eq!(cost(json!(1e6)), Some(1_000_000_000_000));
+    for odd in [
+        json!(-0.5),
+        json!(1_000_001),
+        json!(1e300),
+        json!("inf"),
+        json!([1]),
+    ] {
+        assert_eq!(cost(odd), None);
+    }
 }
 
 #[test]
 fn an_event_is_parsed_only_if_it_has_usage() {
     let read = |data: &str| EventUsage::from_data(data.as_bytes());
-    let usage = Some(tokens(7, Some(3)));
+    let usage = UsageReport::Counts(tokens(7, Some(3)));
     let only = read(&format!(r#"{{"choices": [ ],"usage": {REPORT}}}"#));
     assert_eq!(
         only,
@@ -242,14 +333,14 @@ fn an_event_is_parsed_only_if_it_has_usage() {
     assert_eq!(
         broken,
         Some(EventUsage {
-            usage: None,
+            usage: UsageReport::Implausible,
             audio_ms: None,
             only: true
         })
     );
     let billed = read(r#"{"text":"a","usage":{"type":"duration","seconds":3}}"#);
     let expected = EventUsage {
-        usage: None,
+        usage: UsageReport::Absent,
         audio_ms: Some(3000),
         only: false,
     };
@@ -378,6 +469,6 @@ proptest! {
         let mut ends = kept(&body, read);
         let first = ends.usage();
         prop_assert_eq!(ends.usage(), first);
-        let _ = ends.event_usage();
+        let _ = ends.event_report();
     }
 }
