@@ -184,22 +184,7 @@ impl Forwarder {
             match outcome {
                 Ok(response) if response.lacks_object => retry_state.offer_lacking(response),
                 Ok(response) if !response.is_worth_a_retry() => return Some(response),
-                Ok(response) => match response.rejection() {
-                    Some(by) => {
-                        log_rejection(by, &response, backend, log);
-                        retry_state.rejected = Some(by);
-                    }
-                    None => retry_state.offer(response),
-                },
-                Err(error) => {
-                    tracing::warn!(
-                        request_id = log.request_id().to_str().unwrap_or_default(),
-                        backend = backend.id().0,
-                        %error,
-                        "an attempt failed"
-                    );
-                    retry_state.last = Some(error);
-                }
+                failed => keep_failed(failed, backend, log, retry_state),
             }
             attempts.tried.push(index);
             if failed.is_hopeless {
@@ -267,6 +252,33 @@ impl Forwarder {
         let received = ReceivedResponse { stream, fields };
         let response = UpstreamResponse::new(backend, model, status, received, attempt);
         Ok(response.with_lacking(lacks_object))
+    }
+}
+
+/// Keeps the outcome of a failed attempt, in case that no other one succeeds.
+fn keep_failed(
+    outcome: Result<UpstreamResponse, AttemptError>,
+    backend: &Backend,
+    log: &RequestLog,
+    retry_state: &mut RetryState<'_>,
+) {
+    match outcome {
+        Ok(response) => match response.rejection() {
+            Some(rejection) => {
+                log_rejection(rejection, &response, backend, log);
+                retry_state.rejected = Some(rejection);
+            }
+            None => retry_state.offer(response),
+        },
+        Err(error) => {
+            tracing::warn!(
+                request_id = log.request_id().to_str().unwrap_or_default(),
+                backend = backend.id().0,
+                %error,
+                "an attempt failed"
+            );
+            retry_state.last = Some(error);
+        }
     }
 }
 
