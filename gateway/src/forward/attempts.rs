@@ -300,7 +300,7 @@ fn log_rejection(
         backend = backend.id().0,
         rejected,
         status = response.status.as_u16(),
-        response = error_excerpt::of(response.stream.held_text(), backend),
+        response = error_excerpt::of(response.stream.held_text()),
         "an upstream rejected the gateway's credential or configuration"
     );
 }
