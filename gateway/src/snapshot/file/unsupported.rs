@@ -206,7 +206,7 @@ mod tests {
             ("aut", Some("auth")),
             ("general-settings", Some("general_settings")),
             ("generalsetting", Some("general_settings")),
-            ("generel_settings", Some("general_settings")),
+            ("general_sittings", Some("general_settings")),
             ("fastlm", Some("fastllm")),
             ("author", None),
             ("general", None),
